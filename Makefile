@@ -1,0 +1,49 @@
+# make demo | make test | make test-all: each sets up .venv by itself on a machine with Python 3.11 and make.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := sim,jax
+# Another machine's variables must not leak into the checks.
+unexport PYTHONPATH PYTHONHOME
+export PYTHONDONTWRITEBYTECODE := 1
+
+.PHONY: demo test test-all lint types layers bench clean help
+
+help:
+	@echo "make demo      a federation under attack, with a table and an HTML report"
+	@echo "make test      every check: ruff, pyright, import layers, pytest (without the slow tests)"
+	@echo "make test-all  the same with the slow tests"
+	@echo "make bench     speed and memory against the plain mean and the peers"
+
+$(STAMP): pyproject.toml constraints.txt
+	command -v $(PYTHON) >/dev/null 2>&1 && $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]" --group test
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/honestly demo --out demo
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/pyright
+
+layers: $(STAMP)
+	$(BIN)/lint-imports
+
+test: lint types layers
+	$(BIN)/pytest -m "not slow and not gpu" -n 2 --cov --cov-report=term:skip-covered
+
+test-all: lint types layers
+	$(BIN)/pytest -m "not gpu" -n 2 --cov --cov-report=term:skip-covered
+
+bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt byzfl flwr
+	$(BIN)/python benchmarks/aggregation.py
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache .coverage
