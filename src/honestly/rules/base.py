@@ -1,13 +1,14 @@
 """What a rule is: settings that validate themselves, and a mixing matrix computed from the clients' geometry.
 
 Every rule is `value = reduce(A @ X)`: `A`, m x K, comes from the K x K geometry alone (`Rule.mix`); `reduce` is nothing
-for a weighted mean (m = 1) or a function of the sorted values of each coordinate (`ColumnRule.reduce`).
+for a weighted mean (m = 1) or a function of the sorted values of each coordinate (`ColumnRule.reduce`). What the rows of
+`A` lack to 1 is the reference's share: `value = reduce(A @ X + (1 - A 1) reference)`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -29,7 +30,7 @@ class Geometry(Protocol):
 
     @property
     def ids(self) -> Sequence[ClientId]:
-        """The clients' names, for rules with a memory."""
+        """The clients' names, for rules with a memory; () stands for 0..K-1."""
         ...
 
     @property
@@ -38,17 +39,40 @@ class Geometry(Protocol):
         ...
 
     @property
+    def streaming(self) -> bool:
+        """True if K is so large that a rule should ask for `residuals` (a pass each) rather than for `gram`."""
+        ...
+
+    @property
     def gram(self) -> Float:
         """(K, K) `G = C C^T` of the centred updates. The centre is unknown: only differences have a meaning."""
         ...
 
     @property
+    def has_reference(self) -> bool:
+        """Whether the caller gave the previous model; without it the reference is 0."""
+        ...
+
+    @property
     def gram_about_reference(self) -> Float:
-        """(K, K) Gram matrix of `w_k - reference`, where the reference is the previous model, or 0 if none was given."""
+        """(K, K) Gram matrix of `w_k - reference`."""
+        ...
+
+    @property
+    def root_products(self) -> Float | None:
+        """(K + 1,) `<w_k - reference, root - reference>` of every client, then `|root - reference|^2`; None if no root."""
         ...
 
     def residuals(self, a: Float) -> Float:
         """`||w_k - sum_j a_j w_j||^2` for weights (K,) that sum to 1, or a row of residuals for each row of (m, K)."""
+        ...
+
+    def subset(self, clients: Sequence[int]) -> GramGeometry:
+        """The geometry of some of the clients, with its Gram matrix."""
+        ...
+
+    def sign_counts(self) -> Float:
+        """(K, 3) how many coordinates of `w_k - reference` are > 0, == 0 and < 0."""
         ...
 
 
@@ -63,14 +87,17 @@ def squared_distances(gram: Float) -> Float:
 
 @dataclass(frozen=True)
 class GramGeometry:
-    """The geometry of K clients whose Gram matrix is known."""
+    """The geometry of K clients whose Gram matrix is known; what is rarely needed is computed when asked for."""
 
     gram: Float
     ids: Sequence[ClientId] = ()
     sizes: Float | None = None
-    # <w_k - centre, reference - centre> and |reference - centre|^2; None if the centre is the reference itself
-    reference_row: Float | None = None
-    reference_norm: float = 0.0
+    has_reference: bool = False
+    about_reference: Callable[[], Float] | None = None  # None: the Gram matrix is centred on the reference itself
+    signs: Callable[[], Float] | None = None
+    root_products: Float | None = None
+
+    streaming: ClassVar[bool] = False
 
     @property
     def K(self) -> int:
@@ -80,10 +107,7 @@ class GramGeometry:
     @property
     def gram_about_reference(self) -> Float:
         """(K, K) Gram matrix of `w_k - reference`."""
-        if self.reference_row is None:
-            return self.gram
-        row = self.reference_row
-        return self.gram - row[:, None] - row[None, :] + self.reference_norm
+        return self.gram if self.about_reference is None else self.about_reference()
 
     def residuals(self, a: Float) -> Float:
         """`r_k^2 = G_kk - 2 (G a)_k + a^T G a`."""
@@ -91,23 +115,55 @@ class GramGeometry:
         norm = (mixed * a).sum(axis=-1, keepdims=True)
         return np.maximum(np.diagonal(self.gram) - 2.0 * mixed + norm, 0.0)
 
+    def sign_counts(self) -> Float:
+        """(K, 3) how many coordinates of `w_k - reference` are > 0, == 0 and < 0."""
+        if self.signs is None:
+            raise ValueError("this geometry has no coordinates, so signs cannot be counted; call hn.aggregate instead")
+        return self.signs()
+
+    def subset(self, clients: Sequence[int]) -> GramGeometry:
+        """The geometry of some of the clients."""
+        rows = np.asarray(clients)
+        about = self.about_reference
+        return GramGeometry(
+            self.gram[np.ix_(rows, rows)],
+            tuple(self.ids[k] for k in rows) if self.ids else (),
+            None if self.sizes is None else self.sizes[rows],
+            self.has_reference,
+            None if about is None else lambda: about()[np.ix_(rows, rows)],
+            None if self.signs is None else lambda: self.sign_counts()[rows],
+            None if self.root_products is None else self.root_products[[*rows, -1]],
+        )
+
     def mixed(self, A: Float) -> GramGeometry:
-        """The geometry of the mixtures `A @ X` (rows of A sum to 1): `G' = A G A^T`."""
-        row = None if self.reference_row is None else A @ self.reference_row
-        names = tuple(range(len(A))) if len(A) != self.K else self.ids
-        return GramGeometry(A @ self.gram @ A.T, names, None, row, self.reference_norm)
+        """The geometry of the mixtures `A X + (1 - A 1) reference`: `G' = A G A^T` about the reference."""
+        sums = A.sum(axis=1)
+        if np.allclose(sums, 1.0, rtol=0, atol=1e-12):
+            gram, about = A @ self.gram @ A.T, self.about_reference
+            about = None if about is None else (lambda old=about: A @ old() @ A.T)
+        else:  # a clipped mixture leans on the reference, so that its coordinates are needed about the reference
+            gram, about = A @ self.gram_about_reference @ A.T, None
+        ids = self.ids if len(A) == self.K else tuple(range(len(A)))
+        root = self.root_products
+        root = None if root is None else np.append(A @ root[:-1], root[-1])
+        return GramGeometry(gram, ids, None, self.has_reference, about, None, root)
 
 
 @dataclass(frozen=True)
 class Mix:
-    """What a rule decided: `value = matrix @ X + reference * (reference's weight)`, and what it learned."""
+    """What a rule decided: `value = reduce(matrix @ X + (1 - row sums) reference)`, and what it learned."""
 
     matrix: Float  # (m, K); m = 1 for a weighted mean
     honesty: Float | None = None  # (K,)
-    reference_weight: float = 0.0
     status: Status = Status.CLOSED_FORM
     steps: int = 0
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def reference_weight(self) -> float:
+        """The share of the reference in a weighted mean: what the weights lack to 1 (0 but for rounding in most rules)."""
+        share = 1.0 - float(self.matrix[0].sum())
+        return 0.0 if abs(share) < 1e-9 else share
 
     @classmethod
     def of_weights(cls, weights: Float, **found: Any) -> Mix:
@@ -115,8 +171,32 @@ class Mix:
         return cls(matrix=np.asarray(weights, dtype=np.float64)[None, :], **found)
 
 
+class _Step:
+    """What rules and mixers share: a name, what they need, and how many clients."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    reference: ClassVar[str] = ""
+    needs: ClassVar[frozenset[str]] = frozenset()
+    #: False if the step asks for nothing but K, ids and sizes, so that no Gram pass is made for it
+    gram_needed: ClassVar[bool] = True
+
+    def minimum(self) -> int:
+        """The fewest clients that the step can work with; the engine refuses a round with fewer usable ones."""
+        return 1
+
+    def check(self, K: int) -> None:
+        """Raise ValueError, naming the bound, if the settings do not fit K clients."""
+        if self.minimum() > K:
+            raise ValueError(f"{self} needs at least {self.minimum()} clients, got {K}")
+
+    def after(self, diagnostics: Mapping[str, Any]) -> Any:
+        """The same step for the next round: itself, unless it remembers."""
+        return self
+
+
 @dataclass(frozen=True, kw_only=True)
-class Rule(ABC):
+class Rule(_Step, ABC):
     """A rule: a frozen dataclass of its settings, validated when it is made.
 
     Class attributes say what it needs, for `hn.rules()` and for the engine:
@@ -125,20 +205,15 @@ class Rule(ABC):
     - ``summary``: one line for people;
     - ``reference``: where it comes from;
     - ``needs``: any of "f" (the number of attackers must be told), "reference", "root", "memory", "randomness", "sizes";
-    - ``streams``: it only asks the geometry for `residuals`, so that K^2 d work can be avoided for thousands of clients;
-    - ``infers_honesty``: its result has ``honesty``.
+    - ``gram_needed``: False if `mix` asks for nothing but K, ids and sizes;
+    - ``streams``: it can work from `residuals` alone, so that K^2 d work is avoided for thousands of clients;
+    - ``infers_honesty``: its result has ``honesty``;
+    - ``root``: the trusted root update, for a rule that has one.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    reference: ClassVar[str] = ""
-    needs: ClassVar[frozenset[str]] = frozenset()
     streams: ClassVar[bool] = False
     infers_honesty: ClassVar[bool] = False
-
-    def minimum(self) -> int:
-        """The fewest clients that the rule can work with; the engine refuses a round with fewer."""
-        return 1
+    root: ClassVar[Any] = None
 
     @abstractmethod
     def mix(self, geometry: Geometry) -> Mix:
@@ -151,27 +226,23 @@ class ColumnRule(Rule):
     gram_needed: ClassVar[bool] = False
 
     def mix(self, geometry: Geometry) -> Mix:
-        """Coordinate-wise rules keep every client: the identity, never formed by the engine."""
+        """Coordinate-wise rules keep every client: the identity, never multiplied by the engine."""
+        self.check(geometry.K)
         return Mix(np.eye(geometry.K))
+
+    def ranks(self, m: int) -> tuple[int, int]:
+        """(first, last) of the sorted rows that `reduce` reads, of m: what it does not read is not sorted out."""
+        return 0, m
 
     @abstractmethod
     def reduce(self, ranked: Any, xp: Any) -> Any:
-        """One value per coordinate from `ranked`, (m, b): row i holds the i-th smallest value of each coordinate."""
+        """One value per coordinate from `ranked`, (last - first, b): row i holds rank first + i of each coordinate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixer(ABC):
+class Mixer(_Step, ABC):
     """A pre-aggregation: replaces K updates by m mixtures, `X' = A X`, before the rule sees them."""
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    reference: ClassVar[str] = ""
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def minimum(self) -> int:
-        """The fewest clients that the mixer can work with."""
-        return 1
 
     @abstractmethod
     def mix(self, geometry: Geometry) -> Float:
-        """(m, K) mixing matrix whose rows sum to 1."""
+        """(m, K) mixing matrix; what its rows lack to 1 is the reference's share."""

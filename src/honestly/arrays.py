@@ -1,0 +1,216 @@
+"""The only file that knows array libraries: what an array is, how to see it from NumPy, and how to go back.
+
+On the CPU every library's arrays are seen as NumPy views without a copy, so one set of kernels serves all. On an
+accelerator the work stays there, through the array API (`array_api_compat`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import array_api_compat as aac
+import numpy as np
+import numpy.typing as npt
+
+Host: TypeAlias = npt.NDArray[Any]
+
+#: Dtype names that can be averaged, and the precision in which the work is done.
+COMPUTE = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64}
+#: Largest absolute value whose squares still add up: larger ones cost the client its vote.
+LARGEST = {"float32": 1e17, "float64": 1e150}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a client's array is, as far as layout and result are concerned."""
+
+    shape: tuple[int, ...]
+    dtype: str  # "float32", "bfloat16", "int64", ...
+    kind: str  # "float", "integer", "bool" or what it is instead
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+
+def is_array(x: object) -> bool:
+    """True for an array of NumPy (scalars included), torch, JAX, CuPy or any array-API library."""
+    return isinstance(x, np.ndarray | np.generic) or (not isinstance(x, type) and aac.is_array_api_obj(x))
+
+
+def is_scalar(x: object) -> bool:
+    """True for a plain Python number."""
+    return isinstance(x, bool | int | float | complex)
+
+
+def spec(x: Any) -> Spec:
+    """Shape and dtype of an array or number, read without touching its values."""
+    if is_scalar(x):
+        x = np.asarray(x)
+    if "sparse" in str(getattr(x, "layout", "")):
+        return Spec(tuple(int(n) for n in x.shape), str(x.layout), "sparse")
+    dtype = str(x.dtype).removeprefix("torch.")
+    return Spec(tuple(int(n) for n in x.shape), dtype, _kind(dtype))
+
+
+def _kind(dtype: str) -> str:
+    if dtype in COMPUTE:
+        return "float"
+    if dtype.startswith(("int", "uint")):
+        return "integer"
+    return "bool" if dtype == "bool" else dtype
+
+
+def device_name(x: Any) -> str:
+    """The device that holds the values, as text: "cpu", "cuda:0", "meta", ..."""
+    if isinstance(x, np.ndarray | np.generic) or is_scalar(x):
+        return "cpu"
+    device = str(aac.device(x)).lower()
+    return "cpu" if "cpu" in device else device
+
+
+def on_host(x: Any) -> bool:
+    """True if NumPy can see the values where they are."""
+    return device_name(x) == "cpu"
+
+
+def detached(x: Any) -> Any:
+    """The array without its gradient history (torch), so that nothing of ours enters a graph."""
+    return x.detach() if aac.is_torch_array(x) else x
+
+
+def host_view(x: Any) -> Host:
+    """A NumPy view of a CPU array without a copy; bfloat16 is seen as its 16 bits (uint16)."""
+    if isinstance(x, np.ndarray | np.generic) or is_scalar(x):
+        view = np.asarray(x)
+    elif aac.is_torch_array(x):
+        x = x.detach()
+        if x.is_conj() or x.is_neg():
+            x = x.resolve_conj().resolve_neg()
+        if str(x.dtype) == "torch.bfloat16":
+            import torch
+
+            return x.view(torch.int16).numpy().view(np.uint16)
+        return x.numpy()
+    elif aac.is_jax_array(x):
+        view = np.asarray(x)
+    else:
+        view = np.from_dlpack(x)
+    return view.view(np.uint16) if view.dtype.name == "bfloat16" else view
+
+
+def to_host(x: Any) -> Host:
+    """A NumPy array with the values of `x`, copied from its device if need be."""
+    if on_host(x):
+        return host_view(x)
+    if aac.is_torch_array(x):
+        return host_view(x.detach().cpu())
+    if aac.is_cupy_array(x):
+        return x.get()
+    return host_view(np.asarray(x))
+
+
+def empty_host(spec: Spec) -> Host:
+    """An uninitialised NumPy array for a result of this shape and dtype; bfloat16 as uint16."""
+    return np.empty(spec.size, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+
+
+def from_host(values: Host, spec: Spec, like: Any) -> Any:
+    """The flat NumPy result as an array of `like`'s library and device, without a copy where that is possible."""
+    values = values.reshape(spec.shape)
+    if is_scalar(like):
+        return type(like)(values.item())
+    if isinstance(like, np.ndarray | np.generic):
+        return values.view(np.dtype("bfloat16")) if spec.dtype == "bfloat16" else values
+    if aac.is_torch_array(like):
+        import torch
+
+        if spec.dtype == "bfloat16":
+            return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16).to(like.device)
+        return torch.from_numpy(values).to(like.device)
+    xp = namespace(like)
+    if aac.is_jax_array(like):
+        import jax
+
+        return jax.device_put(values.view(np.dtype("bfloat16")) if spec.dtype == "bfloat16" else values, like.device)
+    return xp.asarray(values, device=aac.device(like))
+
+
+def namespace(x: Any) -> Any:
+    """The array-API namespace of an array."""
+    return aac.array_namespace(x)
+
+
+def widen(source: Host, out: Host) -> None:
+    """Write float values of any width into `out`, float32 or float64; uint16 holds the bits of bfloat16."""
+    if source.dtype == np.uint16:
+        if out.dtype == np.float32:
+            bits = out.view(np.uint32)
+            bits[...] = source
+            bits <<= 16
+        else:
+            out[...] = (source.astype(np.uint32) << 16).view(np.float32)
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.copyto(out, source, casting="same_kind")
+
+
+def narrow(values: Host, out: Host) -> None:
+    """Round float32 or float64 values into `out` to the nearest, ties to even; uint16 means bfloat16."""
+    if out.dtype == np.uint16:
+        bits = values.astype(np.float32, copy=False).view(np.uint32)
+        out[...] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    else:
+        with np.errstate(over="ignore"):
+            np.copyto(out, values, casting="same_kind")
+
+
+def flat_slice(view: Host, start: int, stop: int) -> Host:
+    """Values start..stop of the flattened array: a view if it is contiguous, else a copy of that piece only."""
+    if view.ndim == 1:
+        return view[start:stop]
+    if view.flags.c_contiguous:
+        return view.reshape(-1)[start:stop]
+    return np.asarray(view.flat[start:stop])
+
+
+def like(x: Any, other: Any) -> Any:
+    """`x` on the device and in the library of `other` (an accelerator array)."""
+    if aac.is_torch_array(x) and aac.is_torch_array(other):
+        return x.to(other.device)
+    if type(x) is type(other):
+        return aac.to_device(x, aac.device(other))
+    return from_host(np.ascontiguousarray(to_host(x)).reshape(-1), spec(x), other)
+
+
+def reshaped(values: Any, spec: Spec) -> Any:
+    """A flat device array in the shape and dtype of the result."""
+    xp = namespace(values)
+    return xp.reshape(xp.astype(values, getattr(xp, spec.dtype), copy=False), spec.shape)
+
+
+@contextmanager
+def full_precision(like: Any) -> Iterator[None]:
+    """Products of float32 in float32: TF32 and its kin are wrong by 1e-3, which distances do not survive."""
+    if aac.is_torch_array(like) and like.is_cuda:
+        import torch
+
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+    elif aac.is_jax_array(like):
+        import jax
+
+        with jax.default_matmul_precision("highest"):
+            yield
+    else:
+        yield

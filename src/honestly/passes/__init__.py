@@ -1,0 +1,13 @@
+"""The passes over the data: Gram matrix, residuals, weighted mean and ranking, on the host or on an accelerator."""
+
+from honestly.passes.base import Passes
+from honestly.passes.device import DevicePasses
+from honestly.passes.host import HostPasses
+from honestly.sources import Source
+
+__all__ = ["Passes", "passes_over"]
+
+
+def passes_over(source: Source) -> Passes:
+    """The passes for where the source's blocks are."""
+    return HostPasses(source) if source.on_host else DevicePasses(source)

@@ -1,0 +1,41 @@
+"""What the engine may ask of the data, each answered in one pass over column blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from honestly.result import Float
+from honestly.rules.base import ColumnRule
+
+
+class Passes(Protocol):
+    """Passes over the rows of a source; `clients` are positions, `centre` the position of the row to subtract."""
+
+    def sample(self, clients: Sequence[int]) -> Float:
+        """(k, n) values of a few thousand columns spread over all leaves, as float64, nothing subtracted."""
+        ...
+
+    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+        """(k, k) Gram matrix of the centred rows; a row that is not finite spoils its own row and column only."""
+        ...
+
+    def residuals(self, a: Float, clients: Sequence[int], centre: int) -> Float:
+        """(m, k) squared distances of every row to each mixture `a @ X`, with `a` (m, k) of rows that sum to 1."""
+        ...
+
+    def mix(self, weights: Float, clients: Sequence[int]) -> list[Any] | None:
+        """`weights @ X`, one flat array per leaf; None if a value came out not finite or absurdly large."""
+        ...
+
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> list[Any] | None:
+        """`rule.reduce` of the sorted columns (of `mixing @ X` if given); None if a row is not finite."""
+        ...
+
+    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float) -> Float:
+        """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
+        ...
+
+    def fault(self, client: int) -> str | None:
+        """Why this client's values cannot be used, by reading all of them; None if they can."""
+        ...

@@ -1,0 +1,168 @@
+"""The same passes where the arrays live: torch, CuPy or JAX on an accelerator, through the array API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from honestly import arrays
+from honestly.arrays import COMPUTE, LARGEST
+from honestly.passes import fused
+from honestly.passes.host import SAMPLE_RUN, SAMPLE_RUNS, describe_fault
+from honestly.passes.plan import blocks
+from honestly.passes.ranking import rank_device
+from honestly.result import Float
+from honestly.rules.base import ColumnRule
+from honestly.sources import Source
+
+# Values of one centred block: 256 MiB in float32, small beside the clients and large beside a kernel's launch.
+BLOCK = 1 << 26
+
+
+class DevicePasses:
+    """All passes on an accelerator; only K x K matrices and weights cross to the host."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.leaves = source.leaves
+        self._like = source.block(0, 0, 1, [0]) if source.leaves else None
+        self._xp = arrays.namespace(self._like)
+
+    def sample(self, clients: Sequence[int]) -> Float:
+        """Runs of columns at even distances, gathered on the device and copied once."""
+        total = sum(leaf.size for leaf in self.leaves)
+        starts = np.unique(np.linspace(0, max(0, total - SAMPLE_RUN), SAMPLE_RUNS).astype(int))
+        pieces: list[Any] = []
+        offset = 0
+        for index, leaf in enumerate(self.leaves):
+            for start in starts[(starts >= offset) & (starts < offset + leaf.size)] - offset:
+                piece = self.source.block(index, int(start), min(leaf.size, int(start) + SAMPLE_RUN), clients)
+                pieces.append(self._working(piece, "float32" if leaf.spec.dtype != "float64" else "float64"))
+            offset += leaf.size
+        if len({piece.dtype for piece in pieces}) > 1:
+            pieces = [self._working(piece, "float64") for piece in pieces]
+        return arrays.to_host(self._xp.concat(pieces, axis=1)).astype(np.float64)
+
+    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+        """G from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
+        n = len(clients)
+        total = np.zeros((n, n))
+        with arrays.full_precision(self._like):
+            for index, start, stop in self._pieces(n):
+                rows = self.source.block(index, start, stop, clients)
+                middle = None if centre is None else self.source.block(index, start, stop, [centre])
+                product = fused.gram(rows, middle)
+                if product is None:
+                    rows = self._centred(rows, middle, index)
+                    product = self._xp.matmul(rows, rows.T)
+                with np.errstate(over="ignore", invalid="ignore"):
+                    total += arrays.to_host(product)
+        return total
+
+    def residuals(self, a: Float, clients: Sequence[int], centre: int) -> Float:
+        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, summed over the blocks in float64."""
+        xp, n, m = self._xp, len(clients), len(a)
+        norms, products, mean_norms = np.zeros(n), np.zeros((m, n)), np.zeros(m)
+        with arrays.full_precision(self._like):
+            for index, start, stop in self._pieces(n):
+                middle = self.source.block(index, start, stop, [centre])
+                rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
+                means = xp.matmul(self._moved(a, rows), rows)
+                norms += arrays.to_host(xp.sum(rows * rows, axis=1))
+                products += arrays.to_host(xp.matmul(means, rows.T))
+                mean_norms += arrays.to_host(xp.sum(means * means, axis=1))
+        return np.maximum(norms[None, :] - 2 * products + mean_norms[:, None], 0)
+
+    def mix(self, weights: Float, clients: Sequence[int]) -> list[Any] | None:
+        """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
+        xp = self._xp
+        used = np.flatnonzero(weights)
+        if 2 * len(used) > len(clients):
+            used = np.arange(len(clients))
+        rows = [clients[j] for j in used]
+        collected: list[list[Any]] = [[] for _ in self.leaves]
+        largest: list[Any] = []
+        with arrays.full_precision(self._like):
+            for index, start, stop in self._pieces(max(1, len(rows))):
+                if not rows:
+                    block = self.source.block(index, start, stop, [clients[0]])
+                    collected[index].append(xp.zeros_like(block[0, ...]))
+                    continue
+                block = self.source.block(index, start, stop, rows)
+                mean = fused.mix(block, weights[used])
+                if mean is None:
+                    block = self._working(block, COMPUTE[self.leaves[index].spec.dtype].__name__)
+                    mean = xp.matmul(self._moved(weights[used][None, :], block), block)[0, ...]
+                largest.append(xp.max(xp.abs(mean)))
+                collected[index].append(self._rounded(mean, index))
+        worst = [float(value) for value in largest]
+        if not all(value < LARGEST["float32"] for value in worst):
+            return None
+        return [self._joined(parts) for parts in collected]
+
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> list[Any] | None:
+        """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
+        xp = self._xp
+        first, last = rule.ranks(len(clients) if mixing is None else len(mixing))
+        collected: list[list[Any]] = [[] for _ in self.leaves]
+        sums: list[Any] = []
+        with arrays.full_precision(self._like):
+            for index, start, stop in self._pieces(4 * len(clients)):
+                compute = COMPUTE[self.leaves[index].spec.dtype].__name__
+                rows = self._working(self.source.block(index, start, stop, clients), compute)
+                sums.append(xp.max(xp.abs(xp.sum(rows, axis=1))))
+                if mixing is not None:
+                    rows = xp.matmul(self._moved(mixing, rows), rows)
+                collected[index].append(self._rounded(rule.reduce(rank_device(rows, xp, first, last), xp), index))
+        if not all(float(value) < LARGEST["float32"] for value in sums):
+            return None
+        return [self._joined(parts) for parts in collected]
+
+    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float) -> Float:
+        """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
+        xp = self._xp
+        total = np.zeros((len(mixing), 3))
+        for index, start, stop in self._pieces(len(clients)):
+            middle = None if reference is None else self.source.block(index, start, stop, [reference])
+            rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
+            signs = xp.sign(xp.matmul(self._moved(mixing, rows), rows))
+            counts = [arrays.to_host(xp.sum(xp.astype(signs == s, xp.int64), axis=1)) for s in (1, 0, -1)]
+            total += np.stack(counts, axis=1)
+        return total
+
+    def fault(self, client: int) -> str | None:
+        """The first value that is NaN, infinite or too large."""
+        xp = self._xp
+        for index, start, stop in self._pieces(1):
+            compute = COMPUTE[self.leaves[index].spec.dtype].__name__
+            values = self._working(self.source.block(index, start, stop, [client]), compute)[0, ...]
+            wrong = xp.logical_not(xp.abs(values) <= LARGEST[compute])
+            if bool(xp.any(wrong)):
+                at = int(xp.argmax(xp.astype(wrong, xp.int32)))
+                return describe_fault(float(values[at]), self.leaves[index], start + at)
+        return None
+
+    def _pieces(self, rows: int) -> Iterator[tuple[int, int, int]]:
+        for block in blocks(self.leaves, max(1024, BLOCK // rows)):
+            for segment in block.segments:
+                yield segment.leaf, segment.start, segment.stop
+
+    def _working(self, values: Any, dtype: str) -> Any:
+        return self._xp.astype(values, getattr(self._xp, dtype), copy=False)
+
+    def _centred(self, rows: Any, middle: Any, leaf: int) -> Any:
+        compute = COMPUTE[self.leaves[leaf].spec.dtype].__name__
+        rows = self._working(rows, compute)
+        return rows if middle is None else rows - self._working(middle, compute)
+
+    def _moved(self, weights: Float, rows: Any) -> Any:
+        return self._xp.asarray(weights, dtype=rows.dtype, device=aac.device(rows))
+
+    def _rounded(self, values: Any, leaf: int) -> Any:
+        return self._working(values, self.leaves[leaf].spec.dtype)
+
+    def _joined(self, parts: list[Any]) -> Any:
+        return parts[0] if len(parts) == 1 else self._xp.concat(parts)

@@ -1,0 +1,227 @@
+"""Passes over column blocks in NumPy: a block is read into a thread's scratch, which stays in its cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from honestly import arrays
+from honestly.arrays import COMPUTE, LARGEST, Host
+from honestly.passes.plan import Block, blocks, in_order, threads
+from honestly.passes.ranking import rank_rows
+from honestly.result import Float
+from honestly.rules.base import ColumnRule
+from honestly.sources import Leaf, Source
+from honestly.sources.matrix import Matrix
+from honestly.sources.tree import named
+
+T = TypeVar("T")
+
+# A block of this many values (1 MiB in float32) stays in a core's second-level cache between its two uses.
+BLOCK = 1 << 18
+# Products of up to a million multiplications take OpenBLAS's path for small matrices: no packing, no thread of its own
+# and no lock, so that our threads do not wait for one another. About twice as fast for a 20 x 2,000 block.
+SMALL_PRODUCT = 1_000_000
+# Fewer values than this are not worth starting threads for.
+WORTH_THREADS = 1 << 20
+# Columns looked at to find a central client: 32 runs of 128.
+SAMPLE_RUNS, SAMPLE_RUN = 32, 128
+
+
+class HostPasses:
+    """All passes on the CPU, whatever array library the clients came from."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.leaves = source.leaves
+        self._local = threading.local()
+
+    def sample(self, clients: Sequence[int]) -> Float:
+        """Runs of columns at even distances over all coordinates."""
+        total = sum(leaf.size for leaf in self.leaves)
+        starts = np.unique(np.linspace(0, max(0, total - SAMPLE_RUN), SAMPLE_RUNS).astype(int))
+        pieces: list[Float] = []
+        offset = 0
+        for index, leaf in enumerate(self.leaves):
+            for start in starts[(starts >= offset) & (starts < offset + leaf.size)] - offset:
+                stop = min(leaf.size, int(start) + SAMPLE_RUN)
+                piece = np.empty((len(clients), stop - int(start)), dtype=np.float64)
+                self.source.read(index, int(start), stop, clients, piece, None)
+                pieces.append(piece)
+            offset += leaf.size
+        return np.concatenate(pieces, axis=1)
+
+    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+        """G = sum over blocks of C_b C_b^T: float32 inside a block, float64 across blocks."""
+        n = len(clients)
+        inner = max(64, SMALL_PRODUCT // (n * (n + 1)) // 64 * 64)
+        if inner < 512:  # many clients: one ordinary product per block, on the BLAS library's own threads
+            inner = 0
+        width = max(inner, BLOCK // (n + 1) // inner * inner) if inner else max(512, 4 * BLOCK // n)
+
+        def one(block: Block) -> Float:
+            scratch = self._scratch(n + 1, width, block.dtype)
+            used = -(-block.width // inner) * inner if inner else block.width
+            self._fill(block, clients, scratch[1:, : block.width], centre)
+            with np.errstate(over="ignore", invalid="ignore"):
+                if not inner:
+                    return np.matmul(scratch[1:, :used], scratch[1:, :used].T).astype(np.float64)
+                scratch[:, block.width : used] = 0
+                # Row 0 is empty: operands that start at different rows keep NumPy from choosing syrk, which is slower.
+                tiles = scratch[:, :used].reshape(n + 1, -1, inner).transpose(1, 0, 2)
+                return np.matmul(tiles, tiles[:, 1:].transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)[1:]
+
+        total = np.zeros((n, n))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in self._run(one, width, n, own_threads=bool(inner)):
+                total += part
+        return total
+
+    def residuals(self, a: Float, clients: Sequence[int], centre: int) -> Float:
+        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, all three summed over the blocks in float64."""
+        n, m = len(clients), len(a)
+        width = max(64, 2 * BLOCK // n)
+
+        def one(block: Block) -> tuple[Float, Float, Float]:
+            rows = self._scratch(n + 1, width, block.dtype)[1:, : block.width]
+            self._fill(block, clients, rows, centre)
+            means = np.matmul(a.astype(block.dtype), rows)
+            norms = np.einsum("kb,kb->k", rows, rows)
+            products = np.matmul(means, rows.T)
+            return norms, products, np.einsum("mb,mb->m", means, means)
+
+        norms, products, mean_norms = np.zeros(n), np.zeros((m, n)), np.zeros(m)
+        for norm, product, mean_norm in self._run(one, width, n, own_threads=False):
+            norms += norm
+            products += product
+            mean_norms += mean_norm
+        return np.maximum(norms[None, :] - 2 * products + mean_norms[:, None], 0)
+
+    def mix(self, weights: Float, clients: Sequence[int]) -> list[Host] | None:
+        """`weights @ X` block by block; clients of weight 0 are not read."""
+        used = np.flatnonzero(weights)
+        if 2 * len(used) > len(clients) and isinstance(self.source, Matrix):
+            used = np.arange(len(clients))  # consecutive rows are multiplied where they lie; 0 * finite is 0
+        rows, row_weights = [clients[j] for j in used], weights[used]
+        n = max(1, len(rows))
+        # Two rows of weights make it a matrix product (the small path above) and not gemv, which locks.
+        A = np.zeros((2, n))
+        A[0, : len(rows)] = row_weights
+        width = max(64, min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
+        out = [arrays.empty_host(leaf.spec) for leaf in self.leaves]
+
+        def one(block: Block) -> bool:
+            scratch = self._scratch(n + 3, width, block.dtype)
+            result = scratch[n + 1 :, : block.width]
+            values = self._direct(block, rows)
+            if values is None:
+                values = scratch[1 : n + 1, : block.width]
+                self._fill(block, rows, values, None)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.matmul(A.astype(block.dtype), values, out=result)
+                fine = bool(np.abs(result[0]).max() < LARGEST[block.dtype.__name__])
+            self._store(block, result[0], out)
+            return fine
+
+        if not rows:
+            for values in out:
+                values[...] = 0
+            return out
+        return out if all(self._run(one, width, n)) else None
+
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> list[Host] | None:
+        """Sort each column of X (or of `mixing @ X`) and reduce it."""
+        n = len(clients)
+        m = n if mixing is None else len(mixing)
+        first, last = rule.ranks(m)
+        width = max(64, BLOCK // (n + m))
+        out = [arrays.empty_host(leaf.spec) for leaf in self.leaves]
+
+        def one(block: Block) -> bool:
+            values = self._scratch(n, width, block.dtype)[:, : block.width]
+            self._fill(block, clients, values, None)
+            with np.errstate(over="ignore", invalid="ignore"):
+                fine = bool((np.abs(values.sum(axis=1, dtype=values.dtype)) < LARGEST[block.dtype.__name__]).all())
+                if fine:
+                    if mixing is not None:
+                        values = np.matmul(mixing.astype(block.dtype), values)
+                    self._store(block, rule.reduce(rank_rows(values, first, last), np), out)
+            return fine
+
+        return out if all(self._run(one, width, n)) else None
+
+    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float) -> Float:
+        """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
+        n = len(clients)
+        width = max(64, BLOCK // n)
+
+        def one(block: Block) -> Float:
+            values = self._scratch(n, width, block.dtype)[:, : block.width]
+            self._fill(block, clients, values, reference)
+            mixed = np.matmul(mixing.astype(block.dtype), values)
+            positive, negative = (mixed > 0).sum(axis=1), (mixed < 0).sum(axis=1)
+            return np.stack([positive, block.width - positive - negative, negative], axis=1).astype(np.float64)
+
+        return sum(self._run(one, width, n), np.zeros((len(mixing), 3)))
+
+    def fault(self, client: int) -> str | None:
+        """Read the client's values until one is NaN, infinite or too large."""
+        for block in blocks(self.leaves, BLOCK):
+            values = np.empty((1, block.width), dtype=block.dtype)
+            self._fill(block, [client], values, None)
+            wrong = ~(np.abs(values[0]) <= LARGEST[block.dtype.__name__])
+            if wrong.any():
+                column = int(np.argmax(wrong))
+                segment = next(s for s in block.segments if s.offset <= column < s.offset + s.stop - s.start)
+                at = segment.start + column - segment.offset
+                return describe_fault(float(values[0, column]), self.leaves[segment.leaf], at)
+        return None
+
+    def _run(self, work: Callable[[Block], T], width: int, rows: int, *, own_threads: bool = True) -> Iterator[T]:
+        total = sum(leaf.size for leaf in self.leaves)
+        few = not own_threads or total * rows < WORTH_THREADS
+        return in_order(work, blocks(self.leaves, width), 1 if few else threads())
+
+    def _scratch(self, rows: int, width: int, dtype: type) -> Host:
+        """This thread's own buffer; its first row is zero."""
+        held = getattr(self._local, "buffer", None)
+        if held is None or held.shape != (rows, width) or held.dtype != dtype:
+            held = np.empty((rows, width), dtype=dtype)
+            self._local.buffer = held
+        held[0] = 0
+        return held
+
+    def _fill(self, block: Block, clients: Sequence[int], out: Host, centre: int | None) -> None:
+        for leaf, start, stop, offset in block.segments:
+            minus = None
+            if centre is not None:
+                minus = np.empty((1, stop - start), dtype=block.dtype)
+                self.source.read(leaf, start, stop, [centre], minus, None)
+                minus = minus[0]
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.source.read(leaf, start, stop, clients, out[:, offset : offset + stop - start], minus)
+
+    def _direct(self, block: Block, clients: Sequence[int]) -> Host | None:
+        """The rows where they lie, if they can be multiplied there."""
+        if not isinstance(self.source, Matrix):
+            return None
+        (segment,) = block.segments
+        return self.source.direct(segment.start, segment.stop, clients, block.dtype)
+
+    def _store(self, block: Block, values: Any, out: Sequence[Host]) -> None:
+        for leaf, start, stop, offset in block.segments:
+            arrays.narrow(values[offset : offset + stop - start], out[leaf][start:stop])
+
+
+def describe_fault(value: float, leaf: Leaf, at: int) -> str:
+    """The reason for a client's exclusion: which value, where, and why it cannot be used."""
+    where = f"{named(leaf.name)} at flat index {at}"
+    if np.isnan(value):
+        return f"{where} is NaN"
+    if np.isinf(value):
+        return f"{where} is infinite ({value})"
+    limit = LARGEST[COMPUTE[leaf.spec.dtype].__name__]
+    return f"{where} is {value:.6g}: above {limit:g} its square overflows"

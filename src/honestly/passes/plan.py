@@ -1,0 +1,83 @@
+"""How the columns are cut into blocks: small leaves share a block, large ones are split."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from honestly.arrays import COMPUTE
+from honestly.sources import Leaf
+
+T = TypeVar("T")
+
+
+class Segment(NamedTuple):
+    """Columns start..stop of one leaf, which stand at offset.. in the block."""
+
+    leaf: int
+    start: int
+    stop: int
+    offset: int
+
+
+class Block(NamedTuple):
+    """A run of columns of one working precision."""
+
+    dtype: type[np.floating]
+    width: int
+    segments: tuple[Segment, ...]
+
+
+def blocks(leaves: Sequence[Leaf], width: int) -> Iterator[Block]:
+    """All columns, in order, in blocks of at most `width` columns."""
+    segments: list[Segment] = []
+    filled, dtype = 0, np.float32
+    for index, leaf in enumerate(leaves):
+        needed = COMPUTE[leaf.spec.dtype]
+        if segments and needed is not dtype:
+            yield Block(dtype, filled, tuple(segments))
+            segments, filled = [], 0
+        dtype = needed
+        start = 0
+        while start < leaf.size:
+            stop = min(leaf.size, start + width - filled)
+            segments.append(Segment(index, start, stop, filled))
+            filled += stop - start
+            start = stop
+            if filled == width:
+                yield Block(dtype, filled, tuple(segments))
+                segments, filled = [], 0
+    if segments:
+        yield Block(dtype, filled, tuple(segments))
+
+
+def threads() -> int:
+    """How many threads share the blocks: HONESTLY_THREADS, else the cores this process may use, at most 16."""
+    asked = os.environ.get("HONESTLY_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def in_order(work: Callable[[Block], T], todo: Iterable[Block], workers: int) -> Iterator[T]:
+    """`map(work, todo)` on several threads. Results come in the order of the blocks, so that sums over them have the
+    same bits whatever the number of threads; at most two blocks per thread are in flight."""
+    if workers == 1:
+        yield from map(work, todo)
+        return
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="honestly")
+    try:
+        waiting: deque[Future[T]] = deque()
+        for block in todo:
+            if len(waiting) == 2 * workers:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(work, block))
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,77 @@
+"""K clients' updates as re-iterable column blocks, and the way back to one update.
+
+A source knows its clients by position. Position K is the reference (the previous global model) and K + 1 the trusted
+root update, where the caller gave them, so that passes read them like any client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from honestly.arrays import Host, Spec
+from honestly.result import ClientId
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor that every client sends, float or integer, with the dtype of the result."""
+
+    name: str
+    spec: Spec
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return self.spec.size
+
+
+class Source(Protocol):
+    """What the engine needs of K clients' updates."""
+
+    @property
+    def ids(self) -> tuple[ClientId, ...]:
+        """The clients: 0..K-1, or the keys of the mapping that the caller passed."""
+        ...
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The float tensors, in a fixed order: together, the d coordinates."""
+        ...
+
+    @property
+    def integers(self) -> tuple[Leaf, ...]:
+        """The integer and boolean tensors (BatchNorm counters and the like)."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[int, str]:
+        """Clients whose layout, type or device is wrong, by position, with the reason."""
+        ...
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether position K, the reference, can be read."""
+        ...
+
+    @property
+    def on_host(self) -> bool:
+        """True if blocks are read by NumPy (`read`), False if they stay on an accelerator (`block`)."""
+        ...
+
+    def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
+        """Write values start..stop of a float leaf of these clients into the rows of `out`, less `minus` if given."""
+        ...
+
+    def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
+        """The same as (k, stop - start) array on the accelerator, in the leaf's own dtype."""
+        ...
+
+    def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
+        """(k, size) values of an integer leaf on the host."""
+        ...
+
+    def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
+        """One update in the clients' own container: flat NumPy arrays (on the host) or flat device arrays."""
+        ...

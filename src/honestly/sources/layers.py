@@ -1,0 +1,155 @@
+"""Updates as containers of arrays: state dicts, lists of arrays, pytrees, or one array per client."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly import arrays
+from honestly.arrays import Host, Spec
+from honestly.result import ClientId
+from honestly.sources import tree
+from honestly.sources.base import Leaf
+
+
+class Layers:
+    """K containers with the same layout. A client whose layout differs from the others' is refused by name.
+
+    The layout that counts is the reference's where one is given, else that of most clients.
+    """
+
+    def __init__(
+        self, ids: Sequence[ClientId], updates: Sequence[Any], *, reference: Any = None, root: Any = None
+    ) -> None:
+        self.ids = tuple(ids)
+        self.has_reference = reference is not None
+        self.refused: dict[int, str] = {}
+        flat = [self._flatten(k, update) for k, update in enumerate(updates)]
+        layouts = [None if leaves is None else tree.signature(leaves) for leaves in flat]
+        expected = self._expected(layouts, reference)
+        for k, layout in enumerate(layouts):
+            if layout is not None and layout != expected:
+                self.refused[k] = tree.difference(layout, expected)
+        usable = [k for k in range(len(flat)) if k not in self.refused]
+        rows: list[dict[str, Any] | None] = [leaves if k in set(usable) else None for k, leaves in enumerate(flat)]
+        extras = [
+            None if extra is None else self._extra(extra, expected, name)
+            for name, extra in (("reference", reference), ("root", root))
+        ]
+        named = [rows[k] for k in usable] or [extras[0]]
+        self._template = next((updates[k] for k in usable), reference)
+        self._paths = list(expected)
+        specs = {path: _result_spec([row[path] for row in named if row is not None]) for path in expected}
+        self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")
+        self.integers = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind != "float")
+        self.on_host = _mostly_on_host(named, self.leaves)
+        self._home = next((row[leaf.name] for row in named if row for leaf in self.leaves), None)
+        self._rows = [self._prepare(row) for row in [*rows, *extras]]
+
+    def _flatten(self, k: int, update: Any) -> dict[str, Any] | None:
+        try:
+            leaves = tree.flatten(update)
+            tree.signature(leaves)
+        except tree.UnusableUpdate as reason:
+            self.refused[k] = str(reason)
+        except Exception as error:  # a stranger's object may raise anything when it is touched: it costs his own vote
+            self.refused[k] = f"cannot be read ({type(error).__name__}: {str(error)[:200]})"
+        else:
+            return leaves
+        return None
+
+    def _expected(self, layouts: Sequence[Any], reference: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+        if reference is not None:
+            try:
+                return tree.signature(tree.flatten(reference))
+            except tree.UnusableUpdate as reason:
+                raise ValueError(f"reference {reason}") from None
+        found = [layout for layout in layouts if layout is not None]
+        votes = Counter(frozenset(layout.items()) for layout in found)
+        return max(found, key=lambda layout: votes[frozenset(layout.items())], default={})
+
+    def _extra(self, extra: Any, expected: dict[str, Any], name: str) -> dict[str, Any]:
+        try:
+            leaves = tree.flatten(extra)
+            layout = tree.signature(leaves)
+        except tree.UnusableUpdate as reason:
+            raise ValueError(f"{name} {reason}") from None
+        if expected and layout != expected:
+            raise ValueError(f"{name}: {tree.difference(layout, expected)}")
+        return leaves
+
+    def _prepare(self, row: dict[str, Any] | None) -> dict[str, Any] | None:
+        """NumPy views of what lies on the host; device arrays as they are."""
+        if row is None:
+            return None
+        if self.on_host:
+            return {path: arrays.host_view(x) if arrays.on_host(x) else x for path, x in row.items()}
+        return {path: arrays.detached(x) for path, x in row.items()}
+
+    def _row(self, client: int) -> dict[str, Any]:
+        row = self._rows[client]
+        assert row is not None, "a refused client is never read"
+        return row
+
+    def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
+        """Copy (or subtract) client after client into the rows of `out`."""
+        name = self.leaves[leaf].name
+        for j, k in enumerate(clients):
+            x = self._row(k)[name]
+            if not isinstance(x, np.ndarray):  # one client on another device than the others
+                x = arrays.to_host(x.reshape(-1)[start:stop])
+                piece = x
+            else:
+                piece = arrays.flat_slice(x, start, stop)
+            if minus is not None and piece.dtype == out.dtype:
+                np.subtract(piece, minus, out=out[j])
+            else:
+                arrays.widen(piece, out[j])
+                if minus is not None:
+                    np.subtract(out[j], minus, out=out[j])
+
+    def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
+        """Stack the clients' pieces on the device that most of them are on."""
+        assert self._home is not None
+        name = self.leaves[leaf].name
+        xp = arrays.namespace(self._home)
+        rows = [arrays.like(self._row(k)[name], self._home).reshape(-1)[start:stop] for k in clients]
+        dtype = xp.result_type(*rows)
+        return xp.stack([xp.astype(row, dtype, copy=False) for row in rows])
+
+    def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
+        """(k, size) integer values."""
+        name = self.integers[leaf].name
+        return np.stack([np.asarray(arrays.to_host(self._row(k)[name])).reshape(-1) for k in clients])
+
+    def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
+        """The container of the first usable client with the new values in it."""
+        new = {leaf.name: (leaf.spec, values) for leaf, values in zip(self.leaves, floats, strict=True)}
+        new |= {leaf.name: (leaf.spec, values) for leaf, values in zip(self.integers, integers, strict=True)}
+        old = tree.flatten(self._template)
+        return tree.rebuild(self._template, lambda path: _restore(*new[path], like=old[path]))
+
+
+def _restore(spec: Spec, values: Any, *, like: Any) -> Any:
+    if isinstance(values, np.ndarray):
+        return arrays.from_host(values, spec, like)
+    return arrays.reshaped(values, spec)
+
+
+def _result_spec(leaves: Sequence[Any]) -> Spec:
+    """The dtype of most clients (of the widest among equals): one client cannot change the model's dtype."""
+    specs = [arrays.spec(x) for x in leaves]
+    votes = Counter(s.dtype for s in specs)
+    width = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
+    dtype = max(votes, key=lambda name: (votes[name], width.get(name, 0), name))
+    return next(s for s in specs if s.dtype == dtype)
+
+
+def _mostly_on_host(rows: Sequence[dict[str, Any] | None], leaves: Sequence[Leaf]) -> bool:
+    if not leaves:
+        return True
+    on_host = [arrays.on_host(row[leaves[0].name]) for row in rows if row is not None]
+    return 2 * sum(on_host) >= len(on_host)

@@ -1,0 +1,106 @@
+"""Updates as one array whose first axis is the client: `(K, d)`, or `(K, ...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly import arrays
+from honestly.arrays import Host, Spec
+from honestly.result import ClientId
+from honestly.sources.base import Leaf
+
+
+class Matrix:
+    """The rows of one array of NumPy, torch, JAX, CuPy or any array-API library, read where they lie."""
+
+    def __init__(self, updates: Any, *, ids: Sequence[ClientId] | None = None, reference: Any = None, root: Any = None) -> None:
+        whole = arrays.spec(updates)
+        if whole.kind != "float":
+            raise ValueError(
+                f"updates have dtype {whole.dtype}; a robust average needs float16, bfloat16, float32 or float64: "
+                "convert them first, e.g. updates.astype('float32')"
+            )
+        if len(whole.shape) < 2:
+            raise ValueError(
+                f"updates have shape {whole.shape}; expected (K, d), one row per client: "
+                "for one value per client use updates.reshape(-1, 1)"
+            )
+        if whole.size == 0 and whole.shape[0] > 0:
+            raise ValueError(f"updates have shape {whole.shape}: there are no values to average")
+        if arrays.device_name(updates) == "meta":
+            raise ValueError("updates are on device 'meta', which holds no values")
+        self.ids: tuple[ClientId, ...] = tuple(range(whole.shape[0])) if ids is None else tuple(ids)
+        self.refused: dict[int, str] = {}
+        self.leaves = (Leaf("", Spec(whole.shape[1:], whole.dtype, "float")),)
+        self.integers: tuple[Leaf, ...] = ()
+        self.on_host = arrays.on_host(updates)
+        self.has_reference = reference is not None
+        self._like = updates
+        K, d = whole.shape[0], self.leaves[0].size
+        self._rows = arrays.host_view(updates) if self.on_host else arrays.detached(updates)
+        if self._rows.ndim > 2:
+            self._rows = self._rows.reshape(K, d)
+        self._extras = [
+            self._extra(name, extra) for name, extra in (("reference", reference), ("root", root))
+        ]
+
+    def _extra(self, name: str, extra: Any) -> Any:
+        """The reference or root as one flat row where the updates are; its layout must be one client's."""
+        if extra is None:
+            return None
+        if not arrays.is_array(extra):
+            raise ValueError(f"{name} is a {type(extra).__name__}, expected an array of one client's shape {self.leaves[0].spec.shape}")
+        what = arrays.spec(extra)
+        if what.kind != "float" or what.size != self.leaves[0].size:
+            raise ValueError(f"{name} has shape {what.shape} and dtype {what.dtype}, expected one client's shape {self.leaves[0].spec.shape} and a float dtype")
+        if self.on_host:
+            return arrays.to_host(extra).reshape(1, -1)
+        return arrays.like(arrays.detached(extra), self._like).reshape(1, -1)
+
+    def _block(self, start: int, stop: int, clients: Sequence[int]) -> Any:
+        """Rows of consecutive clients as a view, others as a copy of this block."""
+        K = len(self.ids)
+        if len(clients) == 1 and clients[0] >= K:
+            return self._extras[clients[0] - K][:, start:stop]
+        if clients[-1] - clients[0] == len(clients) - 1 and list(clients) == list(range(clients[0], clients[-1] + 1)):
+            return self._rows[clients[0] : clients[-1] + 1, start:stop]
+        return None
+
+    def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
+        """One fused subtraction where the rows are consecutive and of the working precision."""
+        view = self._block(start, stop, clients)
+        if view is None:
+            for j, k in enumerate(clients):
+                self.read(leaf, start, stop, [k], out[j : j + 1], minus)
+        elif minus is not None and view.dtype == out.dtype:
+            np.subtract(view, minus, out=out)
+        else:
+            arrays.widen(view, out)
+            if minus is not None:
+                np.subtract(out, minus, out=out)
+
+    def direct(self, start: int, stop: int, clients: Sequence[int], dtype: type) -> Host | None:
+        """The block itself, if NumPy can multiply it as it lies; None if it must be copied."""
+        view = self._block(start, stop, clients)
+        return view if view is not None and view.dtype == dtype and view.strides[1] == view.itemsize else None
+
+    def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
+        """(k, stop - start) on the device."""
+        view = self._block(start, stop, clients)
+        if view is not None:
+            return view
+        K = len(self.ids)
+        xp = arrays.namespace(self._rows)
+        return xp.concat([self._extras[k - K][:, start:stop] if k >= K else self._rows[k : k + 1, start:stop] for k in clients])
+
+    def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
+        """A float array holds none."""
+        raise IndexError(leaf)
+
+    def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
+        """One client's shape, in the library and on the device of the updates."""
+        (values,), spec = floats, self.leaves[0].spec
+        return arrays.from_host(values, spec, self._like) if isinstance(values, np.ndarray) and self.on_host else arrays.reshaped(values, spec)

@@ -1,0 +1,35 @@
+"""Find out what the caller passed: an array, a mapping, a sequence of containers, or paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from honestly.arrays import is_array
+from honestly.sources.base import Source
+from honestly.sources.layers import Layers
+from honestly.sources.matrix import Matrix
+
+ACCEPTED = (
+    "a (K, d) array, a sequence of K state dicts, of K lists of arrays or of K arrays, "
+    "or a mapping from client id to update"
+)
+
+
+def open_source(updates: Any, *, reference: Any = None, root: Any = None) -> Source:
+    """The source that fits `updates`. Raises ValueError, naming what was passed, if none does."""
+    if is_array(updates):
+        return Matrix(updates, reference=reference, root=root)
+    if isinstance(updates, Mapping):
+        return Layers(list(updates), list(updates.values()), reference=reference, root=root)
+    if isinstance(updates, str | bytes | PathLike):
+        raise ValueError(f"updates is the single path {str(updates)!r}; pass a sequence of K of them, or {ACCEPTED}")
+    if isinstance(updates, Iterator):
+        raise ValueError(
+            f"updates is a {type(updates).__name__}, which can be read only once and aggregation takes two passes; "
+            "pass list(updates)"
+        )
+    if not isinstance(updates, Sequence):
+        raise ValueError(f"updates is a {type(updates).__name__}; expected {ACCEPTED}")
+    return Layers(range(len(updates)), updates, reference=reference, root=root)

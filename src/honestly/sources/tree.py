@@ -1,0 +1,93 @@
+"""Flatten one update (an array, or dicts, lists and tuples of arrays, nested as they come) and build it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from honestly.arrays import device_name, is_array, is_scalar, spec
+
+# A hostile client may nest lists a million deep; no model does.
+DEEPEST = 32
+
+
+class UnusableUpdate(Exception):
+    """One client's update cannot be read; the message is the reason."""
+
+
+def flatten(update: Any) -> dict[str, Any]:
+    """Path -> array of one update, in the order of its container; the path of a lone array is ''."""
+    return dict(_walk(update, "", 0))
+
+
+def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if is_array(node) or is_scalar(node):
+        yield path, node
+    elif depth > DEEPEST:
+        raise UnusableUpdate(f"nests containers more than {DEEPEST} deep")
+    elif isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _walk(child, f"{path}.{key}" if path else str(key), depth + 1)
+    elif isinstance(node, list | tuple):
+        for position, child in enumerate(node):
+            yield from _walk(child, f"{path}[{position}]", depth + 1)
+    else:
+        where = f"entry {path!r} is" if path else "is"
+        raise UnusableUpdate(f"{where} {_a(type(node).__name__)}, not an array or a container of arrays")
+
+
+def rebuild(template: Any, leaf_of: Callable[[str], Any]) -> Any:
+    """A container like `template` with `leaf_of(path)` in the place of each array."""
+    return _rebuild(template, "", leaf_of)
+
+
+def _rebuild(node: Any, path: str, leaf_of: Callable[[str], Any]) -> Any:
+    if is_array(node) or is_scalar(node):
+        return leaf_of(path)
+    if isinstance(node, Mapping):
+        items = {key: _rebuild(child, f"{path}.{key}" if path else str(key), leaf_of) for key, child in node.items()}
+        try:
+            return type(node)(items)
+        except TypeError:
+            return items
+    children = [_rebuild(child, f"{path}[{i}]", leaf_of) for i, child in enumerate(node)]
+    if isinstance(node, tuple) and hasattr(node, "_fields"):  # a named tuple takes its fields one by one
+        return type(node)(*children)
+    return type(node)(children)
+
+
+def signature(leaves: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Path -> (shape, kind): two clients with equal signatures can be averaged. Raises `UnusableUpdate`."""
+    if not leaves:
+        raise UnusableUpdate("holds no arrays")
+    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    for path, leaf in leaves.items():
+        what = spec(leaf)
+        if what.kind not in ("float", "integer", "bool"):
+            raise UnusableUpdate(f"{named(path)} has dtype {what.dtype}, expected float16, bfloat16, float32 or float64")
+        if device_name(leaf) == "meta":
+            raise UnusableUpdate(f"{named(path)} is on device 'meta', which holds no values")
+        found[path] = (what.shape, what.kind)
+    return found
+
+
+def difference(found: Mapping[str, tuple[tuple[int, ...], str]], expected: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
+    """The first way in which a client's layout differs from the expected one, as a sentence."""
+    for path, (shape, kind) in expected.items():
+        if path not in found:
+            return f"{named(path)} is missing"
+        if found[path][1] != kind:
+            return f"{named(path)} holds {found[path][1]} values, expected {kind}"
+        if found[path][0] != shape:
+            return f"{named(path)} has shape {found[path][0]}, expected {shape}"
+    extra = next((path for path in found if path not in expected), None)
+    return f"{named(extra)} is not part of the model" if extra is not None else "its tensors come in another order"
+
+
+def named(path: str) -> str:
+    """How a tensor is called in a message; the names come from strangers, so they are cut and escaped."""
+    return f"tensor {path[:100]!r}" if path else "its array"
+
+
+def _a(word: str) -> str:
+    return f"an {word}" if word[:1].lower() in "aeiou" else f"a {word}"
