@@ -20,19 +20,23 @@ class Passes(Protocol):
         """(k, k) Gram matrix of the centred rows; a row that is not finite spoils its own row and column only."""
         ...
 
-    def residuals(self, a: Float, clients: Sequence[int], centre: int) -> Float:
+    def norms(self, clients: Sequence[int], centre: int) -> Float:
+        """(k,) squared norms of the centred rows."""
+        ...
+
+    def residuals(self, a: Float, clients: Sequence[int], centre: int, norms: Float) -> Float:
         """(m, k) squared distances of every row to each mixture `a @ X`, with `a` (m, k) of rows that sum to 1."""
         ...
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> list[Any] | None:
-        """`weights @ X`, one flat array per leaf; None if a value came out not finite or absurdly large."""
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[list[Any], bool]:
+        """`weights @ X`, one flat array per leaf; and False if a value came out not finite or absurdly large."""
         ...
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> list[Any] | None:
-        """`rule.reduce` of the sorted columns (of `mixing @ X` if given); None if a row is not finite."""
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[list[Any], bool]:
+        """`rule.reduce` of the sorted columns (of `mixing @ X` if given); and False if a row is not finite."""
         ...
 
-    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float) -> Float:
+    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
         ...
 

@@ -62,21 +62,29 @@ class DevicePasses:
                     total += arrays.to_host(product)
         return total
 
-    def residuals(self, a: Float, clients: Sequence[int], centre: int) -> Float:
-        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, summed over the blocks in float64."""
+    def norms(self, clients: Sequence[int], centre: int) -> Float:
+        """(k,) squared norms of the centred rows."""
+        total = np.zeros(len(clients))
+        for index, start, stop in self._pieces(len(clients)):
+            middle = self.source.block(index, start, stop, [centre])
+            rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
+            total += arrays.to_host(self._xp.sum(rows * rows, axis=1))
+        return total
+
+    def residuals(self, a: Float, clients: Sequence[int], centre: int, norms: Float) -> Float:
+        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
         xp, n, m = self._xp, len(clients), len(a)
-        norms, products, mean_norms = np.zeros(n), np.zeros((m, n)), np.zeros(m)
+        products, mean_norms = np.zeros((m, n)), np.zeros(m)
         with arrays.full_precision(self._like):
             for index, start, stop in self._pieces(n):
                 middle = self.source.block(index, start, stop, [centre])
                 rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
                 means = xp.matmul(self._moved(a, rows), rows)
-                norms += arrays.to_host(xp.sum(rows * rows, axis=1))
                 products += arrays.to_host(xp.matmul(means, rows.T))
                 mean_norms += arrays.to_host(xp.sum(means * means, axis=1))
         return np.maximum(norms[None, :] - 2 * products + mean_norms[:, None], 0)
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> list[Any] | None:
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[list[Any], bool]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
         xp = self._xp
         used = np.flatnonzero(weights)
@@ -98,12 +106,9 @@ class DevicePasses:
                     mean = xp.matmul(self._moved(weights[used][None, :], block), block)[0, ...]
                 largest.append(xp.max(xp.abs(mean)))
                 collected[index].append(self._rounded(mean, index))
-        worst = [float(value) for value in largest]
-        if not all(value < LARGEST["float32"] for value in worst):
-            return None
-        return [self._joined(parts) for parts in collected]
+        return [self._joined(parts) for parts in collected], self._all_below(largest)
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> list[Any] | None:
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[list[Any], bool]:
         """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
         xp = self._xp
         first, last = rule.ranks(len(clients) if mixing is None else len(mixing))
@@ -117,18 +122,16 @@ class DevicePasses:
                 if mixing is not None:
                     rows = xp.matmul(self._moved(mixing, rows), rows)
                 collected[index].append(self._rounded(rule.reduce(rank_device(rows, xp, first, last), xp), index))
-        if not all(float(value) < LARGEST["float32"] for value in sums):
-            return None
-        return [self._joined(parts) for parts in collected]
+        return [self._joined(parts) for parts in collected], self._all_below(sums)
 
-    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float) -> Float:
+    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
         xp = self._xp
-        total = np.zeros((len(mixing), 3))
+        total = np.zeros((len(clients) if mixing is None else len(mixing), 3))
         for index, start, stop in self._pieces(len(clients)):
             middle = None if reference is None else self.source.block(index, start, stop, [reference])
             rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
-            signs = xp.sign(xp.matmul(self._moved(mixing, rows), rows))
+            signs = xp.sign(rows if mixing is None else xp.matmul(self._moved(mixing, rows), rows))
             counts = [arrays.to_host(xp.sum(xp.astype(signs == s, xp.int64), axis=1)) for s in (1, 0, -1)]
             total += np.stack(counts, axis=1)
         return total
@@ -160,6 +163,10 @@ class DevicePasses:
 
     def _moved(self, weights: Float, rows: Any) -> Any:
         return self._xp.asarray(weights, dtype=rows.dtype, device=aac.device(rows))
+
+    def _all_below(self, largest: Sequence[Any]) -> bool:
+        """Whether no block showed a NaN, an infinity or an absurd value; one copy to the host for all blocks."""
+        return not largest or bool(self._xp.all(self._xp.stack(largest) < LARGEST["float32"]))
 
     def _rounded(self, values: Any, leaf: int) -> Any:
         return self._working(values, self.leaves[leaf].spec.dtype)

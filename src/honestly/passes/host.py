@@ -14,7 +14,7 @@ from honestly.passes.plan import Block, blocks, in_order, threads
 from honestly.passes.ranking import rank_rows
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
-from honestly.sources import Leaf, Source
+from honestly.sources import Leaf, Sink, Source
 from honestly.sources.matrix import Matrix
 from honestly.sources.tree import named
 
@@ -80,38 +80,51 @@ class HostPasses:
                 total += part
         return total
 
-    def residuals(self, a: Float, clients: Sequence[int], centre: int) -> Float:
-        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, all three summed over the blocks in float64."""
-        n, m = len(clients), len(a)
-        width = max(64, 2 * BLOCK // n)
+    def norms(self, clients: Sequence[int], centre: int) -> Float:
+        """(k,) squared norms of the centred rows."""
+        n = len(clients)
+        width = max(64, BLOCK // n)
 
-        def one(block: Block) -> tuple[Float, Float, Float]:
-            rows = self._scratch(n + 1, width, block.dtype)[1:, : block.width]
+        def one(block: Block) -> Float:
+            rows = self._scratch(n, width, block.dtype)[:, : block.width]
+            self._fill(block, clients, rows, centre)
+            with np.errstate(over="ignore", invalid="ignore"):
+                return np.einsum("kb,kb->k", rows, rows).astype(np.float64)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            return sum(self._run(one, width, n), np.zeros(n))
+
+    def residuals(self, a: Float, clients: Sequence[int], centre: int, norms: Float) -> Float:
+        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
+        n, m = len(clients), len(a)
+        width = max(64, BLOCK // n)
+
+        def one(block: Block) -> tuple[Float, Float]:
+            rows = self._scratch(n, width, block.dtype)[:, : block.width]
             self._fill(block, clients, rows, centre)
             means = np.matmul(a.astype(block.dtype), rows)
-            norms = np.einsum("kb,kb->k", rows, rows)
-            products = np.matmul(means, rows.T)
-            return norms, products, np.einsum("mb,mb->m", means, means)
+            return np.matmul(means, rows.T), np.einsum("mb,mb->m", means, means)
 
-        norms, products, mean_norms = np.zeros(n), np.zeros((m, n)), np.zeros(m)
-        for norm, product, mean_norm in self._run(one, width, n, own_threads=False):
-            norms += norm
+        products, mean_norms = np.zeros((m, n)), np.zeros(m)
+        for product, mean_norm in self._run(one, width, n):
             products += product
             mean_norms += mean_norm
         return np.maximum(norms[None, :] - 2 * products + mean_norms[:, None], 0)
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> list[Host] | None:
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[list[Any], bool]:
         """`weights @ X` block by block; clients of weight 0 are not read."""
         used = np.flatnonzero(weights)
+        if not len(used):  # all weight is on a reference of zeros
+            used = np.arange(1)
         if 2 * len(used) > len(clients) and isinstance(self.source, Matrix):
             used = np.arange(len(clients))  # consecutive rows are multiplied where they lie; 0 * finite is 0
         rows, row_weights = [clients[j] for j in used], weights[used]
-        n = max(1, len(rows))
+        n = len(rows)
         # Two rows of weights make it a matrix product (the small path above) and not gemv, which locks.
         A = np.zeros((2, n))
-        A[0, : len(rows)] = row_weights
+        A[0] = row_weights
         width = max(64, min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
-        out = [arrays.empty_host(leaf.spec) for leaf in self.leaves]
+        sink = self.source.sink()
 
         def one(block: Block) -> bool:
             scratch = self._scratch(n + 3, width, block.dtype)
@@ -123,37 +136,34 @@ class HostPasses:
             with np.errstate(over="ignore", invalid="ignore"):
                 np.matmul(A.astype(block.dtype), values, out=result)
                 fine = bool(np.abs(result[0]).max() < LARGEST[block.dtype.__name__])
-            self._store(block, result[0], out)
+            self._store(block, result[0], sink)
             return fine
 
-        if not rows:
-            for values in out:
-                values[...] = 0
-            return out
-        return out if all(self._run(one, width, n)) else None
+        fine = all(list(self._run(one, width, n)))
+        return sink.finish(), fine
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> list[Host] | None:
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[list[Any], bool]:
         """Sort each column of X (or of `mixing @ X`) and reduce it."""
         n = len(clients)
         m = n if mixing is None else len(mixing)
         first, last = rule.ranks(m)
         width = max(64, BLOCK // (n + m))
-        out = [arrays.empty_host(leaf.spec) for leaf in self.leaves]
+        sink = self.source.sink()
 
         def one(block: Block) -> bool:
             values = self._scratch(n, width, block.dtype)[:, : block.width]
             self._fill(block, clients, values, None)
             with np.errstate(over="ignore", invalid="ignore"):
                 fine = bool((np.abs(values.sum(axis=1, dtype=values.dtype)) < LARGEST[block.dtype.__name__]).all())
-                if fine:
-                    if mixing is not None:
-                        values = np.matmul(mixing.astype(block.dtype), values)
-                    self._store(block, rule.reduce(rank_rows(values, first, last), np), out)
+                if mixing is not None:
+                    values = np.matmul(mixing.astype(block.dtype), values)
+                self._store(block, rule.reduce(rank_rows(values, first, last), np), sink)
             return fine
 
-        return out if all(self._run(one, width, n)) else None
+        fine = all(list(self._run(one, width, n)))
+        return sink.finish(), fine
 
-    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float) -> Float:
+    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
         n = len(clients)
         width = max(64, BLOCK // n)
@@ -161,11 +171,11 @@ class HostPasses:
         def one(block: Block) -> Float:
             values = self._scratch(n, width, block.dtype)[:, : block.width]
             self._fill(block, clients, values, reference)
-            mixed = np.matmul(mixing.astype(block.dtype), values)
+            mixed = values if mixing is None else np.matmul(mixing.astype(block.dtype), values)
             positive, negative = (mixed > 0).sum(axis=1), (mixed < 0).sum(axis=1)
             return np.stack([positive, block.width - positive - negative, negative], axis=1).astype(np.float64)
 
-        return sum(self._run(one, width, n), np.zeros((len(mixing), 3)))
+        return sum(self._run(one, width, n), np.zeros((n if mixing is None else len(mixing), 3)))
 
     def fault(self, client: int) -> str | None:
         """Read the client's values until one is NaN, infinite or too large."""
@@ -211,9 +221,9 @@ class HostPasses:
         (segment,) = block.segments
         return self.source.direct(segment.start, segment.stop, clients, block.dtype)
 
-    def _store(self, block: Block, values: Any, out: Sequence[Host]) -> None:
+    def _store(self, block: Block, values: Any, sink: Sink) -> None:
         for leaf, start, stop, offset in block.segments:
-            arrays.narrow(values[offset : offset + stop - start], out[leaf][start:stop])
+            sink.put(leaf, start, stop, values[offset : offset + stop - start])
 
 
 def describe_fault(value: float, leaf: Leaf, at: int) -> str:

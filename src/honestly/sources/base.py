@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from honestly.arrays import Host, Spec
+from honestly.arrays import Host, Spec, empty_host, narrow
 from honestly.result import ClientId
 
 
@@ -25,6 +25,33 @@ class Leaf:
     def size(self) -> int:
         """Number of values."""
         return self.spec.size
+
+
+class Sink(Protocol):
+    """Where the result's blocks go as they are computed, by several threads at once: memory, or a file."""
+
+    def put(self, leaf: int, start: int, stop: int, values: Host) -> None:
+        """Store values start..stop of a float leaf, rounded to its dtype."""
+        ...
+
+    def finish(self) -> Sequence[Any]:
+        """All blocks are in: what `Source.assemble` takes."""
+        ...
+
+
+class Memory:
+    """The result in memory: one flat NumPy array per leaf."""
+
+    def __init__(self, leaves: Sequence[Leaf]) -> None:
+        self._values = [empty_host(leaf.spec) for leaf in leaves]
+
+    def put(self, leaf: int, start: int, stop: int, values: Host) -> None:
+        """Round into place."""
+        narrow(values, self._values[leaf][start:stop])
+
+    def finish(self) -> Sequence[Any]:
+        """The arrays."""
+        return self._values
 
 
 class Source(Protocol):
@@ -62,6 +89,10 @@ class Source(Protocol):
 
     def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
         """Write values start..stop of a float leaf of these clients into the rows of `out`, less `minus` if given."""
+        ...
+
+    def sink(self) -> Sink:
+        """Where a host pass puts the result."""
         ...
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:

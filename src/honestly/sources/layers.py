@@ -12,7 +12,7 @@ from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources import tree
-from honestly.sources.base import Leaf
+from honestly.sources.base import Leaf, Memory
 
 
 class Layers:
@@ -110,6 +110,10 @@ class Layers:
                 arrays.widen(piece, out[j])
                 if minus is not None:
                     np.subtract(out[j], minus, out=out[j])
+
+    def sink(self) -> Memory:
+        """The result is kept in memory."""
+        return Memory(self.leaves)
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
         """Stack the clients' pieces on the device that most of them are on."""

@@ -10,7 +10,7 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
-from honestly.sources.base import Leaf
+from honestly.sources.base import Leaf, Memory
 
 
 class Matrix:
@@ -86,6 +86,10 @@ class Matrix:
         """The block itself, if NumPy can multiply it as it lies; None if it must be copied."""
         view = self._block(start, stop, clients)
         return view if view is not None and view.dtype == dtype and view.strides[1] == view.itemsize else None
+
+    def sink(self) -> Memory:
+        """The result is kept in memory."""
+        return Memory(self.leaves)
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
         """(k, stop - start) on the device."""

@@ -1,0 +1,203 @@
+"""The first pass: who can be used at all, and the geometry of those who can.
+
+Distances of float32 weights need a centre near the honest clients: the reference where there is one, else a central
+client found on a sample of columns. Neither is trusted: if the Gram matrix shows that the centre is far away (a liar may
+look central where we looked), the pass is repeated on a client that the matrix itself shows to be central.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from honestly.arrays import COMPUTE, LARGEST
+from honestly.passes import Passes
+from honestly.result import AggregationError, ClientId, Float
+from honestly.rules.base import GramGeometry, squared_distances
+from honestly.sources import Source
+
+# Distances are right to about 3e-7 (|c_i|^2 + |c_j|^2): with this ratio to the distance itself they are right to 1e-4.
+FAR_CENTRE = 200.0
+# More candidates than this for the centre are not compared with one another.
+MOST_CANDIDATES = 256
+
+
+class Survey:
+    """Screening and measuring of a source's clients; `usable` shrinks and `reasons` grows as faults are found."""
+
+    def __init__(self, source: Source, passes: Passes) -> None:
+        self.source = source
+        self.passes = passes
+        self.K = len(source.ids)
+        self.reasons: dict[int, str] = dict(source.refused)
+        if not source.leaves and not source.integers and not self.reasons:
+            raise AggregationError("the updates hold no values")
+        if source.has_reference and source.leaves:
+            fault = passes.fault(self.K)
+            if fault:
+                raise ValueError(f"reference: {fault}")
+
+    @property
+    def usable(self) -> list[int]:
+        """Positions of the clients that have not been refused."""
+        return [k for k in range(self.K) if k not in self.reasons]
+
+    @property
+    def ids(self) -> tuple[ClientId, ...]:
+        """Names of the usable clients."""
+        return tuple(self.source.ids[k] for k in self.usable)
+
+    def screen(self, suspects: Sequence[int]) -> bool:
+        """Read every value of these clients and refuse those with a fault; True if there was one."""
+        faults = {k: self.passes.fault(k) for k in suspects}
+        self.reasons |= {k: fault for k, fault in faults.items() if fault is not None}
+        return any(fault is not None for fault in faults.values())
+
+    def gram(self) -> tuple[Float, int]:
+        """Gram matrix of the usable clients and the position of its centre, after screening."""
+        tried: set[int] = set()
+        centre = self._first_centre(tried)
+        while True:
+            clients = self.usable
+            G = self.passes.gram(clients, centre)
+            tried.add(centre)
+            suspects = [clients[j] for j in np.flatnonzero(~(np.diagonal(G) < self._overflow()))]
+            if suspects and self.screen(suspects):
+                kept = [j for j, k in enumerate(clients) if k not in self.reasons]
+                G, suspects = G[np.ix_(kept, kept)], [k for k in suspects if k not in self.reasons]
+                clients = self.usable
+            if not clients or (2 * len(suspects) <= len(clients) and centre not in self.reasons and not _far(G)):
+                return G, centre
+            centre = self._better_centre(G, clients, tried)
+            if centre < 0:
+                raise AggregationError("no client is central: the values differ by more than the precision can hold")
+
+    def norms(self) -> tuple[Float, int]:
+        """(k,) squared distances of the usable clients to a central one, after screening: one pass, no K^2 d work."""
+        tried: set[int] = set()
+        while True:
+            centre = self._first_centre(tried)
+            tried.add(centre)
+            clients = self.usable
+            norms = self.passes.norms(clients, centre)
+            suspects = [clients[j] for j in np.flatnonzero(~(norms < self._overflow()))]
+            if not suspects or not self.screen(suspects):
+                return norms, centre
+
+    def _overflow(self) -> float:
+        widest = {COMPUTE[leaf.spec.dtype].__name__ for leaf in self.source.leaves}
+        return min(LARGEST[name] for name in widest) ** 2
+
+    def _first_centre(self, tried: set[int]) -> int:
+        """The reference, else the most central client on a sample of columns that has no fault itself."""
+        if self.source.has_reference and self.K not in tried:
+            return self.K
+        clients = self.usable
+        for k in self._by_centrality(clients):
+            if k not in tried and not self.screen([k]):
+                return k
+        raise AggregationError("no usable client is left", self.named_reasons())
+
+    def _by_centrality(self, clients: list[int]) -> list[int]:
+        candidates = [clients[j] for j in np.linspace(0, len(clients) - 1, min(len(clients), MOST_CANDIDATES)).astype(int)]
+        if len(candidates) < 3:
+            return candidates
+        sample = self.passes.sample(candidates)
+        with np.errstate(all="ignore"):
+            sample = sample - np.nanmedian(np.where(np.isfinite(sample), sample, np.nan), axis=0)
+            distances = np.nan_to_num(squared_distances(sample @ sample.T), nan=np.inf)
+        order = np.argsort(np.median(distances, axis=1), kind="stable")
+        return [candidates[j] for j in order]
+
+    def _better_centre(self, G: Float, clients: list[int], tried: set[int]) -> int:
+        distances = np.nan_to_num(squared_distances(G), nan=np.inf)
+        order = np.argsort(np.median(distances, axis=1), kind="stable") if np.isfinite(distances).any() else []
+        fallback = self._by_centrality(clients)
+        return next((k for k in [*(clients[j] for j in order), *fallback] if k not in tried), -1)
+
+    def require(self, fewest: int, needed_by: str) -> None:
+        """Raise AggregationError unless a majority of all clients, and at least `fewest`, can be used."""
+        usable = len(self.usable)
+        if 2 * usable > self.K and usable >= fewest:
+            return
+        if 2 * usable <= self.K:
+            why = f"only {usable} of {self.K} clients can be used, which is not a majority"
+        else:
+            why = f"only {usable} of {self.K} clients can be used, but {needed_by} needs at least {fewest}"
+        listed = [f"client {name!r}: {reason}" for name, reason in list(self.named_reasons().items())[:10]]
+        more = [f"and {len(self.reasons) - 10} more"] if len(self.reasons) > 10 else []
+        raise AggregationError("; ".join([why, *listed, *more]), self.named_reasons())
+
+    def named_reasons(self) -> dict[ClientId, str]:
+        """Reasons by client id, in the clients' order."""
+        return {self.source.ids[k]: self.reasons[k] for k in sorted(self.reasons)}
+
+
+def _far(G: Float) -> bool:
+    """True if the centre is so far from the tightest majority that their distances have drowned in its norm."""
+    K = len(G)
+    if K < 2:
+        return False
+    norms = np.diagonal(G)
+    distances = squared_distances(G)
+    ratio = (norms[:, None] + norms[None, :]) / np.where(distances > 0, distances, np.inf)
+    majority = np.median(distances, axis=1)
+    nearest = np.argsort(distances[np.argmin(majority)], kind="stable")[: K // 2 + 1]
+    pairs = ratio[np.ix_(nearest, nearest)]
+    return bool(np.median(pairs[pairs > 0]) > FAR_CENTRE) if (pairs > 0).any() else False
+
+
+@dataclass(frozen=True)
+class StreamGeometry:
+    """The geometry of thousands of clients: no K x K matrix, a pass over the data for each question."""
+
+    survey: Survey
+    norms: Float
+    centre: int
+    sizes: Float | None = None
+    streaming: bool = True
+    root_products: Float | None = None
+
+    @property
+    def K(self) -> int:
+        """Number of clients."""
+        return len(self.norms)
+
+    @property
+    def ids(self) -> tuple[ClientId, ...]:
+        """The clients' names."""
+        return self.survey.ids
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the caller gave the previous model."""
+        return self.survey.source.has_reference
+
+    @property
+    def gram(self) -> Float:
+        """The whole Gram matrix all the same, at K^2 d work."""
+        return self.survey.passes.gram(self.survey.usable, self.centre)
+
+    @property
+    def gram_about_reference(self) -> Float:
+        """The Gram matrix about the reference, at K^2 d work."""
+        return self.survey.passes.gram(self.survey.usable, self.survey.K if self.has_reference else None)
+
+    def residuals(self, a: Float) -> Float:
+        """One pass for all rows of `a`."""
+        rows = self.survey.passes.residuals(np.atleast_2d(a), self.survey.usable, self.centre, self.norms)
+        return rows[0] if a.ndim == 1 else rows
+
+    def subset(self, clients: Sequence[int]) -> GramGeometry:
+        """The exact geometry of a few clients, one pass over theirs."""
+        usable = self.survey.usable
+        chosen = [usable[k] for k in clients]
+        sizes = None if self.sizes is None else self.sizes[np.asarray(clients)]
+        return GramGeometry(self.survey.passes.gram(chosen, self.centre), tuple(self.ids[k] for k in clients), sizes)
+
+    def sign_counts(self) -> Float:
+        """One pass."""
+        reference = self.survey.K if self.has_reference else None
+        return self.survey.passes.sign_counts(self.survey.usable, reference, None)
