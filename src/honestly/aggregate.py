@@ -83,6 +83,8 @@ class _Run:
             mixing, mix = self._decide()
             values, fine = self._values(mixing, mix)
             if fine or not self.survey.screen(self.survey.usable):
+                if not fine:
+                    self.survey.check_reference()
                 return self._report(mixing, mix, values)
             self._require()
 

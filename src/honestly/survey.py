@@ -34,10 +34,6 @@ class Survey:
         self.reasons: dict[int, str] = dict(source.refused)
         if not source.leaves and not source.integers and not self.reasons:
             raise AggregationError("the updates hold no values")
-        if source.has_reference and source.leaves:
-            fault = passes.fault(self.K)
-            if fault:
-                raise ValueError(f"reference: {fault}")
 
     @property
     def usable(self) -> list[int]:
@@ -55,6 +51,12 @@ class Survey:
         self.reasons |= {k: fault for k, fault in faults.items() if fault is not None}
         return any(fault is not None for fault in faults.values())
 
+    def check_reference(self) -> None:
+        """Raise ValueError if the reference itself is not finite: no client is to blame for that."""
+        fault = self.passes.fault(self.K) if self.source.has_reference else None
+        if fault is not None:
+            raise ValueError(f"reference: {fault}")
+
     def gram(self) -> tuple[Float, int]:
         """Gram matrix of the usable clients and the position of its centre, after screening."""
         tried: set[int] = set()
@@ -68,11 +70,14 @@ class Survey:
                 kept = [j for j, k in enumerate(clients) if k not in self.reasons]
                 G, suspects = G[np.ix_(kept, kept)], [k for k in suspects if k not in self.reasons]
                 clients = self.usable
+            if 2 * len(suspects) > len(clients):
+                self.check_reference()
             if not clients or (2 * len(suspects) <= len(clients) and centre not in self.reasons and not _far(G)):
                 return G, centre
-            centre = self._better_centre(G, clients, tried)
-            if centre < 0:
-                raise AggregationError("no client is central: the values differ by more than the precision can hold")
+            better = self._better_centre(G, clients, tried)
+            if better is None:
+                return G, centre
+            centre = better
 
     def norms(self) -> tuple[Float, int]:
         """(k,) squared distances of the usable clients to a central one, after screening: one pass, no K^2 d work."""
@@ -83,7 +88,10 @@ class Survey:
             clients = self.usable
             norms = self.passes.norms(clients, centre)
             suspects = [clients[j] for j in np.flatnonzero(~(norms < self._overflow()))]
-            if not suspects or not self.screen(suspects):
+            found = self.screen(suspects)
+            if 2 * len(suspects) > len(clients):
+                self.check_reference()
+            if not found and 2 * len(suspects) <= len(clients):
                 return norms, centre
 
     def _overflow(self) -> float:
@@ -96,7 +104,7 @@ class Survey:
             return self.K
         clients = self.usable
         for k in self._by_centrality(clients):
-            if k not in tried and not self.screen([k]):
+            if k not in tried:
                 return k
         raise AggregationError("no usable client is left", self.named_reasons())
 
@@ -105,17 +113,13 @@ class Survey:
         if len(candidates) < 3:
             return candidates
         sample = self.passes.sample(candidates)
-        with np.errstate(all="ignore"):
-            sample = sample - np.nanmedian(np.where(np.isfinite(sample), sample, np.nan), axis=0)
-            distances = np.nan_to_num(squared_distances(sample @ sample.T), nan=np.inf)
-        order = np.argsort(np.median(distances, axis=1), kind="stable")
+        with np.errstate(over="ignore", invalid="ignore"):
+            order = _by_majority_radius(sample @ sample.T)
         return [candidates[j] for j in order]
 
-    def _better_centre(self, G: Float, clients: list[int], tried: set[int]) -> int:
-        distances = np.nan_to_num(squared_distances(G), nan=np.inf)
-        order = np.argsort(np.median(distances, axis=1), kind="stable") if np.isfinite(distances).any() else []
-        fallback = self._by_centrality(clients)
-        return next((k for k in [*(clients[j] for j in order), *fallback] if k not in tried), -1)
+    def _better_centre(self, G: Float, clients: list[int], tried: set[int]) -> int | None:
+        by_matrix = [clients[j] for j in _by_majority_radius(G)] if np.isfinite(G).any() else []
+        return next((k for k in [*by_matrix, *self._by_centrality(clients)] if k not in tried), None)
 
     def require(self, fewest: int, needed_by: str) -> None:
         """Raise AggregationError unless a majority of all clients, and at least `fewest`, can be used."""
@@ -135,6 +139,15 @@ class Survey:
         return {self.source.ids[k]: self.reasons[k] for k in sorted(self.reasons)}
 
 
+def _by_majority_radius(G: Float) -> list[int]:
+    """Rows in order of the radius of the ball around them that holds a majority of all rows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        distances = squared_distances(G)
+    distances = np.where(np.isfinite(distances), distances, np.inf)
+    half = len(G) // 2
+    return np.argsort(np.partition(distances, half, axis=1)[:, half], kind="stable").tolist()
+
+
 def _far(G: Float) -> bool:
     """True if the centre is so far from the tightest majority that their distances have drowned in its norm."""
     K = len(G)
@@ -142,11 +155,12 @@ def _far(G: Float) -> bool:
         return False
     norms = np.diagonal(G)
     distances = squared_distances(G)
-    ratio = (norms[:, None] + norms[None, :]) / np.where(distances > 0, distances, np.inf)
-    majority = np.median(distances, axis=1)
-    nearest = np.argsort(distances[np.argmin(majority)], kind="stable")[: K // 2 + 1]
-    pairs = ratio[np.ix_(nearest, nearest)]
-    return bool(np.median(pairs[pairs > 0]) > FAR_CENTRE) if (pairs > 0).any() else False
+    radii = np.partition(distances, K // 2, axis=1)[:, K // 2]
+    nearest = np.argpartition(distances[np.argmin(radii)], K // 2)[: K // 2 + 1]
+    sums = np.sort((norms[:, None] + norms[None, :])[np.ix_(nearest, nearest)], axis=None)
+    apart = np.sort(distances[np.ix_(nearest, nearest)], axis=None)
+    middle = (len(apart) + len(nearest)) // 2  # the median pair: the diagonal's zeros come first
+    return bool(sums[middle] > FAR_CENTRE * apart[middle])
 
 
 @dataclass(frozen=True)
@@ -176,6 +190,12 @@ class StreamGeometry:
         return self.survey.source.has_reference
 
     @property
+    def check_reference(self) -> None:
+        """Raise ValueError if the reference itself is not finite: no client is to blame for that."""
+        fault = self.passes.fault(self.K) if self.source.has_reference else None
+        if fault is not None:
+            raise ValueError(f"reference: {fault}")
+
     def gram(self) -> Float:
         """The whole Gram matrix all the same, at K^2 d work."""
         return self.survey.passes.gram(self.survey.usable, self.centre)

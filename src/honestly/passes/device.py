@@ -88,23 +88,23 @@ class DevicePasses:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
         xp = self._xp
         used = np.flatnonzero(weights)
+        if not len(used):  # all weight is on a reference of zeros
+            used = np.arange(1)
         if 2 * len(used) > len(clients):
             used = np.arange(len(clients))
         rows = [clients[j] for j in used]
         collected: list[list[Any]] = [[] for _ in self.leaves]
         largest: list[Any] = []
         with arrays.full_precision(self._like):
-            for index, start, stop in self._pieces(max(1, len(rows))):
-                if not rows:
-                    block = self.source.block(index, start, stop, [clients[0]])
-                    collected[index].append(xp.zeros_like(block[0, ...]))
-                    continue
+            for index, start, stop in self._pieces(len(rows)):
                 block = self.source.block(index, start, stop, rows)
-                mean = fused.mix(block, weights[used])
-                if mean is None:
+                both = fused.mix(block, weights[used])
+                if both is None:
                     block = self._working(block, COMPUTE[self.leaves[index].spec.dtype].__name__)
                     mean = xp.matmul(self._moved(weights[used][None, :], block), block)[0, ...]
-                largest.append(xp.max(xp.abs(mean)))
+                    both = mean, xp.max(xp.abs(mean))
+                mean, size = both
+                largest.append(size)
                 collected[index].append(self._rounded(mean, index))
         return [self._joined(parts) for parts in collected], self._all_below(largest)
 

@@ -27,8 +27,8 @@ BLOCK = 1 << 18
 SMALL_PRODUCT = 1_000_000
 # Fewer values than this are not worth starting threads for.
 WORTH_THREADS = 1 << 20
-# Columns looked at to find a central client: 32 runs of 128.
-SAMPLE_RUNS, SAMPLE_RUN = 32, 128
+# Columns looked at to find a central client: a guess that the Gram matrix then confirms or corrects.
+SAMPLE_RUNS, SAMPLE_RUN = 4, 512
 
 
 class HostPasses:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -178,6 +178,8 @@ class _Step:
     summary: ClassVar[str]
     reference: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset()
+    #: the formula of `minimum`, for messages
+    bound: ClassVar[str] = "1"
     #: False if the step asks for nothing but K, ids and sizes, so that no Gram pass is made for it
     gram_needed: ClassVar[bool] = True
 
@@ -187,12 +189,19 @@ class _Step:
 
     def check(self, K: int) -> None:
         """Raise ValueError, naming the bound, if the settings do not fit K clients."""
-        if self.minimum() > K:
-            raise ValueError(f"{self} needs at least {self.minimum()} clients, got {K}")
+        require(self, K)
 
-    def after(self, diagnostics: Mapping[str, Any]) -> Any:
-        """The same step for the next round: itself, unless it remembers."""
+    def after(self, diagnostics: Mapping[str, Any]) -> Self:
+        """The same step for the next round, given what this round found: itself, unless it remembers."""
         return self
+
+
+def require(step: _Step, K: int) -> None:
+    """Raise ValueError, naming the bound, if the step needs more than K clients."""
+    minimum = step.minimum()
+    if minimum > K:
+        formula = "" if step.bound == str(minimum) else f"{step.bound} = "
+        raise ValueError(f"{step} needs at least {formula}{minimum} clients, got {K}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,197 @@
+"""One bad client costs its own vote and is named; too few usable clients raise; wrong arguments say the bound."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import honestly as hn
+
+Federation = Callable[..., np.ndarray]
+
+
+class Explosive:
+    """An object that raises whatever one does with it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("boom")
+
+
+def state(x: np.ndarray) -> dict[str, Any]:
+    return {"w": x[:12].reshape(3, 4).astype(np.float32), "b": x[12:].astype(np.float32), "n": np.int64(3)}
+
+
+BAD_CLIENTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "NaN": (lambda s: s | {"b": np.full_like(s["b"], np.nan)}, r"tensor 'b' at flat index 0 is NaN"),
+    "Inf": (lambda s: s | {"w": np.full_like(s["w"], -np.inf)}, r"tensor 'w' at flat index 0 is infinite"),
+    "overflow": (lambda s: s | {"w": np.full_like(s["w"], 1e30)}, r"tensor 'w' .* is 1e\+30: above 1e\+17"),
+    "wrong shape": (lambda s: s | {"w": s["w"].T}, r"tensor 'w' has shape \(4, 3\), expected \(3, 4\)"),
+    "missing": (lambda s: {"w": s["w"], "n": s["n"]}, r"tensor 'b' is missing"),
+    "extra": (lambda s: s | {"evil": s["b"]}, r"tensor 'evil' is not part of the model"),
+    "renamed": (lambda s: {"w": s["w"], "B": s["b"], "n": s["n"]}, r"tensor 'b' is missing"),
+    "integers": (lambda s: s | {"b": np.ones_like(s["b"], dtype=np.int32)}, r"tensor 'b' holds integer values"),
+    "complex": (lambda s: s | {"b": s["b"] * 1j}, r"tensor 'b' has dtype complex64"),
+    "objects": (lambda s: s | {"b": np.array([None] * 8)}, r"tensor 'b' has dtype object"),
+    "text": (lambda s: s | {"b": np.array(["x"] * 8)}, r"tensor 'b' has dtype"),
+    "a string": (lambda s: "give me the model", r"is a str, not an array"),
+    "None": (lambda s: None, r"is a NoneType, not an array"),
+    "empty": (lambda s: {}, r"holds no arrays"),
+    "a list instead": (lambda s: [s["w"], s["b"]], r"tensor 'w' is missing"),
+    "explosive": (lambda s: {"w": Explosive(), "b": s["b"]}, r"cannot be read \(RuntimeError: boom\)"),
+    "nested": (lambda s: {"w": {"w": s["w"]}, "b": s["b"], "n": s["n"]}, r"tensor 'w' is missing"),
+    "sparse": (lambda s: s | {"w": torch.eye(3, 4).to_sparse()}, r"tensor 'w' has dtype torch.sparse_coo"),
+    "on meta": (lambda s: s | {"w": torch.empty(3, 4, device="meta")}, r"tensor 'w' is on device 'meta'"),
+    "float64 too large for float32": (
+        lambda s: s | {"b": np.full(8, 1e300)},
+        r"tensor 'b' at flat index 0 is (infinite|1e\+300)",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", ["mean", "bayesian", "median"])
+@pytest.mark.parametrize("fault", BAD_CLIENTS)
+def test_one_bad_client_costs_its_own_vote(federation: Federation, fault: str, rule: str) -> None:
+    spoil, reason = BAD_CLIENTS[fault]
+    updates: list[Any] = [state(x) for x in federation(K=7, d=20)]
+    updates[2] = spoil(updates[2])
+    out = hn.aggregate(updates, rule)
+    assert out.excluded == (2,)
+    assert re.search(reason, out.reasons[2]), out.reasons[2]
+    others = hn.aggregate([u for k, u in enumerate(updates) if k != 2], rule)
+    np.testing.assert_allclose(out.value["w"], others.value["w"], rtol=1e-5)
+    assert out.value["n"] == 3
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("rule", ["mean", "bayesian", "median", "geometric_median"])
+def test_bad_rows_of_a_matrix(federation: Federation, value: float, rule: str) -> None:
+    X = federation(K=9, d=5000).astype(np.float32)
+    expected = hn.aggregate(np.delete(X, [0, 4, 8], axis=0), rule).value
+    for k, column in ((0, 0), (4, 2500), (8, 4999)):
+        X[k, column] = value
+    out = hn.aggregate(X, rule)
+    assert out.excluded == (0, 4, 8)
+    assert [out.reasons[k].split(" is ")[0] for k in (0, 4, 8)] == [
+        f"its array at flat index {column}" for column in (0, 2500, 4999)
+    ]
+    np.testing.assert_allclose(out.value, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_torch_device_pass_is_screened_as_well(federation: Federation) -> None:
+    X = torch.tensor(federation(K=9, d=50), dtype=torch.bfloat16)
+    X[1, 7] = torch.nan
+    X[3, 9] = torch.inf
+    out = hn.aggregate(X)
+    assert out.excluded == (1, 3)
+    assert out.value.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("rule", ["mean", "bayesian", "median"])
+def test_no_majority_usable_raises_and_names_them(federation: Federation, rule: str) -> None:
+    X = federation(K=6)
+    X[:3] = np.nan
+    with pytest.raises(hn.AggregationError, match="only 3 of 6 clients can be used, which is not a majority") as caught:
+        hn.aggregate(X, rule)
+    assert set(caught.value.reasons) == {0, 1, 2}
+    assert "client 0: its array at flat index 0 is NaN" in str(caught.value)
+
+
+def test_fewer_than_the_rule_needs(federation: Federation) -> None:
+    X = federation(K=9)
+    X[0] = np.nan
+    with pytest.raises(hn.AggregationError, match=r"8 of 9 clients can be used, but Krum\(f=3\) needs at least 9"):
+        hn.aggregate(X, hn.Krum(f=3))
+
+
+def test_all_clients_bad() -> None:
+    with pytest.raises(hn.AggregationError, match="0 of 4"):
+        hn.aggregate(np.full((4, 10), np.nan))
+    with pytest.raises(hn.AggregationError, match="none of the 3 clients can be used"):
+        hn.aggregate([None, "x", object()])
+
+
+@pytest.mark.parametrize("empty", [[], {}, np.empty((0, 5)), ()])
+def test_no_clients(empty: Any) -> None:
+    with pytest.raises(hn.AggregationError, match="no clients"):
+        hn.aggregate(empty)
+
+
+def test_ragged_updates_keep_the_majority_layout() -> None:
+    updates = [np.ones(5), np.ones(5), np.ones(4), np.ones(5), np.ones((5, 1))]
+    out = hn.aggregate(updates, "mean")
+    assert out.excluded == (2, 4)
+    with pytest.raises(hn.AggregationError, match="not a majority"):
+        hn.aggregate([np.ones(3), np.ones(4)])
+
+
+@pytest.mark.parametrize(
+    ("updates", "message"),
+    [
+        ((x for x in [np.ones(3)]), r"generator, which can be read only once.*list\(updates\)"),
+        (np.ones((3, 4), dtype=complex), "dtype complex128"),
+        (np.ones((3, 4), dtype=np.int64), r"dtype int64.*astype"),
+        (np.array([[None]]), "dtype object"),
+        (np.ones(3), r"shape \(3,\).*reshape\(-1, 1\)"),
+        (np.ones((3, 0)), "no values"),
+        (np.float32(3), r"shape \(\)"),
+        (7, "is a int"),
+        ("model.safetensors", "single path"),
+        (torch.empty((3, 4), device="meta"), "meta"),
+    ],
+)
+def test_wrong_updates_say_what_they_are(updates: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hn.aggregate(updates)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rule": "bayesain"}, "bayesian"),
+        ({"rule": 3}, "rule is 3"),
+        ({"pre": [3]}, "pre holds 3"),
+        ({"pre": "nn"}, "nnm"),
+        ({"sizes": [1, 2]}, "2 entries for 5 clients"),
+        ({"reference": np.ones(4)}, r"reference has shape \(4,\)"),
+        ({"reference": "model"}, "reference is a str"),
+        ({"reference": np.full(10, np.nan)}, r"reference: .* is NaN"),
+        ({"rule": hn.Krum(f=2)}, r"Krum\(f=2\) needs at least .*7 clients, got 5"),
+    ],
+)
+def test_wrong_arguments_name_the_value(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        hn.aggregate(np.random.default_rng(0).normal(size=(5, 10)), **arguments)
+
+
+def test_sizes_are_ignored_unless_the_rule_uses_them(federation: Federation) -> None:
+    X = federation()
+    expected = hn.aggregate(X).value
+    np.testing.assert_array_equal(hn.aggregate(X, sizes=[1e9] * 9 + ["many"]).value, expected)
+    weighted = hn.aggregate(X, hn.Mean(sizes="trusted"), sizes={0: 3, 1: 1})
+    np.testing.assert_allclose(weighted.value, 0.75 * X[0] + 0.25 * X[1])
+
+
+def test_liar_that_looks_central_where_we_sample(federation: Federation) -> None:
+    """A client equal to the honest mean on the sampled columns and absurd elsewhere must not spoil the distances."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9, 40_000)).astype(np.float32)
+    X[4] = 0
+    for value in (1e12, 1e30, np.nan):
+        X[4, 20_700:20_900] = value
+        out = hn.aggregate(X)
+        assert out.weights is not None
+        assert out.weights[4] < 1e-3
+        np.testing.assert_allclose(out.value, np.delete(X, 4, axis=0).mean(0), atol=2e-2)
+
+
+def test_hostile_names_are_cut_and_escaped() -> None:
+    name = "\x1b[31mevil\n" * 1000
+    updates = [{"w": np.ones(3)} for _ in range(4)] + [{"w": np.ones(3), name: np.ones(2)}]
+    out = hn.aggregate(updates, "mean")
+    assert "\x1b" not in out.reasons[4]
+    assert len(out.reasons[4]) < 250
