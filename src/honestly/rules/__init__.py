@@ -1,0 +1,151 @@
+"""Every rule and mixer of the package: one line each in the tables RULES and MIXERS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from honestly.rules.base import Mixer, Rule
+from honestly.rules.bucketing import Bucketing
+from honestly.rules.bulyan import Bulyan
+from honestly.rules.centered_clipping import CenteredClipping
+from honestly.rules.geometric_median import GeometricMedian
+from honestly.rules.krum import Krum
+from honestly.rules.mean import Mean
+from honestly.rules.median import Median
+from honestly.rules.minimum_variance import MinimumVariance
+from honestly.rules.multi_krum import MultiKrum
+from honestly.rules.nnm import NNM
+from honestly.rules.trimmed_mean import TrimmedMean
+
+RULES: tuple[type[Rule], ...] = (
+    # Bayesian,
+    Mean,
+    Median,
+    TrimmedMean,
+    GeometricMedian,
+    Krum,
+    MultiKrum,
+    Bulyan,
+    MinimumVariance,
+    CenteredClipping,
+)
+MIXERS: tuple[type[Mixer], ...] = (
+    NNM,
+    Bucketing,
+)
+
+__all__ = [
+    "MIXERS",
+    "NNM",
+    "RULES",
+    "Bucketing",
+    "Bulyan",
+    "CenteredClipping",
+    "GeometricMedian",
+    "Krum",
+    "Mean",
+    "Median",
+    "MinimumVariance",
+    "MultiKrum",
+    "RuleInfo",
+    "TrimmedMean",
+    "make",
+    "make_mixer",
+    "rules",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleInfo:
+    """What a rule or mixer is called, what it does and what it needs."""
+
+    name: str
+    kind: str
+    summary: str
+    reference: str
+    needs: tuple[str, ...]
+    settings: tuple[str, ...]
+    streams: bool
+    infers_honesty: bool
+
+
+def rules() -> tuple[RuleInfo, ...]:
+    """Every rule, then every mixer, with what it needs.
+
+    Example:
+        >>> [info.needs for info in rules() if info.name == "krum"]
+        [('f',)]
+    """
+    return tuple(
+        RuleInfo(
+            name=entry.name,
+            kind="rule" if issubclass(entry, Rule) else "mixer",
+            summary=entry.summary,
+            reference=entry.reference,
+            needs=tuple(sorted(entry.needs)),
+            settings=_settings(entry),
+            streams=issubclass(entry, Rule) and entry.streams,
+            infers_honesty=issubclass(entry, Rule) and entry.infers_honesty,
+        )
+        for entry in (*RULES, *MIXERS)
+    )
+
+
+def make(name: str, **settings: Any) -> Rule:
+    """The rule with this snake_case name and these settings.
+
+    A name or setting that does not exist raises ValueError with what was probably meant and what is allowed.
+
+    Example:
+        >>> make("trimmed_mean", trim=0.1)
+        TrimmedMean(trim=0.1, f=None)
+        >>> make("trimed_mean")
+        Traceback (most recent call last):
+            ...
+        ValueError: there is no rule 'trimed_mean'; did you mean 'trimmed_mean'? Rules: ...
+    """
+    return _make(RULES, "rule", name, settings)
+
+
+def make_mixer(name: str, **settings: Any) -> Mixer:
+    """The mixer with this snake_case name and these settings.
+
+    Example:
+        >>> make_mixer("nnm", f=4)
+        NNM(f=4)
+    """
+    return _make(MIXERS, "mixer", name, settings)
+
+
+_T = TypeVar("_T", Rule, Mixer)
+
+
+def _make(table: tuple[type[_T], ...], kind: str, name: str, settings: dict[str, Any]) -> _T:
+    entries = {entry.name: entry for entry in table}
+    if name not in entries:
+        raise ValueError(
+            f"there is no {kind} {name!r}{_meant(name, entries)} {kind.capitalize()}s: {', '.join(sorted(entries))}"
+        )
+    entry = entries[name]
+    allowed = _settings(entry)
+    for setting in settings:
+        if setting not in allowed:
+            raise ValueError(
+                f"{kind} {name!r} has no setting {setting!r}{_meant(setting, allowed)} "
+                f"Settings: {', '.join(allowed) or 'none'}"
+            )
+    try:
+        return entry(**settings)
+    except TypeError as error:  # a setting without a default was left out
+        raise ValueError(f"{kind} {name!r} needs more settings: {error}") from error
+
+
+def _settings(entry: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(entry) if field.init)
+
+
+def _meant(word: str, words: Any) -> str:
+    close = get_close_matches(str(word), list(words), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."

@@ -1,0 +1,63 @@
+"""Bucketing, a pre-aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from honestly.result import Float
+from honestly.rules.base import Geometry, Mixer
+from honestly.rules.settings import integer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucketing(Mixer):
+    """Replaces the K clients by ceil(K / size) means of randomly drawn buckets; the last bucket may be smaller.
+
+        w'_b = mean of w_p(k), k in bucket b, with p a random permutation
+
+    f attackers spoil at most f of the buckets, so the rule behind must withstand f of ceil(K / size). The permutation
+    comes from `seed` and the number of clients alone: change the seed every round (`after` adds 1), or
+    attackers learn it.
+
+    Arguments:
+        size: clients in a bucket; 1 leaves everything in its place but for the order.
+        seed: of the permutation.
+
+    Example:
+        >>> import numpy as np
+        >>> from honestly.rules.base import GramGeometry
+        >>> Bucketing(size=2, seed=0).mix(GramGeometry(np.eye(3))).sum(axis=1)
+        array([1., 1.])
+
+    Reference: Karimireddy et al., Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022.
+    """
+
+    size: int = 2
+    seed: int = 0
+
+    name: ClassVar[str] = "bucketing"
+    summary: ClassVar[str] = "means of randomly drawn buckets of clients"
+    reference: ClassVar[str] = "Karimireddy et al., ICLR 2022"
+    needs: ClassVar[frozenset[str]] = frozenset({"randomness"})
+    gram_needed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        integer(self, "size", self.size, least=1)
+        integer(self, "seed", self.seed, least=0)
+
+    def mix(self, geometry: Geometry) -> Float:
+        """(ceil(K / size), K): row b has 1/|b| for the clients of bucket b."""
+        K = geometry.K
+        bucket = np.empty(K, dtype=np.intp)
+        bucket[np.random.default_rng(self.seed).permutation(K)] = np.arange(K) // self.size
+        A = np.zeros((-(-K // self.size), K))
+        A[bucket, np.arange(K)] = 1.0
+        return A / A.sum(axis=1, keepdims=True)
+
+    def after(self, diagnostics: Mapping[str, Any]) -> Self:
+        """The next permutation."""
+        return replace(self, seed=self.seed + 1)

@@ -1,0 +1,124 @@
+"""The geometric median, converged, with a certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from honestly.result import Float, Status
+from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.neighbours import majority, smallest
+from honestly.rules.settings import integer, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeometricMedian(Rule):
+    """The point with the smallest sum of distances to the clients.
+
+        z = argmin_z P(z),    P(z) = sum_k ||w_k - z||
+        Weiszfeld:  b_k = 1 / ||w_k - z||,   z <- sum_k b_k w_k / sum_k b_k
+
+    Only residuals are used. Every step has a certificate: let z be the old point, z' the new one, r and r' their
+    distances to the clients. u_k = (w_k - z') / r_k sums to 0; cut to length 1 where r'_k > r_k, it is feasible for the
+    dual but for a sum of length at most e. A majority h = floor(K/2) + 1 confines the minimum to a ball around z' of
+    radius 2 S / (2h - K), S the sum of the h smallest r'. Hence
+
+        P(z') - min P <= gap = sum_k r'_k (1 - r'_k / r_k)_+  +  e * 2 S / (2h - K),    e = sum_k (r'_k / r_k - 1)_+
+
+    The rule stops when gap <= tolerance * S: attackers, however far, enter neither side. Where an iterate comes near a
+    client, that client is tested for optimality (Vardi and Zhang) and returned exactly or left behind by their step.
+
+    Arguments:
+        tolerance: the duality gap, relative to S, at which to stop.
+        steps: the limit of steps.
+
+    Example:
+        >>> import numpy as np
+        >>> from honestly.rules.base import GramGeometry
+        >>> X = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 3.0], [4.0, 3.0], [2.0, 1.5]])
+        >>> GeometricMedian().mix(GramGeometry(X @ X.T)).matrix @ X
+        array([[2. , 1.5]])
+
+    References: Weiszfeld, Tohoku Math. J. 43, 1937; Vardi and Zhang, PNAS 97(4), 2000.
+    """
+
+    tolerance: float = 1e-9
+    steps: int = 1000
+
+    name: ClassVar[str] = "geometric_median"
+    summary: ClassVar[str] = "the point with the smallest sum of distances to the clients"
+    reference: ClassVar[str] = "Weiszfeld 1937; Vardi and Zhang 2000"
+    streams: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        number(self, "tolerance", self.tolerance, above=0.0, below=1.0)
+        integer(self, "steps", self.steps, least=1)
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Weights of the geometric median."""
+        K = geometry.K
+        h = majority(K)
+        a = _start(geometry, h)
+        r = np.sqrt(geometry.residuals(a))
+        tested: set[int] = set()
+        gap = np.inf
+        for step in range(1, self.steps + 1):
+            nearest = int(np.argmin(r))
+            # Closer to a client than a thousandth of the median distance: Weiszfeld would slow down or divide by 0.
+            if r[nearest] <= 1e-3 * np.median(r) and nearest not in tested:
+                tested.add(nearest)
+                optimal, a, r = _leave_client(geometry, nearest)
+                if optimal:
+                    return _found(a, r, 0.0, step, Status.CONVERGED)
+            old = np.maximum(r, 1e-15 * r.max())  # a client that was left behind keeps a finite pull
+            a = (1.0 / old) / (1.0 / old).sum()
+            r = np.sqrt(geometry.residuals(a))
+            S = float(np.partition(r, h - 1)[:h].sum())
+            # Changes of the last few bits of a residual say nothing.
+            change = np.where(np.abs(r - old) > 8 * np.finfo(float).eps * old, r / old - 1.0, 0.0)
+            e = float(np.maximum(change, 0.0).sum())
+            gap = float((r * np.maximum(-change, 0.0)).sum()) + e * 2.0 * S / (2 * h - K)
+            if gap <= self.tolerance * S:
+                return _found(a, r, gap, step, Status.CONVERGED)
+        return _found(a, r, gap, self.steps, Status.STEP_LIMIT)
+
+
+def _found(a: Float, r: Float, gap: float, steps: int, status: Status) -> Mix:
+    """The result: `gap` bounds how far the sum of distances can be above its minimum."""
+    return Mix.of_weights(a, status=status, steps=steps, diagnostics={"sum_of_distances": float(r.sum()), "gap": gap})
+
+
+def _start(geometry: Geometry, h: int) -> Float:
+    """Two concentration steps from the mean: the mean of the majority nearest to it sheds far outliers at once."""
+    K = geometry.K
+    a = np.full(K, 1.0 / K)
+    for _ in range(2):
+        near = smallest(geometry.residuals(a), h)
+        a = np.zeros(K)
+        a[near] = 1.0 / h
+    return a
+
+
+def _leave_client(geometry: Geometry, j: int) -> tuple[bool, Float, Float]:
+    """Whether client j is the geometric median; if not, the Vardi-Zhang step away from it.
+
+    With m clients at w_j and `R = sum of (w_k - w_j) / |w_k - w_j|` over the others, w_j is optimal if |R| <= m;
+    else the step goes to `(1 - m/|R|) c + m/|R| w_j` with c the Weiszfeld mean of the others.
+    """
+    at = np.zeros(geometry.K)
+    at[j] = 1.0
+    r = np.sqrt(geometry.residuals(at))
+    away = r > 1e-6 * float(np.median(r))  # nearer than that, only rounding tells them apart
+    m = float((~away).sum())
+    if not away.any():
+        return True, at, r
+    b = np.zeros_like(r)
+    b[away] = 1.0 / r[away]
+    c = b / b.sum()
+    R = float(b.sum() * np.sqrt(geometry.residuals(c)[j]))
+    if m >= R:
+        return True, at, r
+    a = (1.0 - m / R) * c + (m / R) * at
+    return False, a, np.sqrt(geometry.residuals(a))

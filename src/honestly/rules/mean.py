@@ -1,0 +1,70 @@
+"""The plain or size-weighted mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from honestly.result import AggregationError, Float
+from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.settings import choice, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(Rule):
+    """The mean of the clients (FedAvg), the yardstick that one liar can move anywhere.
+
+        value = sum_k a_k w_k,    a_k = 1/K  or  a_k = s_k / sum_j s_j
+
+    Arguments:
+        sizes: "ignore" gives every client the same weight, whatever size it reports. "capped" weighs by the reported
+            sizes, none of which counts for more than `cap` times the median reported size. "trusted" takes the sizes
+            at their word. A size that is NaN, infinite or negative costs only the client that reported it: weight 0.
+        cap: the multiple of the median size at which "capped" stops.
+
+    Example:
+        >>> import numpy as np
+        >>> from honestly.rules.base import GramGeometry
+        >>> clients = GramGeometry(np.eye(4), sizes=np.array([10.0, 10.0, 20.0, 1e9]))
+        >>> Mean(sizes="capped", cap=2.0).mix(clients).matrix
+        array([[0.14285714, 0.14285714, 0.28571429, 0.42857143]])
+
+    Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+    """
+
+    sizes: Literal["ignore", "capped", "trusted"] = "ignore"
+    cap: float = 3.0
+
+    name: ClassVar[str] = "mean"
+    summary: ClassVar[str] = "mean of the clients (FedAvg); sizes ignored, capped or trusted"
+    reference: ClassVar[str] = "McMahan et al., AISTATS 2017"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    streams: ClassVar[bool] = True
+    gram_needed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        choice(self, "sizes", self.sizes, ("ignore", "capped", "trusted"))
+        number(self, "cap", self.cap, least=1.0)
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Weights from the sizes alone."""
+        K = geometry.K
+        if self.sizes == "ignore":
+            return Mix.of_weights(np.full(K, 1.0 / K))
+        if geometry.sizes is None:
+            raise ValueError(f"{self!r} needs the clients' sizes: pass sizes= and put no mixer in front")
+        s = believable(geometry.sizes)
+        if not s.any():
+            raise AggregationError(f"{self!r}: none of the {K} clients reported a size above 0")
+        if self.sizes == "capped":
+            s = np.minimum(s, self.cap * float(np.median(s[s > 0])))
+        s = s / s.max()  # sizes near the largest float must not overflow the sum
+        return Mix.of_weights(s / s.sum())
+
+
+def believable(sizes: Float) -> Float:
+    """The reported sizes with 0 in place of what cannot be a size."""
+    s = np.asarray(sizes, dtype=np.float64)
+    return np.where(np.isfinite(s) & (s > 0), s, 0.0)

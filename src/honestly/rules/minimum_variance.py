@@ -1,0 +1,75 @@
+"""The subset of K - f clients with the smallest variance, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from honestly.result import Status
+from honestly.rules.base import Geometry, Mix, Rule, squared_distances
+from honestly.rules.settings import integer
+from honestly.rules.subsets import lightest_subset
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimumVariance(Rule):
+    """The mean of the K - f clients that lie closest around their own mean (the paper's set form).
+
+        S = argmin over |S| = K - f of  sum_{k in S} ||w_k - wbar_S||^2 = 1/(K - f) * sum_{k < j in S} ||w_k - w_j||^2
+        value = wbar_S
+
+    Solved exactly by branch and bound. For every set B of K - f clients, with M = f (Proposition 1 of the paper):
+
+        ||wbar_S - wbar_B||^2 <= kappa/(K - M) * sum_{k in B} ||w_k - wbar_B||^2,    kappa = 4 (1 + M/(K - 2M))
+
+    The search is exponential in the worst case. It stops after `work` elementary operations (some 1e-8 s each): then
+    the best subset found is returned, `status` is STEP_LIMIT and `diagnostics["exact"]` is False. With the default, any
+    20 clients are solved for any f; far attackers or small f allow many more.
+
+    Arguments:
+        f: the number of attackers to withstand; K >= 2f + 1.
+        work: the limit of the search.
+
+    Example:
+        >>> import numpy as np
+        >>> from honestly.rules.base import GramGeometry
+        >>> X = np.array([[0.0], [1.0], [1.5], [2.0], [50.0]])
+        >>> MinimumVariance(f=2).mix(GramGeometry(X @ X.T)).matrix @ X
+        array([[1.5]])
+
+    References: the paper, Eq. (set form) and Proposition 1; Rousseeuw 1985 (minimum covariance).
+    """
+
+    f: int
+    work: int = 100_000_000
+
+    name: ClassVar[str] = "minimum_variance"
+    summary: ClassVar[str] = "mean of the K - f clients with the smallest variance, exact for small K"
+    reference: ClassVar[str] = "the paper, Proposition 1; Rousseeuw 1985"
+    needs: ClassVar[frozenset[str]] = frozenset({"f"})
+    bound: ClassVar[str] = "2f+1"
+
+    def __post_init__(self) -> None:
+        integer(self, "f", self.f, least=0)
+        integer(self, "work", self.work, least=1)
+
+    def minimum(self) -> int:
+        """2f + 1."""
+        return 2 * self.f + 1
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Equal weights for the subset."""
+        K = geometry.K
+        self.check(K)
+        m = K - self.f
+        found = lightest_subset(squared_distances(geometry.gram), m, self.work)
+        weights = np.zeros(K)
+        weights[found.members] = 1.0 / m
+        return Mix.of_weights(
+            weights,
+            status=Status.CONVERGED if found.exact else Status.STEP_LIMIT,
+            steps=found.nodes,
+            diagnostics={"variance": found.weight / m / m, "exact": found.exact, "selected": found.members},
+        )

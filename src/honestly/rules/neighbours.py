@@ -1,0 +1,38 @@
+"""Who is near whom: selections from the K x K matrix of squared distances that several rules share."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.result import Float
+
+
+def smallest(values: Float, count: int) -> npt.NDArray[np.intp]:
+    """Indices of the `count` smallest values along the last axis; ties go to the first. Sorted by value."""
+    return np.argsort(values, axis=-1, kind="stable")[..., :count]
+
+
+def krum_order(D: Float, count: int) -> tuple[npt.NDArray[np.intp], Float]:
+    """The clients by the sum of their `count` smallest squared distances to others, best first, and those sums.
+
+    Two clients that are each other's nearest tie when count is 1: the one with the smaller median distance comes first.
+    """
+    K = len(D)
+    others = D.copy()
+    np.fill_diagonal(others, np.inf)
+    near = np.sort(others, axis=1)[:, : K - 1]
+    scores = near[:, :count].sum(axis=1)
+    return np.lexsort((near[:, (K - 1) // 2], scores)), scores
+
+
+def majority(K: int) -> int:
+    """`h = floor(K / 2) + 1`."""
+    return K // 2 + 1
+
+
+def central_client(D: Float) -> int:
+    """The client at the centre of the tightest ball that holds a majority; of equals, the one with nearer members."""
+    h = majority(len(D))
+    near = np.sort(D, axis=1)[:, :h]
+    return int(np.lexsort((near.sum(axis=1), near[:, -1]))[0])

@@ -1,0 +1,30 @@
+"""Means of the values nearest to the median, from sorted values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def mean_nearest_to_median(ranked: Any, count: int, xp: Any) -> Any:
+    """For each column of `ranked`, sorted, the mean of the `count` values nearest to its median.
+
+    The nearest values are a window of the sorted ones: the window whose farther end is nearest to the median. Windows
+    are summed directly, never as differences of running sums, which an outlier of 1e12 would destroy. Of two windows
+    that are equally near, the lower is taken.
+    """
+    m = ranked.shape[0]
+    lower, upper = ranked[(m - 1) // 2, ...], ranked[m // 2, ...]
+    median = lower if m % 2 else 0.5 * lower + 0.5 * upper
+
+    best = xp.maximum(median - ranked[0, ...], ranked[count - 1, ...] - median)
+    start = xp.zeros_like(median)  # a count of rows, as a float: exact, and no second dtype is needed
+    for i in range(1, m - count + 1):
+        reach = xp.maximum(median - ranked[i, ...], ranked[i + count - 1, ...] - median)
+        start = xp.where(reach < best, xp.full_like(start, i), start)
+        best = xp.minimum(reach, best)
+
+    total = xp.zeros_like(median)
+    nothing = xp.zeros_like(median)
+    for i in range(m):
+        total = total + xp.where((start <= i) & (i < start + count), ranked[i, ...], nothing)
+    return total / count

@@ -1,0 +1,66 @@
+"""The tests' own engine: geometry from explicit vectors, and the value that a rule's mix stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
+
+
+def geometry(
+    X: Any, *, reference: Any = None, sizes: Any = None, root: Any = None, ids: Sequence[Any] = (), centre: Any = None
+) -> GramGeometry:
+    """The geometry of the rows of X, centred on the median (never on the reference: that would hide mistakes)."""
+    X = np.asarray(X, dtype=np.float64)
+    origin = np.zeros(X.shape[1]) if reference is None else np.asarray(reference, dtype=np.float64)
+    centre = np.median(X, axis=0) if centre is None else centre
+    C = X - centre
+    products = None
+    if root is not None:
+        step = np.asarray(root, dtype=np.float64) - origin
+        products = np.append((X - origin) @ step, step @ step)
+    return GramGeometry(
+        C @ C.T,
+        tuple(ids),
+        sizes=sizes,
+        about_reference=lambda: (X - origin) @ (X - origin).T,
+        has_reference=reference is not None,
+        root_products=products,
+        signs=lambda: np.stack([(origin < X).sum(1), (origin == X).sum(1), (origin > X).sum(1)], axis=1).astype(float),
+    )
+
+
+def apply(rule: Rule, X: Any, mix: Mix, reference: Any = None) -> np.ndarray:
+    """The value that the mix stands for."""
+    X = np.asarray(X, dtype=np.float64)
+    origin = np.zeros(X.shape[1]) if reference is None else np.asarray(reference, dtype=np.float64)
+    share = 1.0 - mix.matrix.sum(axis=1)
+    used = mix.matrix.any(axis=0)  # 0 * huge must not matter
+    rows = mix.matrix[:, used] @ X[used] + np.outer(share, origin)
+    if isinstance(rule, ColumnRule):
+        first, last = rule.ranks(len(rows))
+        return rule.reduce(np.sort(rows, axis=0)[first:last], np)
+    assert mix.matrix.shape[0] == 1
+    return rows[0]
+
+
+def value(rule: Rule, X: Any, *, reference: Any = None, **known: Any) -> np.ndarray:
+    """What the rule makes of the rows of X."""
+    return apply(rule, X, rule.mix(geometry(X, reference=reference, **known)), reference)
+
+
+def mixtures(mixer: Mixer, X: Any, *, reference: Any = None) -> np.ndarray:
+    """What the mixer makes of the rows of X."""
+    X = np.asarray(X, dtype=np.float64)
+    A = mixer.mix(geometry(X, reference=reference))
+    origin = np.zeros(X.shape[1]) if reference is None else np.asarray(reference, dtype=np.float64)
+    return A @ X + np.outer(1.0 - A.sum(axis=1), origin)
+
+
+def honest(K: int = 12, d: int = 7, seed: int = 0, centre: float = 3.0) -> np.ndarray:
+    """K independent clients around a common centre."""
+    rng = np.random.default_rng(seed)
+    return centre * rng.normal(size=d) + rng.normal(size=(K, d))

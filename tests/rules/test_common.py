@@ -1,0 +1,234 @@
+"""What every rule must do: a newcomer adds ONE line to CASES and inherits all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from honestly.rules import (
+    MIXERS,
+    NNM,
+    RULES,
+    Bucketing,
+    Bulyan,
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Mean,
+    Median,
+    MinimumVariance,
+    MultiKrum,
+    TrimmedMean,
+)
+from honestly.rules.base import Mixer, Rule
+
+from .clients import geometry, honest, mixtures, value
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule and which of the common properties it has by its definition."""
+
+    rule: Rule | Mixer
+    robust: bool = True  # one client at 1e12 moves the value by no more than a few spreads
+    about_reference: bool = False  # it measures clients from the reference: moving them alone changes the answer
+    scales: bool = True  # another unit of the updates is another unit of the value
+    permutes: bool = True  # the order of the clients does not matter
+    alone: bool = True  # one client is enough, and it is the answer
+    bad: tuple[dict[str, Any], ...] = ()  # settings that must be refused
+
+
+NAN = float("nan")
+BAD_F = ({"f": -1}, {"f": 1.5}, {"f": "2"}, {"f": True}, {"f": NAN})
+CASES = (
+    Case(Mean(), robust=False, bad=({"sizes": "yes"}, {"cap": 0.5}, {"cap": NAN})),
+    Case(Median()),
+    Case(TrimmedMean(trim=0.2), bad=({"trim": 0.5}, {"trim": -0.1}, {"trim": NAN}, {"f": -1})),
+    Case(GeometricMedian(), bad=({"tolerance": 0.0}, {"tolerance": NAN}, {"steps": 0})),
+    Case(Krum(f=3), alone=False, bad=BAD_F),
+    Case(MultiKrum(f=3), alone=False, bad=(*BAD_F, {"f": 1, "keep": 0})),
+    Case(Bulyan(f=2), alone=False, bad=BAD_F),
+    Case(MinimumVariance(f=3), alone=False, bad=(*BAD_F, {"f": 1, "work": 0})),
+    Case(CenteredClipping(), bad=({"tau": 0.0}, {"tau": NAN}, {"steps": 0})),
+    Case(CenteredClipping(tau=2.0), scales=False),
+)
+MIXER_CASES = (
+    Case(NNM(f=3), robust=False, alone=False, bad=BAD_F),
+    Case(Bucketing(size=2), robust=False, permutes=False, bad=({"size": 0}, {"size": 1.5}, {"seed": -1})),
+)
+ALL = (*CASES, *MIXER_CASES)
+K, d = 12, 7
+
+
+def each(cases: tuple[Case, ...], **having: bool) -> pytest.MarkDecorator:
+    """The cases whose flags are as given."""
+    chosen = [case for case in cases if all(getattr(case, flag) == wanted for flag, wanted in having.items())]
+    return pytest.mark.parametrize("case", chosen, ids=lambda case: repr(case.rule))
+
+
+def outcome(case: Case, X: Any, reference: Any = None, root: Any = None) -> np.ndarray:
+    """The value of a rule, the mixtures of a mixer. The trusted root, where none is given, is the clients' median."""
+    if isinstance(case.rule, Mixer):
+        return mixtures(case.rule, X, reference=reference)
+    return value(case.rule, X, reference=reference, root=np.median(X, axis=0) if root is None else root)
+
+
+def setting(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Clients, and a reference near them."""
+    X = honest(K, d, seed)
+    return X, X.mean(axis=0) - 2.0
+
+
+def test_every_rule_and_mixer_is_here():
+    assert {type(case.rule).name for case in CASES} == {entry.name for entry in RULES} - {"bayesian"}
+    assert {type(case.rule) for case in MIXER_CASES} == set(MIXERS)
+
+
+@each(ALL)
+def test_moving_clients_and_reference_moves_the_value(case):
+    X, reference = setting()
+    shift = np.linspace(-20, 30, d)
+    moved = outcome(case, X + shift, reference + shift)
+    np.testing.assert_allclose(moved, outcome(case, X, reference) + shift, rtol=1e-6, atol=1e-6)
+
+
+@each(ALL, about_reference=False)
+def test_moving_clients_without_a_reference_moves_the_value(case):
+    X, _ = setting()
+    shift = np.linspace(-20, 30, d)
+    np.testing.assert_allclose(outcome(case, X + shift), outcome(case, X) + shift, rtol=1e-6, atol=1e-6)
+
+
+@each(ALL, scales=True)
+@pytest.mark.parametrize("unit", [1e-4, 1e3])
+def test_another_unit(case, unit):
+    X, reference = setting()
+    np.testing.assert_allclose(outcome(case, unit * X, unit * reference), unit * outcome(case, X, reference), rtol=1e-6)
+
+
+@each(ALL, permutes=True)
+@pytest.mark.parametrize("seed", range(3))
+def test_order_does_not_matter(case, seed):
+    X, reference = setting(seed)
+    order = np.random.default_rng(seed).permutation(K)
+    straight, shuffled = outcome(case, X, reference), outcome(case, X[order], reference)
+    np.testing.assert_allclose(shuffled, straight[order] if isinstance(case.rule, Mixer) else straight, rtol=1e-6)
+
+
+@each(ALL)
+def test_rotating_the_space_rotates_what_comes_from_distances(case):
+    """Weights come from the geometry alone, so a rotated population has the same mixing matrix."""
+    X, reference = setting()
+    Q, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(d, d)))
+    root = np.median(X, axis=0)
+    if "signs" in case.rule.needs:  # the one statistic that depends on the axes
+        return
+    straight = case.rule.mix(geometry(X, reference=reference, root=root))
+    turned = case.rule.mix(geometry(X @ Q, reference=reference @ Q, root=root @ Q))
+    if isinstance(case.rule, Rule):
+        straight, turned = straight.matrix, turned.matrix
+    np.testing.assert_allclose(turned, straight, atol=1e-6)
+
+
+@each(CASES)
+def test_weights_sum_to_one_unless_the_reference_has_a_share(case):
+    X, reference = setting()
+    mix = case.rule.mix(geometry(X, reference=reference, root=X[0]))
+    assert mix.matrix.shape[1] == K
+    assert np.isfinite(mix.matrix).all()
+    assert (mix.matrix >= 0).all()
+    if not case.about_reference and not isinstance(case.rule, CenteredClipping):
+        np.testing.assert_allclose(mix.matrix.sum(axis=1), 1.0)
+        assert mix.reference_weight == 0.0
+
+
+@each(MIXER_CASES)
+def test_mixtures_are_finite_and_share_at_most_one(case):
+    X, reference = setting()
+    A = case.rule.mix(geometry(X, reference=reference))
+    assert np.isfinite(A).all()
+    assert (A >= 0).all()
+    assert (A.sum(axis=1) <= 1 + 1e-12).all()
+
+
+@each(ALL)
+def test_identical_clients_are_the_answer(case):
+    x = np.linspace(-1, 1, d)
+    out = np.atleast_2d(outcome(case, np.tile(x, (K, 1)), np.zeros(d)))
+    np.testing.assert_allclose(out, np.tile(x, (len(out), 1)), atol=1e-6)
+
+
+@each(ALL)
+def test_clients_equal_to_the_reference_are_the_answer(case):
+    """Nothing to divide by: every norm and every distance is 0."""
+    x = np.linspace(-1, 1, d)
+    out = np.atleast_2d(outcome(case, np.tile(x, (K, 1)), x))
+    np.testing.assert_allclose(out, np.tile(x, (len(out), 1)), atol=1e-9)
+
+
+@each(ALL, alone=True)
+def test_one_client_is_the_answer(case):
+    X, reference = honest(1, d), np.zeros(d)
+    out = outcome(case, X, reference, root=X[0])
+    if not case.about_reference or case.scales:
+        np.testing.assert_allclose(np.atleast_2d(out), X, rtol=1e-9)
+    assert np.isfinite(out).all()
+
+
+@each(ALL, alone=False)
+def test_too_few_clients_are_refused_with_the_bound(case):
+    fewest = case.rule.minimum()
+    case.rule.check(fewest)
+    X = honest(fewest, d)
+    assert np.isfinite(outcome(case, X, np.zeros(d))).all()
+    with pytest.raises(ValueError, match=f"= {fewest} clients, got {fewest - 1}"):
+        outcome(case, X[:-1], np.zeros(d)) if "f" in case.rule.needs else case.rule.check(fewest - 1)
+
+
+@each(CASES, robust=True)
+@pytest.mark.parametrize("size", [1e3, 1e12])
+@pytest.mark.parametrize("with_reference", [False, True])
+@pytest.mark.parametrize("at", [0, K - 1])
+def test_one_far_client_moves_the_value_little(case, size, with_reference, at):
+    X, reference = setting()
+    X[at] = size * np.linspace(-1, 1, d)
+    others = np.delete(X, at, axis=0)
+    root = np.median(others, axis=0)
+    out = outcome(case, X, reference if with_reference else None, root=root)
+    radius = np.linalg.norm(others - others.mean(axis=0), axis=1).max()
+    start = 0.0 if with_reference or not case.about_reference else np.linalg.norm(others.mean(axis=0))
+    assert np.linalg.norm(out - others.mean(axis=0)) <= radius + start + 2.0 * np.sqrt(d)
+
+
+@each(ALL)
+def test_same_input_same_bits(case):
+    X, reference = setting()
+    np.testing.assert_array_equal(outcome(case, X, reference), outcome(case, X, reference))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(type(case.rule), bad) for case in ALL for bad in case.bad],
+    ids=lambda value: str(getattr(value, "name", value)),
+)
+def test_bad_settings_are_refused_by_name_and_value(kind, settings):
+    wrong = list(settings)[-1]
+    with pytest.raises(ValueError, match=f"{kind.__name__}: {wrong} must be .*, got "):
+        kind(**settings)
+
+
+@each(ALL)
+def test_is_a_value(case):
+    assert case.rule == type(case.rule)(**{f.name: getattr(case.rule, f.name) for f in fields(case.rule)})
+    with pytest.raises(AttributeError):
+        case.rule.anything = 1
+
+
+@each(ALL)
+@pytest.mark.slow
+def test_a_thousand_clients(case):
+    X = honest(1000, 40)
+    assert np.isfinite(outcome(case, X, X.mean(axis=0) - 2.0)).all()

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from honestly import Status
+from honestly.rules.geometric_median import GeometricMedian
+
+from .clients import geometry, honest, value
+
+
+def total(X, z):
+    return float(np.linalg.norm(X - z, axis=1).sum())
+
+
+def naive(X, steps=20_000):
+    """Weiszfeld on the vectors, slightly smoothed, for very long."""
+    z = X.mean(axis=0)
+    for _ in range(steps):
+        r = np.maximum(np.linalg.norm(X - z, axis=1), 1e-12)
+        z = (X / r[:, None]).sum(axis=0) / (1 / r).sum()
+    return z
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("K", "d"), [(3, 2), (5, 3), (20, 2), (20, 50)])
+def test_matches_the_loop(K, d, seed):
+    X = honest(K, d, seed)
+    np.testing.assert_allclose(value(GeometricMedian(), X), naive(X), atol=1e-5)
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 10**6))
+def test_the_gap_is_a_certificate(K, d, seed):
+    X = honest(K, d, seed)
+    mix = GeometricMedian(tolerance=1e-4).mix(geometry(X))
+    z = mix.matrix[0] @ X
+    best = total(X, naive(X, 1000))
+    assert mix.diagnostics["sum_of_distances"] == pytest.approx(total(X, z))
+    assert total(X, z) - best <= mix.diagnostics["gap"] + 1e-9 * best
+
+
+def test_a_client_that_is_the_median_is_returned_exactly():
+    X = np.vstack([honest(8, 2), np.zeros((1, 2))])
+    X[:8] -= X[:8].mean(0)
+    X[4:8] = -X[:4]  # symmetric about the last client
+    mix = GeometricMedian().mix(geometry(X))
+    np.testing.assert_array_equal(mix.matrix[0], np.eye(9)[8])
+    assert mix.status is Status.CONVERGED
+    assert mix.diagnostics["gap"] == 0.0
+
+
+def test_starts_on_a_client_that_is_not_the_median():
+    # The mean of the nearest majority is client 0, where plain Weiszfeld divides by 0.
+    X = np.array([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.3, 4.0], [0.1, 5.0], [-0.4, 4.5]])
+    mix = GeometricMedian().mix(geometry(X))
+    assert mix.status is Status.CONVERGED
+    np.testing.assert_allclose(mix.matrix[0] @ X, naive(X), atol=1e-5)
+
+
+def test_a_majority_of_copies_wins():
+    X = np.vstack([np.ones((6, 3)), honest(5, 3)])
+    np.testing.assert_allclose(value(GeometricMedian(), X), 1.0, atol=1e-6)
+
+
+def test_colluders_far_away_move_it_little():
+    X = honest(20, 5)
+    X[11:] = 1e12
+    mix = GeometricMedian().mix(geometry(X))
+    assert mix.status is Status.CONVERGED
+    assert np.linalg.norm(mix.matrix[0] @ X - X[:11].mean(0)) < 20
+
+
+def test_says_so_when_steps_run_out():
+    mix = GeometricMedian(steps=1, tolerance=1e-15).mix(geometry(honest(5, 3)))
+    assert mix.status is Status.STEP_LIMIT
+    assert not mix.status.ok
+    assert mix.diagnostics["gap"] > 0
+
+
+class Streaming:
+    """A geometry that has nothing but residuals."""
+
+    def __init__(self, X):
+        self.X, self.K = X, len(X)
+
+    def residuals(self, a):
+        assert a.sum() == pytest.approx(1.0)
+        return ((self.X - a @ self.X) ** 2).sum(axis=1)
+
+
+def test_streams():
+    X = honest(30, 4)
+    streamed = GeometricMedian().mix(Streaming(X)).matrix
+    np.testing.assert_allclose(streamed, GeometricMedian().mix(geometry(X)).matrix, atol=1e-9)

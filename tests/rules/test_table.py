@@ -1,0 +1,68 @@
+import re
+from inspect import getmodule, getsource
+
+import pytest
+
+import honestly.rules as package
+from honestly.rules import MIXERS, RULES, Krum, make, make_mixer, rules
+from honestly.rules.base import Rule
+
+
+def test_names_are_snake_case_of_the_class_and_unique():
+    names = [entry.name for entry in (*RULES, *MIXERS)]
+    assert len(set(names)) == len(names)
+    for entry in (*RULES, *MIXERS):
+        joined = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", entry.__name__).lower()
+        assert entry.name.replace("_", "") == joined.replace("_", "")
+
+
+def test_everything_listed_is_exported():
+    assert {entry.__name__ for entry in (*RULES, *MIXERS)} <= set(package.__all__)
+
+
+@pytest.mark.parametrize("entry", [*RULES, *MIXERS], ids=lambda entry: entry.name)
+def test_says_what_it_is(entry):
+    assert entry.summary
+    assert entry.reference
+    assert ">>>" in entry.__doc__
+    assert "Reference" in entry.__doc__
+    known = {"f", "reference", "root", "memory", "randomness", "sizes", "signs", "trusted client"}
+    assert entry.needs <= known
+
+
+def test_rules_lists_rules_and_mixers():
+    listed = {info.name: info for info in rules()}
+    assert listed["krum"].kind == "rule"
+    assert listed["nnm"].kind == "mixer"
+    assert listed["geometric_median"].streams
+    assert listed["multi_krum"].settings == ("f", "keep")
+
+
+def test_make_builds_by_name():
+    assert make("krum", f=2) == Krum(f=2)
+    assert isinstance(make("mean"), Rule)
+    assert make_mixer("bucketing", size=3).size == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("krumm", {}, "no rule 'krumm'; did you mean 'krum'"),
+        ("zzz", {}, r"no rule 'zzz'\. Rules: .*bulyan.*trimmed_mean"),
+        ("nnm", {}, "no rule 'nnm'"),
+        ("multi_krum", {"f": 1, "keeps": 3}, "no setting 'keeps'; did you mean 'keep'.* Settings: f, keep"),
+        ("median", {"f": 1}, "no setting 'f'.* Settings: none"),
+        ("krum", {}, "needs more settings.*'f'"),
+        ("krum", {"f": -1}, "f must be an integer >= 0, got -1"),
+    ],
+)
+def test_make_names_what_is_wrong(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        make(name, **settings)
+
+
+def test_rules_never_import_each_other():
+    modules = {entry.__module__ for entry in (*RULES, *MIXERS)}
+    for entry in (*RULES, *MIXERS):
+        imported = set(re.findall(r"^from (honestly\.rules\.\w+) import", getsource(getmodule(entry)), re.M))
+        assert not imported & modules, entry
