@@ -6,17 +6,33 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from honestly.rules.arc import ARC
 from honestly.rules.base import Mixer, Rule
 from honestly.rules.bucketing import Bucketing
 from honestly.rules.bulyan import Bulyan
+from honestly.rules.caf import CAF
 from honestly.rules.centered_clipping import CenteredClipping
+from honestly.rules.cge import CGE
+from honestly.rules.clipped_clustering import ClippedClustering
+from honestly.rules.dnc import DnC
+from honestly.rules.flame import FLAME
+from honestly.rules.fltrust import FLTrust
+from honestly.rules.foolsgold import FoolsGold, FoolsGoldMemory
 from honestly.rules.geometric_median import GeometricMedian
 from honestly.rules.krum import Krum
+from honestly.rules.mda import MDA
+from honestly.rules.meamed import Meamed
 from honestly.rules.mean import Mean
 from honestly.rules.median import Median
 from honestly.rules.minimum_variance import MinimumVariance
+from honestly.rules.monna import MoNNA
 from honestly.rules.multi_krum import MultiKrum
 from honestly.rules.nnm import NNM
+from honestly.rules.norm_clipping import NormClipping
+from honestly.rules.sign_guard import SignGuard
+from honestly.rules.smea import SMEA
+from honestly.rules.smoothed_geometric_median import SmoothedGeometricMedian
+from honestly.rules.static_clipping import StaticClipping
 from honestly.rules.trimmed_mean import TrimmedMean
 
 RULES: tuple[type[Rule], ...] = (
@@ -30,26 +46,59 @@ RULES: tuple[type[Rule], ...] = (
     Bulyan,
     MinimumVariance,
     CenteredClipping,
+    SmoothedGeometricMedian,
+    MDA,
+    SMEA,
+    MoNNA,
+    CAF,
+    Meamed,
+    CGE,
+    NormClipping,
+    DnC,
+    SignGuard,
+    ClippedClustering,
+    FLTrust,
+    FoolsGold,
+    FLAME,
 )
 MIXERS: tuple[type[Mixer], ...] = (
     NNM,
     Bucketing,
+    ARC,
+    StaticClipping,
 )
 
 __all__ = [
+    "ARC",
+    "CAF",
+    "CGE",
+    "FLAME",
+    "MDA",
     "MIXERS",
     "NNM",
     "RULES",
+    "SMEA",
     "Bucketing",
     "Bulyan",
     "CenteredClipping",
+    "ClippedClustering",
+    "DnC",
+    "FLTrust",
+    "FoolsGold",
+    "FoolsGoldMemory",
     "GeometricMedian",
     "Krum",
+    "Meamed",
     "Mean",
     "Median",
     "MinimumVariance",
+    "MoNNA",
     "MultiKrum",
+    "NormClipping",
     "RuleInfo",
+    "SignGuard",
+    "SmoothedGeometricMedian",
+    "StaticClipping",
     "TrimmedMean",
     "make",
     "make_mixer",

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.result import Float, Status
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.neighbours import majority, smallest
+from honestly.rules.neighbours import majority, majority_mean
 from honestly.rules.settings import integer, number
 
 
@@ -60,7 +60,7 @@ class GeometricMedian(Rule):
         """Weights of the geometric median."""
         K = geometry.K
         h = majority(K)
-        a = _start(geometry, h)
+        a = majority_mean(geometry)
         r = np.sqrt(geometry.residuals(a))
         tested: set[int] = set()
         gap = np.inf
@@ -88,17 +88,6 @@ class GeometricMedian(Rule):
 def _found(a: Float, r: Float, gap: float, steps: int, status: Status) -> Mix:
     """The result: `gap` bounds how far the sum of distances can be above its minimum."""
     return Mix.of_weights(a, status=status, steps=steps, diagnostics={"sum_of_distances": float(r.sum()), "gap": gap})
-
-
-def _start(geometry: Geometry, h: int) -> Float:
-    """Two concentration steps from the mean: the mean of the majority nearest to it sheds far outliers at once."""
-    K = geometry.K
-    a = np.full(K, 1.0 / K)
-    for _ in range(2):
-        near = smallest(geometry.residuals(a), h)
-        a = np.zeros(K)
-        a[near] = 1.0 / h
-    return a
 
 
 def _leave_client(geometry: Geometry, j: int) -> tuple[bool, Float, Float]:

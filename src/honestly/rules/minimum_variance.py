@@ -24,7 +24,7 @@ class MinimumVariance(Rule):
 
         ||wbar_S - wbar_B||^2 <= kappa/(K - M) * sum_{k in B} ||w_k - wbar_B||^2,    kappa = 4 (1 + M/(K - 2M))
 
-    The search is exponential in the worst case. It stops after `work` elementary operations (some 1e-8 s each): then
+    The search is exponential in the worst case. It stops after `work` elementary operations (some 5e-8 s each): then
     the best subset found is returned, `status` is STEP_LIMIT and `diagnostics["exact"]` is False. With the default, any
     20 clients are solved for any f; far attackers or small f allow many more.
 
@@ -43,7 +43,7 @@ class MinimumVariance(Rule):
     """
 
     f: int
-    work: int = 100_000_000
+    work: int = 50_000_000
 
     name: ClassVar[str] = "minimum_variance"
     summary: ClassVar[str] = "mean of the K - f clients with the smallest variance, exact for small K"

@@ -17,12 +17,14 @@ _CHUNK = 2048
 
 @dataclass(frozen=True)
 class Subset:
-    """`members`, sorted; the sum of W over their pairs; whether it was proved the smallest; subsets looked at."""
+    """`members`, sorted; the sum of W over their pairs; whether it was proved the smallest; partial subsets looked
+    at; elementary operations spent."""
 
     members: Indices
     weight: float
     exact: bool
     nodes: int
+    work: int
 
 
 def concentrated(D: Float, m: int, steps: int = 20) -> Indices:
@@ -41,21 +43,23 @@ def concentrated(D: Float, m: int, steps: int = 20) -> Indices:
     return np.flatnonzero(inside[int(np.argmin(weights))])
 
 
-def lightest_subset(W: Float, m: int, work: int, start: Indices | None = None, enough: float = -np.inf) -> Subset:
+def lightest_subset(W: Float, m: int, work: int, start: Indices | None = None, ceiling: float = np.inf) -> Subset:
     """m indices with the smallest `sum of W_ij over pairs i < j`, for symmetric W >= 0 with a zero diagonal.
 
     A partial subset S that still needs t of the clients R left over weighs at least
 
         W(S) + sum of the t smallest over r in R of  W(r, S) + 1/2 (sum of the t - 1 smallest W(r, r'), r' in R)
 
-    Stops at the first subset with a weight of at most `enough`. Gives up (`exact` is False) after `work` elementary
-    operations, about 1e-8 s each, and then returns the best subset found.
+    Only subsets below `ceiling` are looked for; if there is none, the weight found is not below it. Gives up (`exact` is
+    False) after `work` elementary
+    operations, about 5e-8 s each, and then returns the best subset found.
     """
     K = len(W)
     first = concentrated(W, m) if start is None else start
     best, members = _weight(W, first), np.sort(first)
-    if best <= enough or m == K:
-        return Subset(members, best, True, 1)
+    if best == 0.0 or m == K:
+        return Subset(members, best, True, 1, 0)
+    best = min(best, ceiling)
     # Members first, then the others by their distance: the first dive repeats the good subset, the others prune early.
     distance = W[:, first].sum(axis=1)
     rank = np.lexsort((distance, ~np.isin(np.arange(K), first)))
@@ -78,7 +82,7 @@ def lightest_subset(W: Float, m: int, work: int, start: Indices | None = None, e
             halves[level + 1] = _half_sums(V[level + 1 :, level + 1 :])
             spent += 4 * (K - level) ** 2
         if spent > work:
-            return Subset(members, best, False, nodes)
+            return Subset(members, best, False, nodes, spent)
         joined = chosen.copy()
         joined[:, level] = True
         chosen = np.concatenate([joined, chosen])
@@ -91,14 +95,14 @@ def lightest_subset(W: Float, m: int, work: int, start: Indices | None = None, e
         if complete.any():
             i = int(np.argmin(np.where(complete, weight, np.inf)))
             best, members = float(weight[i]), np.sort(rank[chosen[i]])
-            if best <= enough:
-                return Subset(members, best, True, nodes)
+            if best == 0.0:
+                return Subset(members, best, True, nodes, spent)
         keep = np.flatnonzero((size < m) & (bound < best))
         keep = keep[np.argsort(-bound[keep], kind="stable")]  # the most promising chunk ends on top of the stack
         for i in range(0, len(keep), _CHUNK):
             part = keep[i : i + _CHUNK]
             stack.append((level, chosen[part], size[part], weight[part], cross[part]))
-    return Subset(members, best, True, nodes)
+    return Subset(members, best, True, nodes, spent)
 
 
 def _weight(W: Float, members: Indices) -> float:

@@ -1,0 +1,116 @@
+"""Clusters of clients from a K x K matrix of distances: single linkage, average linkage, and mean shift on features."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.result import Float
+
+Indices = npt.NDArray[np.intp]
+
+
+def majority_component(D: Float) -> Indices:
+    """The members of the first single-linkage component that holds more than half, as the distance rises."""
+    K = len(D)
+    edges = _spanning_tree(D)
+    group = np.arange(K)
+    i = 0
+    while i < len(edges):
+        # Edges of the same length join at once, so that the order of the clients does not matter.
+        length = edges[i][0]
+        while i < len(edges) and edges[i][0] == length:
+            _, a, b = edges[i]
+            group[group == group[b]] = group[a]
+            i += 1
+        names, sizes = np.unique(group, return_counts=True)
+        if sizes.max() > K // 2:
+            return np.flatnonzero(group == names[int(np.argmax(sizes))])
+    return np.arange(K)
+
+
+def _spanning_tree(D: Float) -> list[tuple[float, int, int]]:
+    """The edges of the minimum spanning tree, shortest first (Prim)."""
+    K = len(D)
+    outside = np.ones(K, dtype=bool)
+    outside[0] = False
+    reach, near = D[0].copy(), np.zeros(K, dtype=np.intp)
+    edges: list[tuple[float, int, int]] = []
+    for _ in range(K - 1):
+        new = int(np.argmin(np.where(outside, reach, np.inf)))
+        edges.append((float(reach[new]), int(near[new]), new))
+        outside[new] = False
+        closer = D[new] < reach
+        reach, near = np.where(closer, D[new], reach), np.where(closer, new, near)
+    return sorted(edges)
+
+
+def larger_of_two(D: Float) -> Indices:
+    """The larger of the two clusters of average linkage; of equals the tighter; of equals still, both."""
+    K = len(D)
+    if K < 3:
+        return np.arange(K)
+    group = _average_linkage(D, 2)
+    sides = [np.flatnonzero(group == name) for name in np.unique(group)]
+    first, second = ((len(side), -float(D[np.ix_(side, side)].mean())) for side in sides)
+    if first == second:
+        return np.arange(K)
+    return sides[0] if first > second else sides[1]
+
+
+def _average_linkage(D: Float, clusters: int) -> Indices:
+    """(K,) cluster names: the two clusters with the smallest mean distance are joined until `clusters` are left."""
+    K = len(D)
+    L = D.copy()
+    np.fill_diagonal(L, np.inf)
+    group = np.arange(K)
+    sizes = np.ones(K)
+    near, reach = L.argmin(axis=1), L.min(axis=1)
+    for _ in range(K - clusters):
+        i = int(np.argmin(reach))
+        j = int(near[i])
+        row = (sizes[i] * L[i] + sizes[j] * L[j]) / (sizes[i] + sizes[j])
+        row[[i, j]] = np.inf
+        L[i], L[:, i] = row, row
+        L[j], L[:, j] = np.inf, np.inf
+        sizes[i] += sizes[j]
+        group[group == group[j]] = group[i]
+        # Rows whose nearest was one of the two look again; for the others only the new row can be nearer.
+        stale = np.flatnonzero((near == i) | (near == j))
+        stale = np.union1d(stale, [i])
+        near[stale], reach[stale] = L[stale].argmin(axis=1), L[stale].min(axis=1)
+        closer = L[:, i] < reach
+        near[closer], reach[closer] = i, L[closer, i]
+        reach[j] = np.inf
+    return group
+
+
+def largest_by_mean_shift(features: Float, quantile: float = 0.5, steps: int = 300) -> Indices:
+    """The members of the largest cluster of mean shift with a flat kernel.
+
+    The bandwidth is the mean distance to the `quantile * K`-th nearest, as in scikit-learn's `estimate_bandwidth`.
+    """
+    K = len(features)
+    bandwidth = float(np.sort(_distances(features, features), axis=1)[:, max(int(K * quantile) - 1, 0)].mean())
+    bandwidth = bandwidth * (1.0 + 1e-9) + 1e-15  # a neighbour at exactly this distance is one, whatever the rounding
+    peaks = features
+    for _ in range(steps):
+        inside = _distances(peaks, features) <= bandwidth
+        moved = (inside.astype(np.float64) @ features) / inside.sum(axis=1, keepdims=True)
+        done = np.abs(moved - peaks).max() <= 1e-3 * bandwidth
+        peaks = moved
+        if done:
+            break
+    weight = (_distances(peaks, features) <= bandwidth).sum(axis=1)
+    # The densest peaks first; a peak within the bandwidth of a denser one is the same cluster.
+    order = np.lexsort((*peaks.T, -weight))
+    centres: list[int] = []
+    for k in order:
+        if all(np.linalg.norm(peaks[k] - peaks[c]) > bandwidth for c in centres):
+            centres.append(int(k))
+    label = _distances(features, peaks[centres]).argmin(axis=1)
+    return np.flatnonzero(label == int(np.argmax(np.bincount(label))))
+
+
+def _distances(a: Float, b: Float) -> Float:
+    return np.sqrt(((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2))

@@ -1,0 +1,99 @@
+"""FoolsGold: clients that always move together share one vote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from honestly.result import ClientId, Float
+from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.clipping import cosines
+from honestly.rules.settings import number
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoolsGoldMemory:
+    """Inner products of the clients' updates, summed over the rounds so far: all that FoolsGold remembers."""
+
+    ids: tuple[ClientId, ...] = ()
+    products: Float = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def with_round(self, ids: tuple[ClientId, ...], gram: Float) -> FoolsGoldMemory:
+        """The memory after a round in which these clients took part."""
+        place = {name: i for i, name in enumerate(dict.fromkeys((*self.ids, *ids)))}
+        products = np.zeros((len(place), len(place)))
+        products[: len(self.ids), : len(self.ids)] = self.products
+        rows = [place[name] for name in ids]
+        products[np.ix_(rows, rows)] += gram
+        return FoolsGoldMemory(ids=tuple(place), products=products)
+
+    def of(self, ids: tuple[ClientId, ...]) -> Float:
+        """The summed products of these clients."""
+        rows = [self.ids.index(name) for name in ids]
+        return self.products[np.ix_(rows, rows)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoolsGold(Rule):
+    """Lowers the weight of clients whose updates have pointed the same way, round after round: sybils.
+
+        c_kj = cos(h_k, h_j),   v_k = max_{j != k} c_kj,   c_kj <- c_kj v_k / v_j  where v_j > v_k  (pardon)
+        a_k = 1 - max_{j != k} c_kj, over the largest;   a_k <- kappa (ln(a_k / (1 - a_k)) + 1/2), cut to [0, 1]
+        value = sum_k a_k w_k / sum_k a_k
+
+    h_k is client k's history. Convention: inner products of the histories are taken as the inner products of each
+    round, summed (products across rounds are dropped, so that K x K numbers are remembered instead of K models). In the
+    first round, or without memory, this is the published rule with every coordinate an indicative feature. Clients
+    that all agree completely get equal weights. It defends against sybils only: a lone attacker is not slowed down.
+
+    Arguments:
+        kappa: confidence.
+        memory: what earlier rounds left in `diagnostics["memory"]`; `rule.after(out.diagnostics)` carries it on.
+
+    Example:
+        >>> import numpy as np
+        >>> from honestly.rules.base import GramGeometry
+        >>> X = np.array([[1.0, 0.0, 0.2], [0.0, 1.0, 0.1], [-1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
+        >>> FoolsGold().mix(GramGeometry(X @ X.T)).matrix.round(2)
+        array([[0.5, 0.5, 0. , 0. ]])
+
+    Reference: Fung et al., The Limitations of Federated Learning in Sybil Settings, RAID 2020.
+    """
+
+    kappa: float = 1.0
+    memory: FoolsGoldMemory | None = field(default=None, compare=False, repr=False)
+
+    name: ClassVar[str] = "foolsgold"
+    summary: ClassVar[str] = "clients that move together over rounds lose weight"
+    reference: ClassVar[str] = "Fung et al., RAID 2020"
+    needs: ClassVar[frozenset[str]] = frozenset({"memory", "reference"})
+
+    def __post_init__(self) -> None:
+        number(self, "kappa", self.kappa, above=0.0)
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Weights from the cosines of the histories, this round included."""
+        K = geometry.K
+        ids = tuple(geometry.ids) or tuple(range(K))
+        memory = (self.memory or FoolsGoldMemory()).with_round(ids, geometry.gram_about_reference)
+        found = {"memory": memory}
+        if K == 1:
+            return Mix.of_weights(np.ones(1), diagnostics=found)
+        c = cosines(memory.of(ids))
+        np.fill_diagonal(c, -1.0)  # never the largest but among opposites
+        v = c.max(axis=1)
+        pardoned = (v[None, :] > v[:, None]) & (v[None, :] > 0)
+        c = np.where(pardoned, c * (v[:, None] / np.where(v > 0, v, 1.0)[None, :]), c)
+        a = np.clip(1.0 - c.max(axis=1), 0.0, 1.0)
+        if a.max() <= 1e-12:
+            return Mix.of_weights(np.full(K, 1.0 / K), diagnostics=found)
+        a = np.clip(a / a.max(), 1e-12, 0.99)
+        a = np.clip(self.kappa * (np.log(a / (1.0 - a)) + 0.5), 0.0, 1.0)
+        return Mix.of_weights(a / a.sum(), diagnostics=found)
+
+    def after(self, diagnostics: Mapping[str, Any]) -> Self:
+        """The same rule with the memory of this round."""
+        return replace(self, memory=diagnostics["memory"])

@@ -1,0 +1,48 @@
+"""Clipping to a given radius, a pre-aggregation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from honestly.result import Float
+from honestly.rules.base import Geometry, Mixer
+from honestly.rules.clipping import norms, shortened
+from honestly.rules.settings import number
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticClipping(Mixer):
+    """Shortens every update to at most `radius`, before any rule.
+
+        w'_k = reference + u_k min(1, radius / ||u_k||),    u_k = w_k - reference
+
+    Arguments:
+        radius: the longest update, in the units of the updates.
+
+    Example:
+        >>> import numpy as np
+        >>> from honestly.rules.base import GramGeometry
+        >>> X = np.array([[1.0], [-8.0]])
+        >>> StaticClipping(radius=2.0).mix(GramGeometry(X @ X.T)) @ X
+        array([[ 1.],
+               [-2.]])
+
+    Reference: Sun et al., Can You Really Backdoor Federated Learning?, 2019.
+    """
+
+    radius: float
+
+    name: ClassVar[str] = "static_clipping"
+    summary: ClassVar[str] = "every update shortened to a given radius"
+    reference: ClassVar[str] = "Sun et al., 2019"
+    needs: ClassVar[frozenset[str]] = frozenset({"reference"})
+
+    def __post_init__(self) -> None:
+        number(self, "radius", self.radius, above=0.0)
+
+    def mix(self, geometry: Geometry) -> Float:
+        """(K, K) diagonal of the clipping factors."""
+        return np.diag(shortened(norms(geometry.gram_about_reference), self.radius))
