@@ -54,7 +54,7 @@ def spec(x: Any) -> Spec:
         x = np.asarray(x)
     if "sparse" in str(getattr(x, "layout", "")):
         return Spec(tuple(int(n) for n in x.shape), str(x.layout), "sparse")
-    dtype = str(x.dtype).removeprefix("torch.")
+    dtype = str(x.dtype).rpartition(".")[2]  # "torch.float32", "array_api_strict.float32", "float32"
     return Spec(tuple(int(n) for n in x.shape), dtype, _kind(dtype))
 
 

@@ -28,7 +28,8 @@ class DevicePasses:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.leaves = source.leaves
-        self._like = source.block(0, 0, 1, [0]) if source.leaves else None
+        usable = (k for k in range(len(source.ids)) if k not in source.refused)
+        self._like = source.block(0, 0, 1, [next(usable, len(source.ids))])
         self._xp = arrays.namespace(self._like)
 
     def sample(self, clients: Sequence[int]) -> Float:

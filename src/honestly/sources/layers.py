@@ -99,11 +99,10 @@ class Layers:
         name = self.leaves[leaf].name
         for j, k in enumerate(clients):
             x = self._row(k)[name]
-            if not isinstance(x, np.ndarray):  # one client on another device than the others
-                x = arrays.to_host(x.reshape(-1)[start:stop])
-                piece = x
-            else:
+            if isinstance(x, np.ndarray):
                 piece = arrays.flat_slice(x, start, stop)
+            else:  # one client on another device than the others
+                piece = arrays.to_host(x.reshape(-1)[start:stop])
             if minus is not None and piece.dtype == out.dtype:
                 np.subtract(piece, minus, out=out[j])
             else:
@@ -120,7 +119,7 @@ class Layers:
         assert self._home is not None
         name = self.leaves[leaf].name
         xp = arrays.namespace(self._home)
-        rows = [arrays.like(self._row(k)[name], self._home).reshape(-1)[start:stop] for k in clients]
+        rows = [xp.reshape(arrays.like(self._row(k)[name], self._home), (-1,))[start:stop] for k in clients]
         dtype = xp.result_type(*rows)
         return xp.stack([xp.astype(row, dtype, copy=False) for row in rows])
 
