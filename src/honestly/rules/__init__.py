@@ -1,0 +1,1 @@
+"""The rules: one rule or mixer, one file."""
