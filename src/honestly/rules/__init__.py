@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from honestly.rules.arc import ARC
 from honestly.rules.base import Mixer, Rule
+from honestly.rules.bayesian import Bayesian
 from honestly.rules.bucketing import Bucketing
 from honestly.rules.bulyan import Bulyan
 from honestly.rules.caf import CAF
@@ -36,7 +37,7 @@ from honestly.rules.static_clipping import StaticClipping
 from honestly.rules.trimmed_mean import TrimmedMean
 
 RULES: tuple[type[Rule], ...] = (
-    # Bayesian,
+    Bayesian,
     Mean,
     Median,
     TrimmedMean,
@@ -78,6 +79,7 @@ __all__ = [
     "NNM",
     "RULES",
     "SMEA",
+    "Bayesian",
     "Bucketing",
     "Bulyan",
     "CenteredClipping",
