@@ -1,8 +1,8 @@
 """The first pass: who can be used at all, and the geometry of those who can.
 
 Distances of float32 weights need a centre near the honest clients: the reference where there is one, else a central
-client found on a sample of columns. Neither is trusted: if the Gram matrix shows that the centre is far away (a liar may
-look central where we looked), the pass is repeated on a client that the matrix itself shows to be central.
+client found on a sample of columns. Neither is trusted: if the Gram matrix shows that the centre is far away (a liar
+may look central where we looked), the pass is repeated on a client that the matrix itself shows to be central.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class Survey:
         raise AggregationError("no usable client is left", self.named_reasons())
 
     def _by_centrality(self, clients: list[int]) -> list[int]:
-        candidates = [clients[j] for j in np.linspace(0, len(clients) - 1, min(len(clients), MOST_CANDIDATES)).astype(int)]
+        candidates = [
+            clients[j] for j in np.linspace(0, len(clients) - 1, min(len(clients), MOST_CANDIDATES)).astype(int)
+        ]
         if len(candidates) < 3:
             return candidates
         sample = self.passes.sample(candidates)

@@ -1,7 +1,7 @@
 """Fused kernels for NVIDIA GPUs through Triton, where it is installed; every caller has a plain way beside them.
 
-A skinny product such as `X @ X.T` with 20 rows runs several times slower through the vendor's library than memory allows.
-Here a tile of columns is read once, centred in registers and multiplied at once; nothing of size d is written.
+A skinny product such as `X @ X.T` with 20 rows runs several times slower through the vendor's library than memory
+allows. Here a tile of columns is read once, centred in registers and multiplied at once; nothing of size d is written.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from honestly import arrays
 from honestly.arrays import COMPUTE, LARGEST, Host
 from honestly.passes.plan import Block, blocks, in_order, threads
 from honestly.passes.ranking import rank_rows

@@ -16,7 +16,7 @@ MIX_TILE = 1024
 
 
 @triton.jit
-def _gram_kernel(  # noqa: D103 - see `gram`
+def _gram_kernel(
     x, middle, partial, K, n, stride, per_program,
     HAS_MIDDLE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
@@ -42,9 +42,7 @@ def _gram_kernel(  # noqa: D103 - see `gram`
 
 
 @triton.jit
-def _mix_kernel(  # noqa: D103 - see `mix`
-    x, weights, out, largest, n, stride, K: tl.constexpr, TILE: tl.constexpr
-):
+def _mix_kernel(x, weights, out, largest, n, stride, K: tl.constexpr, TILE: tl.constexpr):
     program = tl.program_id(0).to(tl.int64)
     column = program * TILE + tl.arange(0, TILE)
     inside = column < n
@@ -58,7 +56,7 @@ def _mix_kernel(  # noqa: D103 - see `mix`
 
 
 def gram(rows: torch.Tensor, middle: torch.Tensor | None) -> torch.Tensor:
-    """`C C^T` in float64, `C = rows - middle`: products by three TF32 passes (float32 accuracy), long sums in float64."""
+    """`C C^T` in float64, `C = rows - middle`: three TF32 products (float32 accuracy), long sums in float64."""
     K, n = rows.shape
     padded = max(16, triton.next_power_of_2(K))
     programs = 4 * torch.cuda.get_device_properties(rows.device).multi_processor_count

@@ -1,8 +1,8 @@
 """What a rule is: settings that validate themselves, and a mixing matrix computed from the clients' geometry.
 
 Every rule is `value = reduce(A @ X)`: `A`, m x K, comes from the K x K geometry alone (`Rule.mix`); `reduce` is nothing
-for a weighted mean (m = 1) or a function of the sorted values of each coordinate (`ColumnRule.reduce`). What the rows of
-`A` lack to 1 is the reference's share: `value = reduce(A @ X + (1 - A 1) reference)`.
+for a weighted mean (m = 1) or a function of the sorted values of each coordinate (`ColumnRule.reduce`). What the rows
+of `A` lack to 1 is the reference's share: `value = reduce(A @ X + (1 - A 1) reference)`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Geometry(Protocol):
 
     @property
     def root_products(self) -> Float | None:
-        """(K + 1,) `<w_k - reference, root - reference>` of every client, then `|root - reference|^2`; None if no root."""
+        """(K + 1,) `<w_k - reference, root - reference>` of every client, then `|root - reference|^2`; or None."""
         ...
 
     def residuals(self, a: Float) -> Float:
@@ -161,7 +161,7 @@ class Mix:
 
     @property
     def reference_weight(self) -> float:
-        """The share of the reference in a weighted mean: what the weights lack to 1 (0 but for rounding in most rules)."""
+        """The share of the reference in a weighted mean: what the weights lack to 1 (rounding apart)."""
         share = 1.0 - float(self.matrix[0].sum())
         return 0.0 if abs(share) < 1e-9 else share
 
@@ -213,7 +213,8 @@ class Rule(_Step, ABC):
     - ``name``: its snake_case name on the command line;
     - ``summary``: one line for people;
     - ``reference``: where it comes from;
-    - ``needs``: any of "f" (the number of attackers must be told), "reference", "root", "memory", "randomness", "sizes";
+    - ``needs``: any of "f" (the number of attackers must be told), "reference", "root", "memory", "randomness",
+      "sizes", "signs", "trusted client";
     - ``gram_needed``: False if `mix` asks for nothing but K, ids and sizes;
     - ``streams``: it can work from `residuals` alone, so that K^2 d work is avoided for thousands of clients;
     - ``infers_honesty``: its result has ``honesty``;

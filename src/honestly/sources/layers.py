@@ -53,7 +53,7 @@ class Layers:
         try:
             leaves = tree.flatten(update)
             tree.signature(leaves)
-        except tree.UnusableUpdate as reason:
+        except tree.UnusableError as reason:
             self.refused[k] = str(reason)
         except Exception as error:  # a stranger's object may raise anything when it is touched: it costs his own vote
             self.refused[k] = f"cannot be read ({type(error).__name__}: {str(error)[:200]})"
@@ -65,7 +65,7 @@ class Layers:
         if reference is not None:
             try:
                 return tree.signature(tree.flatten(reference))
-            except tree.UnusableUpdate as reason:
+            except tree.UnusableError as reason:
                 raise ValueError(f"reference {reason}") from None
         found = [layout for layout in layouts if layout is not None]
         votes = Counter(frozenset(layout.items()) for layout in found)
@@ -75,7 +75,7 @@ class Layers:
         try:
             leaves = tree.flatten(extra)
             layout = tree.signature(leaves)
-        except tree.UnusableUpdate as reason:
+        except tree.UnusableError as reason:
             raise ValueError(f"{name} {reason}") from None
         if expected and layout != expected:
             raise ValueError(f"{name}: {tree.difference(layout, expected)}")

@@ -16,7 +16,9 @@ from honestly.sources.base import Leaf, Memory
 class Matrix:
     """The rows of one array of NumPy, torch, JAX, CuPy or any array-API library, read where they lie."""
 
-    def __init__(self, updates: Any, *, ids: Sequence[ClientId] | None = None, reference: Any = None, root: Any = None) -> None:
+    def __init__(
+        self, updates: Any, *, ids: Sequence[ClientId] | None = None, reference: Any = None, root: Any = None
+    ) -> None:
         whole = arrays.spec(updates)
         if whole.kind != "float":
             raise ValueError(
@@ -43,19 +45,22 @@ class Matrix:
         self._rows = arrays.host_view(updates) if self.on_host else arrays.detached(updates)
         if self._rows.ndim > 2:
             self._rows = self._rows.reshape(K, d)
-        self._extras = [
-            self._extra(name, extra) for name, extra in (("reference", reference), ("root", root))
-        ]
+        self._extras = [self._extra(name, extra) for name, extra in (("reference", reference), ("root", root))]
 
     def _extra(self, name: str, extra: Any) -> Any:
         """The reference or root as one flat row where the updates are; its layout must be one client's."""
         if extra is None:
             return None
         if not arrays.is_array(extra):
-            raise ValueError(f"{name} is a {type(extra).__name__}, expected an array of one client's shape {self.leaves[0].spec.shape}")
+            raise ValueError(
+                f"{name} is a {type(extra).__name__}, expected an array of shape {self.leaves[0].spec.shape}"
+            )
         what = arrays.spec(extra)
         if what.kind != "float" or what.size != self.leaves[0].size:
-            raise ValueError(f"{name} has shape {what.shape} and dtype {what.dtype}, expected one client's shape {self.leaves[0].spec.shape} and a float dtype")
+            raise ValueError(
+                f"{name} has shape {what.shape} and dtype {what.dtype}, "
+                f"expected one client's shape {self.leaves[0].spec.shape} and a float dtype"
+            )
         if self.on_host:
             return arrays.to_host(extra).reshape(1, -1)
         return arrays.like(arrays.detached(extra), self._like).reshape(1, -1)
@@ -98,7 +103,9 @@ class Matrix:
             return view
         K = len(self.ids)
         xp = arrays.namespace(self._rows)
-        return xp.concat([self._extras[k - K][:, start:stop] if k >= K else self._rows[k : k + 1, start:stop] for k in clients])
+        return xp.concat(
+            [self._extras[k - K][:, start:stop] if k >= K else self._rows[k : k + 1, start:stop] for k in clients]
+        )
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
         """A float array holds none."""
@@ -107,4 +114,8 @@ class Matrix:
     def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
         """One client's shape, in the library and on the device of the updates."""
         (values,), spec = floats, self.leaves[0].spec
-        return arrays.from_host(values, spec, self._like) if isinstance(values, np.ndarray) and self.on_host else arrays.reshaped(values, spec)
+        return (
+            arrays.from_host(values, spec, self._like)
+            if isinstance(values, np.ndarray) and self.on_host
+            else arrays.reshaped(values, spec)
+        )

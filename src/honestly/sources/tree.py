@@ -11,7 +11,7 @@ from honestly.arrays import device_name, is_array, is_scalar, spec
 DEEPEST = 32
 
 
-class UnusableUpdate(Exception):
+class UnusableError(Exception):
     """One client's update cannot be read; the message is the reason."""
 
 
@@ -24,7 +24,7 @@ def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     if is_array(node) or is_scalar(node):
         yield path, node
     elif depth > DEEPEST:
-        raise UnusableUpdate(f"nests containers more than {DEEPEST} deep")
+        raise UnusableError(f"nests containers more than {DEEPEST} deep")
     elif isinstance(node, Mapping):
         for key, child in node.items():
             yield from _walk(child, f"{path}.{key}" if path else str(key), depth + 1)
@@ -33,7 +33,7 @@ def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _walk(child, f"{path}[{position}]", depth + 1)
     else:
         where = f"entry {path!r} is" if path else "is"
-        raise UnusableUpdate(f"{where} {_a(type(node).__name__)}, not an array or a container of arrays")
+        raise UnusableError(f"{where} {_a(type(node).__name__)}, not an array or a container of arrays")
 
 
 def rebuild(template: Any, leaf_of: Callable[[str], Any]) -> Any:
@@ -57,21 +57,23 @@ def _rebuild(node: Any, path: str, leaf_of: Callable[[str], Any]) -> Any:
 
 
 def signature(leaves: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Path -> (shape, kind): two clients with equal signatures can be averaged. Raises `UnusableUpdate`."""
+    """Path -> (shape, kind): two clients with equal signatures can be averaged. Raises `UnusableError`."""
     if not leaves:
-        raise UnusableUpdate("holds no arrays")
+        raise UnusableError("holds no arrays")
     found: dict[str, tuple[tuple[int, ...], str]] = {}
     for path, leaf in leaves.items():
         what = spec(leaf)
         if what.kind not in ("float", "integer", "bool"):
-            raise UnusableUpdate(f"{named(path)} has dtype {what.dtype}, expected float16, bfloat16, float32 or float64")
+            raise UnusableError(f"{named(path)} has dtype {what.dtype}, expected float16, bfloat16, float32 or float64")
         if device_name(leaf) == "meta":
-            raise UnusableUpdate(f"{named(path)} is on device 'meta', which holds no values")
+            raise UnusableError(f"{named(path)} is on device 'meta', which holds no values")
         found[path] = (what.shape, what.kind)
     return found
 
 
-def difference(found: Mapping[str, tuple[tuple[int, ...], str]], expected: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
+def difference(
+    found: Mapping[str, tuple[tuple[int, ...], str]], expected: Mapping[str, tuple[tuple[int, ...], str]]
+) -> str:
     """The first way in which a client's layout differs from the expected one, as a sentence."""
     for path, (shape, kind) in expected.items():
         if path not in found:

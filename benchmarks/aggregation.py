@@ -1,0 +1,200 @@
+"""Time and memory of every rule against the plain mean and the peers, all in one run on one ready array.
+
+    python benchmarks/aggregation.py                         # 20 clients, 11,173,962 float32 parameters (ResNet-18)
+    python benchmarks/aggregation.py --clients 10000 --parameters 61706 --rules mean,bayesian,geometric_median
+    python benchmarks/aggregation.py --device cuda           # torch on a GPU: absolute times as well
+
+Every contender runs once in each round and the table shows medians, as multiples of `X.mean(0)` measured in the same
+round: a machine that is busy elsewhere disturbs all of them alike. Peers (byzfl, flwr) are shown if they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+
+import honestly as hn
+
+warnings.filterwarnings("ignore")
+
+
+def our_rules(f: int) -> dict[str, hn.Rule]:
+    """The rules that a peer has too, and ours, with the f that the peers are told."""
+    return {
+        "mean": hn.Mean(),
+        "bayesian": hn.Bayesian(),
+        "bayesian_paper": hn.Bayesian(variant="paper"),
+        "median": hn.Median(),
+        "trimmed_mean": hn.TrimmedMean(trim=0.2),
+        "geometric_median": hn.GeometricMedian(),
+        "krum": hn.Krum(f=f),
+        "multi_krum": hn.MultiKrum(f=f),
+        "bulyan": hn.Bulyan(f=f),
+        "centered_clipping": hn.CenteredClipping(),
+    }
+
+
+def byzfl_rules(f: int) -> dict[str, Callable[[Any], Any]]:
+    """ByzFL's aggregators; it imports torchvision, which aggregation does not use."""
+    try:
+        if importlib.util.find_spec("torchvision") is None:
+            for name in ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.models"):
+                sys.modules[name] = MagicMock(__spec__=None, __path__=[])
+        import byzfl
+    except Exception as error:
+        print(f"byzfl is left out: {error!r}", file=sys.stderr)
+        return {}
+    return {
+        "mean": byzfl.Average(),
+        "median": byzfl.Median(),
+        "trimmed_mean": byzfl.TrMean(f=f),
+        "geometric_median": byzfl.GeometricMedian(),
+        "krum": byzfl.Krum(f=f),
+        "multi_krum": byzfl.MultiKrum(f=f),
+        "centered_clipping": byzfl.CenteredClipping(),
+    }
+
+
+def flower_rules(f: int, K: int) -> dict[str, Callable[[Any], Any]]:
+    """The functions behind Flower's strategies; they take a list of (arrays, number of examples)."""
+    try:
+        from flwr.server.strategy import aggregate as fl
+    except ImportError as error:
+        print(f"flwr is left out: {error!r}", file=sys.stderr)
+        return {}
+
+    def on_rows(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda X: function([([row], 1) for row in X])
+
+    return {
+        "mean": on_rows(fl.aggregate),
+        "median": on_rows(fl.aggregate_median),
+        "trimmed_mean": on_rows(lambda results: fl.aggregate_trimmed_avg(results, 0.2)),
+        "krum": on_rows(lambda results: fl.aggregate_krum(results, f, 0)),
+        "multi_krum": on_rows(lambda results: fl.aggregate_krum(results, f, K - f)),
+        "bulyan": on_rows(lambda results: fl.aggregate_bulyan(results, f, fl.aggregate_krum, to_keep=0)),
+    }
+
+
+def peak_resident(work: Callable[[], Any]) -> float:
+    """Bytes by which the resident memory rose at its highest while `work` ran (Linux)."""
+    status = Path("/proc/self/status")
+
+    def read(field: str) -> int:
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(field)) * 1024
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = read("VmRSS")
+    work()
+    return read("VmHWM") - before
+
+
+class Clock:
+    """Wall time of one call, after the device has finished."""
+
+    def __init__(self, device: str) -> None:
+        self.cuda = device == "cuda"
+
+    def __call__(self, work: Callable[[], Any]) -> float:
+        if not self.cuda:
+            start = time.perf_counter()
+            work()
+            return time.perf_counter() - start
+        import torch
+
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--parameters", type=int, default=11_173_962)
+    parser.add_argument("--f", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rules", default="", help="comma-separated; default: all")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    options = parser.parse_args()
+
+    K, d, f = options.clients, options.parameters, options.f
+    X: Any
+    if options.device == "cuda":
+        import torch
+
+        X = torch.randn((K, d), device="cuda")
+        mean = lambda: X.mean(0)  # noqa: E731
+        machine = torch.cuda.get_device_name()
+    else:
+        X = np.random.default_rng(0).standard_normal((K, d), dtype=np.float32)
+        mean = lambda: X.mean(0)  # noqa: E731
+        machine = f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+    contenders: dict[tuple[str, str], Callable[[], Any]] = {}
+    wanted = set(options.rules.split(",")) if options.rules else None
+    peers: dict[str, dict[str, Callable[[Any], Any]]] = {}
+    if not options.no_peers and options.device == "cpu":
+        peers = {"byzfl": byzfl_rules(f), "flower": flower_rules(f, K)}
+    for name, rule in our_rules(f).items():
+        if wanted is not None and name not in wanted:
+            continue
+        contenders[name, "honestly"] = lambda rule=rule: hn.aggregate(X, rule)
+        for peer, table in peers.items():
+            if name in table:
+                contenders[name, peer] = lambda work=table[name]: work(X)
+        if name == "median" and options.device == "cpu":
+            contenders[name, "np.median"] = lambda: np.median(X, axis=0)
+
+    clock = Clock(options.device)
+    memory = {key: peak_resident(work) if options.device == "cpu" else 0.0 for key, work in contenders.items()}
+    means: list[float] = []
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in contenders}
+    for _ in range(3 if options.device == "cuda" else 1):
+        clock(mean)
+    for _ in range(options.rounds):
+        slow = statistics.median(times[key][-1] for key in times) if means else 0
+        for key, work in contenders.items():
+            if times[key] and times[key][-1] > max(20.0, 50 * slow):
+                continue  # a peer that takes minutes is measured once
+            means.append(clock(mean))
+            times[key].append(clock(work) / means[-1])
+    report(machine, K, d, statistics.median(means), times, memory, options.json)
+
+
+def report(
+    machine: str, K: int, d: int, mean: float, times: dict[tuple[str, str], list[float]],
+    memory: dict[tuple[str, str], float], path: Path | None,
+) -> None:  # fmt: skip
+    print(f"\n{K} clients, {d:,} float32 parameters on {machine}; X.mean(0) took {mean * 1e3:.2f} ms (median)")
+    print("time as a multiple of X.mean(0); extra peak memory as a multiple of one model\n")
+    print(f"{'rule':<18} {'who':<10} {'median':>8} {'min':>8} {'max':>8} {'memory':>8} {'against ours':>13}")
+    rows = []
+    for (name, who), ratios in times.items():
+        ours = statistics.median(times[name, "honestly"])
+        ratio = statistics.median(ratios)
+        extra = memory[name, who] / (4 * d)
+        against = "" if who == "honestly" else f"{ratio / ours:.1f}x"
+        print(f"{name:<18} {who:<10} {ratio:8.2f} {min(ratios):8.2f} {max(ratios):8.2f} {extra:8.2f} {against:>13}")
+        rows.append({"rule": name, "who": who, "ratio": ratio, "ratios": ratios, "memory": extra})
+    if path is not None:
+        path.write_text(json.dumps({"machine": machine, "K": K, "d": d, "mean_ms": mean * 1e3, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
