@@ -164,6 +164,16 @@ def test_reference_does_not_change_a_translation_equivariant_rule(federation: Fe
         )
 
 
+def test_reference_takes_what_the_weights_lack(federation: Federation) -> None:
+    """Clipping leans on the reference; selections and mixers in front of columns do not, and ignore it."""
+    X, model = federation(), np.full(300, 2.0)
+    clipped = hn.aggregate(X + model, hn.CenteredClipping(), reference=model)
+    np.testing.assert_allclose(clipped.value, hn.aggregate(X, hn.CenteredClipping(), reference=0 * model).value + model)
+    for rule, pre in ((hn.Bulyan(f=1), ()), (hn.Median(), hn.NNM(f=2)), (hn.TrimmedMean(trim=0.1), hn.NNM(f=2))):
+        with_reference = hn.aggregate(X, rule, pre=pre, reference=model)
+        np.testing.assert_allclose(with_reference.value, hn.aggregate(X, rule, pre=pre).value, atol=1e-12)
+
+
 def test_mixers_compose_as_matrices(federation: Federation) -> None:
     X = federation(K=12, M=3)
     out = hn.aggregate(X, hn.Mean(), pre=[hn.NNM(f=3)])

@@ -97,12 +97,15 @@ class GramGeometry:
     signs: Callable[[], Float] | None = None
     root_products: Float | None = None
 
-    streaming: ClassVar[bool] = False
-
     @property
     def K(self) -> int:
         """Number of clients."""
         return len(self.gram)
+
+    @property
+    def streaming(self) -> bool:
+        """The Gram matrix is at hand."""
+        return False
 
     @property
     def gram_about_reference(self) -> Float:

@@ -70,8 +70,9 @@ class Matrix:
         K = len(self.ids)
         if len(clients) == 1 and clients[0] >= K:
             return self._extras[clients[0] - K][:, start:stop]
-        if clients[-1] - clients[0] == len(clients) - 1 and list(clients) == list(range(clients[0], clients[-1] + 1)):
-            return self._rows[clients[0] : clients[-1] + 1, start:stop]
+        first, last = clients[0], clients[-1]
+        if last < K and last - first == len(clients) - 1 and list(clients) == list(range(first, last + 1)):
+            return self._rows[first : last + 1, start:stop]
         return None
 
     def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
