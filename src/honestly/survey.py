@@ -65,7 +65,7 @@ class Survey:
             clients = self.usable
             G = self.passes.gram(clients, centre)
             tried.add(centre)
-            suspects = [clients[j] for j in np.flatnonzero(~(np.diagonal(G) < self._overflow()))]
+            suspects = [clients[j] for j in _not_finite(G, self._overflow())]
             if suspects and self.screen(suspects):
                 kept = [j for j, k in enumerate(clients) if k not in self.reasons]
                 G, suspects = G[np.ix_(kept, kept)], [k for k in suspects if k not in self.reasons]
@@ -139,6 +139,13 @@ class Survey:
     def named_reasons(self) -> dict[ClientId, str]:
         """Reasons by client id, in the clients' order."""
         return {self.source.ids[k]: self.reasons[k] for k in sorted(self.reasons)}
+
+
+def _not_finite(G: Float, limit: float) -> list[int]:
+    """Rows with an overflowed norm, then rows that are not finite for another reason than such a row's column."""
+    fine = np.diagonal(G) < limit
+    fine[fine] = np.isfinite(G[np.ix_(fine, fine)]).all(axis=1)
+    return np.flatnonzero(~fine).tolist()
 
 
 def _by_majority_radius(G: Float) -> list[int]:

@@ -11,15 +11,18 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import COMPUTE, LARGEST
 from honestly.passes import fused
-from honestly.passes.host import SAMPLE_RUN, SAMPLE_RUNS, describe_fault
+from honestly.passes.host import SAMPLE_RUN, describe_fault
 from honestly.passes.plan import blocks
 from honestly.passes.ranking import rank_device
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 from honestly.sources import Source
+from honestly.sources.matrix import Matrix
 
 # Values of one centred block: 256 MiB in float32, small beside the clients and large beside a kernel's launch.
 BLOCK = 1 << 26
+# Columns of one launch where nothing is copied.
+WHOLE = 1 << 30
 
 
 class DevicePasses:
@@ -33,34 +36,27 @@ class DevicePasses:
         self._xp = arrays.namespace(self._like)
 
     def sample(self, clients: Sequence[int]) -> Float:
-        """Runs of columns at even distances, gathered on the device and copied once."""
-        total = sum(leaf.size for leaf in self.leaves)
-        starts = np.unique(np.linspace(0, max(0, total - SAMPLE_RUN), SAMPLE_RUNS).astype(int))
-        pieces: list[Any] = []
-        offset = 0
-        for index, leaf in enumerate(self.leaves):
-            for start in starts[(starts >= offset) & (starts < offset + leaf.size)] - offset:
-                piece = self.source.block(index, int(start), min(leaf.size, int(start) + SAMPLE_RUN), clients)
-                pieces.append(self._working(piece, "float32" if leaf.spec.dtype != "float64" else "float64"))
-            offset += leaf.size
-        if len({piece.dtype for piece in pieces}) > 1:
-            pieces = [self._working(piece, "float64") for piece in pieces]
-        return arrays.to_host(self._xp.concat(pieces, axis=1)).astype(np.float64)
+        """One run in the middle of the largest leaf: a copy to the host costs more than it carries."""
+        index = max(range(len(self.leaves)), key=lambda i: self.leaves[i].size)
+        leaf = self.leaves[index]
+        start = max(0, leaf.size - SAMPLE_RUN) // 2
+        run = self.source.block(index, start, min(leaf.size, start + SAMPLE_RUN), clients)
+        return arrays.to_host(self._working(run, COMPUTE[leaf.spec.dtype].__name__)).astype(np.float64)
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
         n = len(clients)
         total = np.zeros((n, n))
         with arrays.full_precision(self._like):
-            for index, start, stop in self._pieces(n):
+            for index, start, stop in self._pieces(n, whole=self._no_copies(n)):
                 rows = self.source.block(index, start, stop, clients)
                 middle = None if centre is None else self.source.block(index, start, stop, [centre])
                 product = fused.gram(rows, middle)
                 if product is None:
                     rows = self._centred(rows, middle, index)
-                    product = self._xp.matmul(rows, rows.T)
+                    product = arrays.to_host(self._xp.matmul(rows, rows.T))
                 with np.errstate(over="ignore", invalid="ignore"):
-                    total += arrays.to_host(product)
+                    total += product
         return total
 
     def norms(self, clients: Sequence[int], centre: int) -> Float:
@@ -97,7 +93,7 @@ class DevicePasses:
         collected: list[list[Any]] = [[] for _ in self.leaves]
         largest: list[Any] = []
         with arrays.full_precision(self._like):
-            for index, start, stop in self._pieces(len(rows)):
+            for index, start, stop in self._pieces(len(rows), whole=self._no_copies(len(rows))):
                 block = self.source.block(index, start, stop, rows)
                 both = fused.mix(block, weights[used])
                 if both is None:
@@ -149,10 +145,16 @@ class DevicePasses:
                 return describe_fault(float(values[at]), self.leaves[index], start + at)
         return None
 
-    def _pieces(self, rows: int) -> Iterator[tuple[int, int, int]]:
-        for block in blocks(self.leaves, max(1024, BLOCK // rows)):
+    def _pieces(self, rows: int, *, whole: bool = False) -> Iterator[tuple[int, int, int]]:
+        """(leaf, start, stop) of blocks that a copy of fits easily; whole leaves where nothing is copied."""
+        for block in blocks(self.leaves, WHOLE if whole else max(1024, BLOCK // rows)):
             for segment in block.segments:
                 yield segment.leaf, segment.start, segment.stop
+
+    def _no_copies(self, rows: int) -> bool:
+        """Whether the fused kernels will take these rows where they lie."""
+        halves = isinstance(self.source, Matrix) and self.leaves[0].spec.dtype != "float64"
+        return halves and 2 <= rows <= fused.MOST_ROWS and fused.available(self._like)
 
     def _working(self, values: Any, dtype: str) -> Any:
         return self._xp.astype(values, getattr(self._xp, dtype), copy=False)

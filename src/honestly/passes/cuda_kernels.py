@@ -1,0 +1,80 @@
+# pyright: basic
+"""Launches the CUDA kernels of `kernels.cu` on torch tensors. Imported only where torch and a CUDA device are."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+
+from honestly.result import Float
+
+# One group holds up to 20 rows: their 210 products are what a thread's registers can take. More rows go in groups of 10.
+LARGEST_GROUP, GROUP, THREADS = 20, 10, 256
+# Columns that one thread adds up in float32 before the sum goes on in float64.
+MOST_STEPS = 512
+COLUMNS_PER_BLOCK = 1024
+TYPES = {torch.float32: "TYPE_FLOAT", torch.float16: "TYPE_HALF", torch.bfloat16: "TYPE_BFLOAT16"}
+
+
+def gram(rows: torch.Tensor, middle: torch.Tensor | None) -> Float:
+    """`C C^T` in float64 on the host, `C = rows - middle`, from one read of the rows."""
+    K, n = rows.shape
+    group = K if K <= LARGEST_GROUP else GROUP
+    groups = -(-K // group)
+    pairs = groups * (groups + 1) // 2
+    processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
+    steps = min(MOST_STEPS, -(-n // (THREADS * processors)))
+    blocks = -(-n // (THREADS * steps))
+    products = group * (group + 1) // 2 if groups == 1 else group * group
+    partial = torch.empty((blocks, pairs, products), dtype=torch.float64, device=rows.device)
+    kernel = _compiled("gram", rows.dtype, rows.device.index, group, groups == 1)
+    with torch.cuda.device(rows.device):
+        centre = rows if middle is None else middle
+        arguments = [rows, centre, partial, K, n, rows.stride(0), steps, int(middle is not None)]
+        kernel(grid=(blocks, pairs, 1), block=(THREADS, 1, 1), args=arguments)
+        summed = partial.sum(dim=0).cpu().numpy()
+    return _unpacked(summed, K, group, groups)
+
+
+def _unpacked(summed: Float, K: int, group: int, groups: int) -> Float:
+    """The symmetric K x K matrix from the products of each pair of groups."""
+    G = np.zeros((groups * group, groups * group))
+    if groups == 1:
+        G[np.tril_indices(group)] = summed[0]
+    else:
+        pair = 0
+        for left in range(groups):
+            for right in range(left + 1):
+                block = summed[pair].reshape(group, group)
+                G[left * group : (left + 1) * group, right * group : (right + 1) * group] = block
+                pair += 1
+    lower = np.tril(G)
+    return (lower + np.tril(G, -1).T)[:K, :K]
+
+
+def mix(rows: torch.Tensor, weights: Float) -> tuple[torch.Tensor, torch.Tensor]:
+    """`weights @ rows` in float32, and the largest absolute value (infinite if one is NaN)."""
+    K, n = rows.shape
+    moved = torch.from_numpy(weights.astype(np.float32)).to(rows.device, non_blocking=True)
+    value = torch.empty(n, dtype=torch.float32, device=rows.device)
+    largest = torch.zeros((), dtype=torch.int32, device=rows.device)
+    kernel = _compiled("mix", rows.dtype, rows.device.index, 0, False)
+    with torch.cuda.device(rows.device):
+        blocks = -(-n // COLUMNS_PER_BLOCK)
+        kernel(grid=(blocks, 1, 1), block=(256, 1, 1), args=[rows, moved, value, largest, K, n, rows.stride(0)])
+    return value, largest.view(torch.float32)
+
+
+@cache
+def _compiled(name: str, dtype: torch.dtype, device: int, group: int, single: bool) -> Any:
+    """The kernel for this element type and group size, compiled by NVRTC on its first use."""
+    defines = [TYPES[dtype]]
+    if group:
+        defines += [f"ROWS {group}", f"THREADS {THREADS}"] + ["SINGLE"] * single
+    source = files("honestly.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
+    with torch.cuda.device(device):
+        return torch.cuda._compile_kernel("".join(f"#define {line}\n" for line in defines) + source, name)
