@@ -9,18 +9,34 @@ import numpy as np
 import pytest
 
 from honestly.rules import (
+    ARC,
+    CAF,
+    CGE,
+    FLAME,
+    MDA,
     MIXERS,
     NNM,
     RULES,
+    SMEA,
     Bucketing,
     Bulyan,
     CenteredClipping,
+    ClippedClustering,
+    DnC,
+    FLTrust,
+    FoolsGold,
     GeometricMedian,
     Krum,
+    Meamed,
     Mean,
     Median,
     MinimumVariance,
+    MoNNA,
     MultiKrum,
+    NormClipping,
+    SignGuard,
+    SmoothedGeometricMedian,
+    StaticClipping,
     TrimmedMean,
 )
 from honestly.rules.base import Mixer, Rule
@@ -54,10 +70,27 @@ CASES = (
     Case(MinimumVariance(f=3), alone=False, bad=(*BAD_F, {"f": 1, "work": 0})),
     Case(CenteredClipping(), bad=({"tau": 0.0}, {"tau": NAN}, {"steps": 0})),
     Case(CenteredClipping(tau=2.0), scales=False),
+    Case(SmoothedGeometricMedian(), bad=({"nu": 0.0}, {"nu": NAN}, {"steps": 0})),
+    Case(MDA(f=3), alone=False, bad=(*BAD_F, {"f": 1, "work": 0})),
+    Case(SMEA(f=3), alone=False, bad=(*BAD_F, {"f": 1, "work": 0})),
+    Case(MoNNA(f=3, trusted=5), permutes=False, alone=False, bad=BAD_F),
+    Case(CAF(f=3), alone=False, bad=BAD_F),
+    Case(Meamed(f=3), alone=False, bad=BAD_F),
+    Case(CGE(f=3), about_reference=True, alone=False, bad=BAD_F),
+    Case(NormClipping(), about_reference=True, bad=({"radius": 0.0}, {"radius": NAN})),
+    Case(NormClipping(radius=2.0), about_reference=True, scales=False),
+    Case(DnC(f=3), alone=False, bad=(*BAD_F, {"f": 1, "share": NAN}, {"f": 1, "share": -1})),
+    Case(SignGuard(), about_reference=True, bad=({"lower": NAN}, {"lower": 2.0}, {"upper": 1.0})),
+    Case(ClippedClustering(), about_reference=True, bad=({"radius": -1.0},)),
+    Case(FLTrust(), about_reference=True),
+    Case(FoolsGold(), robust=False, about_reference=True, bad=({"kappa": 0.0},)),
+    Case(FLAME(), about_reference=True),
 )
 MIXER_CASES = (
     Case(NNM(f=3), robust=False, alone=False, bad=BAD_F),
     Case(Bucketing(size=2), robust=False, permutes=False, bad=({"size": 0}, {"size": 1.5}, {"seed": -1})),
+    Case(ARC(f=3), about_reference=True, alone=False, bad=BAD_F),
+    Case(StaticClipping(radius=2.0), about_reference=True, scales=False, bad=({"radius": 0.0}, {"radius": NAN})),
 )
 ALL = (*CASES, *MIXER_CASES)
 K, d = 12, 7

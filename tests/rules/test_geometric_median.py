@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from honestly import Status
@@ -29,6 +29,7 @@ def test_matches_the_loop(K, d, seed):
     np.testing.assert_allclose(value(GeometricMedian(), X), naive(X), atol=1e-5)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 10**6))
 def test_the_gap_is_a_certificate(K, d, seed):
     X = honest(K, d, seed)

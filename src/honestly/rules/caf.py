@@ -34,7 +34,7 @@ class CAF(Rule):
         >>> from honestly.rules.base import GramGeometry
         >>> X = np.array([[0.0], [1.0], [2.0], [50.0]])
         >>> (CAF(f=1).mix(GramGeometry(X @ X.T)).matrix @ X).round(2)
-        array([[0.98]])
+        array([[1.01]])
 
     Reference: Allouah et al., Towards Trustworthy Federated Learning with Untrusted Participants, ICML 2025.
     """

@@ -34,14 +34,16 @@ def _spanning_tree(D: Float) -> list[tuple[float, int, int]]:
     K = len(D)
     outside = np.ones(K, dtype=bool)
     outside[0] = False
-    reach, near = D[0].copy(), np.zeros(K, dtype=np.intp)
+    reach: Float = D[0].copy()
+    near = np.zeros(K, dtype=np.intp)
     edges: list[tuple[float, int, int]] = []
     for _ in range(K - 1):
         new = int(np.argmin(np.where(outside, reach, np.inf)))
         edges.append((float(reach[new]), int(near[new]), new))
         outside[new] = False
-        closer = D[new] < reach
-        reach, near = np.where(closer, D[new], reach), np.where(closer, new, near)
+        row: Float = D[new]
+        near[row < reach] = new
+        reach = np.minimum(row, reach)
     return sorted(edges)
 
 
@@ -103,7 +105,7 @@ def largest_by_mean_shift(features: Float, quantile: float = 0.5, steps: int = 3
             break
     weight = (_distances(peaks, features) <= bandwidth).sum(axis=1)
     # The densest peaks first; a peak within the bandwidth of a denser one is the same cluster.
-    order = np.lexsort((*peaks.T, -weight))
+    order = np.lexsort((*peaks.T[::-1].round(9), -weight))
     centres: list[int] = []
     for k in order:
         if all(np.linalg.norm(peaks[k] - peaks[c]) > bandwidth for c in centres):

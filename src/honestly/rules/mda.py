@@ -19,9 +19,9 @@ class MDA(Rule):
 
         S = argmin over |S| = K - f of  max_{k, j in S} ||w_k - w_j||;    value = wbar_S
 
-    Among subsets of the same diameter the one with the smallest variance is taken (ByzFL takes the first). This is the
-    largest distance where `MinimumVariance` takes the sum of squared distances; the searches are the same. It stops
-    after `work` elementary operations (some 5e-8 s each): then the best subset found is returned and `status` is STEP_LIMIT.
+    Among subsets of the same diameter the one with the smallest variance is taken (ByzFL takes the first). It takes the
+    largest distance where `MinimumVariance` takes the sum of squares; the search is the same. It stops after `work`
+    elementary operations (some 5e-8 s each): then the best subset found is returned and `status` is STEP_LIMIT.
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1.
@@ -79,10 +79,10 @@ def smallest_diameter(D: Float, m: int, work: int) -> Subset:
     """The m-subset with the smallest largest D, of these the one with the smallest sum."""
     members = concentrated(D, m)
     # Bisection over the distances that occur: is there a subset without a pair farther apart than this one?
-    candidates = np.unique(D)
-    reach = np.sort(D, axis=1)[:, m - 1]  # a member has m - 1 others within the diameter
-    low = int(np.searchsorted(candidates, np.partition(reach, m - 1)[m - 1]))
-    high = int(np.searchsorted(candidates, D[np.ix_(members, members)].max()))
+    candidates: Float = np.unique(D)
+    reach: Float = np.sort(D, axis=1)[:, m - 1]  # a member has m - 1 others within the diameter
+    low = _place(candidates, float(np.partition(reach, m - 1)[m - 1]))
+    high = _place(candidates, float(D[np.ix_(members, members)].max()))
     nodes = spent = 0
     exact = True
     while low < high and exact:
@@ -98,3 +98,8 @@ def smallest_diameter(D: Float, m: int, work: int) -> Subset:
     W = np.where(candidates[high] < D, D.sum() + 1.0, D)
     last = lightest_subset(W, m, work - spent, start=members)
     return Subset(last.members, last.weight, exact and last.exact, nodes + last.nodes, spent + last.work)
+
+
+def _place(ranked: Float, value: float) -> int:
+    """The index of a value in sorted values."""
+    return int(np.count_nonzero(ranked < value))

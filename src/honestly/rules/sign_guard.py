@@ -21,7 +21,7 @@ class SignGuard(Rule):
         by signs:   mean shift on the shares of positive, zero and negative coordinates of u_k; the largest cluster
         value = reference + mean over clients in both of u_k min(1, median_j ||u_j|| / ||u_k||)
 
-    Conventions: signs of all coordinates are counted, where the authors draw a tenth of them at random; the features are
+    Conventions: signs of all coordinates are counted, where the authors draw a tenth at random; the features are
     the signs alone (their plain SignGuard). If no client passes both filters, those that pass by length are taken.
 
     Arguments:

@@ -78,8 +78,8 @@ def top_scatter(G: Float, subsets: npt.NDArray[np.intp]) -> Float:
     """The top eigenvalue of the scatter `sum (w_k - mean)(w_k - mean)^T` of each row of (n, s) indices."""
     S = G[subsets[:, :, None], subsets[:, None, :]]
     means = S.mean(axis=2, keepdims=True)
-    S = S - means - np.swapaxes(means, 1, 2) + means.mean(axis=1, keepdims=True)
-    return np.maximum(np.linalg.eigvalsh(S)[:, -1], 0.0)
+    centred = S - means - np.swapaxes(means, 1, 2) + means.mean(axis=1, keepdims=True)
+    return np.maximum(np.linalg.eigvalsh(centred)[:, -1], 0.0)
 
 
 def smallest_eigenvalue(G: Float, m: int, work: int) -> Subset:

@@ -50,9 +50,8 @@ def lightest_subset(W: Float, m: int, work: int, start: Indices | None = None, c
 
         W(S) + sum of the t smallest over r in R of  W(r, S) + 1/2 (sum of the t - 1 smallest W(r, r'), r' in R)
 
-    Only subsets below `ceiling` are looked for; if there is none, the weight found is not below it. Gives up (`exact` is
-    False) after `work` elementary
-    operations, about 5e-8 s each, and then returns the best subset found.
+    Only subsets below `ceiling` are looked for; if there is none, the weight found is not below it. Gives up (`exact`
+    is False) after `work` elementary operations, about 5e-8 s each, and then returns the best subset found.
     """
     K = len(W)
     first = concentrated(W, m) if start is None else start

@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+
+from honestly.rules.clipped_clustering import ClippedClustering
+
+from .clients import geometry, honest, value
+
+
+def naive_clusters(D):
+    clusters = [[k] for k in range(len(D))]
+    while len(clusters) > 2:
+        pairs = [(i, j) for i in range(len(clusters)) for j in range(i)]
+        i, j = min(pairs, key=lambda p: np.mean([D[a][b] for a in clusters[p[0]] for b in clusters[p[1]]]))
+        clusters[j] += clusters.pop(i)
+    return clusters
+
+
+def naive(X, origin, radius):
+    U = X - origin
+    norms = np.linalg.norm(U, axis=1)
+    D = 1 - (U / norms[:, None]) @ (U / norms[:, None]).T
+    clusters = naive_clusters(D)
+    members = max(clusters, key=lambda c: (len(c), -np.mean([max(D[a][b], 0) * (a != b) for a in c for b in c])))
+    radius = np.median(norms) if radius is None else radius
+    return origin + sum(U[k] * min(1, radius / norms[k]) for k in members) / len(members), sorted(members)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("K", "bad"), [(3, 1), (10, 4), (13, 0), (14, 6)])
+@pytest.mark.parametrize("radius", [None, 1.0])
+def test_matches_the_loop(K, bad, seed, radius):
+    X = honest(K, seed=seed)
+    X[K - bad :] *= -3
+    for reference in (None, np.linspace(-1, 1, 7)):
+        origin = np.zeros(7) if reference is None else reference
+        expected, members = naive(X, origin, radius)
+        mix = ClippedClustering(radius=radius).mix(geometry(X, reference=reference))
+        assert list(mix.diagnostics["selected"]) == members
+        np.testing.assert_allclose(value(ClippedClustering(radius=radius), X, reference=reference), expected, rtol=1e-9)
+
+
+def test_two_clients_that_disagree_are_both_kept():
+    X = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    np.testing.assert_allclose(value(ClippedClustering(), X), 0.0)
+
+
+def test_two_halves_of_the_same_size_the_tighter_one_wins():
+    X = np.array([[1.0, 0.0], [1.0, 0.01], [-1.0, 0.0], [-1.0, 0.5]])
+    assert list(ClippedClustering().mix(geometry(X)).diagnostics["selected"]) == [0, 1]

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from honestly.rules.foolsgold import FoolsGold
+
+from .clients import geometry, honest
+
+
+def naive(cs, kappa):
+    """The published loop on a matrix of cosines."""
+    n = len(cs)
+    cs = cs.copy()
+    v = [max(cs[i, j] for j in range(n) if j != i) for i in range(n)]
+    for i in range(n):
+        for j in range(n):
+            if i != j and v[i] < v[j] and v[j] > 0:
+                cs[i, j] *= v[i] / v[j]
+    a = np.array([1 - max(cs[i, j] for j in range(n) if j != i) for i in range(n)])
+    a = np.clip(a, 0, 1)
+    a = a / a.max()
+    a = np.clip(a, 1e-12, 0.99)
+    a = np.clip(kappa * (np.log(a / (1 - a)) + 0.5), 0, 1)
+    return a / a.sum()
+
+
+def cosine(histories):
+    units = histories / np.linalg.norm(histories, axis=1, keepdims=True)
+    return units @ units.T
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kappa", [0.5, 1.0])
+def test_matches_the_loop(seed, kappa):
+    X = honest(10, 7, seed, centre=0.5)
+    X[7:] = X[7] + 1e-3 * honest(3, 7, seed)
+    weights = FoolsGold(kappa=kappa).mix(geometry(X)).matrix[0]
+    np.testing.assert_allclose(weights, naive(cosine(X), kappa), atol=1e-9)
+
+
+def test_sybils_lose_their_weight():
+    X = honest(10, 50, centre=0.0)
+    X[6:] = X[6]
+    weights = FoolsGold().mix(geometry(X)).matrix[0]
+    np.testing.assert_allclose(weights[6:], 0.0, atol=1e-9)
+    assert (weights[:6] > 0.1).all()
+
+
+def test_memory_adds_up_over_rounds_and_follows_names():
+    first, second = honest(4, seed=1), honest(3, seed=2)
+    rule = FoolsGold()
+    mix = rule.mix(geometry(first, ids="abcd"))
+    rule = rule.after(mix.diagnostics)
+    mix = rule.mix(geometry(second, ids="cae"))
+    G1, G2 = first @ first.T, second @ second.T
+    summed = np.array(
+        [
+            [G1[2, 2] + G2[0, 0], G1[2, 0] + G2[0, 1], G2[0, 2]],
+            [G1[0, 2] + G2[1, 0], G1[0, 0] + G2[1, 1], G2[1, 2]],
+            [G2[2, 0], G2[2, 1], G2[2, 2]],
+        ]
+    )
+    norms = np.sqrt(np.diagonal(summed))
+    np.testing.assert_allclose(mix.matrix[0], naive(summed / norms[:, None] / norms[None, :], 1.0), atol=1e-9)
+    assert mix.diagnostics["memory"].ids == ("a", "b", "c", "d", "e")
+
+
+def test_mixing_twice_remembers_once():
+    X = honest(5)
+    rule = FoolsGold().after(FoolsGold().mix(geometry(X)).diagnostics)
+    np.testing.assert_array_equal(rule.mix(geometry(X)).matrix, rule.mix(geometry(X)).matrix)
+    assert rule == FoolsGold()  # memory is no setting
