@@ -19,9 +19,9 @@ def naive_largest(F):
             if np.array_equal(new, p):
                 break
             p = new
-        peaks.append((-sum(np.linalg.norm(x - p) <= bandwidth for x in F), tuple(p.round(9))))
+        peaks.append((-sum(np.linalg.norm(x - p) <= bandwidth for x in F), tuple(-p.round(9))))
     centres = []
-    for _, p in sorted(peaks):
+    for _, p in ((w, tuple(-np.array(n))) for w, n in sorted(peaks)):
         if all(np.linalg.norm(np.subtract(p, c)) > bandwidth for c in centres):
             centres.append(p)
     labels = [int(np.argmin([np.linalg.norm(x - c) for c in centres])) for x in F]

@@ -105,7 +105,7 @@ def largest_by_mean_shift(features: Float, quantile: float = 0.5, steps: int = 3
             break
     weight = (_distances(peaks, features) <= bandwidth).sum(axis=1)
     # The densest peaks first; a peak within the bandwidth of a denser one is the same cluster.
-    order = np.lexsort((*peaks.T[::-1].round(9), -weight))
+    order = np.lexsort((*-peaks.T[::-1].round(9), -weight))
     centres: list[int] = []
     for k in order:
         if all(np.linalg.norm(peaks[k] - peaks[c]) > bandwidth for c in centres):

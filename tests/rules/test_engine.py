@@ -1,0 +1,62 @@
+"""Every rule and mixer through `aggregate`: the engine gives what the tests' own engine gives."""
+
+import numpy as np
+import pytest
+
+from honestly.aggregate import aggregate
+from honestly.rules import GeometricMedian, Median, MultiKrum
+from honestly.rules.fltrust import FLTrust
+
+from .clients import honest, mixtures, value
+from .test_common import CASES, MIXER_CASES, Case, each
+
+K, d = 12, 40
+
+
+def setting(with_reference):
+    X = honest(K, d)
+    return X, (X.mean(axis=0) - 2.0 if with_reference else None)
+
+
+@each(CASES)
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_rules(case: Case, with_reference):
+    X, reference = setting(with_reference)
+    root = X[:3].mean(axis=0)
+    rule = FLTrust(root=root) if isinstance(case.rule, FLTrust) else case.rule
+    out = aggregate(X, rule, reference=reference)
+    np.testing.assert_allclose(out.value, value(rule, X, reference=reference, root=root), rtol=1e-5, atol=1e-6)
+    if out.weights is not None:
+        assert out.weights.sum() == pytest.approx(1.0)
+
+
+@each(MIXER_CASES)
+@pytest.mark.parametrize("rule", [GeometricMedian(), Median(), MultiKrum(f=1)], ids=repr)
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_mixers(case: Case, rule, with_reference):
+    X, reference = setting(with_reference)
+    out = aggregate(X, rule, pre=case.rule, reference=reference)
+    expected = value(rule, mixtures(case.rule, X, reference=reference), reference=reference)
+    np.testing.assert_allclose(out.value, expected, rtol=1e-5, atol=1e-6)
+
+
+@each(CASES)
+def test_every_rule_behind_two_mixers(case: Case):
+    X, reference = setting(True)
+    first, second = MIXER_CASES[0].rule, MIXER_CASES[2].rule
+    root = X[:3].mean(axis=0)
+    rule = FLTrust(root=root) if isinstance(case.rule, FLTrust) else case.rule
+    mixed = mixtures(second, mixtures(first, X, reference=reference), reference=reference)
+    out = aggregate(X, rule, pre=(first, second), reference=reference)
+    np.testing.assert_allclose(out.value, value(rule, mixed, reference=reference, root=root), rtol=1e-5, atol=1e-6)
+
+
+@each(CASES)
+def test_a_client_with_nan_is_left_out(case: Case):
+    X, reference = setting(True)
+    X[-1, 3] = np.nan
+    root = X[:3].mean(axis=0)
+    rule = FLTrust(root=root) if isinstance(case.rule, FLTrust) else case.rule
+    out = aggregate(X, rule, reference=reference)
+    assert out.excluded == (K - 1,)
+    np.testing.assert_allclose(out.value, value(rule, X[:-1], reference=reference, root=root), rtol=1e-5, atol=1e-6)
