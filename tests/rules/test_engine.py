@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from honestly.aggregate import aggregate
-from honestly.rules import GeometricMedian, Median, MultiKrum
+from honestly.rules import ARC, NNM, GeometricMedian, Median, MultiKrum
 from honestly.rules.fltrust import FLTrust
 
 from .clients import honest, mixtures, value
@@ -43,7 +43,7 @@ def test_mixers(case: Case, rule, with_reference):
 @each(CASES)
 def test_every_rule_behind_two_mixers(case: Case):
     X, reference = setting(True)
-    first, second = MIXER_CASES[0].rule, MIXER_CASES[2].rule
+    first, second = ARC(f=3), NNM(f=2)
     root = X[:3].mean(axis=0)
     rule = FLTrust(root=root) if isinstance(case.rule, FLTrust) else case.rule
     mixed = mixtures(second, mixtures(first, X, reference=reference), reference=reference)
