@@ -15,12 +15,12 @@ from honestly.rules.subsets import lightest_subset
 
 @dataclass(frozen=True, kw_only=True)
 class MinimumVariance(Rule):
-    """The mean of the K - f clients that lie closest around their own mean (the paper's set form).
+    """The mean of the K - f clients that lie closest around their own mean (the set form of Karakulev et al.).
 
         S = argmin over |S| = K - f of  sum_{k in S} ||w_k - wbar_S||^2 = 1/(K - f) * sum_{k < j in S} ||w_k - w_j||^2
         value = wbar_S
 
-    Solved exactly by branch and bound. For every set B of K - f clients, with M = f (Proposition 1 of the paper):
+    Solved exactly by branch and bound. For every set B of K - f clients, with M = f (their Proposition 1):
 
         ||wbar_S - wbar_B||^2 <= kappa/(K - M) * sum_{k in B} ||w_k - wbar_B||^2,    kappa = 4 (1 + M/(K - 2M))
 
@@ -39,7 +39,7 @@ class MinimumVariance(Rule):
         >>> MinimumVariance(f=2).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.5]])
 
-    References: the paper, Eq. (set form) and Proposition 1; Rousseeuw 1985 (minimum covariance).
+    Reference: Karakulev et al., Bayesian Robust Aggregation for Federated Learning, 2025.
     """
 
     f: int
@@ -47,7 +47,7 @@ class MinimumVariance(Rule):
 
     name: ClassVar[str] = "minimum_variance"
     summary: ClassVar[str] = "mean of the K - f clients with the smallest variance, exact for small K"
-    reference: ClassVar[str] = "the paper, Proposition 1; Rousseeuw 1985"
+    reference: ClassVar[str] = "Karakulev et al. 2025, Proposition 1"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
     bound: ClassVar[str] = "2f+1"
 
