@@ -50,6 +50,7 @@ class Case:
 
     rule: Rule | Mixer
     robust: bool = True  # one client at 1e12 moves the value by no more than a few spreads
+    many: bool = True  # nor do as many as it is told (or 5 of 12), wherever they are
     about_reference: bool = False  # it measures clients from the reference: moving them alone changes the answer
     scales: bool = True  # another unit of the updates is another unit of the value
     permutes: bool = True  # the order of the clients does not matter
@@ -62,7 +63,7 @@ BAD_F = ({"f": -1}, {"f": 1.5}, {"f": "2"}, {"f": True}, {"f": NAN})
 CASES = (
     Case(Mean(), robust=False, bad=({"sizes": "yes"}, {"cap": 0.5}, {"cap": NAN})),
     Case(Median()),
-    Case(TrimmedMean(trim=0.2), bad=({"trim": 0.5}, {"trim": -0.1}, {"trim": NAN}, {"f": -1})),
+    Case(TrimmedMean(trim=0.42), bad=({"trim": 0.5}, {"trim": -0.1}, {"trim": NAN}, {"f": -1})),
     Case(GeometricMedian(), bad=({"tolerance": 0.0}, {"tolerance": NAN}, {"steps": 0})),
     Case(Krum(f=3), alone=False, bad=BAD_F),
     Case(MultiKrum(f=3), alone=False, bad=(*BAD_F, {"f": 1, "keep": 0})),
@@ -79,7 +80,7 @@ CASES = (
     Case(CGE(f=3), about_reference=True, alone=False, bad=BAD_F),
     Case(NormClipping(), about_reference=True, bad=({"radius": 0.0}, {"radius": NAN})),
     Case(NormClipping(radius=2.0), about_reference=True, scales=False),
-    Case(DnC(f=3), alone=False, bad=(*BAD_F, {"f": 1, "share": NAN}, {"f": 1, "share": -1})),
+    Case(DnC(f=3), many=False, alone=False, bad=(*BAD_F, {"f": 1, "share": NAN}, {"f": 1, "share": -1})),
     Case(SignGuard(), about_reference=True, bad=({"lower": NAN}, {"lower": 2.0}, {"upper": 1.0})),
     Case(ClippedClustering(), about_reference=True, bad=({"radius": -1.0},)),
     Case(FLTrust(), about_reference=True),
@@ -234,6 +235,33 @@ def test_one_far_client_moves_the_value_little(case, size, with_reference, at):
     radius = np.linalg.norm(others - others.mean(axis=0), axis=1).max()
     start = 0.0 if with_reference or not case.about_reference else np.linalg.norm(others.mean(axis=0))
     assert np.linalg.norm(out - others.mean(axis=0)) <= radius + start + 2.0 * np.sqrt(d)
+
+
+def arrangement(name: str, n: int, seed: int) -> np.ndarray:
+    """n attackers, far away."""
+    direction = np.random.default_rng(seed).normal(size=d)
+    return {
+        "one spot": np.tile(1e12 * direction, (n, 1)),
+        "hiding behind larger ones": np.array([10.0 ** (12 - 2 * i) * np.eye(d)[i] for i in range(n)]),
+        "apart": 1e9 * np.eye(d)[:n],
+        "on both sides": np.array([1e9 * direction * (-1) ** i for i in range(n)]),
+        "a hundred spreads": np.tile(1e2 * direction, (n, 1)),
+    }[name]
+
+
+@each(CASES, robust=True, many=True)
+@pytest.mark.parametrize(
+    "name", ["one spot", "hiding behind larger ones", "apart", "on both sides", "a hundred spreads"]
+)
+def test_many_far_clients_move_the_value_little(case, name):
+    n = getattr(case.rule, "f", None) or 5
+    for seed in range(2):
+        X = honest(K, d, seed)
+        X[-n:] = arrangement(name, n, seed)
+        others = X[:-n]
+        out = outcome(case, X, others.mean(axis=0) - 2.0, root=np.median(others, axis=0))
+        radius = np.linalg.norm(others - others.mean(axis=0), axis=1).max()
+        assert np.linalg.norm(out - others.mean(axis=0)) <= 2.0 * radius
 
 
 @each(ALL)

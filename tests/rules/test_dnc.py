@@ -17,6 +17,13 @@ def test_matches_the_singular_vector(K, f, share, seed):
     np.testing.assert_allclose(value(DnC(f=f, share=share), X), sum(X[k] for k in kept) / keep, rtol=1e-9)
 
 
+def test_attackers_of_different_size_hide_each_other():
+    """A known weakness of the published rule: one direction is looked at, and the largest attacker fills it."""
+    X = honest(20, 30)
+    X[18, 0], X[19, 1] = 1e12, 1e6
+    assert np.linalg.norm(value(DnC(f=2), X)) > 1e4
+
+
 def test_colluders_are_dropped():
     X = honest(20, 30)
     X[12:] = X[:12].mean(axis=0) + 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from honestly.aggregate import aggregate
-from honestly.rules import ARC, NNM, GeometricMedian, Median, MultiKrum
+from honestly.rules import ARC, NNM, Bucketing, FoolsGold, GeometricMedian, Mean, Median, MultiKrum
 from honestly.rules.fltrust import FLTrust
 
 from .clients import honest, mixtures, value
@@ -60,3 +60,22 @@ def test_a_client_with_nan_is_left_out(case: Case):
     out = aggregate(X, rule, reference=reference)
     assert out.excluded == (K - 1,)
     np.testing.assert_allclose(out.value, value(rule, X[:-1], reference=reference, root=root), rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_follow_their_clients():
+    X = {"a": np.ones(3), "b": np.full(3, np.nan), "c": np.full(3, 2.0), "d": np.full(3, 5.0)}
+    out = aggregate(X, Mean(sizes="trusted"), sizes={"a": 1, "b": 100, "c": 3, "d": "many"})
+    np.testing.assert_allclose(out.value, (1 * 1 + 3 * 2) / 4)
+    np.testing.assert_allclose(out.weights, [0.25, 0, 0.75, 0])
+
+
+def test_memory_and_permutations_go_from_round_to_round():
+    X = {name: x for name, x in zip("abcdefgh", honest(8, d), strict=True)}
+    rule, mixer = FoolsGold(), Bucketing(size=1, seed=4)
+    for _ in range(3):
+        out = aggregate(X, rule)
+        rule, mixer = rule.after(out.diagnostics), mixer.after(out.diagnostics)
+    assert rule.memory.ids == tuple("abcdefgh")
+    C = np.array(list(X.values()))
+    np.testing.assert_allclose(rule.memory.products, 3 * C @ C.T, rtol=1e-9)
+    assert mixer.seed == 7

@@ -96,4 +96,4 @@ class FoolsGold(Rule):
 
     def after(self, diagnostics: Mapping[str, Any]) -> Self:
         """The same rule with the memory of this round."""
-        return replace(self, memory=diagnostics["memory"])
+        return replace(self, memory=diagnostics.get("memory", self.memory))
