@@ -113,12 +113,17 @@ class DevicePasses:
         sums: list[Any] = []
         with arrays.full_precision(self._like):
             for index, start, stop in self._pieces(4 * len(clients)):
-                compute = COMPUTE[self.leaves[index].spec.dtype].__name__
-                rows = self._working(self.source.block(index, start, stop, clients), compute)
-                sums.append(xp.max(xp.abs(xp.sum(rows, axis=1))))
-                if mixing is not None:
-                    rows = xp.matmul(self._moved(mixing, rows), rows)
-                collected[index].append(self._rounded(rule.reduce(rank_device(rows, xp, first, last), xp), index))
+                rows = self.source.block(index, start, stop, clients)
+                both = fused.rank(rows, (first, last)) if mixing is None else None
+                if both is None:
+                    rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
+                    sums.append(xp.max(xp.abs(xp.sum(rows, axis=1))))
+                    if mixing is not None:
+                        rows = xp.matmul(self._moved(mixing, rows), rows)
+                    both = fused.rank(rows, (first, last)) or (rank_device(rows, xp, first, last), sums[-1])
+                ranked, size = both
+                sums.append(size)
+                collected[index].append(self._rounded(rule.reduce(ranked, xp), index))
         return [self._joined(parts) for parts in collected], self._all_below(sums)
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
@@ -169,7 +174,9 @@ class DevicePasses:
 
     def _all_below(self, largest: Sequence[Any]) -> bool:
         """Whether no block showed a NaN, an infinity or an absurd value; one copy to the host for all blocks."""
-        return not largest or bool(self._xp.all(self._xp.stack(largest) < LARGEST["float32"]))
+        if len(largest) == 1:
+            return float(largest[0]) < LARGEST["float32"]
+        return bool(self._xp.all(self._xp.stack(largest) < LARGEST["float32"]))
 
     def _rounded(self, values: Any, leaf: int) -> Any:
         return self._working(values, self.leaves[leaf].spec.dtype)

@@ -1,9 +1,9 @@
 """Fused CUDA kernels for torch tensors; every caller has a plain way beside them.
 
-A skinny product such as `X @ X.T` with 20 rows runs ten times slower through the vendor's library than memory allows, and
-a matrix unit rounds to TF32. Here each value is read once, centred in registers and multiplied at once in float32; nothing
-of size d is written. (A Triton kernel was tried first: padding 20 rows to 32 and three TF32 products made it 7 times
-slower than these.)
+A skinny product such as `X @ X.T` with 20 rows runs ten times slower through the vendor's library than memory allows,
+and a matrix unit rounds to TF32. Here each value is read once, centred in registers and multiplied at once in float32;
+nothing of size d is written. (A Triton kernel was tried first: padding 20 rows to 32 and three TF32 products made it
+several times slower than these.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import array_api_compat as aac
 from honestly.result import Float
 
 # More rows than this are better served by the vendor's product.
-MOST_ROWS = 64
+MOST_ROWS = 20
+# More rows than this do not fit a thread's registers when they are sorted or added up.
+MOST_RANKED = 64
 # The kernels count columns and strides in 32 bits.
 LARGEST_INDEX = 2**31 - 2**12
 
@@ -32,12 +34,17 @@ def mix(rows: Any, weights: Float) -> tuple[Any, Any] | None:
     return _attempt("mix", rows, weights)
 
 
+def rank(rows: Any, ranks: tuple[int, int]) -> tuple[Any, Any] | None:
+    """Rows first..last of each sorted column and the largest absolute value; None if the plain way must do it."""
+    return _attempt("rank", rows, ranks)
+
+
 # Kernels that this machine's compiler or card refused once; they are not tried again.
 _refused: set[str] = set()
 
 
 def _attempt(name: str, rows: Any, other: Any) -> Any:
-    if name in _refused or not _fits(rows):
+    if name in _refused or not _fits(name, rows):
         return None
     try:
         return getattr(_kernels(), name)(rows, other)
@@ -52,12 +59,12 @@ def available(like: Any) -> bool:
     return aac.is_torch_array(like) and like.is_cuda and not _refused and _kernels() is not None
 
 
-def _fits(rows: Any) -> bool:
+def _fits(name: str, rows: Any) -> bool:
     return (
         aac.is_torch_array(rows)
         and rows.is_cuda
         and str(rows.dtype) in ("torch.float32", "torch.float16", "torch.bfloat16")
-        and 2 <= rows.shape[0] <= MOST_ROWS
+        and 2 <= rows.shape[0] <= (MOST_ROWS if name == "gram" else MOST_RANKED)
         and 4096 <= rows.shape[1] < LARGEST_INDEX
         and rows.stride(1) == 1
         and rows.stride(0) < LARGEST_INDEX

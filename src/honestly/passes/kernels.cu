@@ -1,4 +1,4 @@
-// Two kernels for K clients' columns, compiled at run time for one K, one element type and one group size.
+// Three kernels for K clients' columns, compiled at run time for one K, one element type and one group size.
 //   TYPE_FLOAT | TYPE_HALF | TYPE_BFLOAT16; for `gram` also ROWS (rows of a group), THREADS, SINGLE (one group holds all)
 
 #if defined(TYPE_FLOAT)
@@ -113,3 +113,27 @@ mix(const element* __restrict__ x, const float* __restrict__ weights, float* __r
     for (int lane = 16; lane > 0; lane >>= 1) size = fmaxf(size, __shfl_down_sync(0xffffffffu, size, lane));
     if (threadIdx.x % 32 == 0) atomicMax(largest, __float_as_int(size));
 }
+
+// Sort each column in registers and write the rows of ranks FIRST .. LAST - 1; COMPARATORS is the sorting network.
+#ifdef COMPARATORS
+#define SMALLER(i, j) { const float low = fminf(v[i], v[j]); v[j] = fmaxf(v[i], v[j]); v[i] = low; }
+extern "C" __global__ void __launch_bounds__(256)
+rank(const element* __restrict__ x, float* __restrict__ out, int* __restrict__ largest, int n, int stride) {
+    const long long column = (long long)blockIdx.x * 256 + threadIdx.x;
+    float size = 0.0f;
+    if (column < n) {
+        float v[RANKED];
+#pragma unroll
+        for (int k = 0; k < RANKED; k++) {
+            v[k] = widen(x[(long long)k * stride + column]);
+            size = fmaxf(size, v[k] == v[k] ? fabsf(v[k]) : __int_as_float(0x7f800000));
+        }
+        COMPARATORS
+#pragma unroll
+        for (int k = FIRST; k < LAST; k++) out[(long long)(k - FIRST) * n + column] = v[k];
+    }
+#pragma unroll
+    for (int lane = 16; lane > 0; lane >>= 1) size = fmaxf(size, __shfl_down_sync(0xffffffffu, size, lane));
+    if (threadIdx.x % 32 == 0) atomicMax(largest, __float_as_int(size));
+}
+#endif
