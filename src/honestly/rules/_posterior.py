@@ -1,0 +1,146 @@
+"""Who is honest, given distances to a centre: the evidence, the constrained E-step and the EM loop of `Bayesian`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from honestly.result import Float
+
+ODDS = 6.0  # log-odds lost per unit of ln r^2: how fast belief falls with distance
+SLACK = 2.0  # r^2 / s^2 at which a client is as likely honest as not; half of the clients lie below 1
+CERTAIN = 600.0  # log-odds beyond this are cut: exp() stays finite
+
+
+class Residuals(Protocol):
+    """All that the EM asks of a geometry."""
+
+    @property
+    def K(self) -> int:
+        """Number of clients."""
+        ...
+
+    def residuals(self, a: Float) -> Float:
+        """`||w_k - sum_j a_j w_j||^2`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What the EM found: weights, probabilities, log-odds without prior, the majority's squared radius."""
+
+    weights: Float
+    pi: Float
+    evidence: Float
+    radius: float
+    bound: bool
+    converged: bool
+    steps: int
+
+
+def leave_one_out(r2: Float, a: Float) -> Float:
+    """Squared distances to the mean of the *others*, `r_k^2 / (1 - a_k)^2`: a client must not vouch for itself."""
+    return r2 / np.maximum(1.0 - a, 0.1) ** 2
+
+
+def evidence(r2: Float, s2: float) -> Float:
+    """`l_k = ODDS ln(SLACK s^2 / r_k^2)`: a power law, so that only ratios of distances matter and no tail is cut."""
+    tiny = np.finfo(float).tiny
+    log_odds = ODDS * (np.log(SLACK * max(s2, tiny)) - np.log(np.maximum(r2, tiny)))
+    return np.clip(log_odds, -CERTAIN, CERTAIN)
+
+
+def e_step(log_odds: Float, h: int, start: float = 0.25) -> tuple[Float, float, bool]:
+    """The pi that maximises `sum pi l - KL(pi || eps)` over pi and eps, subject to `sum pi >= h`.
+
+    If `mean(exp(-l)) <= 1`, all pi = 1 and eps = 0. Else eps is the root of `1 - eps = mean(pi)` with
+    `pi = (1 - eps) p / ((1 - eps) p + eps)`, `p = e^l`, on (0, 1 - h/n]; if it lies beyond, `pi = sigmoid(l + t)` with
+    t such that `sum pi = h`.
+
+    Arguments:
+        log_odds: (n,) l, of being honest.
+        h: the smallest majority.
+        start: where to look for eps first.
+
+    Returns:
+        pi, eps, and whether the constraint was active.
+
+    Example:
+        >>> pi, eps, bound = e_step(np.array([2.0, 2.0, 2.0, -9.0]), h=3)
+        >>> pi.round(3), round(eps, 3), bound
+        (array([0.998, 0.998, 0.998, 0.007]), 0.25, True)
+    """
+    n = len(log_odds)
+    all_honest = bool(np.exp(-log_odds).sum() <= n)
+    if n <= h or all_honest:
+        return np.ones(n), 0.0, not all_honest
+    p = np.exp(log_odds)
+    most = 1.0 - h / n
+
+    def lacking(eps: float) -> tuple[float, float]:
+        pi = (1.0 - eps) * p / ((1.0 - eps) * p + eps)
+        return 1.0 - eps - float(pi.sum()) / n, float(pi @ (1.0 - pi)) / (n * eps * (1.0 - eps)) - 1.0
+
+    if lacking(most)[0] <= 0.0:
+        eps = _root(lacking, 0.0, most, min(start, most))
+        return (1.0 - eps) * p / ((1.0 - eps) * p + eps), eps, False
+
+    def missing(t: float) -> tuple[float, float]:
+        pi = _sigmoid(log_odds + t)
+        return h - float(pi.sum()), -float(pi @ (1.0 - pi))
+
+    low = float(np.log(h / (n - h)))
+    high = 40.0 - float(np.partition(log_odds, n - h)[n - h])  # there the h most likely have pi = 1
+    t = _root(missing, low, max(high, low), low)
+    return _sigmoid(log_odds + t), most, True
+
+
+def em(geometry: Residuals, a: Float, votes: Float, *, prior: Float, h: int, steps: int, tolerance: float) -> Posterior:
+    """Alternate between pi (E-step, about the mean of the believed) and the mean (weights `votes * pi`).
+
+    Arguments:
+        geometry: the clients, after copies were merged.
+        a: weights of the centre to start from.
+        votes: how much of an independent opinion each client is.
+        prior: log-odds from earlier rounds.
+        h: the smallest majority.
+        steps: the limit of steps; each asks for residuals once.
+        tolerance: the largest change of a probability at which to stop.
+    """
+    pi, log_odds, s2, eps, bound = np.zeros(geometry.K), np.zeros(geometry.K), 0.0, 0.25, False
+    change, step = np.inf, 0
+    while change > tolerance and step < steps:
+        step += 1
+        r2 = leave_one_out(geometry.residuals(a), a)
+        s2 = float(np.partition(r2, h - 1)[h - 1])
+        log_odds = evidence(r2, s2)
+        old = pi
+        pi, eps, bound = e_step(np.clip(log_odds + prior, -CERTAIN, CERTAIN), h, eps or 0.25)
+        change = float(np.abs(pi - old).max())
+        a = votes * pi
+        a /= a.sum()
+    return Posterior(a, pi, log_odds, s2, bound, change <= tolerance, step)
+
+
+def _sigmoid(x: Float) -> Float:
+    return 0.5 + 0.5 * np.tanh(0.5 * x)
+
+
+def _root(function: Callable[[float], tuple[float, float]], low: float, high: float, x: float) -> float:
+    """The root of a function (value, slope), positive at `low` and not at `high`: Newton, kept in its bracket."""
+    for _ in range(60):
+        value, slope = function(x)
+        if value > 0.0:
+            low = x
+        else:
+            high = x
+        new = x - value / slope if slope < 0.0 else x + value  # x + value is a plain EM step for eps
+        if not low < new < high:
+            new = 0.5 * (low + high)
+        if abs(new - x) <= 1e-10 * (1.0 + abs(x)):
+            return new
+        x = new
+    return x

@@ -1,0 +1,98 @@
+"""`Bayesian` on thousands of clients: what it needs to know before the EM, from two passes over the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.result import Float
+from honestly.rules._votes import copies, merging, shared_votes
+from honestly.rules.base import Geometry, squared_distances
+
+SAMPLE = 512  # clients whose Gram matrix is formed
+ANCHORS = 31  # of them, to which every client's distance is measured in one pass
+EQUAL = 1e-5  # relative difference of squared distances that single precision leaves between copies
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A robust centre (weights of all K), each client's group of copies, each group's first client and its vote."""
+
+    centre: Float
+    group: npt.NDArray[np.intp]
+    first: npt.NDArray[np.intp]
+    votes: Float
+
+
+@dataclass(frozen=True)
+class Representatives:
+    """The geometry of one client of each group of copies, in the eyes of the EM."""
+
+    whole: Geometry
+    first: npt.NDArray[np.intp]
+
+    @property
+    def K(self) -> int:
+        """Number of groups."""
+        return len(self.first)
+
+    def residuals(self, a: Float) -> Float:
+        """One pass."""
+        weights = np.zeros(self.whole.K)
+        weights[self.first] = a
+        return self.whole.residuals(weights)[self.first]
+
+
+def survey(geometry: Geometry, centre_of: Callable[[Float], Float]) -> Survey:
+    """A sample's Gram matrix gives the centre; one pass gives all distances to the centre and to a few anchors.
+
+    The sample is drawn with a seed that depends on K alone: same input, same answer.
+
+    Arguments:
+        geometry: thousands of clients.
+        centre_of: Gram matrix -> weights of a robust centre.
+    """
+    K = geometry.K
+    rng = np.random.default_rng(K)
+    sample = np.sort(rng.choice(K, size=min(SAMPLE, K), replace=False))
+    few = geometry.subset(sample.tolist()).gram
+    A = merging(copies(squared_distances(few)))
+    centre = np.zeros(K)
+    centre[sample] = centre_of(A @ few @ A.T) @ A
+    anchors = rng.choice(sample, size=min(ANCHORS, len(sample)), replace=False)
+    rows = np.zeros((1 + len(anchors), K))
+    rows[0] = centre
+    rows[np.arange(1, len(rows)), anchors] = 1.0
+    distances = geometry.residuals(rows)
+    group = _equal(distances)
+    first = np.unique(group, return_index=True)[1]
+    return Survey(centre, group, first, _votes(distances, anchors, group, first))
+
+
+def _equal(distances: Float) -> npt.NDArray[np.intp]:
+    """Clients whose distances to the centre and to all anchors are the same up to rounding: copies."""
+    order = np.argsort(distances[0], kind="stable")
+    ranked = distances[:, order]
+    new = (np.abs(np.diff(ranked, axis=1)) > EQUAL * (ranked[:, 1:] + ranked[:, :-1] + ranked[0, 1:])).any(axis=0)
+    group = np.empty(len(order), dtype=np.intp)
+    group[order] = np.concatenate([[0], np.cumsum(new)])
+    # number the groups by their first client
+    _, index, inverse = np.unique(group, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(index))[inverse]
+
+
+def _votes(
+    distances: Float, anchors: npt.NDArray[np.intp], group: npt.NDArray[np.intp], first: npt.NDArray[np.intp]
+) -> Float:
+    """`v_k` with the sum over all others estimated from the anchors, each group of copies counted once."""
+    r2, D = distances[0], distances[1:]
+    lengths = 2.0 * np.sqrt(r2[first, None] * r2[None, anchors])
+    inner = r2[first, None] + r2[None, anchors] - D[:, first].T
+    cosines = np.divide(inner, lengths, out=np.zeros_like(inner), where=lengths > 0.0)
+    cosines[group[first][:, None] == group[anchors][None, :]] = 0.0  # its own group is the 1 below
+    counted = 1.0 / np.bincount(group)[group[anchors]]
+    others = (np.clip(cosines, 0.0, 1.0) ** 4) @ counted / counted.sum() * len(first)
+    return shared_votes((1.0 + others)[:, None] ** 0.25)

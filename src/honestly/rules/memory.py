@@ -1,0 +1,73 @@
+"""What a rule remembers of each client between rounds: a Beta posterior of its honesty, with forgetting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from honestly.result import ClientId, Float
+from honestly.rules.settings import number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Suspicion that outlives a round: `Beta(1 + honest_k, dishonest_k)` for each client id, with forgetting.
+
+        honest_k <- forgetting * honest_k + q_k,    dishonest_k <- forgetting * dishonest_k + 1 - q_k
+        prior log-odds of the next round:  ln((1 + honest_k) / (1 + honest_k + dishonest_k)) <= 0
+
+    Suspicion is remembered, trust cannot be saved up: a client that behaved for a hundred rounds starts the next one
+    as a newcomer does. q_k is what this round's evidence alone says of the client's *position*, at even odds: earlier
+    suspicion does not feed itself, nobody's word about another enters, and being copied by others does not count
+    against a client, so that an honest client cannot be framed by those who mimic it. The absent are forgiven at the
+    same rate.
+
+    Arguments:
+        forgetting: share of the past that is kept in a round, in [0, 1); 0.9 looks back about ten rounds.
+        records: id -> (honest, dishonest), discounted numbers of rounds.
+
+    Example:
+        >>> memory = Memory().with_round(["a", "b"], np.array([1.0, 0.0]))
+        >>> memory.prior(["a", "b", "newcomer"]).round(2)
+        array([ 0.  , -0.69,  0.  ])
+        >>> Memory.from_dict(memory.to_dict()) == memory
+        True
+    """
+
+    forgetting: float = 0.9
+    records: Mapping[ClientId, tuple[float, float]] = field(default_factory=dict[ClientId, tuple[float, float]])
+
+    def __post_init__(self) -> None:
+        number(self, "forgetting", self.forgetting, least=0.0, below=1.0)
+
+    def prior(self, ids: Sequence[ClientId]) -> Float:
+        """(K,) log-odds to start the round with, at most 0."""
+        counts = np.array([self.records.get(name, (0.0, 0.0)) for name in ids], dtype=np.float64).reshape(-1, 2)
+        honest, dishonest = 1.0 + counts[:, 0], counts[:, 1]
+        return np.log(honest / (honest + dishonest))
+
+    def with_round(self, ids: Sequence[ClientId], q: Float) -> Memory:
+        """The memory after a round in which the clients `ids` looked honest with probabilities `q`."""
+        kept = {
+            name: (self.forgetting * honest, self.forgetting * dishonest)
+            for name, (honest, dishonest) in self.records.items()
+            if self.forgetting * max(honest, dishonest) > 1e-6
+        }
+        for name, p in zip(ids, q.tolist(), strict=True):
+            honest, dishonest = kept.get(name, (0.0, 0.0))
+            kept[name] = (honest + p, dishonest + 1.0 - p)
+        return Memory(forgetting=self.forgetting, records=kept)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for a checkpoint. Ids stay what they are (JSON keeps strings and integers)."""
+        records = [[name, honest, dishonest] for name, (honest, dishonest) in self.records.items()]
+        return {"forgetting": self.forgetting, "records": records}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Memory:
+        """The memory that `to_dict` wrote down."""
+        records = {name: (float(honest), float(dishonest)) for name, honest, dishonest in state["records"]}
+        return cls(forgetting=float(state["forgetting"]), records=records)

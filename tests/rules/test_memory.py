@@ -1,0 +1,116 @@
+"""The memory of the Bayesian rule: it helps against attackers who persist, and cannot be turned on the honest."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from honestly.rules.bayesian import Bayesian
+from honestly.rules.memory import Memory
+
+from .clients import geometry
+from .test_bayesian import K, d, federation
+
+
+def rounds(attack, *, T: int, rule: Bayesian, seed: int = 0):
+    """Play T rounds; `attack(X, t, rng)` changes the updates in place. Yields each round's result and the next rule."""
+    rng = np.random.default_rng(seed)
+    for t in range(T):
+        X = federation(0, "none", seed=1000 * seed + t)
+        attack(X, t, rng)
+        mix = rule.mix(geometry(X, ids=[f"client {k}" for k in range(K)]))
+        rule = rule.after(mix.diagnostics)
+        yield mix, rule
+
+
+def wide(X, t, rng):
+    """Two attackers whose noise is somewhat wider than the honest spread, so that one round cannot tell."""
+    X[18:] += 1.36 * rng.normal(size=(2, d)) / np.sqrt(d)
+
+
+def test_it_helps_against_attackers_who_hide_in_the_spread():
+    remembered = [mix.honesty for mix, _ in rounds(wide, T=30, rule=Bayesian(memory=Memory()))]
+    alone = [mix.honesty for mix, _ in rounds(wide, T=30, rule=Bayesian())]
+    assert np.mean([honesty[18:].mean() for honesty in alone[10:]]) > 0.8
+    assert np.mean([honesty[18:].mean() for honesty in remembered[10:]]) < 0.5
+    assert np.min([honesty[:18].min() for honesty in remembered]) > 0.8  # and nobody else pays for it
+
+
+def test_an_honest_client_cannot_be_framed_by_those_who_copy_it():
+    def mimic(X, t, rng):
+        X[12:] = X[3]
+
+    for mix, rule in rounds(mimic, T=20, rule=Bayesian(memory=Memory())):
+        assert mix.diagnostics["groups"][0][0] == "client 3"
+        assert rule.memory is not None
+        assert rule.memory.prior(["client 3"])[0] > -0.05
+
+
+def test_an_honest_client_cannot_be_framed_by_those_who_surround_or_shun_it():
+    def shun(X, t, rng):
+        """Nine colluders send what is opposite to client 3, to make it look like an outlier."""
+        X[11:] = 2 * X.mean(axis=0) - X[3] + 0.3 * rng.normal(size=(9, d)) / np.sqrt(d)
+
+    for mix, rule in rounds(shun, T=20, rule=Bayesian(memory=Memory())):
+        assert mix.honesty[3] > 0.5
+        assert rule.memory is not None
+        assert rule.memory.prior(["client 3"])[0] > np.log(0.5)
+
+
+def test_trust_cannot_be_saved_up():
+    """After fifty honest rounds an attack is judged as on the first day."""
+
+    def betray(X, t, rng):
+        if t == 50:
+            X[16:] *= -4
+
+    last = [mix for mix, _ in rounds(betray, T=51, rule=Bayesian(memory=Memory()))][-1]
+    X = federation(0, "none", seed=50)
+    X[16:] *= -4
+    fresh = Bayesian().mix(geometry(X))
+    np.testing.assert_allclose(last.honesty, fresh.honesty, atol=1e-3)
+
+
+def test_suspicion_fades():
+    memory = Memory().with_round(["a"], np.array([0.0]))
+    seen = [memory.prior(["a"])[0]]
+    for _ in range(40):
+        memory = memory.with_round(["a"], np.array([1.0]))
+        seen.append(memory.prior(["a"])[0])
+    assert (np.diff(seen) > 0).all()
+    assert seen[-1] > -0.01
+    for _ in range(200):
+        memory = memory.with_round(["b"], np.array([1.0]))
+    assert "a" not in memory.records  # the absent are forgotten, so that the state does not grow for ever
+
+
+def test_state_survives_a_checkpoint():
+    *_, (_, rule) = rounds(wide, T=5, rule=Bayesian(memory=Memory(forgetting=0.8)))
+    assert rule.memory is not None
+    again = Memory.from_dict(json.loads(json.dumps(rule.memory.to_dict())))
+    assert again == rule.memory
+    X = federation(4, "noise", spread=1.4)
+    ids = [f"client {k}" for k in range(K)]
+    one = rule.mix(geometry(X, ids=ids))
+    other = Bayesian(memory=again).mix(geometry(X, ids=ids))
+    np.testing.assert_array_equal(one.matrix, other.matrix)
+
+
+def test_without_memory_the_rule_stays_the_same():
+    rule = Bayesian()
+    assert rule.after(rule.mix(geometry(federation(0, "none"))).diagnostics) is rule
+    empty = Bayesian(memory=Memory()).mix(geometry(federation(4, "noise")))
+    np.testing.assert_array_equal(empty.matrix, rule.mix(geometry(federation(4, "noise"))).matrix)
+
+
+@pytest.mark.parametrize("forgetting", [-0.1, 1.0, float("nan"), "0.9"])
+def test_bad_settings(forgetting):
+    with pytest.raises(ValueError, match=r"Memory: forgetting must be a number .*>= 0"):
+        Memory(forgetting=forgetting)
+
+
+def test_the_papers_rule_has_no_memory():
+    with pytest.raises(ValueError, match="memory must be None"):
+        Bayesian(variant="paper", memory=Memory())
