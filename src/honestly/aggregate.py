@@ -135,7 +135,7 @@ class _Run:
     def _usable_sizes(self) -> Float | None:
         return None if self.sizes is None else self.sizes[self.survey.usable]
 
-    def _values(self, mixing: Float | None, mix: Mix) -> tuple[list[Any], bool]:
+    def _values(self, mixing: Float | None, mix: Mix) -> tuple[Sequence[Any], bool]:
         """The second pass: `reduce(A @ X + (1 - A 1) reference)`."""
         rows = self.survey.usable
         if isinstance(self.rule, ColumnRule):
@@ -149,7 +149,7 @@ class _Run:
             A, rows = _with_reference(A), [*rows, self.survey.K]
         return self.passes.mix(A[0], rows)
 
-    def _report(self, mixing: Float | None, mix: Mix, values: list[Any]) -> Aggregate:
+    def _report(self, mixing: Float | None, mix: Mix, values: Sequence[Any]) -> Aggregate:
         clients = self.survey.usable
         diagnostics = dict(mix.diagnostics)
         weights: Float | None = None

@@ -7,7 +7,7 @@ accelerator the work stays there, through the array API (`array_api_compat`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -195,7 +195,7 @@ def reshaped(values: Any, spec: Spec) -> Any:
 
 
 @contextmanager
-def full_precision(like: Any) -> Iterator[None]:
+def full_precision(like: Any) -> Generator[None]:
     """Products of float32 in float32: TF32 and its kin are wrong by 1e-3, which distances do not survive."""
     if aac.is_torch_array(like) and like.is_cuda:
         import torch

@@ -199,12 +199,6 @@ class StreamGeometry:
         return self.survey.source.has_reference
 
     @property
-    def check_reference(self) -> None:
-        """Raise ValueError if the reference itself is not finite: no client is to blame for that."""
-        fault = self.passes.fault(self.K) if self.source.has_reference else None
-        if fault is not None:
-            raise ValueError(f"reference: {fault}")
-
     def gram(self) -> Float:
         """The whole Gram matrix all the same, at K^2 d work."""
         return self.survey.passes.gram(self.survey.usable, self.centre)

@@ -70,7 +70,7 @@ def test_sizes_follow_their_clients():
 
 
 def test_memory_and_permutations_go_from_round_to_round():
-    X = {name: x for name, x in zip("abcdefgh", honest(8, d), strict=True)}
+    X = dict(zip("abcdefgh", honest(8, d), strict=True))
     rule, mixer = FoolsGold(), Bucketing(size=1, seed=4)
     for _ in range(3):
         out = aggregate(X, rule)

@@ -28,11 +28,11 @@ class Passes(Protocol):
         """(m, k) squared distances of every row to each mixture `a @ X`, with `a` (m, k) of rows that sum to 1."""
         ...
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[list[Any], bool]:
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """`weights @ X`, one flat array per leaf; and False if a value came out not finite or absurdly large."""
         ...
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[list[Any], bool]:
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """`rule.reduce` of the sorted columns (of `mixing @ X` if given); and False if a row is not finite."""
         ...
 

@@ -81,14 +81,14 @@ class DevicePasses:
                 mean_norms += arrays.to_host(xp.sum(means * means, axis=1))
         return np.maximum(norms[None, :] - 2 * products + mean_norms[:, None], 0)
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[list[Any], bool]:
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
         xp = self._xp
-        used = np.flatnonzero(weights)
+        used = np.flatnonzero(weights).tolist()
         if not len(used):  # all weight is on a reference of zeros
-            used = np.arange(1)
+            used = [0]
         if 2 * len(used) > len(clients):
-            used = np.arange(len(clients))
+            used = list(range(len(clients)))
         rows = [clients[j] for j in used]
         collected: list[list[Any]] = [[] for _ in self.leaves]
         largest: list[Any] = []
@@ -105,7 +105,7 @@ class DevicePasses:
                 collected[index].append(self._rounded(mean, index))
         return [self._joined(parts) for parts in collected], self._all_below(largest)
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[list[Any], bool]:
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
         xp = self._xp
         first, last = rule.ranks(len(clients) if mixing is None else len(mixing))

@@ -110,13 +110,13 @@ class HostPasses:
             mean_norms += mean_norm
         return np.maximum(norms[None, :] - 2 * products + mean_norms[:, None], 0)
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[list[Any], bool]:
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """`weights @ X` block by block; clients of weight 0 are not read."""
-        used = np.flatnonzero(weights)
+        used = np.flatnonzero(weights).tolist()
         if not len(used):  # all weight is on a reference of zeros
-            used = np.arange(1)
+            used = [0]
         if 2 * len(used) > len(clients) and isinstance(self.source, Matrix):
-            used = np.arange(len(clients))  # consecutive rows are multiplied where they lie; 0 * finite is 0
+            used = list(range(len(clients)))  # consecutive rows are multiplied where they lie; 0 * finite is 0
         rows, row_weights = [clients[j] for j in used], weights[used]
         n = len(rows)
         # Two rows of weights make it a matrix product (the small path above) and not gemv, which locks.
@@ -141,7 +141,7 @@ class HostPasses:
         fine = all(list(self._run(one, width, n)))
         return sink.finish(), fine
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[list[Any], bool]:
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """Sort each column of X (or of `mixing @ X`) and reduce it."""
         n = len(clients)
         m = n if mixing is None else len(mixing)

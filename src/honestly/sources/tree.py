@@ -46,8 +46,9 @@ def _rebuild(node: Any, path: str, leaf_of: Callable[[str], Any]) -> Any:
         return leaf_of(path)
     if isinstance(node, Mapping):
         items = {key: _rebuild(child, f"{path}.{key}" if path else str(key), leaf_of) for key, child in node.items()}
+        make: Any = type(node)
         try:
-            return type(node)(items)
+            return make(items)
         except TypeError:
             return items
     children = [_rebuild(child, f"{path}[{i}]", leaf_of) for i, child in enumerate(node)]
