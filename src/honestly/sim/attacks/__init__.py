@@ -10,11 +10,26 @@ import difflib
 from dataclasses import fields
 from typing import Any
 
+from honestly.sim.attacks.alie import ALIE
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.base import Attack, Backdoor, DataAttack, Phase, UpdateAttack, View
+from honestly.sim.attacks.dba import DistributedBackdoor
+from honestly.sim.attacks.edge_case import EdgeCase
+from honestly.sim.attacks.fang import FangKrum, FangTrimmedMean
+from honestly.sim.attacks.free_rider import FreeRider
+from honestly.sim.attacks.gaussian import Gaussian
+from honestly.sim.attacks.ipm import IPM
 from honestly.sim.attacks.label_flip import LabelFlip
+from honestly.sim.attacks.mimic import Mimic
+from honestly.sim.attacks.min_max import MinMax, MinSum
+from honestly.sim.attacks.model_replacement import ModelReplacement
+from honestly.sim.attacks.mpaf import MPAF
+from honestly.sim.attacks.near_duplicates import NearDuplicates
 from honestly.sim.attacks.none import NoAttack
+from honestly.sim.attacks.not_finite import Infinite, NotANumber
 from honestly.sim.attacks.random import Random, RandomColluding
+from honestly.sim.attacks.rop import ROP
+from honestly.sim.attacks.scaling import Scaling
 from honestly.sim.attacks.sign_flip import SignFlip
 
 __all__ = ["ATTACKS", "Attack", "Backdoor", "DataAttack", "Phase", "UpdateAttack", "View", "attacks", "make"]
@@ -28,6 +43,24 @@ ATTACKS: dict[str, type[Attack]] = {
         RandomColluding,
         LabelFlip,
         BadNets,
+        ALIE,
+        IPM,
+        MinMax,
+        MinSum,
+        FangKrum,
+        FangTrimmedMean,
+        Mimic,
+        MPAF,
+        ROP,
+        Gaussian,
+        NotANumber,
+        Infinite,
+        Scaling,
+        FreeRider,
+        NearDuplicates,
+        DistributedBackdoor,
+        ModelReplacement,
+        EdgeCase,
     )
 }
 

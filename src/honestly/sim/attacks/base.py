@@ -18,8 +18,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, to_device
 
+from honestly.result import Float
 from honestly.rules.base import Mixer, Rule
 
 Array: TypeAlias = Any
@@ -217,3 +218,13 @@ def unit(x: Array) -> Array:
     """``x`` with length 1; the zero vector stays as it is."""
     length = norm(x)
     return x / length if length > 0.0 else x
+
+
+def host(x: Array) -> Float:
+    """The numbers of a small array on the host, in float64."""
+    return np.asarray(to_device(x, "cpu"), dtype=np.float64)
+
+
+def gram(rows: Array) -> Float:
+    """(n, n) Gram matrix of the rows on the host, in float64; centre the rows before."""
+    return host(rows @ rows.T)
