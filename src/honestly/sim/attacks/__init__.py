@@ -10,6 +10,7 @@ import difflib
 from dataclasses import fields
 from typing import Any
 
+from honestly.sim.attacks.adaptive import Adaptive
 from honestly.sim.attacks.alie import ALIE
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.base import Attack, Backdoor, DataAttack, Phase, UpdateAttack, View
@@ -61,6 +62,7 @@ ATTACKS: dict[str, type[Attack]] = {
         DistributedBackdoor,
         ModelReplacement,
         EdgeCase,
+        Adaptive,
     )
 }
 
