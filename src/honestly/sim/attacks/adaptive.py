@@ -74,13 +74,14 @@ class Adaptive(UpdateAttack):
                 found.append((values[best], best, u, jitter))
         if not found:  # every direction has length 0: nothing to know, nothing to do
             return game.each("own")
-        found.sort(key=lambda line: -line[0])
+        # ties go to the first line, so that rounding (and hence the array library) does not decide
+        found.sort(key=lambda line: -float(f"{line[0]:.3g}"))
         kappa, best, u, jitter = found[0]
         t = STEPS[best]
         for _, i, direction, noise in found[: self.lines]:
             low, high = STEPS[max(i - 1, 0)], STEPS[min(i + 1, len(STEPS) - 1)]
             better, at = self._line(game, direction, noise, low, high)
-            if better > kappa:
+            if better > 1.001 * kappa:
                 kappa, t, u, jitter = better, at, direction, noise
         return t * u + jitter
 

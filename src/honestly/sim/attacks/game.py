@@ -1,8 +1,9 @@
 """A rule's answer to attackers who move in the span of a few vectors, from a small Gram matrix instead of the updates.
 
-Every client is a row of coefficients W over a basis B of n vectors, `X - mean = W B`. The rule sees `G = W (B B^T) W^T`,
-and how far its weights A move the aggregate, `||A W B||^2`, follows from the same n x n matrix: a candidate costs what
-the rule costs on K x K numbers, whatever d is. Coordinate-wise rules get the real values of a sample of columns.
+Every client is a row of coefficients W over a basis B of n vectors, `X - mean = W B`. The rule sees
+`G = W (B B^T) W^T`, and how far its weights A move the aggregate, `||A W B||^2`, follows from the same n x n matrix: a
+candidate costs what the rule costs on K x K numbers, whatever d is. Coordinate-wise rules get the real values of a
+sample of columns.
 """
 
 from __future__ import annotations
@@ -80,26 +81,27 @@ class Game:
             "farthest": self.at("honest", int(np.diagonal(C).argmax())),
         }
         for i in range(1, min(2, self.H - 1) + 1):
-            found[f"principal{i}"] = np.concatenate([eigenvectors[:, -i], np.zeros(len(self.products) - self.H)])
+            v = eigenvectors[:, -i]
+            v = v * np.sign(v[np.abs(v).argmax()])  # the sign is arbitrary: fix it
+            found[f"principal{i}"] = np.concatenate([v, np.zeros(len(self.products) - self.H)])
         lengths = {name: float(np.sqrt(max(c @ self.products @ c, 0.0))) for name, c in found.items()}
         long = [name for name, length in lengths.items() if length > 1e-6 * self.spread]
         return {name: found[name] * (self.spread / lengths[name]) for name in long}
 
     def moved(self, rows: Float) -> float:
         """How far the aggregate is from the honest mean, in squared honest spreads, if attackers send these rows."""
-        W = np.concatenate([np.eye(self.H, len(self.products)), rows])
+        clients = np.concatenate([np.eye(self.H, len(self.products)), rows])
         reference = -self.at("mean")  # updates are differences to the reference, so it lies at minus the mean
-        row = W @ self.products @ reference
         geometry = GramGeometry(
-            W @ self.products @ W.T,
-            tuple(range(len(W))),
-            reference_row=row,
+            clients @ self.products @ clients.T,
+            tuple(range(len(clients))),
+            reference_row=clients @ self.products @ reference,
             reference_norm=float(reference @ self.products @ reference),
         )
-        geometry = self._with_signs(geometry, W)
+        geometry = self._with_signs(geometry, clients)
         for mixer in self.view.pre:
-            W, geometry = self._mixed(mixer.mix(geometry), W, geometry)
-        offset = self._mixed(self.rule.mix(geometry).matrix, W, None)[0]
+            clients, geometry = self._mixed(mixer.mix(geometry), clients, geometry)
+        offset = self._mixed(self.rule.mix(geometry).matrix, clients, None)[0]
         if isinstance(self.rule, ColumnRule):
             values = np.sort(offset @ self.sample + self.sample_mean, axis=0)
             gap = np.asarray(self.rule.reduce(values, cast(Any, np))) - self.sample_mean
