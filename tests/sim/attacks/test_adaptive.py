@@ -48,7 +48,7 @@ class Clip(Rule):
     def mix(self, geometry):
         norms = np.sqrt(np.diagonal(geometry.gram_about_reference))
         weights = np.minimum(1, np.median(norms) / norms) / geometry.K
-        return Mix(weights[None, :], reference_weight=1 - weights.sum())
+        return Mix.of_weights(weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

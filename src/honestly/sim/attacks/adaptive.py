@@ -109,5 +109,5 @@ class Adaptive(UpdateAttack):
 
 def jitters(game: Game) -> list[Float]:
     """(M, n) rows that tell the copies apart: none, isotropic noise, each attacker's own honest deviation."""
-    none = np.zeros((game.view.M, len(game.products)))
+    none = np.zeros((game.view.M, game.n))
     return [none, *(j * game.each("noise") for j in (0.15, 0.5, 1.0)), *(j * game.each("own") for j in (0.5, 1.0))]

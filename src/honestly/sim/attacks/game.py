@@ -1,69 +1,69 @@
-"""A rule's answer to attackers who move in the span of a few vectors, from a small Gram matrix instead of the updates.
-
-Every client is a row of coefficients W over a basis B of n vectors, `X - mean = W B`. The rule sees
-`G = W (B B^T) W^T`, and how far its weights A move the aggregate, `||A W B||^2`, follows from the same n x n matrix: a
-candidate costs what the rule costs on K x K numbers, whatever d is. Coordinate-wise rules get the real values of a
-sample of columns.
-"""
+"""One round as a game: the honest clients are fixed, the attackers choose coefficients over a small basis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
 
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.base import ColumnRule, GramGeometry, Rule
+from honestly.rules.base import Rule
 from honestly.sim.attacks.base import Array, View, gram, host, mean, norm, normal, spread, std
+from honestly.sim.attacks.span import Span
 
 
 @dataclass(frozen=True)
 class Game:
-    """One round in coefficients: honest clients are fixed, the attackers choose their rows.
+    """What the attackers can send, and how far it would move the aggregate.
 
     Attributes:
         basis: (n, d) honest updates about their mean, the mean, the attackers' own updates about it, a random vector,
-            minus the standard deviation, and one noise vector for each attacker; the last three as long as the spread.
-        products: (n, n) Gram matrix of the basis.
+            minus the standard deviation, one noise vector for each attacker (the last three as long as the spread), and
+            the root update if the rule has one.
         spread: root mean squared distance of the honest updates to their mean (never 0).
     """
 
     view: View
     rule: Rule
     basis: Array
-    products: Float
+    span: Span
     spread: float
-    sample: Float  # (n, c) some columns of the basis
-    sample_mean: Float  # (c,) the honest mean there
 
     @classmethod
     def of(cls, view: View, rule: Rule, *, columns: int) -> Game:
-        """The game of one round against the rule."""
+        """The game of one round against the rule; coordinate-wise rules see at most this number of columns."""
         xp, honest = view.xp, view.honest
         mu, d = mean(honest), int(view.own.shape[1])
         s = spread(honest) or norm(mu) or 1.0
         aside = [_of_length(v, s) for v in (normal(view, (d,)), -std(honest))]
         noise = normal(view, (view.M, d)) * (s / np.sqrt(d))
         rows = [honest - mu[None, :], mu[None, :], view.own - mu[None, :], xp.stack(aside), noise]
+        if rule.root is not None:
+            root = xp.asarray(rule.root, dtype=view.own.dtype, device=view.own.device)
+            rows.append((root - mu)[None, :])
         basis = xp.concat(rows, axis=0)
         chosen = np.arange(d) if d <= columns else np.sort(view.rng.choice(d, size=columns, replace=False))
         at = xp.asarray(chosen, device=view.own.device)
-        return cls(view, rule, basis, gram(basis), s, host(basis[:, at]), host(mu[at]))
+        n = int(basis.shape[0])
+        root_at = None if rule.root is None else n - 1
+        span = Span(gram(basis), int(honest.shape[0]), host(basis[:, at]), host(mu[at]), d, root_at)
+        return cls(view, rule, basis, span, s)
 
     @property
     def H(self) -> int:
         """Number of honest clients."""
         return int(self.view.honest.shape[0])
 
+    @property
+    def n(self) -> int:
+        """Number of vectors in the basis."""
+        return len(self.span.products)
+
     def at(self, block: str, index: int = 0) -> Float:
         """(n,) coefficients of one vector of the basis, by the name of its block."""
         start = {"honest": 0, "mean": self.H, "own": self.H + 1, "random": self.H + 1 + self.view.M}
         start |= {"std": start["random"] + 1, "noise": start["random"] + 2}
-        row = np.zeros(len(self.products))
-        row[start[block] + index] = 1.0
-        return row
+        return self.span.at(start[block] + index)
 
     def each(self, block: str) -> Float:
         """(M, n) coefficients of a block with one vector for each attacker."""
@@ -71,7 +71,7 @@ class Game:
 
     def directions(self) -> dict[str, Float]:
         """Coefficients of directions as long as the honest spread; those that have no length are left out."""
-        C = self.products[: self.H, : self.H]
+        C = self.span.products[: self.H, : self.H]
         eigenvectors = np.linalg.eigh(C)[1]
         found = {
             "against": -self.at("mean"),
@@ -83,51 +83,16 @@ class Game:
         for i in range(1, min(2, self.H - 1) + 1):
             v = eigenvectors[:, -i]
             v = v * np.sign(v[np.abs(v).argmax()])  # the sign is arbitrary: fix it
-            found[f"principal{i}"] = np.concatenate([v, np.zeros(len(self.products) - self.H)])
-        lengths = {name: float(np.sqrt(max(c @ self.products @ c, 0.0))) for name, c in found.items()}
+            found[f"principal{i}"] = np.concatenate([v, np.zeros(self.n - self.H)])
+        lengths = {name: float(np.sqrt(max(c @ self.span.products @ c, 0.0))) for name, c in found.items()}
         long = [name for name, length in lengths.items() if length > 1e-6 * self.spread]
         return {name: found[name] * (self.spread / lengths[name]) for name in long}
 
     def moved(self, rows: Float) -> float:
         """How far the aggregate is from the honest mean, in squared honest spreads, if attackers send these rows."""
-        clients = np.concatenate([np.eye(self.H, len(self.products)), rows])
-        reference = -self.at("mean")  # updates are differences to the reference, so it lies at minus the mean
-        geometry = GramGeometry(
-            clients @ self.products @ clients.T,
-            tuple(range(len(clients))),
-            reference_row=clients @ self.products @ reference,
-            reference_norm=float(reference @ self.products @ reference),
-        )
-        geometry = self._with_signs(geometry, clients)
-        for mixer in self.view.pre:
-            clients, geometry = self._mixed(mixer.mix(geometry), clients, geometry)
-        offset = self._mixed(self.rule.mix(geometry).matrix, clients, None)[0]
-        if isinstance(self.rule, ColumnRule):
-            values = np.sort(offset @ self.sample + self.sample_mean, axis=0)
-            gap = np.asarray(self.rule.reduce(values, cast(Any, np))) - self.sample_mean
-            d = int(self.view.own.shape[1])
-            squared = float(gap @ gap) * d / max(len(gap), 1)
-        else:
-            squared = float((offset @ self.products * offset).sum())
-        return squared / self.spread**2 if np.isfinite(squared) else np.inf
-
-    def _mixed(self, A: Float, W: Float, geometry: GramGeometry | None) -> tuple[Float, Any]:
-        """Coefficients and geometry of `A X`; what the rows of A lack to 1 is the reference's share."""
-        share = 1.0 - A.sum(axis=1)
-        mixed = A @ W - share[:, None] * self.at("mean")
-        return mixed, None if geometry is None else self._with_signs(geometry.mixed(A), mixed)
-
-    def _with_signs(self, geometry: GramGeometry, W: Float) -> GramGeometry:
-        """The geometry with what sign-based rules ask for, estimated on the sample of columns."""
-        if not hasattr(geometry, "signs"):
-            return geometry
-        values = W @ self.sample + self.sample_mean
-
-        def signs() -> Float:
-            return np.stack([(values > 0).sum(1), (values == 0).sum(1), (values < 0).sum(1)], axis=1).astype(np.float64)
-
-        change: dict[str, Callable[[], Float]] = {"signs": signs}
-        return replace(geometry, **cast(Any, change))
+        clients = np.concatenate([np.eye(self.H, self.n), rows])
+        moved = self.span.answer(self.rule, self.view.pre, clients).moved
+        return moved / self.spread**2 if np.isfinite(moved) else np.inf
 
     def vectors(self, rows: Float) -> Array:
         """(M, d) the updates that these rows stand for."""
