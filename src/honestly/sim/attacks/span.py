@@ -72,7 +72,7 @@ class Span:
             gap = np.asarray(rule.reduce(ranked[first:last], cast(Any, np))) - self.column_means
             return Answer(float(gap @ gap) * self.d / max(len(gap), 1), mix, None)
         offset = self._mixed(mix.matrix, rows)[0]
-        return Answer(float(offset @ self.products @ offset), mix, (mix.matrix @ through)[0])
+        return Answer(max(float(offset @ self.products @ offset), 0.0), mix, (mix.matrix @ through)[0])
 
     def geometry(self, clients: Float) -> GramGeometry:
         """All that a rule may know of these clients."""
