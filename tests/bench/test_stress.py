@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-import honestly as hn
+from honestly.aggregate import aggregate
 from honestly.bench.populations import synthetic
 from honestly.bench.specs import RULES, Contestant
 from honestly.bench.stress import ADAPTIVE, CORE, SUITE, Round, Study, Task, run
@@ -32,7 +32,7 @@ def test_the_gram_path_agrees_with_aggregate(spec, attack):
     score = found.score(contestant, f)
     pre, rule, _ = contestant.build(K=20, f=f, root=found.root)
     X = np.concatenate([found.honest, found.forged])
-    out = hn.aggregate(X, rule=rule, pre=pre, reference=np.zeros(X.shape[1]))
+    out = aggregate(X, rule=rule, pre=pre, reference=np.zeros(X.shape[1]))
     kappa = np.square(out.value - found.mean).sum() / found.variance
     assert score["kappa"] == pytest.approx(kappa, rel=1e-5, abs=1e-9)
     if score["honesty"] is not None:
@@ -56,7 +56,7 @@ def test_excluded_clients_have_no_honesty_and_no_weight():
 
 def test_any_number_of_jobs_gives_the_same_cases():
     study = Study(
-        rules=["bayesian", "multi_krum"],
+        rules=["median", "multi_krum"],
         attacks=["random", ADAPTIVE],
         populations=["isotropic"],
         clients=[10],
@@ -92,7 +92,7 @@ def test_few_and_many_clients(K):
 
 def test_no_rule_is_moved_further_by_a_fixed_attack_than_by_the_adaptive_one():
     """Not exactly (its search is finite), but it must be the measure of the worst case."""
-    study = Study(rules=["geometric_median", "median", "nnm+median"], populations=["isotropic"], malicious=[8])
+    study = Study(rules=["geometric_median", "nnm+median"], populations=["isotropic"], clients=[10], malicious=[4])
     cases = run(study)
     for rule in study.rules:
         searched = max(c.kappa for c in cases if c.rule == rule and c.attack == ADAPTIVE)
@@ -170,8 +170,9 @@ def test_the_suite_holds_every_attack_on_updates():
 def test_tables_are_about_the_right_cases():
     study = Study(
         rules=["bayesian", "mean", "multi_krum"],
-        attacks=["sign_flip", "alie", ADAPTIVE],
+        attacks=["sign_flip", "alie", f"{ADAPTIVE}:lines=0"],
         populations=["isotropic", "clustered"],
+        clients=[10],
         malicious=[0, 4],
         believed=[None, 2],
     )
@@ -182,13 +183,13 @@ def test_tables_are_about_the_right_cases():
     for rule in study.rules:
         true = [c.kappa for c in cases if c.rule == rule and c.malicious == 4 and not c.guessed]
         assert worst[rule] == max(true)
-    plain = [c.kappa for c in cases if c.rule == "mean" and c.malicious == 4 and c.attack != ADAPTIVE]
+    plain = [c.kappa for c in cases if c.rule == "mean" and c.malicious == 4 and ADAPTIVE not in c.attack]
     assert {row[0]: row[3] for row in found["mean"].rows}["mean"] == pytest.approx(np.mean(plain))
     believed = {(row[0], row[1]) for row in found["wrong_f"].rows}
     assert ("multi_krum", "2") in believed
     assert ("multi_krum", "the truth") in believed
     assert ("bayesian", "needs none") in believed
-    assert [row[0] for row in found["attack_4"].rows] == ["sign_flip", "alie", ADAPTIVE]
+    assert [row[0] for row in found["attack_4"].rows] == ["sign_flip", "alie", f"{ADAPTIVE}:lines=0"]
     aim = {row[0]: row for row in found["aim"].rows}
     assert aim["M = 4, all"][3] == "mean"  # the only other rule that is not told f
     assert aim["M = 4, all"][4] == pytest.approx(worst["bayesian"] / worst["mean"])

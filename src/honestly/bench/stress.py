@@ -185,8 +185,9 @@ class Round:
         pre, rule, told = contestant.build(K=K, f=f, root=self.root)
         n = int(self.usable.sum())
         shared = None if pre or not hasattr(rule, "reduce") or rule.gram_needed else self.ranked
+        span = self.span  # made on first use: not the rule's time
         start = time.perf_counter()
-        answer = self.span.answer(rule, pre, np.eye(n, n + 2), shared)
+        answer = span.answer(rule, pre, np.eye(n, n + 2), shared)
         seconds = time.perf_counter() - start
         honesty = None if pre or answer.mix.honesty is None else self._to_all(answer.mix.honesty)
         weights = None if answer.weights is None else self._to_all(answer.weights)
