@@ -7,7 +7,7 @@ import pytest
 
 from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
 from honestly.sim.attacks import View, make
-from honestly.sim.attacks.adaptive import jitters
+from honestly.sim.attacks.adaptive import JITTERS
 from honestly.sim.attacks.game import Game
 
 
@@ -85,8 +85,8 @@ def test_the_game_agrees_with_the_updates(rule, pre):
     seen = view(rule, pre=pre)
     game = Game.of(seen, rule, columns=10**6)
     for name, u in game.directions().items():
-        for jitter in jitters(game):
-            rows = 1.3 * u + jitter
+        for block, j in JITTERS:
+            rows = 1.3 * u + j * game.each(block)
             X = np.concatenate([seen.others, game.vectors(rows)])
             assert game.moved(rows) == pytest.approx(directly(rule, X, seen.others, pre), rel=1e-6), name
 

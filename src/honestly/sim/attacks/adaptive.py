@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
-
 from honestly.result import Float
 from honestly.rules.base import Rule
 from honestly.sim.attacks.base import Array, UpdateAttack, View
@@ -14,10 +12,26 @@ from honestly.sim.attacks.game import Game
 from honestly.sim.attacks.min_max import MinMax
 
 # distances from the honest mean, in honest spreads; the last shows a rule without any bound
-STEPS = (0.35, 0.7, 1.0, 1.5, 2.2, 3.5, 6.0, 15.0, 1e3)
+STEPS = (0.5, 1.0, 1.6, 2.5, 5.0, 15.0, 1e3)
+# how strongly the copies are told apart: (block of the basis, factor)
+JITTERS = (("noise", 0.0), ("noise", 0.15), ("noise", 0.5), ("own", 1.0))
 # operations of an exact subset search, for each question that is put to it
 WORK = 300_000
-GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True)
+class Line:
+    """A candidate: `t u + j noise`, and how far it moves the aggregate."""
+
+    kappa: float
+    t: float
+    j: float
+    u: Float
+    noise: Float
+
+    def rows(self) -> Float:
+        """(M, n) coefficients."""
+        return self.t * self.u + self.j * self.noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +42,12 @@ class Adaptive(UpdateAttack):
     package. It tries directions (against and along the honest mean, the first two principal directions of the honest
     spread, a random one, minus the standard deviation, the farthest honest client), each without jitter (identical
     vectors), with isotropic jitter, and with each attacker's own honest deviation, which hides the collusion; then
-    refines the distance on the best of these lines. Rules that work on the Gram matrix are asked in the span of these
+    refines distance and jitter of the best of these. Rules that work on the Gram matrix are asked in the span of these
     vectors (see `Game`); coordinate-wise rules on a sample of columns. Without a known rule it is Min-Max.
 
     Args:
-        lines: how many of the best lines are refined.
-        refine: steps of golden-section search on each of them.
+        lines: how many of the best candidates are refined.
+        refine: steps of the refinement of each.
         columns: how many columns stand for all of them against a coordinate-wise rule.
 
     >>> import numpy as np
@@ -48,8 +62,8 @@ class Adaptive(UpdateAttack):
     reference = "in the spirit of Shejwalkar and Houmansadr, NDSS 2021, against any rule"
     knows = "all"
 
-    lines: int = 4
-    refine: int = 10
+    lines: int = 3
+    refine: int = 5
     columns: int = 4096
 
     def __post_init__(self) -> None:
@@ -68,47 +82,38 @@ class Adaptive(UpdateAttack):
 
     def search(self, game: Game) -> Float:
         """(M, n) coefficients of the attackers' updates."""
-        found: list[tuple[float, int, Float, Float]] = []  # kappa, step, direction, jitter
+        found: list[Line] = []
         for u in game.directions().values():
-            for jitter in jitters(game):
+            for block, j in JITTERS:
+                noise = game.each(block)
                 # jitter changes nothing at the far end
-                steps = STEPS if not jitter.any() else STEPS[:-1]
-                values = [game.moved(t * u + jitter) for t in steps]
-                best = int(np.argmax(values))
-                found.append((values[best], best, u, jitter))
+                tried = [_at(game, t, j, u, noise) for t in (STEPS if j == 0.0 else STEPS[:-1])]
+                found.append(max(tried, key=_rounded))
         if not found:  # every direction has length 0: nothing to know, nothing to do
             return game.each("own")
-        # ties go to the first line, so that rounding (and hence the array library) does not decide
-        found.sort(key=lambda line: -float(f"{line[0]:.3g}"))
-        kappa, best, u, jitter = found[0]
-        t = STEPS[best]
-        for _, i, direction, noise in found[: self.lines]:
-            low, high = STEPS[max(i - 1, 0)], STEPS[min(i + 1, len(STEPS) - 1)]
-            better, at = self._line(game, direction, noise, low, high)
-            if better > 1.001 * kappa:
-                kappa, t, u, jitter = better, at, direction, noise
-        return t * u + jitter
+        found.sort(key=_rounded, reverse=True)
+        return max((found[0], *(self._refined(game, line) for line in found[: self.lines])), key=_rounded).rows()
 
-    def _line(self, game: Game, u: Float, jitter: Float, low: float, high: float) -> tuple[float, float]:
-        """Golden-section search for the distance, on a logarithmic scale."""
-        a, b = np.log(low), np.log(high)
-        best = (-1.0, low)
-        x, y = b - GOLDEN * (b - a), a + GOLDEN * (b - a)
-        at_x = at_y = -1.0
-        for step in range(self.refine):
-            if step == 0 or at_x < 0:
-                at_x = game.moved(float(np.exp(x)) * u + jitter)
-                best = max(best, (at_x, float(np.exp(x))))
-            if at_y < 0:
-                at_y = game.moved(float(np.exp(y)) * u + jitter)
-                best = max(best, (at_y, float(np.exp(y))))
-            if at_x >= at_y:
-                b, y, at_y = y, x, at_x
-                x, at_x = b - GOLDEN * (b - a), -1.0
-            else:
-                a, x, at_x = x, y, at_y
-                y, at_y = a + GOLDEN * (b - a), -1.0
-        return best
+    def _refined(self, game: Game, line: Line) -> Line:
+        """A pattern search in the logarithms of distance and jitter, from steps of a quarter down."""
+        factor = 1.25
+        for _ in range(self.refine):
+            for t, j in ((factor, 1.0), (1.0 / factor, 1.0), (1.0, factor), (1.0, 1.0 / factor)):
+                if line.j > 0.0 or j == 1.0:
+                    other = _at(game, t * line.t, j * line.j, line.u, line.noise)
+                    line = max(line, other, key=_rounded)
+            factor = 1.0 + 0.7 * (factor - 1.0)
+        return line
+
+
+def _at(game: Game, t: float, j: float, u: Float, noise: Float) -> Line:
+    line = Line(0.0, t, j, u, noise)
+    return replace(line, kappa=game.moved(line.rows()))
+
+
+def _rounded(line: Line) -> float:
+    """Kappa to three digits: ties go to the first line, so that rounding (and the array library) does not decide."""
+    return float(f"{line.kappa:.3g}")
 
 
 def cheaper(rule: Rule) -> Rule:
@@ -117,9 +122,3 @@ def cheaper(rule: Rule) -> Rule:
         return rule
     change: dict[str, Any] = {"work": min(int(getattr(rule, "work", WORK)), WORK)}
     return replace(rule, **change)
-
-
-def jitters(game: Game) -> list[Float]:
-    """(M, n) rows that tell the copies apart: none, isotropic noise, each attacker's own honest deviation."""
-    none = np.zeros((game.view.M, game.n))
-    return [none, *(j * game.each("noise") for j in (0.15, 0.5, 1.0)), *(j * game.each("own") for j in (0.5, 1.0))]
