@@ -15,6 +15,8 @@ from honestly.sim.attacks.min_max import MinMax
 STEPS = (0.5, 1.0, 1.6, 2.5, 5.0, 15.0, 1e3)
 # how strongly the copies are told apart: (block of the basis, factor)
 JITTERS = (("noise", 0.0), ("noise", 0.15), ("noise", 0.5), ("own", 1.0))
+# lies without collusion: independent noise, and each attacker's own deviation far too long
+ALONE = (("noise", 3.0), ("noise", 1e3), ("own", 1e3))
 # operations of an exact subset search, for each question that is put to it
 WORK = 300_000
 
@@ -89,10 +91,17 @@ class Adaptive(UpdateAttack):
                 # jitter changes nothing at the far end
                 tried = [_at(game, t, j, u, noise) for t in (STEPS if j == 0.0 else STEPS[:-1])]
                 found.append(max(tried, key=_rounded))
+        found += [_at(game, 1.0, j, 0.0 * u, game.each(block)) for u in _first(game) for block, j in ALONE]
         if not found:  # every direction has length 0: nothing to know, nothing to do
             return game.each("own")
         found.sort(key=_rounded, reverse=True)
-        return max((found[0], *(self._refined(game, line) for line in found[: self.lines])), key=_rounded).rows()
+        best = [*(self._refined(game, line) for line in found[: self.lines]), found[0]]
+        if game.rule is game.view.rule:
+            return max(best, key=_rounded).rows()
+        # the rule was asked with less effort than it will make: let it judge the best of each direction itself
+        each = {id(line.u): line for line in reversed(found)}
+        true = replace(game, rule=game.view.rule)
+        return max((_at(true, c.t, c.j, c.u, c.noise) for c in (*best, *each.values())), key=_rounded).rows()
 
     def _refined(self, game: Game, line: Line) -> Line:
         """A pattern search in the logarithms of distance and jitter, from steps of a quarter down."""
@@ -104,6 +113,10 @@ class Adaptive(UpdateAttack):
                     line = max(line, other, key=_rounded)
             factor = 1.0 + 0.7 * (factor - 1.0)
         return line
+
+
+def _first(game: Game) -> list[Float]:
+    return list(game.directions().values())[:1]
 
 
 def _at(game: Game, t: float, j: float, u: Float, noise: Float) -> Line:
