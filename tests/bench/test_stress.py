@@ -172,7 +172,7 @@ def test_tables_are_about_the_right_cases():
         rules=["bayesian", "mean", "multi_krum"],
         attacks=["sign_flip", "alie", f"{ADAPTIVE}:lines=0"],
         populations=["isotropic", "clustered"],
-        clients=[10],
+        clients=[9],
         malicious=[0, 4],
         believed=[None, 2],
     )

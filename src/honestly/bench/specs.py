@@ -8,12 +8,13 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from honestly import rules
+from honestly.rules import MIXERS as ALL_MIXERS
+from honestly.rules import RULES as ALL_RULES
 from honestly.rules.base import Mixer, Rule
 from honestly.sim.attacks import Attack, make
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in rules.RULES}
-MIXERS: dict[str, type[Mixer]] = {mixer.name: mixer for mixer in rules.MIXERS}
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in ALL_RULES}
+MIXERS: dict[str, type[Mixer]] = {mixer.name: mixer for mixer in ALL_MIXERS}
 
 
 def words(spec: str) -> tuple[str, dict[str, Any]]:

@@ -11,12 +11,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from honestly.bench.populations import KINDS, Population, Source, sources
 from honestly.bench.scores import detection_auc
@@ -149,12 +150,11 @@ class Round:
     honest: Float
     forged: Float
     root: Float
-    usable: Float = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Screen: a client with NaN or Inf is refused before any rule sees it."""
-        X = np.concatenate([self.honest, self.forged])
-        object.__setattr__(self, "usable", np.isfinite(X).all(axis=1))
+    @cached_property
+    def usable(self) -> npt.NDArray[np.bool_]:
+        """(K,) False for a client with NaN or Inf, which is refused before any rule sees it."""
+        return np.all(np.isfinite(np.concatenate([self.honest, self.forged])), axis=1)
 
     @cached_property
     def mean(self) -> Float:

@@ -69,8 +69,10 @@ def write(study: Study, cases: Sequence[Case], directory: Path, *, seconds: floa
 def read(path: Path) -> list[Case]:
     """The cases of an earlier study, from its cases.jsonl."""
     with path.open(encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    return [Case(**{**row, "kappa": math.inf if row["kappa"] is None else row["kappa"]}) for row in rows]
+        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    for row in rows:
+        row["kappa"] = math.inf if row["kappa"] is None else row["kappa"]
+    return [Case(**row) for row in rows]
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def heatmap(cases: Sequence[Case]) -> bytes | None:
     counts = sorted({case.malicious for case in shown})[-3:]
     rules = list(dict.fromkeys(case.rule for case in shown))
     attacks = attacks_of(shown)
-    figure = Figure(
+    figure: Any = Figure(
         figsize=(3 + 0.32 * len(attacks), len(counts) * (0.8 + 0.26 * len(rules)) + 2.2), layout="constrained"
     )
     axes = figure.subplots(len(counts), 1, squeeze=False, sharex=True)[:, 0]
@@ -141,7 +143,7 @@ def reliability_plot(cases: Sequence[Case]) -> bytes | None:
     """Stated honesty against the share that was honest, for every rule that states it."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 4.4), layout="constrained")
+    figure: Any = Figure(figsize=(5, 4.4), layout="constrained")
     axis = figure.subplots()
     axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--")
     drawn = False

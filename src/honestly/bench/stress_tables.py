@@ -188,10 +188,16 @@ def truthfulness(cases: Sequence[Case], K: int) -> Table:
     def milliseconds(found: list[Case]) -> Cell:
         return float(1e3 * np.median([case.seconds for case in found]))
 
+    def quiet(found: list[Case]) -> Cell:
+        return mean(case.kappa for case in found if not case.malicious)
+
+    def auc(found: list[Case]) -> Cell:
+        return mean(case.auc for case in attacked(found))
+
     columns = [
-        lambda found: mean(case.kappa for case in found if not case.malicious),
+        quiet,
         accused,
-        lambda found: mean(case.auc for case in attacked(found)),
+        auc,
         missed,
         count_error,
         calibration,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "attacks",
@@ -21,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the table."""
     from honestly.sim.attacks import DataAttack, UpdateAttack, attacks, settings_of
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": attack.name,
             "summary": attack.summary,

@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "stress",
