@@ -58,6 +58,8 @@ def tables(cases: Sequence[Case]) -> list[Table]:
             found.append(truthfulness(informed, K))
         if any(case.guessed for case in of_K):
             found.append(wrong_f(of_K, K))
+    if len({case.clients for case in cases}) > 1:
+        found.append(by_clients([case for case in cases if not case.guessed]))
     return [table for table in found if table.rows]
 
 
@@ -143,6 +145,25 @@ def by_population(cases: Sequence[Case], K: int, M: int) -> Table:
         ["rule", "told f", *groups],
         rows,
         lowest(rows, range(2, 2 + len(groups)), alone),
+    )
+
+
+def by_clients(cases: Sequence[Case]) -> Table:
+    """The worst case for each number of clients, with the most attackers that were tried there."""
+    most = {K: max(case.malicious for case in cases if case.clients == K) for K in {case.clients for case in cases}}
+    sizes = sorted(K for K in most if most[K])
+
+    def column(K: int) -> Callable[[list[Case]], Cell]:
+        return lambda found: worst(case for case in found if (case.clients, case.malicious) == (K, most[K]))
+
+    rows, alone = _by_rule(cases, [column(K) for K in sizes])
+    return Table(
+        "clients",
+        "Worst case for different numbers of clients",
+        "The largest kappa over all populations and attacks, with the largest number of attackers of the study.",
+        ["rule", "told f", *(f"{most[K]} of {K}" for K in sizes)],
+        rows,
+        lowest(rows, range(2, 2 + len(sizes)), alone),
     )
 
 

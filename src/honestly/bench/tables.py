@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -111,3 +112,20 @@ def lowest(
             least = min(numbers.values())
             found |= {(i, j) for i, x in numbers.items() if text(x) == text(least)}
     return frozenset(found)
+
+
+def fill(page: str, parts: Mapping[str, str]) -> str:
+    """The page with the text between `<!-- NAME -->` and `<!-- end NAME -->` replaced; a mark without part is an error.
+
+    >>> fill("a <!-- x --> old <!-- end x --> b", {"x": "new"})
+    'a <!-- x -->\\nnew\\n<!-- end x --> b'
+    """
+    marks = re.findall(r"<!-- (?!end )([\w-]+) -->", page)
+    for name in marks:
+        if name not in parts:
+            raise ValueError(f"the page asks for '{name}', which this study does not have; it has {', '.join(parts)}")
+        pattern = re.compile(rf"(<!-- {name} -->).*?(<!-- end {name} -->)", re.DOTALL)
+        if not pattern.search(page):
+            raise ValueError(f"the page has '<!-- {name} -->' without '<!-- end {name} -->'")
+        page = pattern.sub(lambda m, name=name: f"{m[1]}\n{parts[name].strip()}\n{m[2]}", page)
+    return page
