@@ -20,7 +20,7 @@ def test_fill_replaces_every_marked_part_and_nothing_else():
 
 
 def test_fill_refuses_marks_that_it_cannot_fill():
-    with pytest.raises(ValueError, match="asks for 'z'.*it has x"):
+    with pytest.raises(ValueError, match=r"asks for 'z'.*it has x"):
         fill("<!-- z --><!-- end z -->", {"x": ""})
     with pytest.raises(ValueError, match="without '<!-- end x -->'"):
         fill("<!-- x -->", {"x": ""})
