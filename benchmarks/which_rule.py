@@ -3,7 +3,8 @@
     python benchmarks/which_rule.py [--recorded FOLDER] [--out FOLDER] [--jobs N]
 
 Recorded updates come from `honestly simulate --record`; without them the tables are about synthetic populations alone.
-The raw cases stay in --out; --from FOLDER rewrites the page from an earlier run without measuring again.
+The raw cases stay in --out. After a change of one rule, --update RULE measures it alone and keeps the cases of the others;
+--from FOLDER rewrites the page from an earlier run without measuring anything.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import os
 import platform
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from honestly.bench import stress
@@ -35,6 +37,9 @@ def main():
     parser.add_argument("--recorded", type=Path, help="folder of recorded updates (.npz)")
     parser.add_argument("--out", type=Path, default=Path("which-rule"), help="where the cases go")
     parser.add_argument("--from", dest="earlier", type=Path, help="use the cases of this folder")
+    parser.add_argument(
+        "--update", nargs="+", metavar="RULE", help="measure these rules again, keep the others in --out"
+    )
     parser.add_argument("--seeds", type=int, default=1, help="synthetic populations of each kind")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
@@ -69,18 +74,23 @@ def measure(args):
     }  # fmt: skip
     total = 0.0
     for name, study in studies.items():
+        rules = tuple(r for r in study.rules if not args.update or r in args.update)
+        if not rules:
+            continue
         start = time.perf_counter()
-        cases = stress.run(
-            study, jobs=args.jobs, progress=lambda done, of, name=name: print(name, done, "of", of, flush=True)
-        )
+        show = lambda done, of, name=name: print(name, done, "of", of, flush=True)  # noqa: E731
+        cases = stress.run(replace(study, rules=rules), jobs=args.jobs, progress=show)
         seconds = time.perf_counter() - start
         total += seconds
+        if args.update:
+            cases += [case for case in read(args.out / name / "cases.jsonl") if case.rule not in args.update]
+            cases.sort(key=lambda case: study.rules.index(case.rule))
         write(study, cases, args.out / name, seconds=seconds)
     count = sum(1 for name in studies for _ in (args.out / name / "cases.jsonl").open())
     recorded_names = sorted({c.population for c in read(args.out / "rules" / "cases.jsonl") if c.recorded})
     (args.out / "machine.md").write_text(
-        f"{count:,} cases in {total:.0f} s on {platform.machine()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}. Recorded rounds: {', '.join(f'`{n}`' for n in recorded_names) or 'none'}.\n"
+        f"{count:,} cases, measured on {platform.machine()} with {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}{'' if args.update else f', in {total:.0f} s'}. Recorded rounds: {', '.join(f'`{n}`' for n in recorded_names) or 'none'}.\n"
     )
     (args.out / "studies.json").write_text(json.dumps([str(s) for s in studies.values()], indent=1))
 

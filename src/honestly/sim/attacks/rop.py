@@ -15,8 +15,9 @@ class ROP(UpdateAttack):
 
     Relocated orthogonal perturbation: made against centred clipping, which looks around the previous aggregate. The
     original relocates to the server's momentum of earlier rounds; an attack here sees one round, so the honest mean
-    stands for it and the reference (the zero update) is the place to relocate to. s is the honest spread. Identical
-    vectors. Knows all honest updates (or those of the malicious clients).
+    stands for it and the reference (the zero update) is the place to relocate to. The original perturbs from the vector
+    of ones by an absolute length; here o is random and s, the honest spread, gives the unit. Identical vectors. Knows
+    all honest updates (or those of the malicious clients).
 
     Args:
         location: 0 stays at the honest mean, 1 relocates to the reference.
