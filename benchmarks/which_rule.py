@@ -3,8 +3,8 @@
     python benchmarks/which_rule.py [--recorded FOLDER] [--out FOLDER] [--jobs N]
 
 Recorded updates come from `honestly simulate --record`; without them the tables are about synthetic populations alone.
-The raw cases stay in --out. After a change of one rule, --update RULE measures it alone and keeps the cases of the others;
---from FOLDER rewrites the page from an earlier run without measuring anything.
+The raw cases stay in --out. After a change of one rule, --update RULE measures it alone and keeps the cases of the
+others; --from FOLDER rewrites the page from an earlier run without measuring anything.
 """
 
 import argparse
@@ -88,9 +88,11 @@ def measure(args):
         write(study, cases, args.out / name, seconds=seconds)
     count = sum(1 for name in studies for _ in (args.out / name / "cases.jsonl").open())
     recorded_names = sorted({c.population for c in read(args.out / "rules" / "cases.jsonl") if c.recorded})
+    took = "" if args.update else f", in {total:.0f} s"
     (args.out / "machine.md").write_text(
         f"{count:,} cases, measured on {platform.machine()} with {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}{'' if args.update else f', in {total:.0f} s'}. Recorded rounds: {', '.join(f'`{n}`' for n in recorded_names) or 'none'}.\n"
+        f"{platform.python_version()}{took}. Recorded rounds: "
+        f"{', '.join(f'`{n}`' for n in recorded_names) or 'none'}.\n"
     )
     (args.out / "studies.json").write_text(json.dumps([str(s) for s in studies.values()], indent=1))
 
