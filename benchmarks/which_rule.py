@@ -22,9 +22,12 @@ from honestly.bench.stress_tables import fixed, mean, tables, worst
 from honestly.bench.tables import fill, text
 
 PAGE = Path(__file__).parents[1] / "docs" / "which-rule.md"
+STUDIES = ("rules", "clients", "guesses")
 # the exact subset searches get a limit that a round of training would also give them
 LIMITED = {"smea": "smea:work=10000000", "mda": "mda:work=2000000", "minimum_variance": "minimum_variance:work=2000000"}
 MIXED = ("nnm+trimmed_mean", "nnm+geometric_median", "nnm+multi_krum", "bucketing+geometric_median")
+# where the question is not which attack
+USUAL = ("sign_flip", "alie", "ipm", "min_max", "mimic", "near_duplicates", "gaussian", "adaptive")
 GUESSED = ("bayesian", "geometric_median", "trimmed_mean", "multi_krum", "nnm+trimmed_mean", "dnc", "caf")
 
 
@@ -40,6 +43,7 @@ def main():
     parser.add_argument(
         "--update", nargs="+", metavar="RULE", help="measure these rules again, keep the others in --out"
     )
+    parser.add_argument("--studies", nargs="+", default=STUDIES, choices=STUDIES, help="measure only some of the three")
     parser.add_argument("--seeds", type=int, default=1, help="synthetic populations of each kind")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
@@ -47,7 +51,7 @@ def main():
         measure(args)
     folder = args.earlier or args.out
     parts = {}
-    for name in ("rules", "clients", "guesses"):
+    for name in STUDIES:
         cases = read(folder / name / "cases.jsonl")
         parts |= {f"{name}-{table.name}": table.markdown() for table in tables(cases)}
         if name == "rules":
@@ -64,18 +68,17 @@ def measure(args):
         "rules": stress.Study(rules=everybody(), populations=(*stress.KINDS, *recorded), seeds=seeds),
         "clients": stress.Study(
             rules=stress.CORE, populations=("isotropic", "unequal_norms"), clients=(5, 10, 50, 200), malicious=(0.4,),
-            attacks=("sign_flip", "alie", "ipm", "min_max", "mimic", "near_duplicates", "gaussian", "adaptive"),
-            seeds=seeds,
+            attacks=USUAL, seeds=seeds,
         ),
         "guesses": stress.Study(
-            rules=GUESSED, populations=("isotropic", "unequal_norms", "clustered"), malicious=(0, 4, 8),
-            believed=(None, 0, 2, 4, 6, 8, 9), seeds=seeds,
+            rules=GUESSED, populations=("isotropic", "unequal_norms"), malicious=(4, 8), attacks=USUAL,
+            believed=(None, 0, 2, 4, 8, 9), seeds=seeds,
         ),
     }  # fmt: skip
     total = 0.0
     for name, study in studies.items():
         rules = tuple(r for r in study.rules if not args.update or r in args.update)
-        if not rules:
+        if not rules or name not in args.studies:
             continue
         start = time.perf_counter()
         show = lambda done, of, name=name: print(name, done, "of", of, flush=True)  # noqa: E731
@@ -86,9 +89,12 @@ def measure(args):
             cases += [case for case in read(args.out / name / "cases.jsonl") if case.rule not in args.update]
             cases.sort(key=lambda case: study.rules.index(case.rule))
         write(study, cases, args.out / name, seconds=seconds)
+    missing = [name for name in studies if not (args.out / name / "cases.jsonl").is_file()]
+    if missing:
+        raise SystemExit(f"{args.out} has no cases of {', '.join(missing)} yet: run --studies {' '.join(missing)}")
     count = sum(1 for name in studies for _ in (args.out / name / "cases.jsonl").open())
     recorded_names = sorted({c.population for c in read(args.out / "rules" / "cases.jsonl") if c.recorded})
-    took = "" if args.update else f", in {total:.0f} s"
+    took = "" if args.update or len(args.studies) < len(STUDIES) else f", in {total:.0f} s"
     (args.out / "machine.md").write_text(
         f"{count:,} cases, measured on {platform.machine()} with {os.cpu_count()} cores, Python "
         f"{platform.python_version()}{took}. Recorded rounds: "
