@@ -136,6 +136,25 @@ def test_hides_where_copies_would_be_found():
     assert (forged[0] != forged[1]).any()
 
 
+def test_sends_a_decoy_against_a_rule_that_looks_in_one_direction():
+    """Drop who stretches the main direction (DnC): one far attacker hides all others."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class OneDirection(Rule):
+        name = "one_direction"
+        summary = ""
+
+        def mix(self, geometry):
+            C = np.eye(geometry.K) - 1 / geometry.K
+            v = np.linalg.eigh(C @ geometry.gram @ C)[1][:, -1]
+            kept = np.argsort(np.abs(v))[: geometry.K - 4]
+            return Mix.of_weights(np.isin(np.arange(geometry.K), kept) / len(kept))
+
+    seen = view(OneDirection(), M=4, honest=12)
+    forged = make("adaptive").forge(seen)
+    assert directly(OneDirection(), np.concatenate([seen.others, forged]), seen.others) > 10
+
+
 def test_identical_honest_clients_and_no_direction_at_all():
     zeros = np.zeros((5, 7))
     seen = View(own=zeros[:2], others=zeros, rng=np.random.default_rng(0), rule=Weiszfeld())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from honestly.result import Float
 from honestly.rules.base import Rule
@@ -15,8 +18,10 @@ from honestly.sim.attacks.min_max import MinMax
 STEPS = (0.5, 1.0, 1.6, 2.5, 5.0, 15.0, 1e3)
 # how strongly the copies are told apart: (block of the basis, factor)
 JITTERS = (("noise", 0.0), ("noise", 0.15), ("noise", 0.5), ("own", 1.0))
-# lies without collusion: independent noise, and each attacker's own deviation far too long
-ALONE = (("noise", 3.0), ("noise", 1e3), ("own", 1e3))
+# lies without collusion: independent noise, each attacker's own deviation far too long, each hidden by a larger one
+ALONE = (("noise", 3.0), ("noise", 1e3), ("own", 1e3), ("chain", 3.0))
+# a decoy that draws the rule's attention while the others collude, in honest spreads
+DECOY = 100.0
 # operations of an exact subset search, for each question that is put to it
 WORK = 300_000
 
@@ -40,12 +45,13 @@ class Line:
 class Adaptive(UpdateAttack):
     """`mean + t u + j_k` with direction u, distance t and jitter j_k chosen to maximise `||aggregate - honest mean||`.
 
-    White box: it knows all honest updates, the rule and the mixers in front of it, and works against any rule of the
-    package. It tries directions (against and along the honest mean, the first two principal directions of the honest
-    spread, a random one, minus the standard deviation, the farthest honest client), each without jitter (identical
-    vectors), with isotropic jitter, and with each attacker's own honest deviation, which hides the collusion; then
-    refines distance and jitter of the best of these. Rules that work on the Gram matrix are asked in the span of these
-    vectors (see `Game`); coordinate-wise rules on a sample of columns. Without a known rule it is Min-Max.
+    White box: it knows all honest updates, the rule (with its random numbers, if any) and the mixers in front of it, and
+    works against any rule of the package. It tries directions (against and along the honest mean, the first two principal
+    directions of the honest spread, a random one, minus the standard deviation, the farthest honest client), each as
+    identical vectors, with isotropic jitter, with each attacker's own honest deviation, which hides the collusion, and
+    behind one far attacker as a decoy; and lies without collusion. Then it refines distance and jitter of the best.
+    Rules that work on the Gram matrix are asked in the span of these vectors (see `Game`), coordinate-wise rules on a
+    sample of columns. Without a known rule it is Min-Max.
 
     Args:
         lines: how many of the best candidates are refined.
@@ -86,12 +92,12 @@ class Adaptive(UpdateAttack):
         """(M, n) coefficients of the attackers' updates."""
         found: list[Line] = []
         for u in game.directions().values():
-            for block, j in JITTERS:
-                noise = game.each(block)
+            for directions, noise, j in _disguises(game, u):
                 # jitter changes nothing at the far end
-                tried = [_at(game, t, j, u, noise) for t in (STEPS if j == 0.0 else STEPS[:-1])]
+                tried = [_at(game, t, j, directions, noise) for t in (STEPS if j == 0.0 else STEPS[:-1])]
                 found.append(max(tried, key=_rounded))
-        found += [_at(game, 1.0, j, 0.0 * u, game.each(block)) for u in _first(game) for block, j in ALONE]
+        if found:
+            found += [_at(game, 0.0, j, found[0].u, _noise(game, block)) for block, j in ALONE]
         if not found:  # every direction has length 0: nothing to know, nothing to do
             return game.each("own")
         found.sort(key=_rounded, reverse=True)
@@ -99,7 +105,7 @@ class Adaptive(UpdateAttack):
         if game.rule is game.view.rule:
             return max(best, key=_rounded).rows()
         # the rule was asked with less effort than it will make: let it judge the best of each direction itself
-        each = {id(line.u): line for line in reversed(found)}
+        each = {line.u.tobytes(): line for line in reversed(found)}
         true = replace(game, rule=game.view.rule)
         return max((_at(true, c.t, c.j, c.u, c.noise) for c in (*best, *each.values())), key=_rounded).rows()
 
@@ -115,8 +121,20 @@ class Adaptive(UpdateAttack):
         return line
 
 
-def _first(game: Game) -> list[Float]:
-    return list(game.directions().values())[:1]
+def _noise(game: Game, block: str) -> Float:
+    """(M, n) what tells the attackers apart; in a chain each is four times as far as the one before."""
+    if block != "chain":
+        return game.each(block)
+    return 4.0 ** np.arange(game.view.M)[:, None].clip(max=10) * game.each("noise")
+
+
+def _disguises(game: Game, u: Float) -> Iterator[tuple[Float, Float, float]]:
+    """Direction, jitter and its factor: copies, jittered copies, shifted honest updates, and copies behind a decoy."""
+    for block, j in JITTERS:
+        yield u, game.each(block), j
+    if game.view.M > 1:
+        first = np.arange(game.view.M)[:, None] == 0
+        yield np.where(first, 0.0, u), np.where(first, game.each("noise"), 0.0), DECOY
 
 
 def _at(game: Game, t: float, j: float, u: Float, noise: Float) -> Line:
