@@ -45,13 +45,13 @@ class Line:
 class Adaptive(UpdateAttack):
     """`mean + t u + j_k` with direction u, distance t and jitter j_k chosen to maximise `||aggregate - honest mean||`.
 
-    White box: it knows all honest updates, the rule (with its random numbers, if any) and the mixers in front of it, and
-    works against any rule of the package. It tries directions (against and along the honest mean, the first two principal
-    directions of the honest spread, a random one, minus the standard deviation, the farthest honest client), each as
-    identical vectors, with isotropic jitter, with each attacker's own honest deviation, which hides the collusion, and
-    behind one far attacker as a decoy; and lies without collusion. Then it refines distance and jitter of the best.
-    Rules that work on the Gram matrix are asked in the span of these vectors (see `Game`), coordinate-wise rules on a
-    sample of columns. Without a known rule it is Min-Max.
+    White box: it knows all honest updates, the rule (with its random numbers, if any) and the mixers in front of it,
+    and works against any rule of the package. It tries directions (against and along the honest mean, the first two
+    principal directions of the honest spread, a random one, minus the standard deviation, the farthest honest client),
+    each as identical vectors, with isotropic jitter, with each attacker's own honest deviation, which hides the
+    collusion, and behind one far attacker as a decoy; and lies without collusion. Then it refines distance and jitter
+    of the best. Rules that work on the Gram matrix are asked in the span of these vectors (see `Game`), coordinate-wise
+    rules on a sample of columns. Without a known rule it is Min-Max.
 
     Args:
         lines: how many of the best candidates are refined.
