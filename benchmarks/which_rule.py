@@ -1,0 +1,132 @@
+"""Measure every rule under every attack and write the tables of docs/which-rule.md.
+
+    python benchmarks/which_rule.py [--recorded FOLDER] [--out FOLDER] [--jobs N]
+
+Recorded updates come from `honestly simulate --record`; without them the tables are about synthetic populations alone.
+The raw cases stay in --out. After a change of one rule, --update RULE measures it alone and keeps the cases of the
+others; --from FOLDER rewrites the page from an earlier run without measuring anything.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from honestly.bench import stress
+from honestly.bench.specs import RULES, Contestant
+from honestly.bench.stress_report import read, write
+from honestly.bench.stress_tables import fixed, mean, tables, worst
+from honestly.bench.tables import fill, text
+
+PAGE = Path(__file__).parents[1] / "docs" / "which-rule.md"
+STUDIES = ("rules", "clients", "guesses")
+# the exact subset searches get a limit that a round of training would also give them
+LIMITED = {"smea": "smea:work=10000000", "mda": "mda:work=2000000", "minimum_variance": "minimum_variance:work=2000000"}
+MIXED = ("nnm+trimmed_mean", "nnm+geometric_median", "nnm+multi_krum", "bucketing+geometric_median")
+# where the question is not which attack
+USUAL = ("sign_flip", "alie", "ipm", "min_max", "mimic", "near_duplicates", "gaussian", "adaptive")
+GUESSED = ("bayesian", "geometric_median", "trimmed_mean", "multi_krum", "nnm+trimmed_mean", "dnc", "caf")
+
+
+def everybody():
+    return ("bayesian", "bayesian:variant=paper", *(LIMITED.get(n, n) for n in RULES if n != "bayesian"), *MIXED)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recorded", type=Path, help="folder of recorded updates (.npz)")
+    parser.add_argument("--out", type=Path, default=Path("which-rule"), help="where the cases go")
+    parser.add_argument("--from", dest="earlier", type=Path, help="use the cases of this folder")
+    parser.add_argument(
+        "--update", nargs="+", metavar="RULE", help="measure these rules again, keep the others in --out"
+    )
+    parser.add_argument("--studies", nargs="+", default=STUDIES, choices=STUDIES, help="measure only some of the three")
+    parser.add_argument("--seeds", type=int, default=1, help="synthetic populations of each kind")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    args = parser.parse_args()
+    if args.earlier is None:
+        measure(args)
+    folder = args.earlier or args.out
+    parts = {}
+    for name in STUDIES:
+        cases = read(folder / name / "cases.jsonl")
+        parts |= {f"{name}-{table.name}": table.markdown() for table in tables(cases)}
+        if name == "rules":
+            parts["answer"] = answer(cases)
+    parts["machine"] = (folder / "machine.md").read_text()
+    PAGE.write_text(fill(PAGE.read_text(), parts))
+    print(f"wrote {PAGE.name}")
+
+
+def measure(args):
+    recorded = (str(args.recorded),) if args.recorded else ()
+    seeds = tuple(range(100, 100 + args.seeds))  # not those that anything was tuned on
+    studies = {
+        "rules": stress.Study(rules=everybody(), populations=(*stress.KINDS, *recorded), seeds=seeds),
+        "clients": stress.Study(
+            rules=stress.CORE, populations=("isotropic", "unequal_norms"), clients=(5, 10, 50, 200), malicious=(0.4,),
+            attacks=USUAL, seeds=seeds,
+        ),
+        "guesses": stress.Study(
+            rules=GUESSED, populations=("isotropic", "unequal_norms"), malicious=(4, 8), attacks=USUAL,
+            believed=(None, 0, 2, 4, 8, 9), seeds=seeds,
+        ),
+    }  # fmt: skip
+    total = 0.0
+    for name, study in studies.items():
+        rules = tuple(r for r in study.rules if not args.update or r in args.update)
+        if not rules or name not in args.studies:
+            continue
+        start = time.perf_counter()
+        show = lambda done, of, name=name: print(name, done, "of", of, flush=True)  # noqa: E731
+        cases = stress.run(replace(study, rules=rules), jobs=args.jobs, progress=show)
+        seconds = time.perf_counter() - start
+        total += seconds
+        if args.update:
+            cases += [case for case in read(args.out / name / "cases.jsonl") if case.rule not in args.update]
+            cases.sort(key=lambda case: study.rules.index(case.rule))
+        write(study, cases, args.out / name, seconds=seconds)
+    missing = [name for name in studies if not (args.out / name / "cases.jsonl").is_file()]
+    if missing:
+        raise SystemExit(f"{args.out} has no cases of {', '.join(missing)} yet: run --studies {' '.join(missing)}")
+    count = sum(1 for name in studies for _ in (args.out / name / "cases.jsonl").open())
+    recorded_names = sorted({c.population for c in read(args.out / "rules" / "cases.jsonl") if c.recorded})
+    took = "" if args.update or len(args.studies) < len(STUDIES) else f", in {total:.0f} s"
+    (args.out / "machine.md").write_text(
+        f"{count:,} cases, measured on {platform.machine()} with {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}{took}. Recorded rounds: "
+        f"{', '.join(f'`{n}`' for n in recorded_names) or 'none'}.\n"
+    )
+    (args.out / "studies.json").write_text(json.dumps([str(s) for s in studies.values()], indent=1))
+
+
+def answer(cases):
+    """The short answers, in sentences made of the numbers."""
+    informed = [case for case in cases if not case.guessed]
+    alone = sorted({c.rule for c in informed if not Contestant(c.rule).told and not Contestant(c.rule).needs_root})
+    told = sorted({c.rule for c in informed if Contestant(c.rule).told})
+
+    def at(rule, M):
+        return [c for c in informed if c.rule == rule and c.malicious == M]
+
+    def ranking(rules, value):
+        ranked = sorted((v, r) for r in rules if (v := value(r)) is not None)
+        return ", ".join(f"`{r}` {text(v)}" for v, r in ranked[:4])
+
+    lines = []
+    for M in sorted({c.malicious for c in informed if c.malicious}):
+        lines += [
+            f"- **{M} of 20 malicious.** Lowest mean kappa over the fixed attacks, nobody tells the rule anything: "
+            f"{ranking(alone, lambda r, M=M: mean(c.kappa for c in fixed(at(r, M))))}. Lowest worst case, adaptive "
+            f"attacker included: {ranking(alone, lambda r, M=M: worst(at(r, M)))}. Told the true f: mean "
+            f"{ranking(told, lambda r, M=M: mean(c.kappa for c in fixed(at(r, M))))}; worst case "
+            f"{ranking(told, lambda r, M=M: worst(at(r, M)))}."
+        ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Studies: which rule withstands what, and how well."""

@@ -1,0 +1,123 @@
+"""Rules and attacks as words of the command line: `nnm+median`, `bayesian:variant=paper`, `sign_flip:gamma=2`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from honestly.rules import MIXERS as ALL_MIXERS
+from honestly.rules import RULES as ALL_RULES
+from honestly.rules.base import Mixer, Rule
+from honestly.sim.attacks import Attack, make
+
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in ALL_RULES}
+MIXERS: dict[str, type[Mixer]] = {mixer.name: mixer for mixer in ALL_MIXERS}
+
+
+def words(spec: str) -> tuple[str, dict[str, Any]]:
+    """A name and its settings.
+
+    >>> words("alie:z=1.5")
+    ('alie', {'z': 1.5})
+    """
+    name, *settings = spec.split(":")
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"'{setting}' in '{spec}': write settings as name:key=value")
+        found[key] = _value(value)
+    return name, found
+
+
+def _value(text: str) -> Any:
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def attack_of(spec: str) -> Attack:
+    """The attack that a word stands for."""
+    name, settings = words(spec)
+    return make(name, **settings)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A rule, perhaps behind mixers, that is told (or only believes to know) the number of attackers."""
+
+    spec: str
+
+    @cached_property
+    def parts(self) -> tuple[tuple[type[Rule] | type[Mixer], dict[str, Any]], ...]:
+        """The mixers in order and then the rule, with their settings."""
+        *mixers, rule = self.spec.split("+")
+        return (*(_find(mixer, MIXERS, "mixer") for mixer in mixers), _find(rule, RULES, "rule"))
+
+    @property
+    def told(self) -> bool:
+        """Whether a part needs f and has not been given a fixed one."""
+        return any(_takes_f(part) and "f" not in settings for part, settings in self.parts)
+
+    @property
+    def needs_root(self) -> bool:
+        """Whether the rule rests on a trusted root update."""
+        return "root" in self.parts[-1][0].needs
+
+    @property
+    def infers_honesty(self) -> bool:
+        """Whether the rule says how probable it is that a client is honest."""
+        rule = self.parts[-1][0]
+        return issubclass(rule, Rule) and rule.infers_honesty
+
+    def build(self, *, K: int, f: int, root: Any) -> tuple[tuple[Mixer, ...], Rule, int]:
+        """Mixers, rule, and the f that they were told: the largest up to ``f`` that they accept with K clients."""
+        for told in range(f, -1, -1):
+            try:
+                steps = [self._step(part, settings, told, root) for part, settings in self.parts]
+                for step in steps:
+                    step.check(K)
+            except ValueError:
+                if told == 0:
+                    raise
+                continue
+            return tuple(s for s in steps if isinstance(s, Mixer)), next(s for s in steps if isinstance(s, Rule)), told
+        raise ValueError(f"f = {f}: must be at least 0")
+
+    def _step(self, part: type[Rule] | type[Mixer], settings: Mapping[str, Any], f: int, root: Any) -> Rule | Mixer:
+        given = dict(settings)
+        if _takes_f(part):
+            given.setdefault("f", f)
+        if "root" in part.needs:
+            given.setdefault("root", root)
+        return part(**given)
+
+
+def _takes_f(part: type[Rule] | type[Mixer]) -> bool:
+    return "f" in {field.name for field in fields(part)}
+
+
+def _find(spec: str, table: Mapping[str, Any], what: str) -> tuple[Any, dict[str, Any]]:
+    name, settings = words(spec)
+    if name not in table:
+        raise ValueError(_unknown(what, name, list(table)))
+    allowed = [field.name for field in fields(table[name])]
+    for setting in settings:
+        if setting not in allowed:
+            raise ValueError(_unknown(f"setting of {what} {name}", setting, allowed))
+    return table[name], settings
+
+
+def _unknown(what: str, given: str, allowed: list[str]) -> str:
+    close = difflib.get_close_matches(given, allowed, n=3)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"unknown {what} '{given}': {hint}Allowed: {', '.join(allowed) or 'none'}"

@@ -1,0 +1,313 @@
+"""What a stress study found, as tables: worst cases, means, honesty, and what a wrong f costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from honestly.bench.scores import calibration_error, reliability
+from honestly.bench.specs import Contestant, words
+from honestly.bench.stress import ADAPTIVE, SUITE, Case
+from honestly.bench.tables import Cell, Table, lowest
+
+#: The rule that every study is about, where it takes part.
+OURS = "bayesian"
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what there is."""
+    found = [v for v in values if v is not None]
+    return float(np.mean(found)) if found else None
+
+
+def worst(cases: Iterable[Case]) -> float | None:
+    """The largest kappa."""
+    found = [case.kappa for case in cases]
+    return max(found) if found else None
+
+
+def fixed(cases: Iterable[Case]) -> list[Case]:
+    """Without the adaptive attacker, whose mean over attacks would mean nothing."""
+    return [case for case in cases if words(case.attack)[0] != ADAPTIVE]
+
+
+def group_of(case: Case) -> str:
+    """The column of a population: its kind, or "recorded" for all files together."""
+    return "recorded" if case.recorded else case.population
+
+
+def attacks_of(cases: Iterable[Case]) -> list[str]:
+    """The attacks in the order of the suite, others after it in order of appearance."""
+    found = list(dict.fromkeys(case.attack for case in cases))
+    order = {attack: i for i, attack in enumerate((*SUITE, *(a for a in found if a not in SUITE)))}
+    return sorted(found, key=order.__getitem__)
+
+
+def tables(cases: Sequence[Case]) -> list[Table]:
+    """All tables, for each number of clients."""
+    found: list[Table] = []
+    for K in sorted({case.clients for case in cases}):
+        of_K = [case for case in cases if case.clients == K]
+        informed = [case for case in of_K if not case.guessed]
+        if any(case.malicious for case in informed):
+            found += [aim(informed, K), worst_cases(informed, K), means(informed, K)]
+            found += [by_population(informed, K, M) for M in _counts(informed)]
+            found += [by_attack(informed, K, M) for M in _counts(informed)[-2:]]
+        if informed:
+            found.append(truthfulness(informed, K))
+        if any(case.guessed for case in of_K):
+            found.append(wrong_f(of_K, K))
+    if len({case.clients for case in cases}) > 1:
+        found.append(by_clients([case for case in cases if not case.guessed]))
+    return [table for table in found if table.rows]
+
+
+def _rules(cases: Sequence[Case]) -> list[str]:
+    return list(dict.fromkeys(case.rule for case in cases))
+
+
+def _counts(cases: Sequence[Case]) -> list[int]:
+    return sorted({case.malicious for case in cases if case.malicious})
+
+
+def _by_rule(
+    cases: Sequence[Case], columns: Sequence[Callable[[list[Case]], Cell]]
+) -> tuple[list[list[Cell]], list[bool]]:
+    """A row for each rule: its name, whether it is told f, and the columns; and which rows are not told."""
+    rows: list[list[Cell]] = []
+    alone: list[bool] = []
+    for rule in _rules(cases):
+        of_rule = [case for case in cases if case.rule == rule]
+        told = Contestant(rule).told
+        rows.append([rule, "yes" if told else "no", *(column(of_rule) for column in columns)])
+        alone.append(not told)
+    return rows, alone
+
+
+def worst_cases(cases: Sequence[Case], K: int) -> Table:
+    """The worst case over all populations and attacks, the adaptive one included, for each number of attackers."""
+    counts = _counts(cases)
+
+    def column(M: int) -> Callable[[list[Case]], Cell]:
+        return lambda found: worst(case for case in found if case.malicious == M)
+
+    rows, alone = _by_rule(cases, [column(M) for M in counts])
+    return Table(
+        "worst",
+        f"Worst case, {K} clients",
+        "The largest kappa over all populations and attacks, the adaptive attacker included. Bold: the lowest of the "
+        "rules that are not told the number of attackers.",
+        ["rule", "told f", *(f"M = {M}" for M in counts)],
+        rows,
+        lowest(rows, range(2, 2 + len(counts)), alone),
+    )
+
+
+def means(cases: Sequence[Case], K: int) -> Table:
+    """The mean over populations and fixed attacks."""
+    counts, plain = _counts(cases), fixed(cases)
+
+    def column(M: int) -> Callable[[list[Case]], Cell]:
+        return lambda found: mean(case.kappa for case in found if case.malicious == M)
+
+    def all_attacked(found: list[Case]) -> Cell:
+        return mean(case.kappa for case in found if case.malicious)
+
+    def worst_fixed(found: list[Case]) -> Cell:
+        return worst(case for case in found if case.malicious)
+
+    columns = [*(column(M) for M in (0, *counts)), all_attacked, worst_fixed]
+    rows, alone = _by_rule(plain, columns)
+    return Table(
+        "mean",
+        f"Mean over the fixed attacks, {K} clients",
+        "Mean kappa over all populations and all attacks that do not search; the last column is their worst case.",
+        ["rule", "told f", *(f"M = {M}" for M in (0, *counts)), "all M > 0", "worst fixed"],
+        rows,
+        lowest(rows, range(2, 5 + len(counts)), alone),
+    )
+
+
+def by_population(cases: Sequence[Case], K: int, M: int) -> Table:
+    """The worst case on each population."""
+    found = [case for case in cases if case.malicious == M]
+    groups = list(dict.fromkeys(group_of(case) for case in found))
+
+    def column(group: str) -> Callable[[list[Case]], Cell]:
+        return lambda of_rule: worst(case for case in of_rule if group_of(case) == group)
+
+    rows, alone = _by_rule(found, [column(group) for group in groups])
+    return Table(
+        f"population_{M}",
+        f"Worst case on each population, {M} of {K} malicious",
+        "The largest kappa over all attacks, the adaptive attacker included.",
+        ["rule", "told f", *groups],
+        rows,
+        lowest(rows, range(2, 2 + len(groups)), alone),
+    )
+
+
+def by_clients(cases: Sequence[Case]) -> Table:
+    """The worst case for each number of clients, with the most attackers that were tried there."""
+    most = {K: max(case.malicious for case in cases if case.clients == K) for K in {case.clients for case in cases}}
+    sizes = sorted(K for K in most if most[K])
+
+    def column(K: int) -> Callable[[list[Case]], Cell]:
+        return lambda found: worst(case for case in found if (case.clients, case.malicious) == (K, most[K]))
+
+    rows, alone = _by_rule(cases, [column(K) for K in sizes])
+    return Table(
+        "clients",
+        "Worst case for different numbers of clients",
+        "The largest kappa over all populations and attacks, with the largest number of attackers of the study.",
+        ["rule", "told f", *(f"{most[K]} of {K}" for K in sizes)],
+        rows,
+        lowest(rows, range(2, 2 + len(sizes)), alone),
+    )
+
+
+def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
+    """The mean over populations for each attack."""
+    found = [case for case in cases if case.malicious == M]
+    rules = _rules(found)
+    rows: list[list[Cell]] = []
+    for attack in attacks_of(found):
+        of_attack = [case for case in found if case.attack == attack]
+        rows.append([attack, *(mean(case.kappa for case in of_attack if case.rule == rule) for rule in rules)])
+    return Table(
+        f"attack_{M}",
+        f"Each attack, {M} of {K} malicious",
+        "Mean kappa over the populations; the adaptive attacker is another one for each rule.",
+        ["attack", *rules],
+        rows,
+    )
+
+
+def truthfulness(cases: Sequence[Case], K: int) -> Table:
+    """What the rules say of the clients: false accusations, detection, calibration."""
+
+    def attacked(found: list[Case]) -> list[Case]:
+        return [case for case in fixed(found) if case.malicious]
+
+    def accused(found: list[Case]) -> Cell:
+        share = mean(case.accused for case in found if not case.malicious)
+        return None if share is None else 100 * share
+
+    def missed(found: list[Case]) -> Cell:
+        share = mean(case.missed for case in attacked(found))
+        return None if share is None else 100 * share
+
+    def count_error(found: list[Case]) -> Cell:
+        return mean(
+            None if case.estimated is None else abs(case.estimated - case.malicious) for case in attacked(found)
+        )
+
+    def calibration(found: list[Case]) -> Cell:
+        return calibration_error(reliability(*statements(fixed(found))))
+
+    def milliseconds(found: list[Case]) -> Cell:
+        return float(1e3 * np.median([case.seconds for case in found]))
+
+    def quiet(found: list[Case]) -> Cell:
+        return mean(case.kappa for case in found if not case.malicious)
+
+    def auc(found: list[Case]) -> Cell:
+        return mean(case.auc for case in attacked(found))
+
+    columns = [
+        quiet,
+        accused,
+        auc,
+        missed,
+        count_error,
+        calibration,
+        milliseconds,
+    ]
+    rows, _ = _by_rule(cases, columns)
+    return Table(
+        "truth",
+        f"What the rules say of the clients, {K} clients",
+        "Without attacker: kappa and the honest clients turned against (honesty below 1/2, or a weight below a tenth "
+        "of an equal share), in %. Under the fixed attacks: AUC of telling honest from malicious, attackers not "
+        "turned against in %, mean error of the estimated number of attackers, expected calibration error of honesty. "
+        "Last: median time of the rule itself, in ms.",
+        ["rule", "told f", "kappa, M = 0", "accused %", "AUC", "missed %", "count error", "calibration", "ms"],
+        rows,
+    )
+
+
+def statements(cases: Iterable[Case]) -> tuple[list[float], list[bool]]:
+    """Every stated honesty, and whether that client was honest."""
+    said: list[float] = []
+    true: list[bool] = []
+    for case in cases:
+        if case.honesty is not None:
+            said += case.honesty
+            true += [k < case.clients - case.malicious for k in range(case.clients)]
+    return said, true
+
+
+def wrong_f(cases: Sequence[Case], K: int) -> Table:
+    """Mean and worst kappa of each rule that needs f, for what it believed, beside the best that needs none."""
+    counts = _counts(cases)
+    rows: list[list[Cell]] = []
+    for rule in _rules(cases):
+        of_rule = [case for case in cases if case.rule == rule]
+        if not Contestant(rule).told:
+            rows.append([rule, "needs none", *_mean_worst(of_rule, counts)])
+            continue
+        for label, chosen in (("the truth", [case for case in of_rule if not case.guessed]), *_guesses(of_rule)):
+            if chosen:
+                rows.append([rule, label, *_mean_worst(chosen, counts)])
+    return Table(
+        "wrong_f",
+        f"What a wrong guess of the number of attackers costs, {K} clients",
+        "Mean kappa over the fixed attacks / worst case over all attacks. A guess that a rule does not accept with "
+        "these clients is lowered to the largest that it accepts.",
+        ["rule", "believed f", *(f"M = {M}: {what}" for M in counts for what in ("mean", "worst"))],
+        rows,
+    )
+
+
+def _guesses(cases: Sequence[Case]) -> list[tuple[str, list[Case]]]:
+    """Cases by what was believed; a guess that was lowered counts as what it became."""
+    guessed = [case for case in cases if case.guessed]
+    values = sorted({case.believed for case in guessed if case.believed is not None})
+    return [(str(f), [case for case in guessed if case.believed == f]) for f in values]
+
+
+def _mean_worst(cases: Sequence[Case], counts: Sequence[int]) -> list[Cell]:
+    cells: list[Cell] = []
+    for M in counts:
+        found = [case for case in cases if case.malicious == M]
+        cells += [mean(case.kappa for case in fixed(found)), worst(found)]
+    return cells
+
+
+def aim(cases: Sequence[Case], K: int) -> Table:
+    """The default Bayesian rule beside the best of those that are not told f, and of those that are."""
+    rows: list[list[Cell]] = []
+    for M in _counts(cases):
+        found = [case for case in cases if case.malicious == M]
+        groups = list(dict.fromkeys(group_of(case) for case in found))
+        for group in (*groups, "all") if len(groups) > 1 else groups:
+            here = [case for case in found if group in ("all", group_of(case))]
+            worsts = {rule: worst(case for case in here if case.rule == rule) for rule in _rules(here)}
+            ours = worsts.get(OURS)
+            if ours is None:
+                continue
+            rivals = {rule: x for rule, x in worsts.items() if rule != OURS and x is not None}
+            alone = min(((x, r) for r, x in rivals.items() if not Contestant(r).told), default=(None, "-"))
+            told = min(((x, r) for r, x in rivals.items() if Contestant(r).told), default=(None, "-"))
+            rows.append(
+                [f"M = {M}, {group}", ours, *(c for x, r in (alone, told) for c in (x, r, ours / x if x else None))]
+            )
+    return Table(
+        "aim",
+        f"The default rule beside the best others, worst case, {K} clients",
+        "Worst kappa of `bayesian`; the best rule that is not told f and the best that is told the true f, each with "
+        "the ratio ours / theirs (below 1: ours is better).",
+        ["case", "bayesian", "best not told", "which", "ratio", "best told f", "which one", "ratio to it"],
+        rows,
+    )

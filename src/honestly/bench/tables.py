@@ -1,0 +1,131 @@
+"""A table of numbers for people: on a terminal, in Markdown, in HTML, in JSON."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Cell: TypeAlias = str | float | int | None
+
+
+def text(cell: Cell) -> str:
+    """Three decimals below 10, three digits above, a dash for what there is not; from 10,000 on nobody counts.
+
+    >>> [text(x) for x in (0.12345, 1234.5, 3, None, "mean", 1e9)]
+    ['0.123', '1.23e+03', '3', '-', 'mean', '> 10000']
+    """
+    if cell is None:
+        return "-"
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int):
+        return str(cell)
+    if math.isnan(cell):
+        return "nan"
+    if cell >= 1e4:
+        return "> 10000"
+    return f"{cell:.3f}" if abs(cell) < 10 else f"{cell:.3g}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, what it shows, and rows; the first column names the row. ``best`` marks the cells to set in bold."""
+
+    name: str
+    title: str
+    note: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    best: frozenset[tuple[int, int]] = frozenset()
+
+    def markdown(self) -> str:
+        """A GitHub table below its note."""
+
+        def line(cells: Sequence[str]) -> str:
+            return "| " + " | ".join(cells) + " |"
+
+        body = [
+            line([f"**{text(c)}**" if (i, j) in self.best else text(c) for j, c in enumerate(row)])
+            for i, row in enumerate(self.rows)
+        ]
+        rule = line(["---", *("---:" for _ in self.columns[1:])])
+        return "\n".join([f"**{self.title}.** {self.note}", "", line(list(self.columns)), rule, *body, ""])
+
+    def html(self) -> str:
+        """A table element with its caption."""
+        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        rows: list[str] = []
+        for i, row in enumerate(self.rows):
+            cells = (
+                f'<td class="best">{html.escape(text(c))}</td>'
+                if (i, j) in self.best
+                else f"<td>{html.escape(text(c))}</td>"
+                for j, c in enumerate(row)
+            )
+            rows.append(f"<tr>{''.join(cells)}</tr>")
+        caption = f"<h2>{html.escape(self.title)}</h2><p>{html.escape(self.note)}</p>"
+        body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+        return f"{caption}<div class=scroll><table>{body}</table></div>"
+
+    def records(self) -> list[dict[str, Cell]]:
+        """One mapping for each row; infinite values become None, which JSON can hold."""
+        return [
+            {
+                column: None if isinstance(c, float) and not math.isfinite(c) else c
+                for column, c in zip(self.columns, row, strict=True)
+            }
+            for row in self.rows
+        ]
+
+    def rich(self) -> Any:
+        """For `rich.console.Console.print`."""
+        from rich.table import Table as RichTable
+
+        table = RichTable(title=self.title, caption=self.note, title_justify="left", caption_justify="left")
+        for j, column in enumerate(self.columns):
+            table.add_column(column, justify="left" if j == 0 else "right")
+        for i, row in enumerate(self.rows):
+            table.add_row(*(f"[bold green]{text(c)}[/]" if (i, j) in self.best else text(c) for j, c in enumerate(row)))
+        return table
+
+
+def lowest(
+    rows: Sequence[Sequence[Cell]], columns: Sequence[int], among: Sequence[bool] | None = None
+) -> frozenset[tuple[int, int]]:
+    """The cells with the lowest number of each column, of the rows that count.
+
+    >>> sorted(lowest([["a", 1.0], ["b", 2.0]], [1]))
+    [(0, 1)]
+    """
+    found: set[tuple[int, int]] = set()
+    for j in columns:
+        numbers: dict[int, float] = {}
+        for i, row in enumerate(rows):
+            cell = row[j]
+            if isinstance(cell, float) and (among is None or among[i]):
+                numbers[i] = cell
+        if numbers:
+            least = min(numbers.values())
+            found |= {(i, j) for i, x in numbers.items() if text(x) == text(least)}
+    return frozenset(found)
+
+
+def fill(page: str, parts: Mapping[str, str]) -> str:
+    """The page with the text between `<!-- NAME -->` and `<!-- end NAME -->` replaced; a mark without part is an error.
+
+    >>> fill("a <!-- x --> old <!-- end x --> b", {"x": "new"})
+    'a <!-- x -->\\nnew\\n<!-- end x --> b'
+    """
+    marks = re.findall(r"<!-- (?!end )([\w-]+) -->", page)
+    for name in marks:
+        if name not in parts:
+            raise ValueError(f"the page asks for '{name}', which this study does not have; it has {', '.join(parts)}")
+        pattern = re.compile(rf"(<!-- {name} -->).*?(<!-- end {name} -->)", re.DOTALL)
+        if not pattern.search(page):
+            raise ValueError(f"the page has '<!-- {name} -->' without '<!-- end {name} -->'")
+        page = pattern.sub(lambda m, name=name: f"{m[1]}\n{parts[name].strip()}\n{m[2]}", page)
+    return page

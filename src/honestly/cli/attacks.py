@@ -1,0 +1,52 @@
+"""`honestly attacks`: every attack, what it knows and its settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "attacks",
+        help="list every attack",
+        description="Every attack by name: what it does, what it knows, its settings.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    from honestly.sim.attacks import DataAttack, UpdateAttack, attacks, settings_of
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": attack.name,
+            "summary": attack.summary,
+            "on": [k for k, kind in (("data", DataAttack), ("updates", UpdateAttack)) if issubclass(attack, kind)],
+            "knows": attack.knows,
+            "identical": attack.identical,
+            "settings": settings_of(attack),
+            "reference": attack.reference,
+        }
+        for attack in attacks()
+    ]
+    if args.json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    knows = {"own": "its own update", "malicious": "all attackers' updates", "all": "everything"}
+    table = Table(title=f"{len(rows)} attacks", title_justify="left", show_lines=False)
+    for column in ("name", "what it does", "on", "knows", "settings", "reference"):
+        table.add_column(column, no_wrap=column == "name")
+    for row in rows:
+        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
+        on = " and ".join(row["on"])
+        table.add_row(row["name"], row["summary"], on, knows[row["knows"]], settings, row["reference"])
+    Console().print(table, markup=False)
+    return 0

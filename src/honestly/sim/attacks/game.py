@@ -1,0 +1,106 @@
+"""One round as a game: the honest clients are fixed, the attackers choose coefficients over a small basis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from honestly.result import Float
+from honestly.rules.base import Rule
+from honestly.sim.attacks.base import Array, View, gram, host, mean, norm, normal, spread, std
+from honestly.sim.attacks.span import Span
+
+
+@dataclass(frozen=True)
+class Game:
+    """What the attackers can send, and how far it would move the aggregate.
+
+    Attributes:
+        basis: (n, d) honest updates about their mean, the mean, the attackers' own updates about it, a random vector,
+            minus the standard deviation, one noise vector for each attacker (the last three as long as the spread), and
+            the root update if the rule has one.
+        spread: root mean squared distance of the honest updates to their mean (never 0).
+    """
+
+    view: View
+    rule: Rule
+    basis: Array
+    span: Span
+    spread: float
+
+    @classmethod
+    def of(cls, view: View, rule: Rule, *, columns: int) -> Game:
+        """The game of one round against the rule; coordinate-wise rules see at most this number of columns."""
+        xp, honest = view.xp, view.honest
+        mu, d = mean(honest), int(view.own.shape[1])
+        s = spread(honest) or norm(mu) or 1.0
+        aside = [_of_length(v, s) for v in (normal(view, (d,)), -std(honest))]
+        noise = normal(view, (view.M, d)) * (s / np.sqrt(d))
+        rows = [honest - mu[None, :], mu[None, :], view.own - mu[None, :], xp.stack(aside), noise]
+        if rule.root is not None:
+            root = xp.asarray(rule.root, dtype=view.own.dtype, device=view.own.device)
+            rows.append((root - mu)[None, :])
+        basis = xp.concat(rows, axis=0)
+        chosen = np.arange(d) if d <= columns else np.sort(view.rng.choice(d, size=columns, replace=False))
+        at = xp.asarray(chosen, device=view.own.device)
+        n = int(basis.shape[0])
+        root_at = None if rule.root is None else n - 1
+        span = Span(gram(basis), int(honest.shape[0]), host(basis[:, at]), host(mu[at]), d, root_at)
+        return cls(view, rule, basis, span, s)
+
+    @property
+    def H(self) -> int:
+        """Number of honest clients."""
+        return int(self.view.honest.shape[0])
+
+    @property
+    def n(self) -> int:
+        """Number of vectors in the basis."""
+        return len(self.span.products)
+
+    def at(self, block: str, index: int = 0) -> Float:
+        """(n,) coefficients of one vector of the basis, by the name of its block."""
+        start = {"honest": 0, "mean": self.H, "own": self.H + 1, "random": self.H + 1 + self.view.M}
+        start |= {"std": start["random"] + 1, "noise": start["random"] + 2}
+        return self.span.at(start[block] + index)
+
+    def each(self, block: str) -> Float:
+        """(M, n) coefficients of a block with one vector for each attacker."""
+        return np.stack([self.at(block, m) for m in range(self.view.M)])
+
+    def directions(self) -> dict[str, Float]:
+        """Coefficients of directions as long as the honest spread; those that have no length are left out."""
+        C = self.span.products[: self.H, : self.H]
+        eigenvectors = np.linalg.eigh(C)[1]
+        found = {
+            "against": -self.at("mean"),
+            "along": self.at("mean"),
+            "random": self.at("random"),
+            "std": self.at("std"),
+            "farthest": self.at("honest", int(np.diagonal(C).argmax())),
+        }
+        for i in range(1, min(2, self.H - 1) + 1):
+            v = eigenvectors[:, -i]
+            v = v * np.sign(v[np.abs(v).argmax()])  # the sign is arbitrary: fix it
+            found[f"principal{i}"] = np.concatenate([v, np.zeros(self.n - self.H)])
+        lengths = {name: float(np.sqrt(max(c @ self.span.products @ c, 0.0))) for name, c in found.items()}
+        long = [name for name, length in lengths.items() if length > 1e-6 * self.spread]
+        return {name: found[name] * (self.spread / lengths[name]) for name in long}
+
+    def moved(self, rows: Float) -> float:
+        """How far the aggregate is from the honest mean, in squared honest spreads, if attackers send these rows."""
+        clients = np.concatenate([np.eye(self.H, self.n), rows])
+        moved = self.span.answer(self.rule, self.view.pre, clients).moved
+        return moved / self.spread**2 if np.isfinite(moved) else np.inf
+
+    def vectors(self, rows: Float) -> Array:
+        """(M, d) the updates that these rows stand for."""
+        xp, own = self.view.xp, self.view.own
+        coefficients = xp.asarray(rows, dtype=own.dtype, device=own.device)
+        return coefficients @ self.basis + mean(self.view.honest)[None, :]
+
+
+def _of_length(x: Array, length: float) -> Array:
+    size = norm(x)
+    return x * (length / size) if size > 0.0 else x

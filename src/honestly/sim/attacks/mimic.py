@@ -1,0 +1,48 @@
+"""Mimic: over-represent one honest client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from honestly.sim.attacks.base import Array, UpdateAttack, View, gram, mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mimic(UpdateAttack):
+    """All attackers copy the honest client that lies farthest out along the direction of largest honest variance.
+
+    Nothing they send is false by itself: only the copies are. The original warms up the direction over rounds; here it
+    is found anew in each round, from that round's updates. Knows all honest updates; identical vectors.
+
+    Args:
+        target: index of the honest client to copy; None for the one farthest out.
+
+    >>> import numpy as np
+    >>> others = np.array([[0.0, 0.1], [0.1, 0.0], [9.0, 0.0]])
+    >>> Mimic().forge(View(own=np.ones((1, 2)), others=others, rng=np.random.default_rng(0)))
+    array([[9., 0.]])
+    """
+
+    name = "mimic"
+    summary = "copies of the honest client farthest out in the direction of largest variance"
+    reference = "Karimireddy et al., Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022"
+    knows = "all"
+    identical = True
+
+    target: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        super().__post_init__()
+        self.require("target", least=0)
+
+    def craft(self, view: View) -> Array:
+        """The copied update."""
+        if self.target is not None:
+            return view.honest[self.target % int(view.honest.shape[0]), :]
+        centred = view.honest - mean(view.honest)[None, :]
+        # C C^T = U S U^T: the projection of client i on the first principal direction is sqrt(s_1) u_i1
+        first = np.linalg.eigh(gram(centred))[1][:, -1]
+        return view.honest[int(np.abs(first).argmax()), :]

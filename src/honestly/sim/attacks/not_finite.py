@@ -1,0 +1,66 @@
+"""NaN and Inf: one bad number from one client must not cost the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NotFinite(UpdateAttack):
+    """The attacker's own update with a few coordinates replaced."""
+
+    value: ClassVar[float]
+
+    coordinates: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        super().__post_init__()
+        self.require("coordinates", least=1)
+
+    def craft(self, view: View) -> Array:
+        """Each attacker spoils coordinates of its own choice."""
+        forged = view.xp.asarray(view.own, copy=True)
+        d = int(view.own.shape[1])
+        for k in range(view.M):
+            for j in view.rng.choice(d, size=min(self.coordinates, d), replace=False):
+                forged[k, int(j)] = self.value
+        return forged
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotANumber(_NotFinite):
+    """The honest update, but with NaN in a few random coordinates. Knows its own update.
+
+    Args:
+        coordinates: how many; one is enough.
+
+    >>> import numpy as np
+    >>> int(np.isnan(NotANumber().forge(View(own=np.ones((1, 9)), rng=np.random.default_rng(0)))).sum())
+    1
+    """
+
+    name = "nan"
+    summary = "the honest update with NaN in a few coordinates"
+    value = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infinite(_NotFinite):
+    """The honest update, but with Inf in a few random coordinates. Knows its own update.
+
+    Args:
+        coordinates: how many; one is enough.
+
+    >>> import numpy as np
+    >>> int(np.isinf(Infinite().forge(View(own=np.ones((1, 9)), rng=np.random.default_rng(0)))).sum())
+    1
+    """
+
+    name = "inf"
+    summary = "the honest update with Inf in a few coordinates"
+    value = math.inf

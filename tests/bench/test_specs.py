@@ -1,0 +1,56 @@
+"""Words of the command line become rules that are told what they should be told."""
+
+import numpy as np
+import pytest
+
+from honestly.bench.specs import Contestant, attack_of, words
+
+
+def test_words():
+    assert words("a:x=1:y=2.5:z=true:w=none:v=text") == ("a", {"x": 1, "y": 2.5, "z": True, "w": None, "v": "text"})
+    with pytest.raises(ValueError, match="'z' in 'alie:z'"):
+        words("alie:z")
+    assert attack_of("alie:z=1.5").z == 1.5
+
+
+def test_a_rule_is_told_f_unless_it_has_one_or_needs_none():
+    assert Contestant("multi_krum").told
+    assert not Contestant("multi_krum:f=3").told
+    assert not Contestant("geometric_median").told
+    assert Contestant("nnm+geometric_median").told
+    pre, rule, told = Contestant("nnm+multi_krum").build(K=20, f=8, root=None)
+    assert (pre[0].f, rule.f, told) == (8, 8, 8)
+    assert Contestant("multi_krum:f=3").build(K=20, f=8, root=None)[1].f == 3
+
+
+def test_f_is_lowered_to_what_the_rule_accepts():
+    _, rule, told = Contestant("krum").build(K=20, f=15, root=None)
+    assert rule.f == told < 10
+    rule.check(20)
+    with pytest.raises(ValueError, match=r"\d"):
+        type(rule)(f=told + 1).check(20)
+
+
+def test_a_rule_that_fits_no_f_says_why():
+    with pytest.raises(ValueError, match="needs at least"):
+        Contestant("krum").build(K=2, f=5, root=None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("geometric_medan", "unknown rule 'geometric_medan': did you mean geometric_median"),
+        ("nmn+median", "unknown mixer 'nmn'"),
+        ("multi_krum:g=3", "unknown setting of rule multi_krum 'g'.*Allowed: f"),
+    ],
+)
+def test_misspelt_words_are_explained(spec, message):
+    with pytest.raises(ValueError, match=message):
+        _ = Contestant(spec).parts
+
+
+def test_a_root_is_passed_on():
+    if not Contestant("fltrust").needs_root:
+        pytest.fail("FLTrust rests on a root update")
+    _, rule, _ = Contestant("fltrust").build(K=5, f=1, root=np.ones(3))
+    np.testing.assert_array_equal(rule.root, np.ones(3))

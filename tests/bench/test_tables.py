@@ -1,0 +1,48 @@
+"""Pages are filled from measurements, and a page that asks for something else is refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from honestly.bench.stress import Study, run
+from honestly.bench.stress_tables import tables
+from honestly.bench.tables import fill
+
+PAGE = Path(__file__).parents[2] / "docs" / "which-rule.md"
+
+
+def test_fill_replaces_every_marked_part_and_nothing_else():
+    page = "a\n<!-- x -->\nold\n<!-- end x -->\nb\n<!-- y --><!-- end y -->\nc"
+    filled = fill(page, {"x": "new | \\1", "y": "other", "unused": ""})
+    assert filled == "a\n<!-- x -->\nnew | \\1\n<!-- end x -->\nb\n<!-- y -->\nother\n<!-- end y -->\nc"
+    assert fill(filled, {"x": "new | \\1", "y": "other"}) == filled
+
+
+def test_fill_refuses_marks_that_it_cannot_fill():
+    with pytest.raises(ValueError, match=r"asks for 'z'.*it has x"):
+        fill("<!-- z --><!-- end z -->", {"x": ""})
+    with pytest.raises(ValueError, match="without '<!-- end x -->'"):
+        fill("<!-- x -->", {"x": ""})
+
+
+def test_the_page_on_rules_has_only_marks_that_close():
+    page = PAGE.read_text(encoding="utf-8")
+    marks = re.findall(r"<!-- (?!end )([\w-]+) -->", page)
+    assert len(marks) > 8
+    assert fill(page, dict.fromkeys(marks, "")).count("<!-- end ") == len(marks)
+
+
+def test_several_numbers_of_clients_are_compared():
+    study = Study(
+        rules=["mean", "median"],
+        attacks=["sign_flip", "alie"],
+        populations=["isotropic"],
+        clients=[5, 10],
+        malicious=[0.2, 0.4],
+    )
+    cases = run(study)
+    table = next(table for table in tables(cases) if table.name == "clients")
+    assert list(table.columns) == ["rule", "told f", "2 of 5", "4 of 10"]
+    expected = max(case.kappa for case in cases if (case.rule, case.clients, case.malicious) == ("median", 10, 4))
+    assert {row[0]: row[3] for row in table.rows}["median"] == expected

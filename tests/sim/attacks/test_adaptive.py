@@ -1,0 +1,169 @@
+"""The adaptive attacker: its small matrices agree with the real updates, and no fixed attack beats it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
+from honestly.sim.attacks import View, make
+from honestly.sim.attacks.adaptive import JITTERS
+from honestly.sim.attacks.game import Game
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trim(ColumnRule):
+    """Trimmed mean, written here so that the test does not rest on the package's."""
+
+    name = "trim"
+    summary = ""
+    f: int = 3
+
+    def reduce(self, ranked, xp):
+        return ranked[self.f : len(ranked) - self.f].mean(0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Weiszfeld(Rule):
+    """Geometric median."""
+
+    name = "weiszfeld"
+    summary = ""
+
+    def mix(self, geometry):
+        a = np.full(geometry.K, 1 / geometry.K)
+        for _ in range(100):
+            w = 1 / np.sqrt(np.maximum(geometry.residuals(a), 1e-12))
+            a = w / w.sum()
+        return Mix.of_weights(a)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clip(Rule):
+    """Clips towards the reference: weights that do not sum to 1."""
+
+    name = "clip"
+    summary = ""
+
+    def mix(self, geometry):
+        norms = np.sqrt(np.diagonal(geometry.gram_about_reference))
+        weights = np.minimum(1, np.median(norms) / norms) / geometry.K
+        return Mix.of_weights(weights)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pairs(Mixer):
+    """Means of neighbours by index."""
+
+    name = "pairs"
+    summary = ""
+
+    def mix(self, geometry):
+        return np.repeat(np.eye(geometry.K // 2), 2, axis=1) / 2
+
+
+def view(rule, M=4, honest=8, d=300, pre=(), seed=0):
+    X = np.random.default_rng(seed).normal(0.3, 1.0, (honest + M, d))
+    return View(own=X[honest:], others=X[:honest], rng=np.random.default_rng(5), rule=rule, pre=pre)
+
+
+def directly(rule, X, honest, pre=()):
+    """kappa from the updates themselves; the reference is 0."""
+    for mixer in pre:
+        X = mixer.mix(GramGeometry(X @ X.T)) @ X
+    matrix = rule.mix(GramGeometry(X @ X.T)).matrix
+    value = rule.reduce(np.sort(matrix @ X, axis=0), np) if isinstance(rule, ColumnRule) else (matrix @ X)[0]
+    mu = honest.mean(0)
+    return ((value - mu) ** 2).sum() / ((honest - mu) ** 2).sum(1).mean()
+
+
+@pytest.mark.parametrize("rule", [Weiszfeld(), Clip(), Trim()], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("pre", [(), (Pairs(),)], ids=["alone", "mixed"])
+def test_the_game_agrees_with_the_updates(rule, pre):
+    if pre and isinstance(rule, Trim):
+        rule = Trim(f=1)
+    seen = view(rule, pre=pre)
+    game = Game.of(seen, rule, columns=10**6)
+    for name, u in game.directions().items():
+        for block, j in JITTERS:
+            rows = 1.3 * u + j * game.each(block)
+            X = np.concatenate([seen.others, game.vectors(rows)])
+            assert game.moved(rows) == pytest.approx(directly(rule, X, seen.others, pre), rel=1e-6), name
+
+
+@pytest.mark.parametrize("rule", [Weiszfeld(), Trim()], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("M", [1, 3])
+def test_moves_a_rule_further_than_every_fixed_attack(rule, M):
+    seen = view(rule, M=M, honest=9)
+
+    def kappa(name, **settings):
+        forged = make(name, **settings).forge(dataclasses.replace(seen, rng=np.random.default_rng(1)))
+        return directly(rule, np.concatenate([seen.others, forged]), seen.others)
+
+    worst = kappa("adaptive")
+    for name in ("sign_flip", "alie", "ipm", "min_max", "min_sum", "mimic", "rop", "gaussian", "near_duplicates"):
+        assert worst >= 0.98 * kappa(name), name
+
+
+def test_finds_that_the_mean_has_no_bound():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Average(Rule):
+        name = "average"
+        summary = ""
+
+        def mix(self, geometry):
+            return Mix.of_weights(np.full(geometry.K, 1 / geometry.K))
+
+    seen = view(Average())
+    forged = make("adaptive").forge(seen)
+    assert directly(Average(), np.concatenate([seen.others, forged]), seen.others) > 1e4
+
+
+def test_hides_where_copies_would_be_found():
+    """A rule that ignores exact copies is answered with jitter."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class NoCopies(Rule):
+        name = "no_copies"
+        summary = ""
+
+        def mix(self, geometry):
+            D = np.diagonal(geometry.gram)[:, None] - 2 * geometry.gram + np.diagonal(geometry.gram)
+            copied = (D + np.diag(np.full(geometry.K, np.inf)) < 1e-6 * D.max()).any(axis=1)
+            return Mix.of_weights(~copied / (~copied).sum())
+
+    forged = make("adaptive").forge(view(NoCopies()))
+    assert (forged[0] != forged[1]).any()
+
+
+def test_sends_a_decoy_against_a_rule_that_looks_in_one_direction():
+    """Drop who stretches the main direction (DnC): one far attacker hides all others."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class OneDirection(Rule):
+        name = "one_direction"
+        summary = ""
+
+        def mix(self, geometry):
+            C = np.eye(geometry.K) - 1 / geometry.K
+            v = np.linalg.eigh(C @ geometry.gram @ C)[1][:, -1]
+            kept = np.argsort(np.abs(v))[: geometry.K - 4]
+            return Mix.of_weights(np.isin(np.arange(geometry.K), kept) / len(kept))
+
+    seen = view(OneDirection(), M=4, honest=12)
+    forged = make("adaptive").forge(seen)
+    assert directly(OneDirection(), np.concatenate([seen.others, forged]), seen.others) > 10
+
+
+def test_identical_honest_clients_and_no_direction_at_all():
+    zeros = np.zeros((5, 7))
+    seen = View(own=zeros[:2], others=zeros, rng=np.random.default_rng(0), rule=Weiszfeld())
+    assert np.isfinite(make("adaptive").forge(seen)).all()
+
+
+def test_a_sample_of_columns_stands_for_all_of_them():
+    seen = view(Trim(f=4), d=20_000)
+    all_columns = Game.of(seen, seen.rule, columns=10**6)
+    sampled = Game.of(dataclasses.replace(seen, rng=np.random.default_rng(5)), seen.rule, columns=2000)
+    rows = np.tile(2.0 * sampled.at("std"), (4, 1))
+    assert sampled.moved(rows) == pytest.approx(all_columns.moved(rows), rel=0.1)
