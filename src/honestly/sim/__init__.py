@@ -1,0 +1,1 @@
+"""Federated learning in one process: data, clients, attacks and rounds."""

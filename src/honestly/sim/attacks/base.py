@@ -1,0 +1,219 @@
+"""What an attack is: settings that validate themselves, and updates (or training data) forged from what it may see.
+
+An attack says *how* malicious clients lie; *who* lies and *when* is the adversary's business. Two kinds, and a class
+may be both (model replacement poisons its data, then scales the update that came of it):
+
+- `DataAttack.poison` changes the training data of a malicious client, which then trains as everybody does;
+- `UpdateAttack.forge` changes the updates that the malicious clients send.
+
+The code knows only the array API: it runs on NumPy and on torch tensors of any device, with the same random numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from honestly.rules.base import Mixer, Rule
+
+Array: TypeAlias = Any
+Knowledge: TypeAlias = Literal["own", "malicious", "all"]
+Select: TypeAlias = Literal["all", "poisoned"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What the attackers see in one round. Updates are differences to the reference, `w_k - reference`.
+
+    Attributes:
+        own: (M, d) updates that the M malicious clients computed by training (on poisoned data in a `DataAttack`).
+        others: (K - M, d) updates of the honest clients; only for an attack whose ``knows`` is "all", else None.
+        reference: (d,) the global model that the round started from, or None.
+        rng: the only source of randomness.
+        clients: K; 0 means M plus the number of ``others``.
+        rule: the rule in use, for attacks that search against it.
+        pre: the mixers in front of that rule.
+    """
+
+    own: Array
+    rng: np.random.Generator
+    others: Array | None = None
+    reference: Array | None = None
+    clients: int = 0
+    rule: Rule | None = None
+    pre: Sequence[Mixer] = ()
+
+    @property
+    def M(self) -> int:
+        """Number of malicious clients."""
+        return int(self.own.shape[0])
+
+    @property
+    def K(self) -> int:
+        """Number of clients in all."""
+        return self.clients or self.M + (0 if self.others is None else int(self.others.shape[0]))
+
+    @property
+    def honest(self) -> Array:
+        """The honest updates that the attackers know: everybody else's, or those that they computed themselves."""
+        return self.own if self.others is None or self.others.shape[0] == 0 else self.others
+
+    @property
+    def xp(self) -> Any:
+        """The array library of the updates."""
+        return array_namespace(self.own)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a malicious client's local training; every phase starts with a fresh optimiser.
+
+    ``select`` is "all" (every sample that `DataAttack.poison` returned) or "poisoned" (those of its mask alone).
+    A phase that selects no sample is skipped.
+    """
+
+    epochs: int
+    select: Select = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(ABC):
+    """An attack: a frozen dataclass of its settings, validated when it is made.
+
+    Class attributes, for `attacks()` and for the simulator:
+
+    - ``name``: its snake_case name on the command line;
+    - ``summary``: one line for people;
+    - ``reference``: where it comes from;
+    - ``knows``: "own" (each attacker its own update), "malicious" (attackers pool theirs) or "all" (omniscient);
+    - ``identical``: all attackers send the same vector.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    reference: ClassVar[str] = ""
+    knows: ClassVar[Knowledge] = "own"
+    identical: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse settings that are not finite numbers; subclasses check their bounds."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{self.name}.{field.name} = {value}: give a finite number")
+
+    def require(self, setting: str, *, above: float | None = None, least: float | None = None) -> None:
+        """Raise a ValueError that names the value and the bound unless the setting is inside it (None passes)."""
+        value = getattr(self, setting)
+        if value is None:
+            return
+        if above is not None and not value > above:
+            raise ValueError(f"{self.name}.{setting} = {value}: must be greater than {above}")
+        if least is not None and not value >= least:
+            raise ValueError(f"{self.name}.{setting} = {value}: must be at least {least}")
+
+
+class UpdateAttack(Attack):
+    """An attack on the updates that the malicious clients send."""
+
+    def forge(self, view: View) -> Array:
+        """(M, d) updates that the malicious clients send instead of ``view.own``, same dtype and device."""
+        if view.M == 0:
+            return view.own
+        xp = view.xp
+        forged = self.craft(view)
+        if forged.ndim == 1:  # one vector, which all attackers send
+            forged = xp.broadcast_to(forged[None, :], view.own.shape)
+        return xp.asarray(forged, dtype=view.own.dtype, copy=True)
+
+    @abstractmethod
+    def craft(self, view: View) -> Array:
+        """The forged updates of M >= 1 attackers, (M, d), or (d,) if all send the same."""
+
+
+class DataAttack(Attack):
+    """An attack on the training data of the malicious clients."""
+
+    def phases(self, epochs: int) -> tuple[Phase, ...]:
+        """How a malicious client spends its local epochs; one plain phase unless the attack says otherwise."""
+        return (Phase(epochs),)
+
+    @abstractmethod
+    def poison(
+        self, images: Array, labels: Array, *, rng: np.random.Generator, attacker: int = 0
+    ) -> tuple[Array, Array, Array]:
+        """The data that malicious client number ``attacker`` trains on.
+
+        Args:
+            images: (n, c, h, w) raw pixels, uint8.
+            labels: (n,) integers.
+            rng: the only source of randomness.
+            attacker: 0 .. M - 1, the client's number among the malicious ones (distributed backdoors).
+
+        Returns:
+            images, labels and mask, (n',): which samples are poisoned.
+        """
+
+
+class Backdoor(DataAttack):
+    """A data attack with a hidden goal: victims that carry the trigger shall be classified as ``target``.
+
+    Attack success rate: the share of `victims` of the test set that, after `stamp`, are predicted as ``target``.
+    """
+
+    target: int
+
+    @abstractmethod
+    def victims(self, images: Array, labels: Array) -> Array:
+        """(n,) mask of the samples that the attacker wants to be misclassified."""
+
+    @abstractmethod
+    def stamp(self, images: Array) -> Array:
+        """A copy of the raw images with the whole trigger."""
+
+
+def normal(view: View, shape: tuple[int, ...]) -> Array:
+    """Standard normal numbers of ``view.rng``, in the library, dtype and device of the updates."""
+    wide = "64" in str(view.own.dtype)
+    draws = view.rng.standard_normal(shape, dtype=np.float64 if wide else np.float32)
+    return view.xp.asarray(draws, dtype=view.own.dtype, device=view.own.device)
+
+
+def mean(rows: Array) -> Array:
+    """(d,) mean of the rows."""
+    xp = array_namespace(rows)
+    return xp.mean(rows, axis=0)
+
+
+def std(rows: Array) -> Array:
+    """(d,) standard deviation of each coordinate, 0 for a single row."""
+    xp = array_namespace(rows)
+    return xp.sqrt(xp.mean((rows - xp.mean(rows, axis=0)) ** 2, axis=0))
+
+
+def norm(x: Array) -> float:
+    """Euclidean length of a vector (or of all entries)."""
+    xp = array_namespace(x)
+    return float(xp.sqrt(xp.sum(x * x)))
+
+
+def spread(rows: Array) -> float:
+    """Root mean squared distance of the rows to their mean: the square root of the honest variance."""
+    return norm(rows - mean(rows)[None, :]) / math.sqrt(max(int(rows.shape[0]), 1))
+
+
+def rms(x: Array) -> float:
+    """Root mean square of the entries."""
+    return norm(x) / math.sqrt(max(math.prod(x.shape), 1))
+
+
+def unit(x: Array) -> Array:
+    """``x`` with length 1; the zero vector stays as it is."""
+    length = norm(x)
+    return x / length if length > 0.0 else x
