@@ -1,1 +1,4 @@
-"""Federated learning in one process: data, clients, attacks and rounds."""
+"""Federated learning in one process: data, clients, attacks and rounds.
+
+Nothing heavy is imported here: `honestly.sim.attacks` needs NumPy alone, the rest PyTorch.
+"""
