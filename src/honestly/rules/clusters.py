@@ -95,12 +95,12 @@ def largest_by_mean_shift(features: Float, quantile: float = 0.5, steps: int = 3
     K = len(features)
     bandwidth = float(np.sort(_distances(features, features), axis=1)[:, max(int(K * quantile) - 1, 0)].mean())
     bandwidth = bandwidth * (1.0 + 1e-9) + 1e-15  # a neighbour at exactly this distance is one, whatever the rounding
-    peaks = features
+    peaks = np.unique(features, axis=0)
     for _ in range(steps):
         inside = _distances(peaks, features) <= bandwidth
         moved = (inside.astype(np.float64) @ features) / inside.sum(axis=1, keepdims=True)
         done = np.abs(moved - peaks).max() <= 1e-3 * bandwidth
-        peaks = moved
+        peaks = np.unique(moved, axis=0)  # most peaks meet after a few steps
         if done:
             break
     weight = (_distances(peaks, features) <= bandwidth).sum(axis=1)
@@ -115,4 +115,7 @@ def largest_by_mean_shift(features: Float, quantile: float = 0.5, steps: int = 3
 
 
 def _distances(a: Float, b: Float) -> Float:
-    return np.sqrt(((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2))
+    squares = np.zeros((len(a), len(b)))
+    for x, y in zip(a.T, b.T, strict=True):
+        squares += (x[:, None] - y[None, :]) ** 2
+    return np.sqrt(squares)
