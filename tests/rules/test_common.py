@@ -226,7 +226,7 @@ def test_too_few_clients_are_refused_with_the_bound(case):
 
 
 @each(CASES, robust=True)
-@pytest.mark.parametrize("size", [1e3, 1e12])
+@pytest.mark.parametrize("size", [1e3, 1e12, 1e30, 1e100])
 @pytest.mark.parametrize("with_reference", [False, True])
 @pytest.mark.parametrize("at", [0, K - 1])
 def test_one_far_client_moves_the_value_little(case, size, with_reference, at):

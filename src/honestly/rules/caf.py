@@ -69,8 +69,8 @@ class CAF(Rule):
             value, u = top_eigenpair(root[:, None] * M * root[None, :])
             if value < smallest:
                 best, smallest = a, value
-            t = np.where(c > 0, (M @ (root * u)) ** 2, 0.0)
-            if value <= 0.0 or t.max() <= 0.0:
+            p = np.where(c > 0, np.abs(M @ (root * u)), 0.0)  # |<v, w_k - mu>| up to a factor
+            if value <= 0.0 or p.max() <= 0.0:
                 break
-            c = c * (1.0 - t / t.max())
+            c = c * (1.0 - (p / p.max()) ** 2)
         return Mix.of_weights(best, status=Status.CONVERGED, steps=steps, diagnostics={"eigenvalue": float(smallest)})

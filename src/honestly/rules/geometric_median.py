@@ -72,7 +72,8 @@ class GeometricMedian(Rule):
                 optimal, a, r = _leave_client(geometry, nearest)
                 if optimal:
                     return _found(a, r, 0.0, step, Status.CONVERGED)
-            old = np.maximum(r, 1e-15 * r.max())  # a client that was left behind keeps a finite pull
+            # A client that was left behind keeps a finite pull.
+            old = np.maximum(r, 1e-15 * float(np.median(r)) + np.finfo(float).tiny)
             a = (1.0 / old) / (1.0 / old).sum()
             r = np.sqrt(geometry.residuals(a))
             S = float(np.partition(r, h - 1)[:h].sum())
