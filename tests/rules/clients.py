@@ -64,3 +64,19 @@ def honest(K: int = 12, d: int = 7, seed: int = 0, centre: float = 3.0) -> np.nd
     """K independent clients around a common centre."""
     rng = np.random.default_rng(seed)
     return centre * rng.normal(size=d) + rng.normal(size=(K, d))
+
+
+def populations(K: int, d: int = 200, seed: int = 0) -> dict[str, np.ndarray]:
+    """Clients of several shapes, for searches whose cost depends on it."""
+    rng = np.random.default_rng(seed)
+    isotropic = rng.normal(size=(K, d))
+    copies = isotropic.copy()
+    copies[K - 2 * K // 5 :] = 0.3 * rng.normal(size=d)
+    return {
+        "isotropic": isotropic,
+        "low rank": rng.normal(size=(K, 3)) @ rng.normal(size=(3, d)) + 0.1 * isotropic,
+        "heavy tails": rng.standard_t(2, size=(K, 1)) * isotropic,
+        "two clusters": isotropic + np.where(np.arange(K)[:, None] % 2, 1.0, -1.0) * rng.normal(size=d),
+        "all as far": np.eye(K),
+        "copies": copies,
+    }

@@ -6,7 +6,7 @@ import pytest
 from honestly import Status
 from honestly.rules.mda import MDA
 
-from .clients import geometry, honest, value
+from .clients import geometry, honest, populations, value
 
 
 def diameter(X):
@@ -34,9 +34,11 @@ def test_matches_the_loop(K, f, seed, d):
     np.testing.assert_allclose(value(MDA(f=f), X), expected, atol=1e-9)
 
 
-def test_twenty_clients_are_solved_for_any_f():
+@pytest.mark.parametrize("population", populations(20), ids=list(populations(20)))
+def test_twenty_clients_are_solved_for_any_f(population):
+    X = populations(20)[population]
     for f in range(10):
-        assert MDA(f=f).mix(geometry(honest(20, 500, f))).diagnostics["exact"]
+        assert MDA(f=f).mix(geometry(X)).diagnostics["exact"]
 
 
 def test_says_so_when_the_search_was_cut_short():

@@ -6,7 +6,7 @@ import pytest
 from honestly import Status
 from honestly.rules.smea import SMEA
 
-from .clients import geometry, honest, value
+from .clients import geometry, honest, populations, value
 
 
 def top(X):
@@ -30,8 +30,11 @@ def test_matches_the_loop(K, f, seed, d):
     np.testing.assert_allclose(value(SMEA(f=f), X), expected, atol=1e-9)
 
 
-def test_twenty_clients_are_solved():
-    assert SMEA(f=9).mix(geometry(honest(20, 500))).diagnostics["exact"]
+@pytest.mark.parametrize("population", populations(20), ids=list(populations(20)))
+def test_twenty_clients_are_solved(population):
+    X = populations(20)[population]
+    for f in (2, 5, 9):
+        assert SMEA(f=f).mix(geometry(X)).diagnostics["exact"]
 
 
 def test_says_so_when_the_search_was_cut_short():

@@ -25,7 +25,8 @@ class SMEA(Rule):
 
     Solved exactly by branch and bound: another member never lowers the top eigenvalue of the scatter. The search stops
     after `work` elementary operations (some 1e-8 s each): then the best subset found is returned, `status` is
-    STEP_LIMIT and `diagnostics["exact"]` is False. With the default, any 20 clients are solved for any f.
+    STEP_LIMIT and `diagnostics["exact"]` is False. With the default, 20 clients are solved for any f on every
+    population of the tests.
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1.
@@ -113,7 +114,7 @@ def smallest_eigenvalue(G: Float, m: int, work: int) -> Subset:
             if value[i] < best:
                 best, members = float(value[i]), np.sort(rank[grown[i]])
             continue
-        keep = np.flatnonzero(value < best)
+        keep = np.flatnonzero(value < best * (1.0 - 1e-12))  # what is as good but for rounding is not looked into
         keep = keep[np.argsort(-value[keep], kind="stable")]
         stack.extend(grown[keep[i : i + _CHUNK]] for i in range(0, len(keep), _CHUNK))
     return Subset(members, best, True, nodes, spent)
