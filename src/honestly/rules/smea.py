@@ -25,8 +25,8 @@ class SMEA(Rule):
 
     Solved exactly by branch and bound: another member never lowers the top eigenvalue of the scatter. The search stops
     after `work` elementary operations (some 1e-8 s each): then the best subset found is returned, `status` is
-    STEP_LIMIT and `diagnostics["exact"]` is False. With the default, 20 clients are solved for any f on every
-    population of the tests.
+    STEP_LIMIT and `diagnostics["exact"]` is False. With the default, 20 clients are solved on every population of
+    the tests.
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1.
