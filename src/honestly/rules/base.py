@@ -142,8 +142,8 @@ class GramGeometry:
         """The geometry of the mixtures `A X + (1 - A 1) reference`: `G' = A G A^T` about the reference."""
         sums = A.sum(axis=1)
         if np.allclose(sums, 1.0, rtol=0, atol=1e-12):
-            gram, about = A @ self.gram @ A.T, self.about_reference
-            about = None if about is None else (lambda old=about: A @ old() @ A.T)
+            gram, old = A @ self.gram @ A.T, self.about_reference
+            about = None if old is None else lambda: A @ old() @ A.T
         else:  # a clipped mixture leans on the reference, so that its coordinates are needed about the reference
             gram, about = A @ self.gram_about_reference @ A.T, None
         ids = self.ids if len(A) == self.K else tuple(range(len(A)))
@@ -160,7 +160,7 @@ class Mix:
     honesty: Float | None = None  # (K,)
     status: Status = Status.CLOSED_FORM
     steps: int = 0
-    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def reference_weight(self) -> float:
