@@ -1,0 +1,7 @@
+"""Image data sets: `digits` comes with the package; `mnist`, `fmnist` and `cifar10` are read from disk or downloaded."""
+
+from __future__ import annotations
+
+from honestly.sim.data.dataset import DATASETS, Dataset, Source, load, prepare
+
+__all__ = ["DATASETS", "Dataset", "Source", "load", "prepare"]

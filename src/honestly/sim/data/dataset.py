@@ -1,0 +1,154 @@
+"""What a data set is, which ones there are, and how to get one into memory."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Images: TypeAlias = npt.NDArray[np.uint8]  # (n, channels, height, width), raw pixels
+Labels: TypeAlias = npt.NDArray[np.int64]
+Fit: TypeAlias = Literal["pad", "resize"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images as raw pixels, and what the paper does to them.
+
+    Attributes:
+        images, labels: the training set.
+        test_images, test_labels: the test set, on which the server is evaluated.
+        mean, std: normalisation of each channel, `(pixel / 255 - mean) / std`.
+        flip: whether training images may be mirrored (a mirrored digit is none).
+    """
+
+    name: str
+    images: Images
+    labels: Labels
+    test_images: Images
+    test_labels: Labels
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+    flip: bool = False
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """(channels, height, width) of the raw images."""
+        _, C, H, W = self.images.shape
+        return C, H, W
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from."""
+
+    name: str
+    summary: str
+    read: Callable[[Path | None, bool], Dataset]
+    found: Callable[[Path | None], Path | None]
+
+
+def _digits(folder: Path | None, download: bool) -> Dataset:
+    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
+        images, labels = file["images"], file["labels"].astype(np.int64)
+    pixels = np.round(images.astype(np.float64) * (255.0 / 16.0)).astype(np.uint8)[:, None]
+    # every fifth image is a test image, so that each writer is in both parts
+    test = np.arange(len(labels)) % 5 == 4
+    names = tuple(str(i) for i in range(10))
+    return Dataset(
+        "digits", pixels[~test], labels[~test], pixels[test], labels[test], (0.3053,), (0.3761,), names
+    )
+
+
+def _source(name: str) -> Source:
+    from honestly.sim.data import files
+
+    return Source(
+        name,
+        files.SUMMARIES[name],
+        lambda folder, download: files.read(name, folder, download),
+        lambda folder: files.find(name, folder),
+    )
+
+
+DATASETS: dict[str, Source] = {
+    "digits": Source(
+        "digits",
+        "1,797 handwritten digits, 8 x 8: comes with the package",
+        _digits,
+        lambda folder: Path(__file__).with_name("digits.npz"),
+    ),
+    "mnist": _source("mnist"),
+    "fmnist": _source("fmnist"),
+    "cifar10": _source("cifar10"),
+}
+
+
+def load(name: str, folder: Path | str | None = None, *, download: bool = True) -> Dataset:
+    """The data set of that name.
+
+    Args:
+        name: digits, mnist, fmnist or cifar10.
+        folder: where the files are; by default the folder named by HONESTLY_DATA, else the user's cache.
+        download: fetch what is missing from the public mirrors.
+
+    >>> load("digits").images.shape
+    (1438, 1, 8, 8)
+    """
+    if name not in DATASETS:
+        close = difflib.get_close_matches(name, DATASETS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(f"unknown dataset '{name}': {hint}Allowed: {', '.join(DATASETS)}")
+    return DATASETS[name].read(None if folder is None else Path(folder), download)
+
+
+def prepare(images: Images, size: tuple[int, int], fit: Fit = "pad") -> Images:
+    """The images at the size that a model wants.
+
+    ``pad`` puts a border of zeros around them (the paper's text: 28 -> 32); images less than half as large as wanted are
+    enlarged by a whole factor first. ``resize`` interpolates bilinearly (the authors' code).
+
+    >>> prepare(np.ones((1, 1, 28, 28), np.uint8), (32, 32)).sum()
+    np.uint64(784)
+    """
+    H, W = images.shape[2:]
+    h, w = size
+    if (H, W) == (h, w):
+        return images
+    if h < H or w < W:
+        raise ValueError(f"images of {H} x {W} pixels do not fit a model for {h} x {w}: choose another model")
+    if fit == "resize":
+        return _bilinear(images, h, w)
+    factor = min(h // H, w // W)
+    if factor > 1:
+        images = images.repeat(factor, axis=2).repeat(factor, axis=3)
+        H, W = H * factor, W * factor
+    top, left = (h - H) // 2, (w - W) // 2
+    return np.pad(images, ((0, 0), (0, 0), (top, h - H - top), (left, w - W - left)))
+
+
+def _bilinear(images: Images, h: int, w: int) -> Images:
+    """Bilinear interpolation between pixel centres, rounded to whole values."""
+
+    def weights(n: int, m: int) -> npt.NDArray[np.float32]:
+        centre = np.clip((np.arange(m) + 0.5) * n / m - 0.5, 0, n - 1)
+        low = np.floor(centre).astype(int)
+        high = np.minimum(low + 1, n - 1)
+        table = np.zeros((m, n), dtype=np.float32)
+        table[np.arange(m), low] += (1 - (centre - low)).astype(np.float32)
+        table[np.arange(m), high] += (centre - low).astype(np.float32)
+        return table
+
+    H, W = images.shape[2:]
+    rows, columns = weights(H, h), weights(W, w)
+    out = np.empty((*images.shape[:2], h, w), dtype=np.uint8)
+    for start in range(0, len(images), 4096):
+        part = images[start : start + 4096].astype(np.float32)
+        out[start : start + 4096] = np.rint(rows @ part @ columns.T).astype(np.uint8)
+    return out

@@ -1,0 +1,294 @@
+"""All clients at once: the batched program on CPU cores, or captured in one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import local
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from honestly.sim.train.base import Model, Trained, Trainer
+from honestly.sim.train.flat import Layout
+from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.program import Program, compile_program
+from honestly.sim.train.schedule import Schedule, Stack
+from honestly.sim.train.sgd import SGD
+
+CACHE = 2 << 20  # bytes: a chunk of clients whose activations stay in a core's cache runs fastest
+EVALUATION = {"cpu": 125, "cuda": 2500}  # images a step of the evaluation
+
+
+class Chunk:
+    """A fixed number of clients that train side by side; their parameters, gradients and momentum are its rows."""
+
+    def __init__(self, module: nn.Module, K: int, pixels: Pixels, sgd: SGD, batch: int) -> None:
+        self.K, self.pixels, self.sgd, self.batch = K, pixels, sgd, batch
+        device = pixels.images.device
+        self.layout = Layout.of_parameters(module)
+        self.theta = torch.zeros((K, self.layout.size), device=device)
+        self.grad = torch.zeros_like(self.theta)
+        self.velocity = torch.zeros_like(self.theta)
+        self.loss = torch.zeros(K, device=device)
+        program = compile_program(module, self.layout, self.theta, self.grad)
+        if program is None:
+            raise ValueError("this model has layers that the batched program does not know: use the sequential trainer")
+        self.program: Program = program
+        C, H, W = pixels.size
+        self.x = torch.empty(K * H * C * W * batch, device=device)
+
+    def step(
+        self,
+        samples: Tensor,
+        weights: Tensor,
+        flips: Tensor | None,
+        crops: Tensor | None,
+        rate: Tensor | None,
+        keep: Tensor | None,
+    ) -> None:
+        """One mini-batch of every client: ``samples`` and ``weights`` are (K, B)."""
+        K, B = samples.shape
+        C, H, W = self.pixels.size
+        raw = self.pixels.batch(
+            samples.reshape(-1),
+            None if flips is None else flips.reshape(-1),
+            None if crops is None else crops.reshape(-1, 2),
+        )
+        x = self.pixels.batch_inner(raw, K, out=self.x[: K * H * C * W * B].view(K, H, C, W, B))
+        loss = self.program.loss_and_gradient(x, self.pixels.labels[samples], weights)
+        self.loss.add_(loss if rate is None else loss * rate[:, 0])
+        self.sgd.step(self.theta, self.grad, self.velocity, rate=rate, keep=keep)
+
+    def run(self, stack: Stack) -> None:
+        """All mini-batches, one after the other."""
+        samples, weights = torch.from_numpy(stack.samples), torch.from_numpy(stack.weights)
+        flips = None if stack.flips is None else torch.from_numpy(stack.flips)
+        crops = None if stack.crops is None else torch.from_numpy(stack.crops)
+        for t in range(samples.shape[1]):
+            # one client alone needs no padding: cut its last batch short instead
+            n = int(np.count_nonzero(stack.weights[0, t])) if self.K == 1 else self.batch
+            idle = not stack.active[:, t].all()
+            again = stack.fresh[:, t].any()
+            self.step(
+                samples[:, t, :n],
+                weights[:, t, :n],
+                None if flips is None else flips[:, t, :n],
+                None if crops is None else crops[:, t, :n],
+                torch.from_numpy(stack.active[:, t, None].astype(np.float32)) if idle else None,
+                torch.from_numpy((~stack.fresh[:, t, None]).astype(np.float32)) if again else None,
+            )
+
+    def begin(self, start: Tensor) -> None:
+        """Every client starts from the global model with a fresh optimiser."""
+        self.theta.copy_(start.expand_as(self.theta))
+        self.velocity.zero_()
+        self.loss.zero_()
+
+
+class BatchedTrainer(Trainer):
+    """Trains clients in chunks: as many at once as fit a CPU core's cache, or a GPU's memory.
+
+    On a CPU each worker thread trains its own chunk with single-threaded operations, so that the numbers do not depend
+    on the number of cores. On a GPU one training step of a whole chunk is a CUDA graph.
+    """
+
+    def __init__(self, module: nn.Module, pixels: Pixels, sgd: SGD, batch: int, *, at_once: int | None = None) -> None:
+        self.module, self.pixels, self.sgd, self.batch, self.at_once = module, pixels, sgd, batch, at_once
+        self.device = pixels.images.device
+        self.layout = Layout.of_parameters(module)
+        self.mine = local()
+        self.pool: ThreadPoolExecutor | None = None
+        self.graphs: dict[int, Graph] = {}
+
+    @staticmethod
+    def supports(module: nn.Module) -> bool:
+        """Whether the model can run as a batched program."""
+        layout = Layout.of_parameters(module)
+        row = torch.zeros((1, layout.size))
+        return compile_program(module, layout, row, row) is not None
+
+    def train(self, start: Model, schedules: Sequence[Schedule]) -> Trained:
+        """Every client trains a copy of the global model by its own schedule."""
+        K = len(schedules)
+        theta = torch.empty((K, self.layout.size), device=self.device)
+        loss = torch.empty(K, device=self.device)
+        size = self._chunk_size(K)
+        parts = [range(a, min(a + size, K)) for a in range(0, K, size)]
+        if self.device.type == "cuda":
+            for part in parts:
+                self._on_gpu(start, [schedules[k] for k in part], size, theta[part.start : part.stop], loss, part.start)
+        else:
+
+            def work(part: range) -> None:
+                chunk = self._chunk(len(part))
+                chunk.begin(start.theta)
+                chunk.run(Stack.of([schedules[k] for k in part], self.batch))
+                theta[part.start : part.stop] = chunk.theta
+                loss[part.start : part.stop] = chunk.loss
+
+            self._in_threads(work, parts)
+        steps = torch.tensor([max(s.steps, 1) for s in schedules], device=self.device)
+        empty = torch.empty((K, 0), device=self.device)
+        return Trained(theta, empty, empty.to(torch.int64), loss / steps)
+
+    def logits(self, model: Model, pixels: Pixels) -> Tensor:
+        """(N, classes) scores of all samples."""
+        N = len(pixels.labels)
+        each = EVALUATION[self.device.type]
+        parts = [range(a, min(a + each, N)) for a in range(0, N, each)]
+        found: list[Tensor] = [torch.empty(0)] * len(parts)
+
+        def work(number: int) -> None:
+            part = parts[number]
+            program = self._evaluator(model.theta)
+            rows = torch.arange(part.start, part.stop, device=self.device)
+            x = pixels.batch_inner(pixels.batch(rows), 1)
+            found[number] = program.logits(x)[0].t().contiguous()
+
+        if self.device.type == "cuda":
+            for number in range(len(parts)):
+                work(number)
+        else:
+            self._in_threads(work, range(len(parts)))
+        return torch.cat(found)
+
+    def _evaluator(self, theta: Tensor) -> Program:
+        held: Program | None = getattr(self.mine, "evaluator", None)
+        if held is None:
+            row = torch.empty((1, self.layout.size), device=self.device)
+            held = self.mine.evaluator = compile_program(self.module, self.layout, row, row)
+            assert held is not None
+        held.theta.copy_(theta[None])
+        return held
+
+    def _chunk(self, K: int) -> Chunk:
+        """This thread's chunk of K clients, made once."""
+        chunks: dict[int, Chunk] | None = getattr(self.mine, "chunks", None)
+        if chunks is None:
+            chunks = self.mine.chunks = {}
+        if K not in chunks:
+            chunks[K] = Chunk(self.module, K, self.pixels, self.sgd, self.batch)
+        return chunks[K]
+
+    def _chunk_size(self, K: int) -> int:
+        """How many clients train side by side."""
+        if self.at_once is not None:
+            return max(1, min(self.at_once, K))
+        each = activation_bytes(self.module, self.pixels.size, self.batch)
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            # what is cached for an earlier chunk can be used again
+            free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            fits = max(1, int(0.5 * free // (each + 16 * self.layout.size)))
+            return -(-K // -(-K // fits))  # equal chunks
+        return max(1, min(CACHE // each, -(-K // 4)))
+
+    def _in_threads(self, work: Callable[[object], None], parts: Sequence[object]) -> None:
+        """Do the parts in worker threads, one per core, each with single-threaded operations."""
+        cores = torch.get_num_threads()
+        if self.pool is None:
+            self.pool = ThreadPoolExecutor(max_workers=cores, initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            torch.set_num_threads(1)
+            for _ in self.pool.map(work, parts):
+                pass
+        finally:
+            torch.set_num_threads(cores)
+
+    def _on_gpu(
+        self, start: Model, schedules: Sequence[Schedule], size: int, theta: Tensor, loss: Tensor, first: int
+    ) -> None:
+        graph = self.graphs.get(size)
+        if graph is None:
+            graph = self.graphs[size] = Graph(Chunk(self.module, size, self.pixels, self.sgd, self.batch))
+        idle = Schedule(np.zeros((0, self.batch), np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+        n = len(schedules)
+        graph.run(start.theta, Stack.of([*schedules, *[idle] * (size - n)], self.batch))
+        theta.copy_(graph.chunk.theta[:n])
+        loss[first : first + n] = graph.chunk.loss[:n]
+
+
+def activation_bytes(module: nn.Module, size: tuple[int, int, int], batch: int) -> int:
+    """Memory that one client needs for a training step of the batched program, roughly."""
+    layers = list(module.children())
+    total = 0
+    x = torch.empty((1, *size), device="meta")
+    with torch.no_grad():
+        for layer in layers:
+            inside = x.numel()
+            x = layer.to("meta")(x) if not list(layer.parameters()) else _meta(layer, x)
+            if isinstance(layer, nn.Conv2d):
+                window = int(np.prod(layer.kernel_size)) * layer.in_channels
+                total += 2 * window * int(np.prod(x.shape[2:]))
+            total += 2 * (inside + x.numel())
+    return 4 * total * batch
+
+
+def _meta(layer: nn.Module, x: Tensor) -> Tensor:
+    parameters = {name: torch.empty_like(p, device="meta") for name, p in layer.named_parameters()}
+    return torch.func.functional_call(layer, parameters, (x,))
+
+
+class Graph:
+    """One training step of a chunk as a CUDA graph that reads its mini-batch from the schedule by a step counter."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.capacity = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self, start: Tensor, stack: Stack) -> None:
+        """Train the chunk by these schedules, from the global model ``start``."""
+        T = stack.samples.shape[1]
+        if T > self.capacity or self.graph is None:
+            self._capture(stack, max(64, 1 << (T - 1).bit_length()))
+        for name, values in self._arrays(stack).items():
+            self.buffers[name][:T].copy_(torch.from_numpy(values), non_blocking=True)
+        self.chunk.begin(start)
+        self.t.zero_()
+        assert self.graph is not None
+        for _ in range(T):
+            self.graph.replay()
+
+    @staticmethod
+    def _arrays(stack: Stack) -> dict[str, np.ndarray]:
+        """The schedules with the step as the first axis."""
+        arrays = {
+            "samples": stack.samples,
+            "weights": stack.weights,
+            "rate": stack.active[:, :, None].astype(np.float32),
+            "keep": (~stack.fresh[:, :, None]).astype(np.float32),
+        }
+        if stack.flips is not None:
+            arrays["flips"] = stack.flips
+        if stack.crops is not None:
+            arrays["crops"] = stack.crops
+        return {name: np.ascontiguousarray(np.swapaxes(a, 0, 1)) for name, a in arrays.items()}
+
+    def _capture(self, stack: Stack, capacity: int) -> None:
+        device = self.chunk.theta.device
+        self.capacity = capacity
+        self.buffers = {
+            name: torch.zeros((capacity, *a.shape[1:]), dtype=torch.from_numpy(a[:0]).dtype, device=device)
+            for name, a in self._arrays(stack).items()
+        }
+        self.t = torch.zeros(1, dtype=torch.int64, device=device)
+
+        def step() -> None:
+            now = {name: b.index_select(0, self.t)[0] for name, b in self.buffers.items()}
+            self.chunk.step(
+                now["samples"], now["weights"], now.get("flips"), now.get("crops"), now["rate"], now["keep"]
+            )
+            self.t.add_(1)
+
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # so that every library is loaded and every workspace exists before the capture
+                step()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            step()
