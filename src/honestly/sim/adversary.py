@@ -1,0 +1,62 @@
+"""Who lies, and when. How they lie is the attack's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.sim.seeds import generator
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adversary:
+    """The malicious clients and the rounds in which each of them attacks.
+
+    Args:
+        clients: number of clients K.
+        malicious: how many of them are malicious.
+        chosen: "last" by index, as in the paper, or drawn at "random".
+        dynamic: in each round a number n ~ Uniform{0 .. malicious} of them, drawn at random, attack and the others
+            behave honestly (the paper's configuration 3).
+        start: the first round with attacks; everybody is honest before.
+        period: attack only in every ``period``-th round from ``start`` on.
+        seed: where the draws come from.
+
+    >>> Adversary(clients=5, malicious=2).active(round=7)
+    array([False, False, False,  True,  True])
+    >>> [int(Adversary(clients=5, malicious=2, start=2, period=3).active(round=r).sum()) for r in range(1, 7)]
+    [0, 2, 0, 0, 2, 0]
+    """
+
+    clients: int
+    malicious: int
+    chosen: Literal["last", "random"] = "last"
+    dynamic: bool = False
+    start: int = 1
+    period: int = 1
+    seed: int = 0
+
+    @property
+    def who(self) -> tuple[int, ...]:
+        """The malicious clients, in rising order."""
+        if self.chosen == "last":
+            return tuple(range(self.clients - self.malicious, self.clients))
+        drawn = generator(self.seed, "malicious").choice(self.clients, size=self.malicious, replace=False)
+        return tuple(sorted(int(k) for k in drawn))
+
+    def active(self, *, round: int) -> Mask:
+        """(K,) which clients attack in this round; rounds count from 1."""
+        mask = np.zeros(self.clients, dtype=np.bool_)
+        if round < self.start or (round - self.start) % self.period:
+            return mask
+        who = np.array(self.who, dtype=np.int64)
+        if self.dynamic:
+            rng = generator(self.seed, "attackers", round)
+            who = rng.choice(who, size=int(rng.integers(0, len(who) + 1)), replace=False) if len(who) else who
+        mask[who] = True
+        return mask

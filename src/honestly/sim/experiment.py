@@ -1,0 +1,197 @@
+"""An experiment is a value: validated settings with a canonical form, whose hash is its id."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from honestly import rules as rule_book
+from honestly.rules.base import Mixer, Rule
+from honestly.sim import attacks
+from honestly.sim.adversary import Adversary
+
+MODEL_FOR = {"digits": "cnn", "mnist": "lenet5", "fmnist": "lenet5", "cifar10": "resnet18"}
+# The paper's local training; digits has a hundredth of the images, so it takes smaller and larger steps.
+TRAINING_FOR = {"digits": {"epochs": 4, "batch": 16, "lr": 0.05}}
+TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
+
+
+class Choice(BaseModel):
+    """A rule, mixer or attack by name, with its settings beside the name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings without the name."""
+        return dict(self.model_extra or {})
+
+    @classmethod
+    def named(cls, value: Any) -> Any:
+        """`"krum"` stands for `{"name": "krum"}`."""
+        return {"name": value} if isinstance(value, str) else value
+
+
+class Experiment(BaseModel):
+    """Everything that decides the numbers of a run.
+
+    >>> a = Experiment.of({"dataset": "digits", "attack": "sign_flip", "malicious": 0.4})
+    >>> a.attack.settings, a.adversary.malicious, len(a.id)
+    ({'gamma': 4.0}, 8, 64)
+    >>> Experiment.of({"clints": 3})
+    Traceback (most recent call last):
+    honestly.sim.experiment.ExperimentError: clints = 3: unknown key, did you mean clients? ...
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    # the federation
+    dataset: Literal["digits", "mnist", "fmnist", "cifar10"] = "digits"
+    model: str = ""
+    clients: int = Field(20, ge=1, le=100_000)
+    rounds: int = Field(20, ge=1)
+    partition: Literal["balanced", "dirichlet", "iid", "shards"] = "balanced"
+    alpha: float = Field(0.5, gt=0, le=1e6, allow_inf_nan=False)
+    participation: float = Field(1.0, gt=0, le=1)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    # the defence
+    rule: Choice = Choice(name="bayesian")
+    pre: tuple[Choice, ...] = ()
+    # the attack
+    attack: Choice = Choice(name="none")
+    malicious: float = Field(0.0, ge=0, allow_inf_nan=False)
+    dynamic: bool = False
+    chosen: Literal["last", "random"] = "last"
+    start: int = Field(1, ge=1)
+    period: int = Field(1, ge=1)
+    # local training
+    epochs: int = Field(0, ge=0)
+    batch: int = Field(0, ge=0)
+    lr: float = Field(0.0, ge=0, allow_inf_nan=False)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = True
+    weight_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
+    precision: Literal["fp32", "bf16"] = "fp32"
+    # images
+    fit: Literal["pad", "resize"] = "pad"
+    flip: bool | None = None
+    crop: int = Field(0, ge=0, le=16)
+    # measuring
+    evaluate_every: int = Field(1, ge=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+
+    @field_validator("rule", "attack", mode="before")
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        return Choice.named(value)
+
+    @field_validator("pre", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if isinstance(value, str | dict):
+            value = [value]
+        return tuple(Choice.named(v) for v in value) if isinstance(value, list | tuple) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, values: Any) -> Any:
+        """What depends on the data set is written out, so that the canonical form says everything."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        dataset = values.get("dataset", "digits")
+        if not isinstance(dataset, str):
+            return values
+        if not values.get("model"):
+            values["model"] = MODEL_FOR.get(dataset, "lenet5")
+        for key, default in {**TRAINING, **TRAINING_FOR.get(dataset, {})}.items():
+            if values.get(key) is None:
+                values[key] = default
+            elif values[key] == 0:
+                raise ValueError(f"{key} = 0: must be greater than 0")
+        if values.get("flip") is None:
+            values["flip"] = dataset == "cifar10"
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Experiment:
+        """Rules and attacks check their own settings; their defaults are written out."""
+        rule, mixers, attack = self.make_rule(), self.make_mixers(), self.make_attack()
+        M = self.malicious_clients
+        if self.malicious >= 1 and self.malicious != int(self.malicious):
+            raise ValueError(f"malicious = {self.malicious}: give a fraction below 1 or a whole number of clients")
+        if M > self.clients:
+            raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
+        for key, made in (("rule", rule), ("attack", attack)):
+            full = Choice.model_validate({"name": made.name, **_settings(made)})
+            object.__setattr__(self, key, full)
+        full_pre = tuple(Choice.model_validate({"name": m.name, **_settings(m)}) for m in mixers)
+        object.__setattr__(self, "pre", full_pre)
+        return self
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Experiment:
+        """An experiment from plain values; a mistake is an `ExperimentError` that names key, value and what is allowed."""
+        from honestly.sim.messages import explain
+
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ExperimentError(explain(error, values, cls)) from error
+
+    @property
+    def canonical(self) -> str:
+        """The settings as JSON with sorted keys: the same experiment always gives the same text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @property
+    def id(self) -> str:
+        """SHA-256 of the canonical form, in hexadecimal."""
+        return hashlib.sha256(self.canonical.encode()).hexdigest()
+
+    @property
+    def malicious_clients(self) -> int:
+        """How many clients are malicious: ``malicious`` is a fraction below 1, else a number."""
+        return round(self.malicious * self.clients) if self.malicious < 1 else int(self.malicious)
+
+    @property
+    def adversary(self) -> Adversary:
+        """Who attacks, and when."""
+        return Adversary(
+            clients=self.clients, malicious=self.malicious_clients, chosen=self.chosen, dynamic=self.dynamic,
+            start=self.start, period=self.period, seed=self.seed,
+        )  # fmt: skip
+
+    def make_rule(self) -> Rule:
+        """The rule, freshly made."""
+        return rule_book.make(self.rule.name, **self.rule.settings)
+
+    def make_mixers(self) -> list[Mixer]:
+        """The mixers in front of the rule."""
+        return [rule_book.make_mixer(choice.name, **choice.settings) for choice in self.pre]
+
+    def make_attack(self) -> attacks.Attack:
+        """The attack, freshly made."""
+        return attacks.make(self.attack.name, **self.attack.settings)
+
+
+class ExperimentError(ValueError):
+    """Settings that cannot be run; every line names a key, its value and what is allowed."""
+
+
+def _settings(made: Any) -> dict[str, Any]:
+    """The settings of a rule or attack that have a plain value (state, such as a memory of rounds, has none)."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(made):
+        value = getattr(made, field.name)
+        if isinstance(value, bool | int | float | str) or value is None:
+            found[field.name] = value
+        elif isinstance(value, tuple | list) and all(isinstance(v, bool | int | float | str) for v in value):
+            found[field.name] = list(value)
+    return found

@@ -1,0 +1,32 @@
+"""Mistakes in settings, told so that a person can mend them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+
+def explain(error: ValidationError, values: dict[str, Any], model: type[BaseModel]) -> str:
+    """One line for each mistake: `key = value: what is wrong and what is allowed`."""
+    return "\n".join(dict.fromkeys(_line(dict(e), values, model) for e in error.errors()))
+
+
+def _line(e: dict[str, Any], values: dict[str, Any], model: type[BaseModel]) -> str:
+    where = ".".join(str(part) for part in e["loc"])
+    if e["type"] == "extra_forbidden":
+        allowed = list(model.model_fields)
+        close = difflib.get_close_matches(where, allowed, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        return f"{where} = {e['input']!r}: unknown key, {hint}Allowed keys: {', '.join(allowed)}"
+    message = str(e.get("ctx", {}).get("error", e["msg"])) if e["type"] == "value_error" else e["msg"]
+    if not where:  # a check of several keys together names them itself
+        return message
+    if e["type"] == "literal_error":
+        expected = str(e["ctx"]["expected"]).replace(" or ", ", ").replace("'", "")
+        close = difflib.get_close_matches(str(e["input"]), expected.split(", "), n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        return f"{where} = {e['input']!r}: {hint}Allowed: {expected}"
+    message = message[0].lower() + message[1:]
+    return f"{where} = {e['input']!r}: {message}"
