@@ -1,0 +1,274 @@
+"""`honestly simulate`: a federation under attack, in one process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from honestly.sim.rounds import Federation, Record
+    from honestly.sim.run import Outcome
+
+EPILOG = """\
+examples:
+  honestly simulate dataset=digits rounds=6 clients=10 rule=bayesian attack=sign_flip malicious=0.4 seed=3 --out runs/a
+  honestly simulate paper/fmnist-config2.toml rule=bayesian attack=backdoor alpha=0.5 --device cuda
+  honestly simulate my.toml rule=multi_krum rule.f=4 attack.gamma=2
+
+keys, beside rule and attack with their settings (rule.f=4, attack.gamma=4) and pre (pre=nnm pre.f=4):
+  dataset model clients rounds partition alpha participation dropout malicious dynamic chosen start period
+  epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
+
+The run's folder has rounds.jsonl, figure.png and report.html. The same command goes on where it was interrupted.
+"""
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "simulate",
+        help="train a federation under attack and see whom the rule believes",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="FILE.toml | key=value", help="a file or preset, and changes to it")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/ID)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
+    parser.add_argument("--seed", type=int, help="the same as seed=N")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="save the honest updates of every round there")
+    parser.add_argument("--restart", action="store_true", help="forget what the run's folder holds and start anew")
+    parser.add_argument("--show-partition", action="store_true", help="draw which client holds which classes, and stop")
+    parser.add_argument("--presets", action="store_true", help="list the experiments that come with the package")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    shown.add_argument("--json", action="store_true", help="print one JSON object a round")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; the exit status."""
+    try:
+        from honestly.sim import settings
+    except ImportError as error:
+        return _fail(f"the simulator needs more packages ({error.name} is missing): pip install 'honestly[sim]'")
+    if args.presets:
+        print("\n".join(settings.presets()))
+        return 0
+    try:
+        words = [*args.words, *([] if args.seed is None else [f"seed={args.seed}"])]
+        experiment = settings.experiment(words)
+        device = _device(args.device)
+        if args.show_partition:
+            return _show_partition(experiment, args.data)
+        return _simulate(args, experiment, device)
+    except (ValueError, OSError) as error:
+        return _fail(str(error))
+    except MemoryError:
+        return _fail(_OUT_OF_MEMORY)
+    except RuntimeError as error:
+        if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
+            return _fail(_OUT_OF_MEMORY)
+        raise
+    except KeyboardInterrupt:
+        print("interrupted: what was finished is saved; the same command goes on from there", file=sys.stderr)
+        return 130
+
+
+_OUT_OF_MEMORY = "out of memory: use fewer clients, a smaller batch or a smaller model; finished rounds are saved"
+
+
+def _fail(message: str) -> int:
+    for line in message.splitlines():
+        print(f"honestly simulate: {line}", file=sys.stderr)
+    return 2
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        kind = ""
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"--device {name}: allowed are cpu, cuda, cuda:N and auto")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: this machine has no CUDA device, or this PyTorch cannot use it; use cpu")
+    return name
+
+
+def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
+    from honestly.sim.run import run as run_experiment
+
+    out: Path = args.out if args.out is not None else Path("runs") / experiment.id[:12]
+    view: Any = _Lines() if args.json else _Nothing() if args.quiet else _Terminal(out)
+    with view:
+        outcome = run_experiment(
+            experiment, out, folder=args.data, device=device, record=args.record, restart=args.restart,
+            on_start=view.start, on_round=view.round, on_warning=view.warning,
+        )  # fmt: skip
+    write_pictures(outcome, out)
+    if not outcome.finished:
+        done, of = len(outcome.records), experiment.rounds
+        print(f"stopped after round {done} of {of}; the same command goes on from there (--out {out})", file=sys.stderr)
+        return 130
+    view.end(outcome, out)
+    return 0
+
+
+def write_pictures(outcome: Outcome, out: Path) -> None:
+    """The figure, the report and the summary of what there is so far."""
+    from honestly.sim.checkpoint import write_atomically
+    from honestly.sim.figure import draw
+    from honestly.sim.report import Run, page
+    from honestly.sim.summary import summary
+
+    if not outcome.records:
+        return
+    e = outcome.experiment
+    write_atomically(out / "summary.json", json.dumps(summary(outcome.records), indent=2).encode() + b"\n")
+    title = f"{e.rule.name} against {e.attack.name}: {e.dataset}, {e.clients} clients"
+    write_atomically(out / "report.html", page(title, [Run(e.rule.name, e, outcome.records)]).encode())
+    draw(e, outcome.records, out / "figure.png")
+
+
+def _show_partition(experiment: Any, folder: Path | None) -> int:
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    from honestly.sim.data import load
+    from honestly.sim.partition import partition
+    from honestly.sim.seeds import generator
+
+    e = experiment
+    data = load(e.dataset, folder)
+    rng = generator(e.seed, "partition")
+    parts = partition(data.labels, e.clients, kind=e.partition, alpha=e.alpha, rng=rng)
+    table = Table(title=f"{e.dataset}: {e.partition}" + (f", alpha {e.alpha:g}" if "iid" not in e.partition else ""))
+    table.add_column("client", justify="right")
+    table.add_column("images", justify="right")
+    for name in data.classes:
+        table.add_column(name, justify="right")
+    bars = " ▁▂▃▄▅▆▇█"
+    counts = np.array([np.bincount(data.labels[p], minlength=len(data.classes)) for p in parts])
+    for k, row in enumerate(counts):
+        cells = [f"{n} {bars[int(np.ceil(8 * n / max(counts.max(), 1)))]}" for n in row]
+        mark = " *" if k in e.adversary.who else ""
+        table.add_row(f"{k}{mark}", str(row.sum()), *cells)
+    console = Console()
+    console.print(table)
+    if e.adversary.malicious:
+        console.print("* malicious")
+    return 0
+
+
+class _Nothing:
+    """Shows nothing."""
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+        """Before the first round."""
+
+    def round(self, record: Record) -> None:
+        """After each round."""
+
+    def warning(self, text: str) -> None:
+        """Something that a person should know."""
+        print(f"honestly simulate: {text}", file=sys.stderr)
+
+    def end(self, outcome: Outcome, out: Path) -> None:
+        """After the last round."""
+
+
+class _Lines(_Nothing):
+    """One JSON object a round, also for the rounds that an earlier run finished."""
+
+    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+        """The rounds that are there already."""
+        for numbers in records:
+            print(json.dumps(numbers, separators=(",", ":")), flush=True)
+
+    def round(self, record: Record) -> None:
+        """The new round."""
+        print(json.dumps(record.numbers, separators=(",", ":")), flush=True)
+
+
+class _Terminal(_Nothing):
+    """Progress for a person."""
+
+    def __init__(self, out: Path, *, title: str = "") -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.out, self.console = out, Console()
+        columns = (
+            TextColumn(title or "round"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[news]}")
+        )  # fmt: skip
+        self.progress = Progress(*columns, console=self.console, refresh_per_second=4)
+        self.task: Any = None
+
+    def __enter__(self) -> _Terminal:
+        self.progress.start()
+        self.begun = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+        """Say what is run, and where an earlier run stopped."""
+        e = federation.experiment
+        M = e.adversary.malicious
+        self.progress.console.print(
+            f"{e.clients} clients, {M} malicious ({e.attack.name}{', dynamic' if e.dynamic else ''}), {e.dataset}, "
+            f"{e.model}, rule {e.rule.name}; {self.out}"
+        )
+        if records:
+            self.progress.console.print(f"going on after round {len(records)}")
+        self.task = self.progress.add_task("", total=e.rounds, completed=len(records), news="")
+
+    def round(self, record: Record) -> None:
+        """Accuracy, speed and who is accused."""
+        n = record.numbers
+        news = [f"accuracy {n['accuracy']:.3f}" if n["accuracy"] is not None else ""]
+        if n["asr"] is not None:
+            news.append(f"ASR {n['asr']:.3f}")
+        news.append(f"{record.images / max(sum(record.seconds.values()), 1e-9):,.0f} images/s")
+        if n["accused"] is not None:
+            news.append("accused: " + (" ".join(map(str, n["accused"])) or "nobody"))
+        if n["status"].startswith("refused"):
+            news.append(n["status"])
+        self.progress.update(self.task, advance=1, news="  ".join(part for part in news if part))
+
+    def end(self, outcome: Outcome, out: Path) -> None:
+        """The final table and where the pictures are."""
+        from rich.table import Table
+
+        from honestly.sim.summary import summary
+
+        table = Table(show_header=False)
+        names = {
+            "accuracy_last": "accuracy, last round", "accuracy_mean_last_20": "accuracy, mean of the last 20 rounds",
+            "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused, a round",
+            "misses_per_round": "attackers missed, a round", "refused_rounds": "rounds without a usable majority",
+        }  # fmt: skip
+        found = summary(outcome.records)
+        for key, label in names.items():
+            value = found[key]
+            if value is not None and not (key == "refused_rounds" and value == 0):
+                table.add_row(label, f"{value:.4f}" if isinstance(value, float) else str(value))
+        self.console.print(table)
+        self.console.print(f"{out / 'figure.png'}\n{out / 'report.html'}")

@@ -1,0 +1,49 @@
+"""How good the server's model is, and how well a rule told the honest from the malicious."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from honestly.result import Aggregate
+from honestly.sim.train.base import Model, Trainer
+from honestly.sim.train.pixels import Pixels
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy, mean cross-entropy and accuracy of each class, on a whole test set."""
+
+    accuracy: float
+    loss: float
+    per_class: list[float | None]
+
+
+def evaluate(trainer: Trainer, model: Model, test: Pixels, classes: int) -> Score:
+    """Evaluate the server's model on the full test set; a class without test images has no accuracy (None)."""
+    logits = trainer.logits(model, test)
+    right = logits.argmax(dim=1) == test.labels
+    loss = torch.nn.functional.cross_entropy(logits.double(), test.labels)
+    total = torch.bincount(test.labels, minlength=classes).tolist()
+    hits = torch.bincount(test.labels[right], minlength=classes).tolist()
+    per_class = [h / n if n else None for h, n in zip(hits, total, strict=True)]
+    return Score(sum(hits) / len(test.labels), float(loss), per_class)
+
+
+def success_rate(trainer: Trainer, model: Model, triggered: Pixels) -> float:
+    """ASR: the share of triggered test images that get the attacker's label."""
+    hits: Tensor = trainer.logits(model, triggered).argmax(dim=1) == triggered.labels
+    return float(hits.double().mean())
+
+
+def accused(out: Aggregate) -> npt.NDArray[np.bool_] | None:
+    """(K,) whom the rule did not believe: honesty below one half, or no weight at all; None if it does not say."""
+    if out.honesty is not None:
+        return out.honesty < 0.5
+    if out.weights is not None:
+        return out.weights <= 0.0
+    return None

@@ -1,0 +1,282 @@
+"""The rounds of a federation: sample clients, train, attack, aggregate, evaluate; one record a round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from honestly.aggregate import aggregate
+from honestly.result import Aggregate, AggregationError
+from honestly.rules.base import Mixer, Rule
+from honestly.sim import metrics
+from honestly.sim.adversary import Mask
+from honestly.sim.attacks import DataAttack, UpdateAttack, View
+from honestly.sim.clients import Clients, gather
+from honestly.sim.data import Dataset, load
+from honestly.sim.experiment import Experiment
+from honestly.sim.models import build
+from honestly.sim.seeds import generator
+from honestly.sim.train.base import Model, Trained, Trainer
+from honestly.sim.train.choose import choose_trainer
+from honestly.sim.train.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands: the number of finished rounds, the global model, and the rule with what it remembers."""
+
+    round: int
+    model: Model
+    rule: Rule
+    mixers: tuple[Mixer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Record:
+    """What happened in a round. ``numbers`` is the same in every run of the experiment; ``seconds`` is not."""
+
+    numbers: dict[str, Any]
+    seconds: dict[str, float]
+    images: int
+    state: State = field(repr=False)
+
+
+class Federation:
+    """K clients, a server and an adversary in one process.
+
+    Args:
+        experiment: what to run.
+        data: the data set, if it is in memory already.
+        folder: where the data sets are.
+        device: "cpu", "cuda", "cuda:1".
+        record: a folder for the honest updates of every round.
+
+    >>> e = Experiment.of({"rounds": 2, "clients": 4, "epochs": 1, "rule": "mean"})
+    >>> [record.numbers["round"] for record in Federation(e).rounds()]
+    [1, 2]
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        data: Dataset | None = None,
+        folder: Path | str | None = None,
+        device: str = "cpu",
+        record: Path | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.device = torch.device(device)
+        self.data = load(experiment.dataset, folder) if data is None else data
+        self.attack = experiment.make_attack()
+        self.adversary = experiment.adversary
+        self.clients: Clients = gather(experiment, self.data, self.device)
+        seed = int(generator(experiment.seed, "initial model").integers(2**31))
+        self.module = build(experiment.model, self.clients.test.size, len(self.data.classes), seed)
+        self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, experiment)
+        self.record = record
+
+    def start(self) -> State:
+        """The state before the first round."""
+        e = self.experiment
+        return State(0, Model.of(self.module, self.device), e.make_rule(), tuple(e.make_mixers()))
+
+    def rounds(self, state: State | None = None) -> Iterator[Record]:
+        """One record for each round that is left, from ``state`` on."""
+        state = self.start() if state is None else state
+        with ThreadPoolExecutor(1) as ahead:  # the next round's schedules are made while this one trains
+            plans: Future[Plan] = ahead.submit(self._plan, state.round + 1)
+            while state.round < self.experiment.rounds:
+                plan = plans.result()
+                plans = ahead.submit(self._plan, state.round + 2)
+                record = self._round(state, plan)
+                state = record.state
+                yield record
+
+    def _plan(self, round: int) -> Plan:
+        """Who takes part, who attacks, and everybody's schedule: known before the round from the seed alone."""
+        e = self.experiment
+        K = e.clients
+        taking_part = np.arange(K)
+        if e.participation < 1:
+            count = max(1, round_half_up(e.participation * K))
+            taking_part = np.sort(generator(e.seed, "sample", round).choice(K, size=count, replace=False))
+        if e.dropout > 0:
+            stays = generator(e.seed, "dropout", round).random(len(taking_part)) >= e.dropout
+            if not stays.any():
+                stays[0] = True
+            taking_part = taking_part[stays]
+        active = self.adversary.active(round=round)
+        attacking = active[taking_part]
+        schedules = [
+            self.clients.schedule(round, int(k), attacking=bool(a))
+            for k, a in zip(taking_part, attacking, strict=True)
+        ]
+        return Plan(round, taking_part.tolist(), attacking, schedules)
+
+    def _round(self, state: State, plan: Plan) -> Record:
+        clock = Clock(self.device)
+        trained = self.trainer.train(state.model, plan.schedules)
+        clock.lap("train")
+        if self.record is not None:
+            self._save_updates(state, plan, trained)
+        sent = self._attack(state, plan, trained.theta)
+        clock.lap("attack")
+        out, trouble = self._aggregate(state, plan, sent)
+        model = state.model if out is None else self._merge(state, trained, out)
+        rule, mixers = state.rule, state.mixers
+        if out is not None:
+            rule = rule.after(out.diagnostics)
+            mixers = tuple(mixer.after(out.diagnostics) for mixer in mixers)
+        clock.lap("aggregate")
+        numbers = self._numbers(plan, out, trouble)
+        numbers["train_loss"] = finite(float(trained.loss.double().mean()))
+        if plan.round % self.experiment.evaluate_every == 0 or plan.round == self.experiment.rounds:
+            score = metrics.evaluate(self.trainer, model, self.clients.test, len(self.data.classes))
+            numbers.update(accuracy=score.accuracy, loss=finite(score.loss), per_class=score.per_class)
+            if self.clients.triggered is not None:
+                numbers["asr"] = metrics.success_rate(self.trainer, model, self.clients.triggered)
+        clock.lap("evaluate")
+        images = sum(s.images for s in plan.schedules)
+        return Record(numbers, clock.laps, images, State(plan.round, model, rule, mixers))
+
+    def _attack(self, state: State, plan: Plan, theta: Tensor) -> Tensor:
+        """The models that the server receives: the attackers' ones are forged."""
+        rows = np.flatnonzero(plan.attacking)
+        if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or self.attack.name == "none":
+            return theta
+        reference = state.model.theta
+        mine = torch.as_tensor(rows, device=theta.device)
+        rest = torch.as_tensor(np.flatnonzero(~plan.attacking), device=theta.device)
+        view = View(
+            own=theta[mine] - reference,
+            others=theta[rest] - reference if self.attack.knows == "all" else None,
+            reference=reference,
+            rng=generator(self.experiment.seed, "attack", plan.round),
+            clients=len(plan.clients),
+            rule=state.rule,
+            pre=state.mixers,
+        )
+        sent = theta.clone()
+        sent[mine] = reference + self.attack.forge(view)
+        return sent
+
+    def _aggregate(self, state: State, plan: Plan, sent: Tensor) -> tuple[Aggregate | None, str]:
+        """The robust average; None and the reason if too few clients are usable (the model then stays as it is)."""
+        everybody = len(plan.clients) == self.experiment.clients
+        updates: Any = sent if everybody else dict(zip(plan.clients, sent, strict=True))
+        try:
+            return aggregate(updates, state.rule, reference=state.model.theta, pre=state.mixers), ""
+        except AggregationError as error:
+            return None, f"refused: {error}"
+
+    def _merge(self, state: State, trained: Trained, out: Aggregate) -> Model:
+        """The new global model: buffers are averaged with the same weights, counters taken from the most frequent value.
+
+        A coordinate-wise rule has no weights: it then reduces the buffers as it reduces the parameters.
+        """
+        statistics, counters = state.model.statistics, state.model.counters
+        if trained.statistics.shape[1]:
+            if out.weights is None:
+                statistics = aggregate(trained.statistics, state.rule, reference=statistics).value
+            else:
+                used = torch.as_tensor(out.weights, device=self.device)
+                kept = used > 0  # 0 * inf is nan: a client without weight must not enter the sum
+                statistics = (used[kept] @ trained.statistics[kept].double()).to(statistics.dtype)
+        if trained.counters.shape[1]:
+            counters = trained.counters.mode(dim=0).values
+        return replace(state.model, theta=out.value, statistics=statistics, counters=counters)
+
+    def _numbers(self, plan: Plan, out: Aggregate | None, trouble: str) -> dict[str, Any]:
+        attacked = [k for k, a in zip(plan.clients, plan.attacking, strict=True) if a]
+        numbers: dict[str, Any] = {
+            "round": plan.round, "accuracy": None, "loss": None, "asr": None, "attacked": attacked,
+            "honesty": None, "weights": None, "excluded": [], "reasons": {}, "malicious_estimate": None,
+            "accused": None, "false_accusations": None, "misses": None, "per_class": None,
+            "participants": plan.clients, "status": trouble, "steps": 0,
+        }  # fmt: skip
+        if out is None:
+            return numbers
+        K, here = self.experiment.clients, plan.clients
+        numbers["status"], numbers["steps"] = str(out.status), out.steps
+        numbers["excluded"] = [int(k) for k in out.excluded]  # type: ignore[call-overload]
+        numbers["reasons"] = {str(k): reason for k, reason in out.reasons.items()}
+        if out.honesty is not None:
+            numbers["honesty"] = spread(out.honesty, here, K)
+            numbers["malicious_estimate"] = out.malicious
+        if out.weights is not None:
+            numbers["weights"] = spread(out.weights, here, K)
+        blamed = metrics.accused(out)
+        if blamed is not None:
+            names = [k for k, b in zip(here, blamed, strict=True) if b]
+            numbers["accused"] = names
+            numbers["false_accusations"] = len(set(names) - set(attacked))
+            numbers["misses"] = len(set(attacked) - set(names))
+        return numbers
+
+    def _save_updates(self, state: State, plan: Plan, trained: Trained) -> None:
+        """The honest updates of a round, and what the attackers' poisoned data made of theirs, as an .npz file."""
+        from honestly.sim.checkpoint import write_updates
+
+        assert self.record is not None
+        rows = np.flatnonzero(plan.attacking)
+        honest, extra = trained.theta, {}
+        if isinstance(self.attack, DataAttack) and len(rows):
+            again = [self.clients.schedule(plan.round, plan.clients[i], attacking=False) for i in rows]
+            mine = torch.as_tensor(rows, device=self.device)
+            honest = trained.theta.clone()
+            honest[mine] = self.trainer.train(state.model, again).theta
+            extra[self.attack.name] = trained.theta[mine] - state.model.theta
+        write_updates(self.record, plan.round, honest - state.model.theta, state.model.theta, extra)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A round before it happens: who takes part, who of them attacks, and what each does."""
+
+    round: int
+    clients: list[int]
+    attacking: Mask
+    schedules: list[Schedule]
+
+
+class Clock:
+    """Laps of wall-clock time; on a GPU a lap ends when its work is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.laps: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """End the lap of that name."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.laps[name], self.last = now - self.last, now
+
+
+def round_half_up(x: float) -> int:
+    """Python's `round` goes to even numbers at one half."""
+    return int(np.floor(x + 0.5))
+
+
+def finite(x: float) -> float | None:
+    """JSON has no NaN."""
+    return x if np.isfinite(x) else None
+
+
+def spread(values: Any, clients: list[int], K: int) -> list[float | None]:
+    """One value for each of K clients, None for those who were not there."""
+    row: list[float | None] = [None] * K
+    for k, value in zip(clients, values, strict=True):
+        row[k] = float(value)
+    return row
