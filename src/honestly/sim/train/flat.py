@@ -64,18 +64,3 @@ class Layout:
             return torch.empty(0)
         return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
 
-
-def bind(model: nn.Module, layout: Layout, theta: Tensor, grad: Tensor | None = None) -> None:
-    """Make the parameters of the model (and their gradients) views of a flat row: no copies in or out any more."""
-    parameters = dict(model.named_parameters())
-    for name in layout.names:
-        parameters[name].data = layout.view(theta, name)
-        if grad is not None:
-            parameters[name].grad = layout.view(grad, name)
-
-
-def bind_buffers(model: nn.Module, layout: Layout, row: Tensor) -> None:
-    """Make the floating-point buffers of the model views of a flat row."""
-    buffers = dict(model.named_buffers())
-    for name in layout.names:
-        buffers[name].data = layout.view(row, name)

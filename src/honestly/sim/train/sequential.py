@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import local
@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from honestly.sim.train.base import Model, Trained, Trainer
-from honestly.sim.train.flat import Layout, bind
+from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sgd import SGD
@@ -39,22 +40,24 @@ class Speed:
 
 
 class Lane:
-    """One client at a time: a copy of the module whose parameters and gradients are views of flat rows."""
+    """One client at a time: parameters, gradients and momentum are flat rows; the module itself is only a skeleton.
 
-    def __init__(self, module: nn.Module, pixels: Pixels, sgd: SGD, batch: int, speed: Speed) -> None:
+    The loss is a function of the parameters, so that all lanes share one compiled program.
+    """
+
+    def __init__(self, loss: Loss, module: nn.Module, pixels: Pixels, sgd: SGD) -> None:
         device = pixels.images.device
-        self.pixels, self.sgd, self.batch, self.speed = pixels, sgd, batch, speed
-        self.module = copy.deepcopy(module).to(device).train()
-        self.channels_last = device.type == "cuda"
-        self.layout = Layout.of_parameters(self.module)
+        self.loss_of, self.pixels, self.sgd = loss, pixels, sgd
+        self.layout = Layout.of_parameters(module)
         self.theta = torch.zeros(self.layout.size, device=device)
         self.grad = torch.zeros_like(self.theta)
         self.velocity = torch.zeros_like(self.theta)
         self.loss = torch.zeros((), device=device)
-        bind(self.module, self.layout, self.theta, self.grad)
-        self.floats = [b for _, b in self.module.named_buffers() if b.is_floating_point()]
-        self.ints = [b for _, b in self.module.named_buffers() if not b.is_floating_point()]
-        self.forward: Any = torch.compile(self._loss) if speed.compile else self._loss
+        self.parameters = {name: view.requires_grad_() for name, view in self.layout.views(self.theta.detach())}
+        self.grads = [view for _, view in self.layout.views(self.grad)]
+        self.buffers = {name: b.detach().to(device, copy=True) for name, b in module.named_buffers()}
+        self.floats = [b for b in self.buffers.values() if b.is_floating_point()]
+        self.ints = [b for b in self.buffers.values() if not b.is_floating_point()]
 
     def begin(self, start: Model) -> None:
         """Take the global model and a fresh optimiser."""
@@ -72,20 +75,14 @@ class Lane:
         """The integer buffers as one row."""
         return _gather(self.ints, self.theta.new_empty(0)).to(torch.int64)
 
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if not self.speed.bf16:
-            return contextlib.nullcontext()
-        return torch.autocast(self.theta.device.type, dtype=torch.bfloat16, cache_enabled=False)
-
-    def _loss(self, x: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        with self._autocast():
-            logits = self.module(x)
-        return (cross_entropy(logits.float(), labels, reduction="none") * weights).sum()
-
-    def images(self, pixels: Pixels, raw: Tensor) -> Tensor:
-        """Normalised images, in the memory layout that suits the device."""
-        x = pixels.normalised(raw)
-        return x.contiguous(memory_format=torch.channels_last) if self.channels_last else x
+    @contextlib.contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Whatever happens inside leaves no trace in the client's state."""
+        held = [self.theta, self.velocity, self.loss, *self.buffers.values()]
+        before = [t.clone() for t in held]
+        yield
+        for tensor, value in zip(held, before, strict=True):
+            tensor.copy_(value)
 
     def step(
         self,
@@ -94,22 +91,53 @@ class Lane:
         flips: Tensor | None,
         crops: Tensor | None,
         keep: Tensor | float,
+        *,
+        compiled: bool = False,
     ) -> None:
         """One mini-batch; ``weights`` are 1/n."""
-        x = self.images(self.pixels, self.pixels.batch(samples, flips, crops))
-        self.grad.zero_()
-        loss = self.forward(x, self.pixels.labels[samples], weights)
-        loss.backward()
+        x = self.loss_of.images(self.pixels, self.pixels.batch(samples, flips, crops))
+        f = self.loss_of.compiled if compiled else self.loss_of
+        loss = f(self.parameters, self.buffers, x, self.pixels.labels[samples], weights)
+        found = torch.autograd.grad(loss, list(self.parameters.values()))
+        torch._foreach_copy_(self.grads, list(found))
         self.loss.add_(loss.detach())
-        with torch.no_grad():
-            if isinstance(keep, Tensor) or keep != 1.0:
-                self.velocity.mul_(keep)
-            self.sgd.step(self.theta, self.grad, self.velocity)
+        if isinstance(keep, Tensor) or keep != 1.0:
+            self.velocity.mul_(keep)
+        self.sgd.step(self.theta, self.grad, self.velocity)
 
     def run(self, schedule: Schedule) -> None:
         """All mini-batches of one client."""
         for t in range(schedule.steps):
             self.step(*batch_of(schedule, t, self.theta.device), keep=0.0 if schedule.fresh[t] else 1.0)
+
+
+class Loss:
+    """Weighted cross-entropy of a mini-batch as a function of parameters and buffers; changes the buffers in place."""
+
+    def __init__(self, module: nn.Module, device: torch.device, speed: Speed) -> None:
+        self.module = copy.deepcopy(module).to(device).train()
+        self.bf16, self.device = speed.bf16, device
+        # a function of its own, so that the compiled program does not depend on which object called it
+        self.compiled: Any = torch.compile(self.__call__, dynamic=False) if speed.compile else self.__call__
+
+    def __call__(
+        self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, labels: Tensor, weights: Tensor
+    ) -> Tensor:
+        """`sum_i weights_i CE_i`."""
+        logits = self.logits(parameters, buffers, x)
+        return (cross_entropy(logits, labels, reduction="none") * weights).sum()
+
+    def logits(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        """(n, classes) in float32."""
+        if not self.bf16:
+            return functional_call(self.module, (parameters, buffers), (x,)).float()
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False):
+            return functional_call(self.module, (parameters, buffers), (x,)).float()
+
+    def images(self, pixels: Pixels, raw: Tensor) -> Tensor:
+        """Normalised images, in the memory layout that suits the device."""
+        x = pixels.normalised(raw)
+        return x.contiguous(memory_format=torch.channels_last) if self.device.type == "cuda" else x
 
 
 def batch_of(
@@ -143,9 +171,16 @@ class SequentialTrainer(Trainer):
         self, module: nn.Module, pixels: Pixels, sgd: SGD, batch: int, *, speed: Speed | None = None
     ) -> None:
         self.speed = speed or Speed()
-        self.made = lambda: Lane(module, pixels, sgd, batch, self.speed)
-        self.batch = batch
         self.device = pixels.images.device
+        self.batch = batch
+        shared = Loss(module, self.device, self.speed)
+
+        def made() -> Lane:
+            # calling a module with other parameters is not safe in two threads: on a CPU each has its own skeleton
+            loss = shared if self.device.type == "cuda" else Loss(module, self.device, self.speed)
+            return Lane(loss, module, pixels, sgd)
+
+        self.made = made
         self.mine = local()
         self.pool: ThreadPoolExecutor | None = None
         self.graphs: Any = None
@@ -190,14 +225,15 @@ class SequentialTrainer(Trainer):
         """(N, classes) scores of all samples, in evaluation mode."""
         lane = self.graphs.lanes[0] if self.graphs is not None else self._lane()
         lane.begin(model)
-        lane.module.eval()
+        loss, skeleton = lane.loss_of, lane.loss_of.module.eval()
         found: list[Tensor] = []
         try:
-            with torch.no_grad(), lane._autocast():
+            with torch.no_grad():
                 for rows in torch.arange(len(pixels.labels), device=self.device).split(EVALUATION[self.device.type]):
-                    found.append(lane.module(lane.images(pixels, pixels.batch(rows))).float())
+                    x = loss.images(pixels, pixels.batch(rows))
+                    found.append(loss.logits(lane.parameters, lane.buffers, x))
         finally:
-            lane.module.train()
+            skeleton.train()
         return torch.cat(found)
 
     def _in_threads(self, work: Any, parts: Sequence[int]) -> None:

@@ -1,0 +1,259 @@
+"""Speed of local training: all clients at once against a plain PyTorch loop, side by side in one run.
+
+    python benchmarks/simulation.py --device cpu
+    python benchmarks/simulation.py --device cuda --parts check,lenet,endtoend,resnet --out results.json
+
+The work is the paper's: 20 clients, batch 128, SGD with Nesterov momentum; images of random pixels (speed does not
+depend on what they show). The plain loop is what most code does: a `DataLoader` that pads and normalises each image by
+itself, `nn.Module`, autograd and `torch.optim.SGD`, one client after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from honestly.sim.models import build
+from honestly.sim.train.base import Model
+from honestly.sim.train.batched import BatchedTrainer
+from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.schedule import plan
+from honestly.sim.train.sequential import SequentialTrainer, Speed
+from honestly.sim.train.sgd import SGD
+
+SGD_PAPER = SGD(0.01, 0.9, 1e-4)
+CLIENTS, BATCH = 20, 128
+
+
+def pixels(n: int, size: tuple[int, int, int], device: str, seed: int = 0) -> Pixels:
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (n, *size), dtype=np.uint8)
+    half = [0.5] * size[0]
+    return Pixels.of(images, np.arange(n), rng.integers(0, 10, n), mean=half, std=half, device=device)
+
+
+def schedules(n: int, epochs: int, clients: int = CLIENTS):
+    parts = np.array_split(np.arange(n), clients)
+    return [plan([(epochs, p)], batch=BATCH, rng=np.random.default_rng(k)) for k, p in enumerate(parts)]
+
+
+def sync(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def rate(trainer, model: nn.Module, work, device: str, repeats: int = 3) -> float:
+    """Images a second, the best of a few runs after one that warms up."""
+    start = Model.of(model, device)
+    trainer.train(start, work)
+    best = 0.0
+    for _ in range(repeats):
+        sync(device)
+        begun = time.perf_counter()
+        trainer.train(start, work)
+        sync(device)
+        best = max(best, sum(s.images for s in work) / (time.perf_counter() - begun))
+    return best
+
+
+class PlainImages(Dataset):
+    """One image at a time: to float, pad to 32 x 32, normalise."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int):
+        x = torch.from_numpy(self.images[i]).float().div(255)
+        return nn.functional.pad(x, (2, 2, 2, 2)).sub_(0.5).div_(0.5), int(self.labels[i])
+
+
+def plain(images: int, device: str, workers: int) -> float:
+    """Images a second of the plain loop on LeNet-5."""
+    rng = np.random.default_rng(0)
+    data = PlainImages(rng.integers(0, 256, (images, 1, 28, 28), dtype=np.uint8), rng.integers(0, 10, images))
+    model = build("lenet5", (1, 32, 32), 10, 0).to(device)
+    optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4, nesterov=True)
+    begun = 0.0
+    for epoch in range(2):  # the first warms up
+        sync(device)
+        begun = time.perf_counter()
+        for x, y in DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=workers):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(x.to(device)), y.to(device)).backward()
+            optimiser.step()
+        sync(device)
+    return images / (time.perf_counter() - begun)
+
+
+def check(device: str) -> dict[str, float]:
+    """The largest difference of a parameter between this device's batched path and the plain path on the CPU."""
+    found = {}
+    for name, size in (("lenet5", (1, 32, 32)), ("cnn", (1, 8, 8)), ("mlp", (1, 8, 8))):
+        model = build(name, size, 10, 0)
+        parts = [np.arange(k * 40, k * 40 + 20 + 30 * k) for k in range(5)]  # uneven, with partial batches
+        work = [plan([(1, p[:10]), (2, p)], batch=32, rng=np.random.default_rng(k)) for k, p in enumerate(parts)]
+        plain_path = SequentialTrainer(model, pixels(400, size, "cpu"), SGD(0.05, 0.9, 1e-4), 32)
+        expected = plain_path.train(Model.of(model), work)
+        store = pixels(400, size, device)
+        start = Model.of(model, device)
+        for at_once in (5, 2):
+            trainer = BatchedTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32, at_once=at_once)
+            for _ in range(2):  # the second run replays what the first captured
+                got = trainer.train(start, work)
+            found[f"{name}, batched, {at_once} at once"] = float((got.theta.cpu() - expected.theta).abs().max())
+            a = trainer.logits(Model.of(model, device), store).cpu()
+            b = plain_path.logits(Model.of(model), pixels(400, size, "cpu"))
+            found[f"{name}, logits"] = float((a - b).abs().max())
+        if device != "cpu":
+            for lanes in (1, 2):
+                trainer = SequentialTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32, speed=Speed(lanes=lanes))
+                for _ in range(2):
+                    got = trainer.train(start, work)
+                found[f"{name}, graphs, {lanes} lanes"] = float((got.theta.cpu() - expected.theta).abs().max())
+    model = build("resnet18_half", (3, 32, 32), 10, 0)
+    work = [plan([(1, np.arange(40 * k, 40 * k + 30))], batch=16, rng=np.random.default_rng(k)) for k in range(3)]
+    expected = SequentialTrainer(model, pixels(200, (3, 32, 32), "cpu"), SGD_PAPER, 16).train(Model.of(model), work)
+    got = SequentialTrainer(model, pixels(200, (3, 32, 32), device), SGD_PAPER, 16, speed=Speed(lanes=2)).train(
+        Model.of(model, device), work
+    )
+    found["resnet18_half, graphs"] = float((got.theta.cpu() - expected.theta).abs().max())
+    return found
+
+
+def lenet(device: str, clients: int, images: int, epochs: int) -> float:
+    model = build("lenet5", (1, 32, 32), 10, 0)
+    trainer = BatchedTrainer(model, pixels(images, (1, 32, 32), device), SGD_PAPER, BATCH)
+    return rate(trainer, model, schedules(images, epochs, clients), device)
+
+
+def end_to_end(device: str, rounds: int) -> dict[str, float]:
+    """A whole run: training, sign flip, aggregation with each rule, evaluation on 10,000 images."""
+    from honestly.sim.data import Dataset as Data
+    from honestly.sim.experiment import Experiment
+    from honestly.sim.rounds import Federation
+
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (70_000, 1, 28, 28), dtype=np.uint8)
+    labels = rng.integers(0, 10, 70_000)
+    classes = tuple(map(str, range(10)))
+    data = Data("fmnist", images[:60_000], labels[:60_000], images[60_000:], labels[60_000:], (0.5,), (0.5,), classes)
+    found = {}
+    for rule in ("mean", "bayesian"):
+        e = Experiment.of(
+            {"dataset": "fmnist", "rounds": rounds + 1, "rule": rule, "attack": "random", "malicious": 0.4, "lr": 0.001}
+        )
+        federation = Federation(e, data=data, device=device)
+        laps, begun, seen = [], 0.0, 0
+        for record in federation.rounds():
+            if record.numbers["round"] == 1:  # capturing graphs is paid once
+                begun = time.perf_counter()
+                continue
+            laps.append(record.seconds)
+            seen += record.images
+        found[f"{rule}: images/s"] = seen / (time.perf_counter() - begun)
+        for name in laps[0]:
+            found[f"{rule}: {name} ms a round"] = 1e3 * float(np.mean([lap[name] for lap in laps]))
+    return found
+
+
+def resnet(device: str, images: int) -> dict[str, float]:
+    found = {}
+    for name in ("resnet18", "resnet18_half"):
+        model = build(name, (3, 32, 32), 10, 0)
+        store = pixels(images, (3, 32, 32), device)
+        for lanes, compiled in ((1, True), (4, True), (4, False)):
+            speed = Speed(bf16=True, compile=compiled, lanes=lanes)
+            trainer = SequentialTrainer(model, store, SGD_PAPER, BATCH, speed=speed)
+            begun = time.perf_counter()
+            key = f"{name} bf16, {lanes} lanes{', compiled' if compiled else ''}"
+            found[key] = rate(trainer, model, schedules(images, 1), device, repeats=2)
+            print(f"{key}: {found[key]:,.0f} images/s ({time.perf_counter() - begun:.0f} s)", flush=True)
+            del trainer
+            torch.cuda.empty_cache()
+    return found
+
+
+def profile(device: str) -> str:
+    """Where a training step of 20 LeNet-5 clients spends its time, kernel by kernel, outside the CUDA graph."""
+    from torch.profiler import ProfilerActivity
+
+    from honestly.sim.train.batched import Chunk
+    from honestly.sim.train.schedule import Stack
+
+    model = build("lenet5", (1, 32, 32), 10, 0)
+    chunk = Chunk(model, CLIENTS, pixels(6_000, (1, 32, 32), device), SGD_PAPER, BATCH)
+    stack = Stack.of(schedules(6_000, 1), BATCH)
+    samples = torch.from_numpy(stack.samples[:, 0]).to(device)
+    weights = torch.from_numpy(stack.weights[:, 0]).to(device)
+    for _ in range(5):
+        chunk.step(samples, weights, None, None, None, None)
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device != "cpu" else [])
+    with torch.profiler.profile(activities=activities, record_shapes=True) as found:
+        for _ in range(10):
+            chunk.step(samples, weights, None, None, None, None)
+        sync(device)
+    key = "self_cpu_time_total" if device == "cpu" else "self_cuda_time_total"
+    events = found.key_averages(group_by_input_shape=True)
+    lines = []
+    for e in sorted(events, key=lambda e: -getattr(e, key.replace("cuda", "device")))[:40]:
+        total = getattr(e, key.replace("cuda", "device"))
+        lines.append(f"{total / 10:9.1f} us/step {e.count // 10:4d}x {e.key[:60]} {str(e.input_shapes)[:110]}")
+    print("\n".join(lines), flush=True)
+    return "printed"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--parts", default="check,plain,lenet")
+    parser.add_argument("--images", type=int, default=0, help="training images (default: 6,000 on a CPU, 60,000)")
+    parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    cpu = args.device == "cpu"
+    images, epochs = args.images or (6_000 if cpu else 60_000), args.epochs or (1 if cpu else 10)
+    machine = torch.cuda.get_device_name() if not cpu else platform.processor() or platform.machine()
+    results: dict[str, object] = {
+        "machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__, "images": images
+    }  # fmt: skip
+    for part in args.parts.split(","):
+        begun = time.perf_counter()
+        if part == "profile":
+            results[part] = profile(args.device)
+        elif part == "check":
+            results[part] = check(args.device)
+        elif part == "plain":
+            results[part] = {f"{w} workers": plain(min(images, 6_000), args.device, w) for w in (0, 2)}
+        elif part == "lenet":
+            results[part] = {f"{CLIENTS} clients": lenet(args.device, CLIENTS, images, epochs)}
+        elif part == "many":
+            results[part] = {f"{k} clients": lenet(args.device, k, images, epochs) for k in (50, 200)}
+        elif part == "endtoend":
+            results[part] = end_to_end(args.device, args.rounds)
+        elif part == "resnet":
+            results[part] = resnet(args.device, 10_000)
+        else:
+            parser.error(f"unknown part {part}")
+        print(f"{part} ({time.perf_counter() - begun:.0f} s): {json.dumps(results[part], indent=1)}", flush=True)
+    if isinstance(results.get("plain"), dict) and isinstance(results.get("lenet"), dict):
+        ours, theirs = max(results["lenet"].values()), max(results["plain"].values())  # type: ignore[union-attr]
+        results["ratio"] = ours / theirs
+        print(f"all clients at once / plain loop: {ours / theirs:.2f}")
+    if args.out:
+        args.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
