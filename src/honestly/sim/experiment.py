@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -128,6 +130,7 @@ class Experiment(BaseModel):
             raise ValueError(f"malicious = {self.malicious}: give a fraction below 1 or a whole number of clients")
         if M > self.clients:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
+        (mixers[0] if mixers else rule).check(self.participants)
         for key, made in (("rule", rule), ("attack", attack)):
             full = Choice.model_validate({"name": made.name, **_settings(made)})
             object.__setattr__(self, key, full)
@@ -161,6 +164,11 @@ class Experiment(BaseModel):
         return round(self.malicious * self.clients) if self.malicious < 1 else int(self.malicious)
 
     @property
+    def participants(self) -> int:
+        """How many clients are asked in each round."""
+        return max(1, math.floor(self.participation * self.clients + 0.5))
+
+    @property
     def adversary(self) -> Adversary:
         """Who attacks, and when."""
         return Adversary(
@@ -170,19 +178,41 @@ class Experiment(BaseModel):
 
     def make_rule(self) -> Rule:
         """The rule, freshly made."""
-        return rule_book.make(self.rule.name, **self.rule.settings)
+        return rule_book.make(self.rule.name, **typed("rule", self.rule, rule_book.RULES))
 
     def make_mixers(self) -> list[Mixer]:
         """The mixers in front of the rule."""
-        return [rule_book.make_mixer(choice.name, **choice.settings) for choice in self.pre]
+        return [rule_book.make_mixer(c.name, **typed("pre", c, rule_book.MIXERS)) for c in self.pre]
 
     def make_attack(self) -> attacks.Attack:
         """The attack, freshly made."""
-        return attacks.make(self.attack.name, **self.attack.settings)
+        return attacks.make(self.attack.name, **typed("attack", self.attack, attacks.attacks()))
 
 
 class ExperimentError(ValueError):
     """Settings that cannot be run; every line names a key, its value and what is allowed."""
+
+
+def typed(key: str, choice: Choice, known: Sequence[type[Any]]) -> dict[str, Any]:
+    """The settings of a choice as their owner wants them: 4 becomes 4.0 for a float, and text is no number.
+
+    Names that nobody knows are left for their owner to refuse.
+    """
+    owner = next((one for one in known if one.name == choice.name), None)
+    settings = choice.settings
+    for field in () if owner is None else dataclasses.fields(owner):
+        if field.name not in settings:
+            continue
+        value, kind = settings[field.name], str(field.type)
+        if kind.startswith(("int", "float")) and not (value is None and "None" in kind):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{key}.{field.name} = {value!r}: give a number")
+            if kind.startswith("int") and value != int(value):
+                raise ValueError(f"{key}.{field.name} = {value!r}: give a whole number")
+            settings[field.name] = int(value) if kind.startswith("int") else float(value)
+        elif kind == "bool" and not isinstance(value, bool):
+            raise ValueError(f"{key}.{field.name} = {value!r}: give true or false")
+    return settings
 
 
 def _settings(made: Any) -> dict[str, Any]:

@@ -107,8 +107,8 @@ class Federation:
         K = e.clients
         taking_part = np.arange(K)
         if e.participation < 1:
-            count = max(1, round_half_up(e.participation * K))
-            taking_part = np.sort(generator(e.seed, "sample", round).choice(K, size=count, replace=False))
+            drawn = generator(e.seed, "sample", round).choice(K, size=e.participants, replace=False)
+            taking_part = np.sort(drawn)
         if e.dropout > 0:
             stays = generator(e.seed, "dropout", round).random(len(taking_part)) >= e.dropout
             if not stays.any():
@@ -262,11 +262,6 @@ class Clock:
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()
         self.laps[name], self.last = now - self.last, now
-
-
-def round_half_up(x: float) -> int:
-    """Python's `round` goes to even numbers at one half."""
-    return int(np.floor(x + 0.5))
 
 
 def finite(x: float) -> float | None:

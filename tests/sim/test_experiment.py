@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from honestly.sim.adversary import Adversary
+from honestly.sim.experiment import Experiment, ExperimentError
+from honestly.sim.settings import experiment, override, presets, read
+
+
+def test_the_same_settings_have_the_same_id_however_they_are_written() -> None:
+    a = experiment(["attack=sign_flip", "malicious=0.4", "seed=3"])
+    b = Experiment.of({"seed": 3, "malicious": 0.4, "attack": {"name": "sign_flip", "gamma": 4}, "clients": 20})
+    assert a.id == b.id
+    assert a.id != experiment(["attack=sign_flip", "malicious=0.4", "seed=4"]).id
+    assert Experiment.of(json.loads(a.canonical)).id == a.id
+
+
+def test_rule_and_settings_together_in_any_order() -> None:
+    e = experiment(["rule.f=4", "attack.gamma=2", "rule=multi_krum", "attack=sign_flip"])
+    assert e.make_rule().f == 4  # type: ignore[attr-defined]
+    assert e.make_attack().gamma == 2  # type: ignore[attr-defined]
+
+
+def test_a_new_rule_forgets_the_settings_of_the_old_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('clients = 12\n[rule]\nname = "krum"\nf = 3\n')
+    assert experiment([str(file)]).make_rule().f == 3  # type: ignore[attr-defined]
+    assert experiment([str(file), "rule=mean"]).rule.name == "mean"
+    assert experiment([str(file), "rule.f=2"]).make_rule().f == 2  # type: ignore[attr-defined]
+
+
+def test_mixers_in_front() -> None:
+    e = experiment(["pre=nnm", "pre.f=3", "rule=median"])
+    assert [m.name for m in e.make_mixers()] == ["nnm"]
+    assert Experiment.of({"pre": ["nnm"] if False else [{"name": "nnm", "f": 3}], "rule": "median"}).id == e.id
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["clints=3"], r"clints = 3: unknown key, did you mean clients\?"),
+        (["clients=0"], r"clients = 0: .*greater than or equal to 1"),
+        (["clients=ten"], r"clients = 'ten': .*integer"),
+        (["partition=ballanced"], r"partition = 'ballanced': did you mean balanced\? Allowed: balanced, dirichlet"),
+        (["dataset=imagenet"], r"dataset = 'imagenet': Allowed: digits, mnist, fmnist, cifar10"),
+        (["rule=multi_krm"], r"multi_krm.*multi_krum"),
+        (["rule=multi_krum", "rule.g=2"], r"multi_krum.*g"),
+        (["rule=multi_krum", "rule.f=9", "clients=10"], r"needs at least .* 10"),
+        (["attack=sign_flp"], r"unknown attack 'sign_flp': did you mean sign_flip"),
+        (["attack=sign_flip", "attack.gamma=-1"], r"gamma = -1"),
+        (["attack=sign_flip", "attack.gama=1"], r"gama.*gamma"),
+        (["attack=sign_flip", "attack.gamma=much"], r"gamma.*much"),
+        (["malicious=1.5"], r"malicious = 1.5: give a fraction below 1 or a whole number"),
+        (["malicious=30"], r"malicious = 30: there are only 20 clients"),
+        (["lr=0"], r"lr = 0: must be greater than 0"),
+        (["alpha=nan"], r"alpha"),
+        (["seed=-1"], r"seed = -1"),
+        (["dynamic=perhaps"], r"dynamic = 'perhaps'"),
+        (["epochs.x=1"], r"epochs.x = 1: only rule, attack and pre"),
+        (["=3"], r"'=3' is not of the form key=value"),
+        (["paper/fmnist-config9.toml"], r"no such file or preset.*Did you mean paper/fmnist-config"),
+        (["a.toml", "b.toml"], r"more than one file"),
+    ],
+)
+def test_mistakes_are_named_with_what_is_allowed(words: list[str], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        experiment(words)
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("clients = \n")
+    with pytest.raises(ExperimentError, match=r"a.toml is not a valid TOML file: .*line 1"):
+        read(str(file))
+
+
+def test_every_preset_is_valid_and_the_papers() -> None:
+    assert len(presets()) == 10
+    for name in presets():
+        e = experiment([name, "rule=mean"])
+        if "config" in name:
+            assert (e.clients, e.epochs, e.batch, e.lr, e.momentum, e.weight_decay) == (20, 10, 128, 0.01, 0.9, 1e-4)
+            assert e.rounds == (200 if e.dataset == "cifar10" else 100)
+            assert e.adversary.malicious == {"1": 4, "2": 8, "3": 9}[name[-6]]
+            assert e.dynamic == ("config3" in name)
+
+
+def test_presets_work_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    e = experiment(["paper/fmnist-config2.toml", "rule=mean", "attack=backdoor", "alpha=1.0"])
+    assert (e.dataset, e.attack.name, e.alpha, e.malicious_clients) == ("fmnist", "backdoor", 1.0, 8)
+
+
+def test_defaults_follow_the_data_set() -> None:
+    assert experiment(["dataset=cifar10"]).model == "resnet18"
+    assert experiment(["dataset=cifar10"]).flip
+    assert experiment(["dataset=fmnist"]).batch == 128
+    assert experiment(["dataset=digits", "batch=7"]).batch == 7
+
+
+def test_override_leaves_its_input_alone() -> None:
+    values = {"rule": {"name": "krum", "f": 1}}
+    override(values, ["rule.f=2"])
+    assert values == {"rule": {"name": "krum", "f": 1}}
+
+
+def test_dynamic_attackers_are_drawn_anew_each_round_from_the_malicious_ones() -> None:
+    adversary = Adversary(clients=20, malicious=9, dynamic=True, seed=1)
+    masks = [adversary.active(round=r) for r in range(1, 401)]
+    counts = [int(m.sum()) for m in masks]
+    assert set(counts) == set(range(10))
+    assert abs(sum(counts) / 400 - 4.5) < 0.5
+    assert not any(m[:11].any() for m in masks)
+    assert all((m == adversary.active(round=r)).all() for r, m in enumerate(masks, 1))
+
+
+def test_random_attackers_are_drawn_once() -> None:
+    adversary = Adversary(clients=20, malicious=5, chosen="random", seed=1)
+    assert len(adversary.who) == 5
+    assert adversary.who != tuple(range(15, 20))
+    assert adversary.active(round=1).nonzero()[0].tolist() == list(adversary.who)
+    assert Adversary(clients=20, malicious=5, chosen="random", seed=2).who != adversary.who
