@@ -207,7 +207,7 @@ def typed(key: str, choice: Choice, known: Sequence[type[Any]]) -> dict[str, Any
         if kind.startswith(("int", "float")) and not (value is None and "None" in kind):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{key}.{field.name} = {value!r}: give a number")
-            if kind.startswith("int") and value != int(value):
+            if kind.startswith("int") and not float(value).is_integer():
                 raise ValueError(f"{key}.{field.name} = {value!r}: give a whole number")
             settings[field.name] = int(value) if kind.startswith("int") else float(value)
         elif kind == "bool" and not isinstance(value, bool):

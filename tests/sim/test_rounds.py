@@ -1,0 +1,171 @@
+"""A federation in the small: what a round records, and that attacks do what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from honestly.sim.experiment import Experiment
+from honestly.sim.rounds import Federation
+from honestly.sim.summary import summary
+
+SMALL: dict[str, Any] = {"clients": 8, "rounds": 2, "epochs": 1, "model": "mlp", "partition": "iid", "rule": "mean"}
+
+
+def run(**changes: Any) -> list[dict[str, Any]]:
+    return [record.numbers for record in Federation(Experiment.of({**SMALL, **changes})).rounds()]
+
+
+def test_a_federation_learns() -> None:
+    records = run(rounds=6, model="cnn", epochs=2)
+    assert records[-1]["accuracy"] > 0.85
+    assert [r["round"] for r in records] == [1, 2, 3, 4, 5, 6]
+    final = records[-1]
+    assert {"round", "accuracy", "asr", "attacked", "honesty", "excluded", "weights", "loss", "per_class"} <= set(final)
+    assert len(final["per_class"]) == 10
+    assert final["attacked"] == final["excluded"] == []
+    assert final["weights"] == [1 / 8] * 8
+
+
+def test_the_mean_is_that_of_the_clients_models() -> None:
+    federation = Federation(Experiment.of(SMALL))
+    start = federation.start()
+    record = next(federation.rounds(start))
+    work = [federation.clients.schedule(1, k, attacking=False) for k in range(8)]
+    expected = federation.trainer.train(start.model, work).theta.double().mean(dim=0)
+    assert torch.allclose(record.state.model.theta.double(), expected, atol=1e-7)
+
+
+def test_sign_flip_sends_the_update_backwards() -> None:
+    federation = Federation(Experiment.of({**SMALL, "attack": "sign_flip", "malicious": 3}))
+    start = federation.start()
+    plan = federation._plan(1)
+    theta = federation.trainer.train(start.model, plan.schedules).theta
+    sent = federation._attack(start, plan, theta)
+    assert torch.equal(sent[:5], theta[:5])
+    assert torch.allclose(sent[5:] - start.model.theta, -4 * (theta[5:] - start.model.theta), atol=1e-5)
+
+
+def test_a_robust_rule_finds_the_attackers_and_the_mean_does_not() -> None:
+    attack = {"attack": "sign_flip", "malicious": 3, "rounds": 3, "model": "cnn", "epochs": 2, "seed": 1}
+    robust, mean = run(**attack, rule={"name": "multi_krum", "f": 3}), run(**attack)
+    assert robust[-1]["accuracy"] > mean[-1]["accuracy"] + 0.2
+    assert robust[-1]["attacked"] == robust[-1]["accused"] == [5, 6, 7]
+    assert robust[-1]["false_accusations"] == robust[-1]["misses"] == 0
+    assert mean[-1]["misses"] == 3
+
+
+def test_label_flip_changes_labels_and_no_image() -> None:
+    federation = Federation(Experiment.of({**SMALL, "attack": "label_flip", "malicious": 2}))
+    clients = federation.clients
+    assert len(clients.pixels.images) == len(federation.data.images)
+    samples, mask = clients.poisoned[7]
+    assert mask.all()
+    clean = clients.parts[7]
+    assert torch.equal(clients.pixels.rows[samples], torch.from_numpy(clean))
+    assert torch.equal(clients.pixels.labels[samples], (clients.pixels.labels[clean] + 1) % 10)
+    honest = clients.schedule(1, 7, attacking=False)
+    assert set(honest.samples[honest.samples > 0]) <= set(clean)
+    poisoned = clients.schedule(1, 7, attacking=True)
+    assert poisoned.samples.max() >= len(federation.data.images)
+    assert np.array_equal(honest.counts, poisoned.counts)
+
+
+def test_backdoor_has_two_phases_and_an_attack_success_rate() -> None:
+    e = Experiment.of({**SMALL, "dataset": "digits", "attack": "backdoor", "malicious": 4, "epochs": 4, "rounds": 3})
+    federation = Federation(e)
+    samples, mask = federation.clients.poisoned[6]
+    zeros = int((federation.data.labels[federation.clients.parts[6]] == 0).sum())
+    assert mask.sum() == zeros > 0
+    schedule = federation.clients.schedule(1, 6, attacking=True)
+    assert schedule.images == 2 * zeros + 2 * len(samples)
+    assert schedule.fresh.sum() == 2
+    records = [r.numbers for r in federation.rounds()]
+    assert records[-1]["asr"] > 0.5  # half of the clients lie and the mean believes them
+    assert run(rounds=3, epochs=4)[-1]["asr"] is None
+
+
+def test_an_attacker_without_the_victims_class_does_not_crash() -> None:
+    e = Experiment.of({**SMALL, "attack": "backdoor", "malicious": 6, "partition": "shards", "clients": 40})
+    federation = Federation(e)
+    assert any(not mask.any() for _, mask in federation.clients.poisoned.values())
+    assert len(list(federation.rounds())) == 2
+
+
+def test_clients_are_sampled_and_drop_out() -> None:
+    records = run(clients=20, participation=0.5, dropout=0.3, rounds=3, rule="median", attack="sign_flip", malicious=0.4)
+    seen = [tuple(r["participants"]) for r in records]
+    assert len(set(seen)) == 3
+    assert all(1 <= len(s) <= 10 for s in seen)
+    for r in records:
+        assert set(r["attacked"]) <= set(r["participants"]) & set(range(12, 20))
+    weighted = run(clients=20, participation=0.5, rounds=1)[0]
+    assert [k for k, w in enumerate(weighted["weights"]) if w is not None] == weighted["participants"]
+
+
+def test_clients_who_diverge_are_excluded_and_the_round_is_refused_without_a_majority() -> None:
+    records = run(lr=1e30, rounds=2)
+    assert records[-1]["status"].startswith("refused")
+    assert records[-1]["accuracy"] is not None
+    assert summary(records)["refused_rounds"] >= 1
+
+
+MODEL_OF_ONES_OWN = """
+from torch import nn
+
+def normalised(channels, height, width, classes):
+    first = nn.Linear(channels * height * width, 16)
+    return nn.Sequential(nn.Flatten(), first, nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, classes))
+"""
+
+
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_batch_statistics_are_merged_and_counters_stay_integers(
+    rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model_of_ones_own.py").write_text(MODEL_OF_ONES_OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    e = Experiment.of({**SMALL, "clients": 3, "rounds": 1, "model": "model_of_ones_own:normalised", "rule": rule})
+    federation = Federation(e)
+    start = federation.start()
+    record = next(federation.rounds(start))
+    model = record.state.model
+    work = [federation.clients.schedule(1, k, attacking=False) for k in range(3)]
+    trained = federation.trainer.train(start.model, work)
+    reduce = {"mean": lambda x: x.mean(dim=0), "median": lambda x: x.median(dim=0).values}[rule]
+    assert torch.allclose(model.statistics, reduce(trained.statistics), atol=1e-6)
+    assert not torch.allclose(model.statistics, start.model.statistics)
+    assert model.counters.dtype == torch.int64
+    assert model.counters.tolist() == trained.counters.mode(dim=0).values.tolist()
+
+
+def test_recorded_updates_are_the_honest_ones(tmp_path: Path) -> None:
+    settings = {**SMALL, "rounds": 1, "malicious": 2}
+    for attack in ("none", "sign_flip", "label_flip"):
+        e = Experiment.of({**settings, "attack": attack})
+        list(Federation(e, record=tmp_path / attack).rounds())
+    files = {a: np.load(tmp_path / a / "round-0001.npz") for a in ("none", "sign_flip", "label_flip")}
+    for file in files.values():
+        assert np.allclose(file["honest"], files["none"]["honest"], atol=1e-7)
+        assert file["honest"].shape == (8, len(file["reference"]))
+    assert files["label_flip"]["label_flip"].shape == (2, len(files["none"]["reference"]))
+    assert not np.allclose(files["label_flip"]["label_flip"], files["none"]["honest"][-2:])
+
+
+def test_a_thousand_clients() -> None:
+    records = run(clients=1000, rounds=1, batch=8)
+    assert len(records[0]["participants"]) == 1000
+
+
+def test_evaluation_can_be_rarer() -> None:
+    records = run(rounds=3, evaluate_every=2)
+    assert [r["accuracy"] is None for r in records] == [True, False, False]
+
+
+def test_same_seed_same_numbers_other_seed_other_numbers() -> None:
+    assert run(seed=5) == run(seed=5)
+    assert run(seed=5) != run(seed=6)

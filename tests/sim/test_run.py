@@ -1,0 +1,217 @@
+"""Nothing is lost: killed, stopped, damaged or refused, a run goes on and ends with the same bytes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from honestly.sim import checkpoint
+from honestly.sim.checkpoint import Store, StoreError, read_state, write_atomically
+from honestly.sim.experiment import Experiment, ExperimentError
+from honestly.sim.rounds import Federation
+from honestly.sim.run import run
+
+# everything that is random takes part: sampling, drop-out, a dynamic adversary, noise, a rule of many steps
+SETTINGS: dict[str, Any] = {
+    "clients": 10, "rounds": 6, "epochs": 1, "model": "mlp", "rule": "geometric_median", "attack": "random",
+    "malicious": 4, "dynamic": True, "participation": 0.9, "dropout": 0.1, "seed": 7,
+}  # fmt: skip
+E = Experiment.of(SETTINGS)
+COMMAND = """
+import sys, time, json
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from honestly.sim.experiment import Experiment
+from honestly.sim.run import run
+run(Experiment.of(json.loads(sys.argv[1])), Path(sys.argv[2]), on_round=lambda r: (print(r.numbers["round"], flush=True), time.sleep(float(sys.argv[3]))))
+"""
+
+
+def bytes_of(folder: Path) -> bytes:
+    return (folder / "rounds.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert run(E, folder).finished
+    return folder
+
+
+def start(folder: Path, pause: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", COMMAND, json.dumps(SETTINGS), str(folder), str(pause)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_kill_at_any_moment_then_the_same_command_gives_the_same_bytes(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "killed"
+    rng = np.random.default_rng(0)
+    for kill in range(2):
+        process = start(folder, 0.05)
+        assert process.stdout is not None
+        for _ in range(2):  # let it finish a round or two, then kill it somewhere in the next one
+            process.stdout.readline()
+        time.sleep(float(rng.uniform(0, 0.1)))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        assert kill or len(bytes_of(folder).splitlines()) < 6
+    outcome = run(E, folder)
+    assert outcome.finished
+    assert outcome.resumed_at >= 1
+    assert bytes_of(folder) == bytes_of(whole)
+    assert read_state(folder / "state-6.bin", Federation(E).start()).round == 6
+
+
+def test_ctrl_c_ends_the_round_and_the_run_goes_on(tmp_path: Path, whole: Path) -> None:
+    folder = tmp_path / "stopped"
+    outcome = run(E, folder, on_round=lambda r: os.kill(os.getpid(), signal.SIGINT) if r.state.round == 2 else None)
+    assert not outcome.finished
+    assert len(outcome.records) in (2, 3)
+    again = run(E, folder)
+    assert again.finished
+    assert again.resumed_at == len(outcome.records)
+    assert bytes_of(folder) == bytes_of(whole)
+
+
+def stopped(folder: Path, rounds: int) -> Path:
+    """A run that was stopped after some rounds."""
+    for n in range(rounds):
+        run(E, folder, on_round=lambda r: os.kill(os.getpid(), signal.SIGINT))
+        assert n < rounds
+    return folder
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "empty"])
+def test_a_damaged_state_is_named_and_the_one_before_used(tmp_path: Path, whole: Path, harm: str) -> None:
+    folder = stopped(tmp_path / "run", 3)
+    latest = max(folder.glob("state-*.bin"), key=lambda p: int(p.stem[6:]))
+    number = int(latest.stem[6:])
+    raw = bytearray(latest.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    latest.write_bytes({"cut": bytes(raw[: len(raw) // 2]), "flip": bytes(raw), "empty": b""}[harm])
+    warnings: list[str] = []
+    outcome = run(E, folder, on_warning=warnings.append)
+    assert len(warnings) == 1
+    assert latest.name in warnings[0]
+    assert "damaged" in warnings[0]
+    assert outcome.resumed_at == number - 1
+    assert bytes_of(folder) == bytes_of(whole)
+
+
+def test_all_states_damaged_starts_anew(tmp_path: Path, whole: Path) -> None:
+    folder = stopped(tmp_path / "run", 2)
+    for state in folder.glob("state-*.bin"):
+        state.write_bytes(b"nothing")
+    outcome = run(E, folder)
+    assert outcome.resumed_at == 0
+    assert bytes_of(folder) == bytes_of(whole)
+
+
+def test_records_that_were_cut_short_are_made_again(tmp_path: Path, whole: Path) -> None:
+    folder = stopped(tmp_path / "run", 3)
+    text = bytes_of(folder)
+    (folder / "rounds.jsonl").write_bytes(text[:-10])
+    run(E, folder)
+    assert bytes_of(folder) == bytes_of(whole)
+
+
+def test_a_finished_run_is_not_run_again_and_can_be_prolonged(whole: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(whole, folder)
+    seen: list[int] = []
+    assert run(E, folder, on_round=lambda r: seen.append(r.state.round)).finished
+    assert seen == []
+    longer = E.model_copy(update={"rounds": 7})
+    assert run(longer, folder, on_round=lambda r: seen.append(r.state.round)).finished
+    assert seen == [7]
+    assert bytes_of(folder).startswith(bytes_of(whole))
+
+
+def test_another_experiment_in_the_folder_is_refused(whole: Path) -> None:
+    other = Experiment.of({**SETTINGS, "seed": 8, "alpha": 1.0})
+    with pytest.raises(ExperimentError, match=r"alpha = 0.5 there, 1.0 now, seed = 7 there, 8 now.*--restart"):
+        run(other, whole)
+
+
+def test_restart_forgets(whole: Path, tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", 2)
+    other = Experiment.of({**SETTINGS, "seed": 8, "rounds": 1})
+    assert run(other, folder, restart=True).resumed_at == 0
+    assert len(bytes_of(folder).splitlines()) == 1
+    assert not (folder / "state-2.bin").exists()
+
+
+def test_disk_full_says_so_and_the_run_can_go_on(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "full"
+    calls = 0
+
+    def full(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 13:  # every other call is for the folder, whose failure is no loss
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, "fsync", full)
+        with pytest.raises(StoreError, match=r"No space left on device.*same command again"):
+            run(E, folder)
+    assert not [p for p in folder.iterdir() if p.name.startswith(".")]  # no half-written files left behind
+    run(E, folder)
+    assert bytes_of(folder) == bytes_of(whole)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="is a file: choose another folder with --out"):
+        Store.open(tmp_path / "file", E)
+    with pytest.raises(StoreError, match=r"cannot write /proc/.*"):
+        write_atomically(Path("/proc/nothing.bin"), b"x")
+
+
+def test_a_rule_with_a_memory_resumes_with_it(tmp_path: Path) -> None:
+    e = Experiment.of({**SETTINGS, "pre": [{"name": "bucketing", "size": 2}], "rule": "median"})
+    run(e, tmp_path / "a")
+    run(e, tmp_path / "b", on_round=lambda r: os.kill(os.getpid(), signal.SIGINT) if r.state.round == 3 else None)
+    run(e, tmp_path / "b")
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+
+
+def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> None:
+    from honestly.sim.figure import attack_grid, belief_grid, draw
+    from honestly.sim.report import Run, page
+
+    records = [json.loads(line) for line in bytes_of(whole).splitlines()]
+    grid = attack_grid(records, 10)
+    assert grid.shape == (10, 6)
+    for t, r in enumerate(records):
+        assert np.flatnonzero(grid[:, t] == 1).tolist() == r["attacked"]
+        assert np.flatnonzero(~np.isnan(grid[:, t])).tolist() == r["participants"]
+    belief = belief_grid(records, 10)
+    assert belief is not None
+    assert belief[1].startswith("weight")
+    draw(E, records, tmp_path / "f.png")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    text = page("a <title>", [Run("one & two", E, records)])
+    assert "a &lt;title&gt;" in text
+    assert "one &amp; two" in text
+    assert text.count("<rect") == 2 * sum(len(r["participants"]) for r in records)
+    assert "http" not in text.replace("http://www.w3.org", "")
