@@ -107,11 +107,11 @@ def check(device: str) -> dict[str, float]:
         expected = plain_path.train(Model.of(model), work)
         store = pixels(400, size, device)
         start = Model.of(model, device)
-        for at_once in (5, 2):
-            trainer = BatchedTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32, at_once=at_once)
+        for at_once, fused in ((5, None), (5, False), (2, None)):
+            trainer = BatchedTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32, at_once=at_once, fused=fused)
             for _ in range(2):  # the second run replays what the first captured
                 got = trainer.train(start, work)
-            found[f"{name}, batched, {at_once} at once"] = float((got.theta.cpu() - expected.theta).abs().max())
+            found[f"{name}, batched, {at_once} at once{', plain ops' if fused is False else ''}"] = float((got.theta.cpu() - expected.theta).abs().max())
             a = trainer.logits(Model.of(model, device), store).cpu()
             b = plain_path.logits(Model.of(model), pixels(400, size, "cpu"))
             found[f"{name}, logits"] = float((a - b).abs().max())
@@ -131,9 +131,9 @@ def check(device: str) -> dict[str, float]:
     return found
 
 
-def lenet(device: str, clients: int, images: int, epochs: int) -> float:
+def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | None = None) -> float:
     model = build("lenet5", (1, 32, 32), 10, 0)
-    trainer = BatchedTrainer(model, pixels(images, (1, 32, 32), device), SGD_PAPER, BATCH)
+    trainer = BatchedTrainer(model, pixels(images, (1, 32, 32), device), SGD_PAPER, BATCH, fused=fused)
     return rate(trainer, model, schedules(images, epochs, clients), device)
 
 
@@ -172,12 +172,12 @@ def resnet(device: str, images: int) -> dict[str, float]:
     for name in ("resnet18", "resnet18_half"):
         model = build(name, (3, 32, 32), 10, 0)
         store = pixels(images, (3, 32, 32), device)
-        for lanes, compiled in ((1, True), (4, True), (4, False)):
+        for lanes, compiled in ((1, True), (4, True), (10, True)):
             speed = Speed(bf16=True, compile=compiled, lanes=lanes)
             trainer = SequentialTrainer(model, store, SGD_PAPER, BATCH, speed=speed)
             begun = time.perf_counter()
             key = f"{name} bf16, {lanes} lanes{', compiled' if compiled else ''}"
-            found[key] = rate(trainer, model, schedules(images, 1), device, repeats=2)
+            found[key] = rate(trainer, model, schedules(images, 1), device, repeats=1)
             print(f"{key}: {found[key]:,.0f} images/s ({time.perf_counter() - begun:.0f} s)", flush=True)
             del trainer
             torch.cuda.empty_cache()
@@ -238,12 +238,14 @@ def main() -> None:
             results[part] = {f"{w} workers": plain(min(images, 6_000), args.device, w) for w in (0, 2)}
         elif part == "lenet":
             results[part] = {f"{CLIENTS} clients": lenet(args.device, CLIENTS, images, epochs)}
+            if not cpu:
+                results[part]["plain ops"] = lenet(args.device, CLIENTS, images, epochs, fused=False)  # type: ignore[index]
         elif part == "many":
             results[part] = {f"{k} clients": lenet(args.device, k, images, epochs) for k in (50, 200)}
         elif part == "endtoend":
             results[part] = end_to_end(args.device, args.rounds)
         elif part == "resnet":
-            results[part] = resnet(args.device, 10_000)
+            results[part] = resnet(args.device, 50_000)
         else:
             parser.error(f"unknown part {part}")
         print(f"{part} ({time.perf_counter() - begun:.0f} s): {json.dumps(results[part], indent=1)}", flush=True)

@@ -24,7 +24,9 @@ EVALUATION = {"cpu": 125, "cuda": 2500}  # images a step of the evaluation
 class Chunk:
     """A fixed number of clients that train side by side; their parameters, gradients and momentum are its rows."""
 
-    def __init__(self, module: nn.Module, K: int, pixels: Pixels, sgd: SGD, batch: int) -> None:
+    def __init__(
+        self, module: nn.Module, K: int, pixels: Pixels, sgd: SGD, batch: int, *, fused: bool | None = None
+    ) -> None:
         self.K, self.pixels, self.sgd, self.batch = K, pixels, sgd, batch
         device = pixels.images.device
         self.layout = Layout.of_parameters(module)
@@ -32,7 +34,7 @@ class Chunk:
         self.grad = torch.zeros_like(self.theta)
         self.velocity = torch.zeros_like(self.theta)
         self.loss = torch.zeros(K, device=device)
-        program = compile_program(module, self.layout, self.theta, self.grad)
+        program = compile_program(module, self.layout, self.theta, self.grad, fused=fused)
         if program is None:
             raise ValueError("this model has layers that the batched program does not know: use the sequential trainer")
         self.program: Program = program
@@ -94,8 +96,18 @@ class BatchedTrainer(Trainer):
     on the number of cores. On a GPU one training step of a whole chunk is a CUDA graph.
     """
 
-    def __init__(self, module: nn.Module, pixels: Pixels, sgd: SGD, batch: int, *, at_once: int | None = None) -> None:
-        self.module, self.pixels, self.sgd, self.batch, self.at_once = module, pixels, sgd, batch, at_once
+    def __init__(
+        self,
+        module: nn.Module,
+        pixels: Pixels,
+        sgd: SGD,
+        batch: int,
+        *,
+        at_once: int | None = None,
+        fused: bool | None = None,
+    ) -> None:
+        self.module, self.pixels, self.sgd, self.batch = module, pixels, sgd, batch
+        self.at_once, self.fused = at_once, fused
         self.device = pixels.images.device
         self.layout = Layout.of_parameters(module)
         self.mine = local()
@@ -158,7 +170,7 @@ class BatchedTrainer(Trainer):
         held: Program | None = getattr(self.mine, "evaluator", None)
         if held is None:
             row = torch.empty((1, self.layout.size), device=self.device)
-            held = self.mine.evaluator = compile_program(self.module, self.layout, row, row)
+            held = self.mine.evaluator = compile_program(self.module, self.layout, row, row, fused=self.fused)
             assert held is not None
         held.theta.copy_(theta[None])
         return held
@@ -169,7 +181,7 @@ class BatchedTrainer(Trainer):
         if chunks is None:
             chunks = self.mine.chunks = {}
         if K not in chunks:
-            chunks[K] = Chunk(self.module, K, self.pixels, self.sgd, self.batch)
+            chunks[K] = Chunk(self.module, K, self.pixels, self.sgd, self.batch, fused=self.fused)
         return chunks[K]
 
     def _chunk_size(self, K: int) -> int:
@@ -202,7 +214,8 @@ class BatchedTrainer(Trainer):
     ) -> None:
         graph = self.graphs.get(size)
         if graph is None:
-            graph = self.graphs[size] = Graph(Chunk(self.module, size, self.pixels, self.sgd, self.batch))
+            chunk = Chunk(self.module, size, self.pixels, self.sgd, self.batch, fused=self.fused)
+            graph = self.graphs[size] = Graph(chunk)
         idle = Schedule(np.zeros((0, self.batch), np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
         n = len(schedules)
         graph.run(start.theta, Stack.of([*schedules, *[idle] * (size - n)], self.batch))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import torch
@@ -79,9 +80,9 @@ class Convolution:
         patches = self.space("patches", windows.shape, x).copy_(windows).view(K * h, C * k * l, w * B)
         self.saved = (patches, (K, H, C, W, B))
         y = self.space("y", (K * h, O, w * B), x)
-        return torch.bmm(self._rows(h), patches, out=y).view(K, h, O, w, B)
+        return torch.bmm(self.rows(h), patches, out=y).view(K, h, O, w, B)
 
-    def _rows(self, h: int) -> Tensor:
+    def rows(self, h: int) -> Tensor:
         """The weights once for each output row: (K h, O, C k l)."""
         K, O = self.weight.shape[:2]
         flat = self.weight.reshape(K, 1, O, -1).expand(K, h, O, -1)
@@ -98,7 +99,7 @@ class Convolution:
         if not inward:
             return None
         columns = self.space("patches", (K * h, C * k * l, w * B), g)  # the patches are no longer needed
-        torch.bmm(self._rows(h).transpose(1, 2), g, out=columns)
+        torch.bmm(self.rows(h).transpose(1, 2), g, out=columns)
         columns = columns.view(K, h, C, k, l, w, B)
         gx = self.space("gx", (K, H, C, W, B), g).zero_()
         for i in range(k):
@@ -254,8 +255,13 @@ class Program:
         return loss
 
 
-def compile_program(model: nn.Module, layout: Layout, theta: Tensor, grad: Tensor) -> Program | None:
-    """The model as a batched program over the rows of ``theta``, or None if it has a layer that is not known here."""
+def compile_program(
+    model: nn.Module, layout: Layout, theta: Tensor, grad: Tensor, *, fused: bool | None = None
+) -> Program | None:
+    """The model as a batched program over the rows of ``theta``, or None if it has a layer that is not known here.
+
+    ``fused`` uses the Triton kernels of `honestly.sim.train.fused`: by default on a GPU where Triton is installed.
+    """
     layers = _layers_of(model)
     if layers is None:
         return None
@@ -265,7 +271,12 @@ def compile_program(model: nn.Module, layout: Layout, theta: Tensor, grad: Tenso
         if made is None:
             return None
         ops += made
-    return Program(theta, grad, tuple(_pool_early(ops)))
+    ops = _pool_early(ops)
+    if theta.is_cuda and find_spec("triton") is not None if fused is None else fused:
+        from honestly.sim.train.fused import fuse
+
+        ops = fuse(ops)
+    return Program(theta, grad, tuple(ops))
 
 
 def _layers_of(model: nn.Module) -> list[tuple[str, nn.Module]] | None:

@@ -111,6 +111,27 @@ class Lane:
             self.step(*batch_of(schedule, t, self.theta.device), keep=0.0 if schedule.fresh[t] else 1.0)
 
 
+@contextlib.contextmanager
+def cudnn_settings(*, exact: bool) -> Iterator[None]:
+    """Try out cuDNN's algorithms and keep the fastest; ``exact``: convolutions in true float32, not TF32."""
+    cudnn = torch.backends.cudnn
+    conv: Any = getattr(cudnn, "conv", None)
+    before = cudnn.benchmark, conv.fp32_precision if conv is not None else cudnn.allow_tf32
+    cudnn.benchmark = True
+    try:
+        if exact and conv is not None:
+            conv.fp32_precision = "ieee"
+        elif exact:
+            cudnn.allow_tf32 = False
+        yield
+    finally:
+        cudnn.benchmark = before[0]
+        if exact and conv is not None:
+            conv.fp32_precision = before[1]
+        elif exact:
+            cudnn.allow_tf32 = bool(before[1])
+
+
 class Loss:
     """Weighted cross-entropy of a mini-batch as a function of parameters and buffers; changes the buffers in place."""
 
@@ -209,7 +230,8 @@ class SequentialTrainer(Trainer):
 
             if self.graphs is None:
                 self.graphs = Lanes([self.made() for _ in range(max(1, self.speed.lanes))], self.batch)
-            self.graphs.run(start, schedules, keep)
+            with cudnn_settings(exact=not self.speed.bf16):
+                self.graphs.run(start, schedules, keep)
             return Trained(theta, statistics, counters, loss)
 
         def work(k: int) -> None:
@@ -227,8 +249,9 @@ class SequentialTrainer(Trainer):
         lane.begin(model)
         loss, skeleton = lane.loss_of, lane.loss_of.module.eval()
         found: list[Tensor] = []
+        careful = cudnn_settings(exact=True) if self.device.type == "cuda" else contextlib.nullcontext()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), careful:
                 for rows in torch.arange(len(pixels.labels), device=self.device).split(EVALUATION[self.device.type]):
                     x = loss.images(pixels, pixels.batch(rows))
                     found.append(loss.logits(lane.parameters, lane.buffers, x))
