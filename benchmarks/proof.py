@@ -3,8 +3,8 @@
     HONESTLY_DATA=... python benchmarks/proof.py run --device cuda --out proof.json --limit 540
     python benchmarks/proof.py table proof.json > docs/simulation-results.md
 
-Fashion-MNIST, LeNet-5, 20 clients, balanced Dirichlet(0.5), 8 malicious, 30 rounds of 10 local epochs. Runs are ordered by
-seed, so that a run which is stopped by --limit has whole seeds; `run` goes on where an earlier one stopped.
+Fashion-MNIST, LeNet-5, 20 clients, balanced Dirichlet(0.5), 8 malicious, 30 rounds of 10 local epochs. Runs are
+ordered by seed, so that a run which is stopped by --limit has whole seeds; `run` goes on where an earlier one stopped.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def table(args: argparse.Namespace) -> None:
 
     print("# What the rules do under the paper's attacks\n")
     print(
-        f"Fashion-MNIST, LeNet-5, 20 clients, balanced Dirichlet(0.5), 8 of 20 malicious (none: 0), {rounds} rounds of 10 local "
-        f"epochs. Test accuracy, mean of the last 20 rounds; mean ± standard deviation over the seeds "
+        f"Fashion-MNIST, LeNet-5, 20 clients, balanced Dirichlet(0.5), 8 of 20 malicious (none: 0), {rounds} "
+        f"rounds of 10 local epochs. Test accuracy, mean of the last 20 rounds; mean ± standard deviation over the seeds "
         f"{', '.join(map(str, seeds))}. Made by `benchmarks/proof.py` on one {results['machine']} "
         f"(PyTorch {results['torch']}), {fmean([r['seconds'] for r in runs]):.1f} s a run.\n"
     )
@@ -103,8 +103,10 @@ def table(args: argparse.Namespace) -> None:
     for rule in RULES:
         row = [spread(cells("accuracy_mean_last_20", rule, attack)) for attack in ATTACKS]
         print(f"| {rule} | " + " | ".join([*row, spread(cells("asr_mean_last_20", rule, "backdoor"))]) + " |")
-    print("\nHonest clients accused and attackers missed, a round (mean over the seeds; a client counts as accused when its")
-    print("honesty is below one half, or its weight is 0):\n")
+    print(
+        "\nHonest clients accused and attackers missed, a round (mean over the seeds; a client counts as accused when it is"
+    )
+    print("less than half as honest as the most honest one, or when its weight is 0):\n")
     print("| rule | " + " | ".join(names[:-1]) + " |")
     print("|---" * len(names) + "|")
     for rule in RULES:

@@ -13,7 +13,7 @@ import pytest
 
 from honestly.sim.data import DATASETS, load, prepare
 from honestly.sim.data import download as downloads
-from honestly.sim.data.download import Offline
+from honestly.sim.data.download import DownloadError
 from honestly.sim.data.files import IDX, find, home, load_arrays
 
 
@@ -115,7 +115,7 @@ def test_missing_without_download(tmp_path: Path) -> None:
 
 def test_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(downloads.MIRRORS, "fmnist", ("http://127.0.0.1:9/", "http://127.0.0.1:9/other/"))
-    with pytest.raises(Offline, match=r"could not download dataset 'fmnist'(.|\n)*--data(.|\n)*dataset=digits"):
+    with pytest.raises(DownloadError, match=r"could not download dataset 'fmnist'(.|\n)*--data(.|\n)*dataset=digits"):
         load("fmnist", tmp_path)
 
 

@@ -97,7 +97,9 @@ def test_an_attacker_without_the_victims_class_does_not_crash() -> None:
 
 
 def test_clients_are_sampled_and_drop_out() -> None:
-    records = run(clients=20, participation=0.5, dropout=0.3, rounds=3, rule="median", attack="sign_flip", malicious=0.4)
+    records = run(
+        clients=20, participation=0.5, dropout=0.3, rounds=3, rule="median", attack="sign_flip", malicious=0.4
+    )
     seen = [tuple(r["participants"]) for r in records]
     assert len(set(seen)) == 3
     assert all(1 <= len(s) <= 10 for s in seen)

@@ -34,7 +34,10 @@ import torch
 torch.set_num_threads(1)
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run
-run(Experiment.of(json.loads(sys.argv[1])), Path(sys.argv[2]), on_round=lambda r: (print(r.numbers["round"], flush=True), time.sleep(float(sys.argv[3]))))
+def show(record):
+    print(record.numbers["round"], flush=True)
+    time.sleep(float(sys.argv[3]))
+run(Experiment.of(json.loads(sys.argv[1])), Path(sys.argv[2]), on_round=show)
 """
 
 
@@ -158,9 +161,7 @@ def test_restart_forgets(whole: Path, tmp_path: Path) -> None:
     assert not (folder / "state-2.bin").exists()
 
 
-def test_disk_full_says_so_and_the_run_can_go_on(
-    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_full_says_so_and_the_run_can_go_on(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "full"
     calls = 0
 

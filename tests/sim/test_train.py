@@ -148,7 +148,8 @@ def test_every_layer_has_the_gradient_of_autograd(layers: list[nn.Module]) -> No
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.Conv2d(1, 2, 3, stride=2), nn.MaxPool2d(3), nn.Tanh(), nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(2)]
+    "layer",
+    [nn.Conv2d(1, 2, 3, stride=2), nn.MaxPool2d(3), nn.Tanh(), nn.Conv2d(1, 2, 3, padding="same"), nn.Flatten(2)],
 )
 def test_unknown_layers_go_to_the_sequential_trainer(layer: nn.Module) -> None:
     assert not BatchedTrainer.supports(nn.Sequential(layer))

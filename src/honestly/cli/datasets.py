@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
 
     table = Table("name", "what", "where")
     for row in rows:
-        where = "comes with the package" if row["name"] == "digits" else row["where"] or "not here: downloaded when used"
+        where = (
+            "comes with the package" if row["name"] == "digits" else row["where"] or "not here: downloaded when used"
+        )
         table.add_row(row["name"], row["summary"], where)
     Console().print(table)
     return 0

@@ -64,11 +64,16 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     except OSError as error:
         raise StoreError(f"cannot write to {args.out}: {error.strerror}; choose another folder with --out") from error
     console.print(
-        f"{CLIENTS} clients learn to read digits together; {MALICIOUS} of them send four times the opposite of what they "
-        "learned.\n"
+        f"{CLIENTS} clients learn to read digits together; {MALICIOUS} of them send four times the opposite of what "
+        "they learned.\n"
     )
     finished: list[Run] = []
-    columns = (TextColumn("{task.description:20}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[news]}"))
+    columns = (
+        TextColumn("{task.description:20}"),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
         for title, changes in RUNS:
             e = Experiment.of(

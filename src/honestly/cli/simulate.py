@@ -215,7 +215,8 @@ class _Terminal(_Nothing):
 
         self.out, self.console = out, Console()
         columns = (
-            TextColumn(title or "round"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[news]}")
+            TextColumn(title or "round"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[news]}"),
         )  # fmt: skip
         self.progress = Progress(*columns, console=self.console, refresh_per_second=4)
         self.task: Any = None

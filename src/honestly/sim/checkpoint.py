@@ -1,9 +1,9 @@
 """The folder of a run: every round is written whole or not at all, and a damaged file is noticed.
 
-    experiment.json   what is run, and its id
-    rounds.jsonl      one JSON object a round; the same bytes in every run of the experiment on one machine
-    seconds.jsonl     how long each round took
-    state-N.bin       the model after round N, with a checksum; the two latest are kept
+experiment.json   what is run, and its id
+rounds.jsonl      one JSON object a round; the same bytes in every run of the experiment on one machine
+seconds.jsonl     how long each round took
+state-N.bin       the model after round N, with a checksum; the two latest are kept
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
         _sync_folder(path.parent)
     except OSError as error:
         if name and Path(name).exists():
@@ -70,7 +70,9 @@ def _sync_folder(folder: Path) -> None:
 def _what_to_do(error: OSError, path: Path) -> str:
     why = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"cannot write {path}: {why}. Free some space and run the same command again: it goes on where it stopped."
+        return (
+            f"cannot write {path}: {why}. Free some space and run the same command again: it goes on where it stopped."
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"cannot write {path}: {why}. Choose a folder that you may write to with --out."
     return f"cannot write {path}: {why}"
@@ -151,7 +153,11 @@ class Store:
     def save(self, record: Record, *, keep: int = 2) -> None:
         """Write a round: its record, its times and the state after it."""
         self.lines.append(json.dumps(record.numbers, separators=(",", ":"), allow_nan=False))
-        laps = {"round": record.state.round, "images": record.images, **{k: round(v, 6) for k, v in record.seconds.items()}}
+        laps = {
+            "round": record.state.round,
+            "images": record.images,
+            **{k: round(v, 6) for k, v in record.seconds.items()},
+        }
         self.seconds.append(json.dumps(laps, separators=(",", ":")))
         write_atomically(self.folder / "rounds.jsonl", _joined(self.lines))
         write_atomically(self.folder / "seconds.jsonl", _joined(self.seconds))
@@ -224,10 +230,8 @@ def read_state(path: Path, like: State) -> State:
     return with_memory(State(int(arrays["round"]), model, like.rule, like.mixers), arrays)
 
 
-def write_updates(
-    folder: Path, round: int, honest: Tensor, reference: Tensor, extra: Mapping[str, Tensor]
-) -> None:
-    """The updates of a round as an .npz file without pickles: ``honest`` (K, d), ``reference`` (d,) and poisoned ones."""
+def write_updates(folder: Path, round: int, honest: Tensor, reference: Tensor, extra: Mapping[str, Tensor]) -> None:
+    """The updates of a round as an .npz file without pickles: ``honest`` (K, d), ``reference`` (d,), poisoned ones."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -29,7 +29,7 @@ class Clients:
         test: the test set.
         triggered: the test images with the trigger, if the attack is a backdoor.
         parts: the clean samples of each client.
-        poisoned: for each malicious client all samples that it trains on when it attacks, and which of them are poisoned.
+        poisoned: for each malicious client the samples that it trains on when it attacks, and which are poisoned.
     """
 
     experiment: Experiment
@@ -88,9 +88,7 @@ def gather(experiment: Experiment, data: Dataset, device: torch.device | str) ->
             poisoned[client] = (np.arange(known, known + len(made)), np.asarray(mask, dtype=np.bool_))
             known += len(made)
 
-    def on_device(
-        pictures: npt.NDArray[np.uint8], rows: Ints, labels: Ints, *, crop: int = 0
-    ) -> Pixels:
+    def on_device(pictures: npt.NDArray[np.uint8], rows: Ints, labels: Ints, *, crop: int = 0) -> Pixels:
         return Pixels.of(pictures, rows, labels, mean=data.mean, std=data.std, crop=crop, device=device)
 
     triggered = None

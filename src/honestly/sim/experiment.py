@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from honestly import rules as rule_book
+from honestly.rules import MIXERS, RULES, make, make_mixer
 from honestly.rules.base import Mixer, Rule
 from honestly.sim import attacks
 from honestly.sim.adversary import Adversary
@@ -128,7 +128,7 @@ class Experiment(BaseModel):
         M = self.malicious_clients
         if self.malicious >= 1 and self.malicious != int(self.malicious):
             raise ValueError(f"malicious = {self.malicious}: give a fraction below 1 or a whole number of clients")
-        if M > self.clients:
+        if self.clients < M:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
         (mixers[0] if mixers else rule).check(self.participants)
         for key, made in (("rule", rule), ("attack", attack)):
@@ -140,7 +140,7 @@ class Experiment(BaseModel):
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Experiment:
-        """An experiment from plain values; a mistake is an `ExperimentError` that names key, value and what is allowed."""
+        """An experiment from plain values; an `ExperimentError` names the key, the value and what is allowed."""
         from honestly.sim.messages import explain
 
         try:
@@ -178,11 +178,11 @@ class Experiment(BaseModel):
 
     def make_rule(self) -> Rule:
         """The rule, freshly made."""
-        return rule_book.make(self.rule.name, **typed("rule", self.rule, rule_book.RULES))
+        return make(self.rule.name, **typed("rule", self.rule, RULES))
 
     def make_mixers(self) -> list[Mixer]:
         """The mixers in front of the rule."""
-        return [rule_book.make_mixer(c.name, **typed("pre", c, rule_book.MIXERS)) for c in self.pre]
+        return [make_mixer(c.name, **typed("pre", c, MIXERS)) for c in self.pre]
 
     def make_attack(self) -> attacks.Attack:
         """The attack, freshly made."""

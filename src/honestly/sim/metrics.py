@@ -41,9 +41,12 @@ def success_rate(trainer: Trainer, model: Model, triggered: Pixels) -> float:
 
 
 def accused(out: Aggregate) -> npt.NDArray[np.bool_] | None:
-    """(K,) whom the rule did not believe: honesty below one half, or no weight at all; None if it does not say."""
+    """(K,) whom the rule did not believe: less than half as honest as the most honest client, or no weight at all.
+
+    Relative, because the paper's own probabilities have a meaning only as ratios. None if the rule does not say.
+    """
     if out.honesty is not None:
-        return out.honesty < 0.5
+        return out.honesty < 0.5 * out.honesty.max()
     if out.weights is not None:
         return out.weights <= 0.0
     return None

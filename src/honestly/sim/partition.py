@@ -69,7 +69,7 @@ def partition(
     if clients > len(labels):
         raise ValueError(f"clients = {clients}: only {len(labels)} training images to share; use fewer clients")
     parts = PARTITIONS[kind](labels, clients, alpha=alpha, rng=rng)
-    while (poor := min(range(clients), key=lambda k: len(parts[k]))) is not None and len(parts[poor]) == 0:
+    while len(parts[poor := min(range(clients), key=lambda k: len(parts[k]))]) == 0:
         rich = max(range(clients), key=lambda k: len(parts[k]))
         gift = rng.integers(len(parts[rich]))
         parts[poor] = parts[rich][gift : gift + 1]

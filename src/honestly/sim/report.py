@@ -17,9 +17,12 @@ COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#8250df", "#bc4c00", "#57606a")
 STYLE = """
 :root{color-scheme:light dark;--line:#8884}
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;margin:1rem 0}th,td{padding:.3rem .8rem;text-align:right;border-bottom:1px solid var(--line)}
-th:first-child,td:first-child{text-align:left}svg{width:100%;height:auto;margin:.3rem 0 1.2rem}
-text{font:11px system-ui,sans-serif;fill:currentColor}h2{margin-top:2rem}code{word-break:break-all}.key{margin-right:1.2rem}
+table{border-collapse:collapse;margin:1rem 0}
+th,td{padding:.3rem .8rem;text-align:right;border-bottom:1px solid var(--line)}
+th:first-child,td:first-child{text-align:left}
+svg{width:100%;height:auto;margin:.3rem 0 1.2rem}
+text{font:11px system-ui,sans-serif;fill:currentColor}
+h2{margin-top:2rem}code{word-break:break-all}.key{margin-right:1.2rem}
 """
 
 
@@ -62,7 +65,9 @@ def _number(value: Any, digits: int = 3) -> str:
 def _table(runs: Sequence[Run]) -> str:
     head = "".join(
         f"<th>{name}</th>"
-        for name in ("run", "accuracy, last", "accuracy, mean of last 20", "ASR, last", "falsely accused a round", "missed a round")
+        for name in (
+            "run", "accuracy, last", "accuracy, mean of last 20", "ASR, last", "falsely accused a round", "missed a round"
+        )
     )  # fmt: skip
     rows: list[str] = []
     for run in runs:
@@ -141,5 +146,7 @@ def _heat(grid: Grid, colour: Any) -> str:
                 f"fill='{colour(float(v))}'><title>client {k}, round {t + 1}: {v:.3g}</title></rect>"
             )
     for t in sorted({0, *range(max(1, T // 8) - 1, T, max(1, T // 8))}):
-        out.append(f"<text x='{left + (t + 0.5) * side:.1f}' y='{K * tall + 14:.0f}' text-anchor='middle'>{t + 1}</text>")
+        out.append(
+            f"<text x='{left + (t + 0.5) * side:.1f}' y='{K * tall + 14:.0f}' text-anchor='middle'>{t + 1}</text>"
+        )
     return "".join(out) + "</svg>"

@@ -117,8 +117,7 @@ class Federation:
         active = self.adversary.active(round=round)
         attacking = active[taking_part]
         schedules = [
-            self.clients.schedule(round, int(k), attacking=bool(a))
-            for k, a in zip(taking_part, attacking, strict=True)
+            self.clients.schedule(round, int(k), attacking=bool(a)) for k, a in zip(taking_part, attacking, strict=True)
         ]
         return Plan(round, taking_part.tolist(), attacking, schedules)
 
@@ -179,7 +178,7 @@ class Federation:
             return None, f"refused: {error}"
 
     def _merge(self, state: State, trained: Trained, out: Aggregate) -> Model:
-        """The new global model: buffers are averaged with the same weights, counters taken from the most frequent value.
+        """The new global model: buffers are averaged with the same weights, counters are the most frequent ones.
 
         A coordinate-wise rule has no weights: it then reduces the buffers as it reduces the parameters.
         """

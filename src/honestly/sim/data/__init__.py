@@ -1,4 +1,4 @@
-"""Image data sets: `digits` comes with the package; `mnist`, `fmnist` and `cifar10` are read from disk or downloaded."""
+"""Image data sets: `digits` comes with the package; `mnist`, `fmnist`, `cifar10` are read from disk or downloaded."""
 
 from __future__ import annotations
 

@@ -61,9 +61,7 @@ def _digits(folder: Path | None, download: bool) -> Dataset:
     # every fifth image is a test image, so that each writer is in both parts
     test = np.arange(len(labels)) % 5 == 4
     names = tuple(str(i) for i in range(10))
-    return Dataset(
-        "digits", pixels[~test], labels[~test], pixels[test], labels[test], (0.3053,), (0.3761,), names
-    )
+    return Dataset("digits", pixels[~test], labels[~test], pixels[test], labels[test], (0.3053,), (0.3761,), names)
 
 
 def _source(name: str) -> Source:
@@ -111,15 +109,15 @@ def load(name: str, folder: Path | str | None = None, *, download: bool = True) 
 def prepare(images: Images, size: tuple[int, int], fit: Fit = "pad") -> Images:
     """The images at the size that a model wants.
 
-    ``pad`` puts a border of zeros around them (the paper's text: 28 -> 32); images less than half as large as wanted are
-    enlarged by a whole factor first. ``resize`` interpolates bilinearly (the authors' code).
+    ``pad`` puts a border of zeros around them (the paper's text: 28 -> 32); images less than half as large as wanted
+    are enlarged by a whole factor first. ``resize`` interpolates bilinearly (the authors' code).
 
     >>> prepare(np.ones((1, 1, 28, 28), np.uint8), (32, 32)).sum()
     np.uint64(784)
     """
     H, W = images.shape[2:]
     h, w = size
-    if (H, W) == (h, w):
+    if (h, w) == (H, W):
         return images
     if h < H or w < W:
         raise ValueError(f"images of {H} x {W} pixels do not fit a model for {h} x {w}: choose another model")

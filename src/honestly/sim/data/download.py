@@ -31,7 +31,7 @@ MIRRORS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Offline(OSError):
+class DownloadError(OSError):
     """A data set is missing and could not be downloaded; the message says what to do."""
 
 
@@ -42,21 +42,21 @@ def fetch(name: str, place: Path) -> Path:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Offline(f"cannot write the data set to {place}: {error}. Choose another folder with --data.") from error
+        raise DownloadError(
+            f"cannot write the data set to {place}: {error}. Choose another folder with --data."
+        ) from error
     if sys.stderr.isatty():
         print(f"downloading {name} to {place}", file=sys.stderr)
     for file, md5 in FILES[name].items():
         failures: list[str] = []
         for mirror in MIRRORS[name]:
             try:
-                pooch.retrieve(
-                    mirror + file, known_hash=f"md5:{md5}", fname=file, path=place, progressbar=_progress()
-                )
+                pooch.retrieve(mirror + file, known_hash=f"md5:{md5}", fname=file, path=place, progressbar=_progress())
                 break
             except Exception as error:
                 failures.append(f"  {mirror + file}: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
         else:
-            raise Offline(
+            raise DownloadError(
                 f"could not download dataset '{name}':\n" + "\n".join(failures) + "\n"
                 "If this machine is offline, copy the files from another one and name their folder with --data or "
                 f"HONESTLY_DATA (expected there: {'/'.join(place.parts[-2:])}/{file}), or use dataset=digits, which "

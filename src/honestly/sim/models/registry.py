@@ -6,6 +6,7 @@ import difflib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,7 +32,9 @@ MODELS: dict[str, ModelSource] = {
         ModelSource("mlp", "one hidden layer of 32 units", small.mlp),
         ModelSource("resnet18", "11,173,962 parameters, running BatchNorm statistics", resnet.resnet18),
         ModelSource(
-            "resnet18_half", "the paper's code: half width, 2,797,610 parameters, batch statistics", resnet.resnet18_half
+            "resnet18_half",
+            "the paper's code: half width, 2,797,610 parameters, batch statistics",
+            resnet.resnet18_half,
         ),
     )
 }
@@ -49,7 +52,7 @@ def source(name: str) -> ModelSource:
     module_name, _, factory = name.replace(":", ".").rpartition(".")
     if module_name:
         try:
-            make = getattr(importlib.import_module(module_name), factory)
+            make: Any = getattr(importlib.import_module(module_name), factory)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"model '{name}' cannot be loaded: {error}") from error
         if not callable(make):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import local
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ class Chunk:
     """A fixed number of clients that train side by side; their parameters, gradients and momentum are its rows."""
 
     def __init__(
-        self, module: nn.Module, K: int, pixels: Pixels, sgd: SGD, batch: int, *, fused: bool | None = None
+        self, module: nn.Module, K: int, pixels: Pixels, sgd: SGD, batch: int, *, fused: bool | str | None = None
     ) -> None:
         self.K, self.pixels, self.sgd, self.batch = K, pixels, sgd, batch
         device = pixels.images.device
@@ -104,7 +105,7 @@ class BatchedTrainer(Trainer):
         batch: int,
         *,
         at_once: int | None = None,
-        fused: bool | None = None,
+        fused: bool | str | None = None,
     ) -> None:
         self.module, self.pixels, self.sgd, self.batch = module, pixels, sgd, batch
         self.at_once, self.fused = at_once, fused
@@ -197,7 +198,7 @@ class BatchedTrainer(Trainer):
             return -(-K // -(-K // fits))  # equal chunks
         return max(1, min(CACHE // each, -(-K // 4)))
 
-    def _in_threads(self, work: Callable[[object], None], parts: Sequence[object]) -> None:
+    def _in_threads(self, work: Callable[[Any], None], parts: Sequence[Any]) -> None:
         """Do the parts in worker threads, one per core, each with single-threaded operations."""
         cores = torch.get_num_threads()
         if self.pool is None:
@@ -255,7 +256,7 @@ class Graph:
     def run(self, start: Tensor, stack: Stack) -> None:
         """Train the chunk by these schedules, from the global model ``start``."""
         T = stack.samples.shape[1]
-        if T > self.capacity or self.graph is None:
+        if self.capacity < T or self.graph is None:
             self._capture(stack, max(64, 1 << (T - 1).bit_length()))
         for name, values in self._arrays(stack).items():
             self.buffers[name][:T].copy_(torch.from_numpy(values), non_blocking=True)
@@ -268,7 +269,7 @@ class Graph:
     @staticmethod
     def _arrays(stack: Stack) -> dict[str, np.ndarray]:
         """The schedules with the step as the first axis."""
-        arrays = {
+        arrays: dict[str, Any] = {
             "samples": stack.samples,
             "weights": stack.weights,
             "rate": stack.active[:, :, None].astype(np.float32),

@@ -63,4 +63,3 @@ class Layout:
         if not self.names:
             return torch.empty(0)
         return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
-

@@ -1,3 +1,5 @@
+# pyright: reportMissingImports=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportIndexIssue=false, reportUnknownLambdaType=false
 """Convolution, pooling, bias and ReLU of all clients in one GPU kernel, forward and backward (Triton).
 
 The plain ops of `program` write every patch of every image to memory and read it back. Here one program computes a
@@ -24,7 +26,7 @@ DEAD = tl.constexpr(4)  # the code of a pooled output that ReLU set to 0; 0 .. 3
 @triton.jit
 def _forward(
     x, w, bias, y, code, H, W, B, h, v, stride_w, stride_bias,
-    C: tl.constexpr, O: tl.constexpr, OP: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
+    C: tl.constexpr, M: tl.constexpr, MP: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     BIAS: tl.constexpr, RELU: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
     """y[k,i,o,j,b] = relu(max of the 2 x 2 block of the convolution + bias); one program for (k, i, j)."""
@@ -32,13 +34,13 @@ def _forward(
     j = cell % v
     i = (cell // v) % h
     k = (cell // (v * h)).to(tl.int64)
-    o = tl.arange(0, OP)
+    o = tl.arange(0, MP)
     b = tl.program_id(1) * BB + tl.arange(0, BB)
-    has_o, has_b = o < O, b < B
-    a = tl.zeros((OP, BB), tl.float32)
-    c01 = tl.zeros((OP, BB), tl.float32)
-    c10 = tl.zeros((OP, BB), tl.float32)
-    c11 = tl.zeros((OP, BB), tl.float32)
+    has_o, has_b = o < M, b < B
+    a = tl.zeros((MP, BB), tl.float32)
+    c01 = tl.zeros((MP, BB), tl.float32)
+    c10 = tl.zeros((MP, BB), tl.float32)
+    c11 = tl.zeros((MP, BB), tl.float32)
     row = C * W * B
     for c in range(C):
         for r in range(R):
@@ -49,7 +51,7 @@ def _forward(
                 c01 += f * tl.load(p + B, mask=has_b, other=0.0)[None, :]
                 c10 += f * tl.load(p + row, mask=has_b, other=0.0)[None, :]
                 c11 += f * tl.load(p + row + B, mask=has_b, other=0.0)[None, :]
-    corner = tl.zeros((OP, BB), tl.int32)
+    corner = tl.zeros((MP, BB), tl.int32)
     corner = tl.where(c01 > a, 1, corner)
     a = tl.where(c01 > a, c01, a)
     corner = tl.where(c10 > a, 2, corner)
@@ -61,51 +63,88 @@ def _forward(
     if RELU:
         corner = tl.where(a <= 0.0, DEAD, corner)
         a = tl.where(a <= 0.0, 0.0, a)
-    q = ((k * h + i) * O + o[:, None]) * v * B + j * B + b[None, :]
+    q = ((k * h + i) * M + o[:, None]) * v * B + j * B + b[None, :]
     inside = has_o[:, None] & has_b[None, :]
     tl.store(y + q, a, mask=inside)
     tl.store(code + q, corner.to(tl.uint8), mask=inside)
 
 
 @triton.jit
-def _weight_gradient(
-    x, g, code, parts, bias_parts, H, W, B, h, v, splits,
-    C: tl.constexpr, O: tl.constexpr, R: tl.constexpr, S: tl.constexpr, TP: tl.constexpr, BB: tl.constexpr,
-):  # fmt: skip
-    """parts[k,split,o,c,:] = sum of g times the winners' windows, over every splits-th pooled row."""
-    program = tl.program_id(0)
-    c = tl.program_id(1)
-    o = program % O
-    split = (program // O) % splits
-    k = (program // (O * splits)).to(tl.int64)
-    t = tl.arange(0, TP)
-    has_t = t < R * S
-    tap = ((t // S) * C * W + t % S)[:, None]
-    total = tl.zeros((TP, BB), tl.float32)
-    bias = tl.zeros((BB,), tl.float32)
-    for i in range(split, h, splits):
-        for j in range(v):
-            for first in range(0, B, BB):
-                b = first + tl.arange(0, BB)
-                has_b = b < B
-                q = (((k * h + i) * O + o) * v + j) * B + b
-                won = tl.load(code + q, mask=has_b, other=4).to(tl.int32)
-                lives = won < 4
-                up = tl.where(lives, tl.load(g + q, mask=has_b, other=0.0), 0.0)
-                won = tl.where(lives, won, 0)
-                at = ((2 * i + won // 2) * C + c) * W + 2 * j + won % 2
-                p = x + k * H * C * W * B + (at[None, :] + tap) * B + b[None, :]
-                window = tl.load(p, mask=has_t[:, None] & has_b[None, :], other=0.0)
-                total += up[None, :] * window
-                bias += up
-    place = ((k * splits + split) * O + o) * C + c
-    tl.store(parts + place * (R * S) + t, tl.sum(total, axis=1), mask=has_t)
-    if c == 0:
-        tl.store(bias_parts + (k * splits + split) * O + o, tl.sum(bias, axis=0))
+def _add(total, bias, g, code, q, inside, w00, w01, w10, w11):
+    """Add one channel's gradient times the windows of the corners that won."""
+    up = tl.load(g + q, mask=inside, other=0.0)
+    won = tl.load(code + q, mask=inside, other=4)
+    total += tl.where(won == 0, up, 0.0)[None, :] * w00
+    total += tl.where(won == 1, up, 0.0)[None, :] * w01
+    total += tl.where(won == 2, up, 0.0)[None, :] * w10
+    total += tl.where(won == 3, up, 0.0)[None, :] * w11
+    bias += tl.where(won < 4, up, 0.0)
+    return total, bias
 
 
 @triton.jit
-def _unpool(g, code, dense, size, O, h, v, full_h, full_w, B, BLOCK: tl.constexpr):
+def _keep(total, bias, parts, bias_parts, place, m, c, t, M: tl.constexpr, C: tl.constexpr, T: tl.constexpr):
+    """Write what one channel's gradient came to."""
+    reach = tl.where(m < M, T, 0)
+    tl.store(parts + ((place * M + m) * C + c) * T + t, tl.sum(total, axis=1), mask=t < reach)
+    if (c == 0) & (m < M):
+        tl.store(bias_parts + place * M + m, tl.sum(bias, axis=0))
+
+
+@triton.jit
+def _weight_gradient(
+    x, g, code, parts, bias_parts, H, W, B, h, v,
+    C: tl.constexpr, M: tl.constexpr, R: tl.constexpr, S: tl.constexpr, TP: tl.constexpr, BB: tl.constexpr,
+):  # fmt: skip
+    """parts[k,i,m,c,:] = sum over j and b of g times the winners' windows; one program for (k, i, two channels m, c)."""
+    program = tl.program_id(0)
+    c = tl.program_id(1)
+    pairs = (M + 1) // 2
+    m = 2 * (program % pairs)
+    i = (program // pairs) % h
+    k = (program // (pairs * h)).to(tl.int64)
+    t = tl.arange(0, TP)
+    lane = tl.arange(0, BB)
+    at = ((t // S) * C * W + t % S)[:, None] * B + lane[None, :]
+    row = C * W * B
+    total0 = tl.zeros((TP, BB), tl.float32)
+    total1 = tl.zeros((TP, BB), tl.float32)
+    bias0 = tl.zeros((BB,), tl.float32)
+    bias1 = tl.zeros((BB,), tl.float32)
+    for j in range(v):
+        for first in range(0, B, BB):
+            inside = first + lane < B
+            taps = (t < R * S)[:, None] & inside[None, :]
+            p = x + k * H * row + 2 * i * row + c * W * B + 2 * j * B + first
+            w00 = tl.load(p + at, mask=taps, other=0.0)
+            w01 = tl.load(p + B + at, mask=taps, other=0.0)
+            w10 = tl.load(p + row + at, mask=taps, other=0.0)
+            w11 = tl.load(p + row + B + at, mask=taps, other=0.0)
+            q = (((k * h + i) * M + m) * v + j) * B + first + lane
+            total0, bias0 = _add(total0, bias0, g, code, q, inside, w00, w01, w10, w11)
+            also = first + lane < tl.where(m + 1 < M, B, 0)
+            total1, bias1 = _add(total1, bias1, g, code, q + v * B, also, w00, w01, w10, w11)
+    _keep(total0, bias0, parts, bias_parts, k * h + i, m, c, t, M, C, R * S)
+    _keep(total1, bias1, parts, bias_parts, k * h + i, m + 1, c, t, M, C, R * S)
+
+
+@triton.jit
+def _unfold(x, patches, H, W, B, h, w, C: tl.constexpr, R: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr):
+    """patches[k,y,c,r,s,:] = x[k,y+r,c,s:s+w,:]: both are runs of w B numbers; one program for each run."""
+    run = tl.program_id(0)
+    s = run % S
+    r = (run // S) % R
+    c = (run // (S * R)) % C
+    y = (run // (S * R * C)) % h
+    k = (run // (S * R * C * h)).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = n < w * B
+    value = tl.load(x + ((k * H + y + r) * C + c) * W * B + s * B + n, mask=inside, other=0.0)
+    tl.store(patches + run.to(tl.int64) * w * B + n, value, mask=inside)
+
+
+@triton.jit
+def _unpool(g, code, dense, size, M, h, v, full_h, full_w, B, BLOCK: tl.constexpr):
     """The gradient of the convolution's output: g at the corner that won, 0 at the other three."""
     q = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = q < size
@@ -113,11 +152,11 @@ def _unpool(g, code, dense, size, O, h, v, full_h, full_w, B, BLOCK: tl.constexp
     won = tl.load(code + q, mask=inside, other=4)
     b = q % B
     j = (q // B) % v
-    o = (q // (B * v)) % O
-    i = (q // (B * v * O)) % h
-    k = q // (B * v * O * h)
-    row = O * full_w * B
-    p = dense + ((k * full_h + 2 * i) * O + o) * full_w * B + 2 * j * B + b
+    o = (q // (B * v)) % M
+    i = (q // (B * v * M)) % h
+    k = q // (B * v * M * h)
+    row = M * full_w * B
+    p = dense + ((k * full_h + 2 * i) * M + o) * full_w * B + 2 * j * B + b
     tl.store(p, tl.where(won == 0, up, 0.0), mask=inside)
     tl.store(p + B, tl.where(won == 1, up, 0.0), mask=inside)
     tl.store(p + row, tl.where(won == 2, up, 0.0), mask=inside)
@@ -154,23 +193,24 @@ class ConvolutionPool:
     convolution: Convolution
     bias: ChannelBias | None = None
     relu: bool = False
+    windows: bool = True  # how the weights' gradient is made: from the winners' windows, or from all patches
     space: Workspace = field(default_factory=Workspace)
     saved: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(K, h, O, w, B), pooled."""
+        """(K, h, M, w, B), pooled."""
         x = x.contiguous()
         K, H, C, W, B = x.shape
         weight = self.convolution.weight
-        O, _, R, S = weight.shape[1:]
+        M, _, R, S = weight.shape[1:]
         h, v = (H - R + 1) // 2, (W - S + 1) // 2
-        y = self.space("y", (K, h, O, v, B), x)
+        y = self.space("y", (K, h, M, v, B), x)
         code = self._codes(y)
         bias = weight if self.bias is None else self.bias.bias
         block = _block(B)
         _forward[(K * h * v, triton.cdiv(B, block))](
             x, weight, bias, y, code, H, W, B, h, v, weight.stride(0), bias.stride(0),
-            C=C, O=O, OP=triton.next_power_of_2(O), R=R, S=S,
+            C=C, M=M, MP=triton.next_power_of_2(M), R=R, S=S,
             BIAS=self.bias is not None, RELU=self.relu, BB=block,
         )  # fmt: skip
         self.saved = (x, code)
@@ -190,33 +230,57 @@ class ConvolutionPool:
         g = g.contiguous()
         K, H, C, W, B = x.shape
         weight = self.convolution.weight
-        O, _, R, S = weight.shape[1:]
+        M, _, R, S = weight.shape[1:]
         h, v = code.shape[1], code.shape[3]
-        splits = 1 if K * O * C >= 1000 else h
-        parts = self.space("parts", (K, splits, O, C, R, S), x)
-        bias_parts = self.space("bias_parts", (K, splits, O), x)
-        _weight_gradient[(K * splits * O, C)](
-            x, g, code, parts, bias_parts, H, W, B, h, v, splits,
-            C=C, O=O, R=R, S=S, TP=triton.next_power_of_2(R * S), BB=_block(B),
-        )  # fmt: skip
-        torch.sum(parts, dim=1, out=self.convolution.grad)
-        if self.bias is not None:
-            torch.sum(bias_parts, dim=1, out=self.bias.grad)
-        return self._inward(g, code, x) if inward else None
+        dense = self._dense(g, code, x) if inward or not self.windows else None
+        if self.windows:
+            parts = self.space("parts", (K, h, M, C, R, S), x)
+            bias_parts = self.space("bias_parts", (K, h, M), x)
+            _weight_gradient[(K * h * ((M + 1) // 2), C)](
+                x, g, code, parts, bias_parts, H, W, B, h, v,
+                C=C, M=M, R=R, S=S, TP=triton.next_power_of_2(R * S), BB=_block(B),
+            )  # fmt: skip
+            torch.sum(parts, dim=1, out=self.convolution.grad)
+            if self.bias is not None:
+                torch.sum(bias_parts, dim=1, out=self.bias.grad)
+        else:
+            assert dense is not None
+            self._by_patches(dense, x)
+        return self._inward(dense, x) if inward and dense is not None else None
 
-    def _inward(self, g: Tensor, code: Tensor, x: Tensor) -> Tensor:
+    def _by_patches(self, dense: Tensor, x: Tensor) -> None:
+        """The weights' gradient as a product with every patch of the input, written out."""
         K, H, C, W, B = x.shape
-        weight = self.convolution.weight
-        O, _, R, S = weight.shape[1:]
+        grad = self.convolution.grad
+        M, _, R, S = grad.shape[1:]
         h, w = H - R + 1, W - S + 1
-        dense = self.space("dense", (K, h, O, w, B), x)
+        patches = self.space("columns", (K * h, C * R * S, w * B), x)
+        _unfold[(K * h * C * R * S, triton.cdiv(w * B, 1024))](x, patches, H, W, B, h, w, C=C, R=R, S=S, BLOCK=1024)
+        product = torch.bmm(dense.view(K * h, M, w * B), patches.transpose(1, 2))
+        torch.sum(product.view(K, h, M, C, R, S), dim=1, out=grad)
+        if self.bias is not None:
+            torch.sum(dense, dim=(1, 3, 4), out=self.bias.grad)
+
+    def _dense(self, g: Tensor, code: Tensor, x: Tensor) -> Tensor:
+        """The gradient of the convolution's output."""
+        K, H, _, W, B = x.shape
+        M, _, R, S = self.convolution.weight.shape[1:]
+        h, w = H - R + 1, W - S + 1
+        dense = self.space("dense", (K, h, M, w, B), x)
         if h % 2 or w % 2:
             dense.zero_()
         _unpool[(triton.cdiv(g.numel(), 1024),)](
-            g, code, dense, g.numel(), O, code.shape[1], code.shape[3], h, w, B, BLOCK=1024
+            g, code, dense, g.numel(), M, code.shape[1], code.shape[3], h, w, B, BLOCK=1024
         )
+        return dense
+
+    def _inward(self, dense: Tensor, x: Tensor) -> Tensor:
+        """The gradient of the input."""
+        K, H, C, W, B = x.shape
+        M, _, R, S = self.convolution.weight.shape[1:]
+        h, w = H - R + 1, W - S + 1
         columns = self.space("columns", (K * h, C * R * S, w * B), x)
-        torch.bmm(self.convolution.rows(h).transpose(1, 2), dense.view(K * h, O, w * B), out=columns)
+        torch.bmm(self.convolution.rows(h).transpose(1, 2), dense.view(K * h, M, w * B), out=columns)
         gx = self.space("gx", (K, H, C, W, B), x)
         block = _block(B)
         _fold[(K * H * C * W, triton.cdiv(B, block))](columns, gx, H, W, B, h, w, C=C, R=R, S=S, BB=block)
@@ -227,7 +291,7 @@ def _block(B: int) -> int:
     return min(128, triton.next_power_of_2(B))
 
 
-def fuse(ops: list[Any]) -> list[Any]:
+def fuse(ops: list[Any], *, windows: bool = True) -> list[Any]:
     """Replace every convolution that is followed by pooling (then bias, then ReLU) by one fused op."""
     fused: list[Any] = []
     while ops:
@@ -237,7 +301,7 @@ def fuse(ops: list[Any]) -> list[Any]:
             and isinstance(ops[1], MaxPool)
             and ops[0].padding == (0, 0)
         ):
-            one, rest = ConvolutionPool(ops[0]), ops[2:]
+            one, rest = ConvolutionPool(ops[0], windows=windows), ops[2:]
             if rest and isinstance(rest[0], ChannelBias):
                 one.bias, rest = rest[0], rest[1:]
             if rest and isinstance(rest[0], Rectifier):

@@ -1,4 +1,4 @@
-"""The images of all clients on the device, as uint8; cropping, mirroring and normalising happen there, batch by batch."""
+"""The images of all clients on the device, as uint8; cropped, mirrored and normalised there, batch by batch."""
 
 from __future__ import annotations
 

@@ -58,52 +58,54 @@ class Workspace:
 
 @dataclass
 class Convolution:
-    """`y[o] = sum_{c,i,j} W[o,c,i,j] x[c, .+i, .+j]`, stride 1, without bias."""
+    """`y[m] = sum_{c,i,j} W[m,c,i,j] x[c, .+i, .+j]`, stride 1, without bias."""
 
-    weight: Tensor  # (K, O, C, k, l)
+    weight: Tensor  # (K, M, C, R, S)
     grad: Tensor
     padding: tuple[int, int] = (0, 0)
     saved: tuple[Tensor, tuple[int, ...]] | None = None
     space: Workspace = field(default_factory=Workspace)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output."""
         p, q = self.padding
         if p or q:
             x = nn.functional.pad(x, (0, 0, q, q, 0, 0, p, p))
         x = x.contiguous()
         K, H, C, W, B = x.shape
-        O, _, k, l = self.weight.shape[1:]
-        h, w = H - k + 1, W - l + 1
+        M, _, R, S = self.weight.shape[1:]
+        h, w = H - R + 1, W - S + 1
         sK, sH, sC, sW, _ = x.stride()
-        # row y of the output sees rows y .. y + k of the input: patches are a view with repeated strides, copied once
-        windows = x.as_strided((K, h, C, k, l, w, B), (sK, sH, sC, sH, sW, sW, 1))
-        patches = self.space("patches", windows.shape, x).copy_(windows).view(K * h, C * k * l, w * B)
+        # row y of the output sees rows y .. y + R of the input: patches are a view with repeated strides, copied once
+        windows = x.as_strided((K, h, C, R, S, w, B), (sK, sH, sC, sH, sW, sW, 1))
+        patches = self.space("patches", windows.shape, x).copy_(windows).view(K * h, C * R * S, w * B)
         self.saved = (patches, (K, H, C, W, B))
-        y = self.space("y", (K * h, O, w * B), x)
-        return torch.bmm(self.rows(h), patches, out=y).view(K, h, O, w, B)
+        y = self.space("y", (K * h, M, w * B), x)
+        return torch.bmm(self.rows(h), patches, out=y).view(K, h, M, w, B)
 
     def rows(self, h: int) -> Tensor:
-        """The weights once for each output row: (K h, O, C k l)."""
-        K, O = self.weight.shape[:2]
-        flat = self.weight.reshape(K, 1, O, -1).expand(K, h, O, -1)
-        return flat[0] if K == 1 else flat.reshape(K * h, O, -1)
+        """The weights once for each output row: (K h, M, C R S)."""
+        K, M = self.weight.shape[:2]
+        flat = self.weight.reshape(K, 1, M, -1).expand(K, h, M, -1)
+        return flat[0] if K == 1 else flat.reshape(K * h, M, -1)
 
     def backward(self, g: Tensor, *, inward: bool) -> Tensor | None:
+        """The gradient of the input."""
         assert self.saved is not None
         patches, (K, H, C, W, B) = self.saved
         self.saved = None
-        O, _, k, l = self.weight.shape[1:]
-        h, w = H - k + 1, W - l + 1
-        g = g.reshape(K * h, O, w * B)
-        torch.sum(torch.bmm(g, patches.transpose(1, 2)).view(K, h, O, C, k, l), dim=1, out=self.grad)
+        M, _, R, S = self.weight.shape[1:]
+        h, w = H - R + 1, W - S + 1
+        g = g.reshape(K * h, M, w * B)
+        torch.sum(torch.bmm(g, patches.transpose(1, 2)).view(K, h, M, C, R, S), dim=1, out=self.grad)
         if not inward:
             return None
-        columns = self.space("patches", (K * h, C * k * l, w * B), g)  # the patches are no longer needed
+        columns = self.space("patches", (K * h, C * R * S, w * B), g)  # the patches are no longer needed
         torch.bmm(self.rows(h).transpose(1, 2), g, out=columns)
-        columns = columns.view(K, h, C, k, l, w, B)
+        columns = columns.view(K, h, C, R, S, w, B)
         gx = self.space("gx", (K, H, C, W, B), g).zero_()
-        for i in range(k):
-            for j in range(l):
+        for i in range(R):
+            for j in range(S):
                 gx[:, i : i + h, :, j : j + w] += columns[:, :, :, i, j]
         p, q = self.padding
         return gx[:, p : H - p, :, q : W - q] if p or q else gx
@@ -117,9 +119,11 @@ class ChannelBias:
     grad: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output."""
         return x.add_(self.bias[:, None, :, None, None])
 
     def backward(self, g: Tensor, *, inward: bool) -> Tensor | None:
+        """The gradient of the input."""
         torch.sum(g, dim=(1, 3, 4), out=self.grad)
         return g
 
@@ -138,6 +142,7 @@ class MaxPool:
         return x[:, 0::2, :, 0::2], x[:, 0::2, :, 1::2], x[:, 1::2, :, 0::2], x[:, 1::2, :, 1::2]
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output."""
         a, b, c, d = self._corners(x)
         upper = torch.maximum(a, b, out=self.space("upper", a.shape, x))
         lower = torch.maximum(c, d, out=self.space("lower", a.shape, x))
@@ -149,6 +154,7 @@ class MaxPool:
         return y
 
     def backward(self, g: Tensor, *, inward: bool) -> Tensor | None:
+        """The gradient of the input."""
         assert self.saved is not None
         right_up, right_low, low, shape = self.saved
         self.saved = None
@@ -172,10 +178,12 @@ class Rectifier:
     saved: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output."""
         self.saved = x.relu_()
         return self.saved
 
     def backward(self, g: Tensor, *, inward: bool) -> Tensor | None:
+        """The gradient of the input."""
         assert self.saved is not None
         y, self.saved = self.saved, None
         return _positive_part_of(g, y, out=y)
@@ -188,10 +196,12 @@ class Flatten:
     saved: tuple[int, ...] = ()
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output."""
         K, H, C, W, B = self.saved = tuple(x.shape)
         return x.transpose(1, 2).reshape(K, C * H * W, B)
 
     def backward(self, g: Tensor, *, inward: bool) -> Tensor | None:
+        """The gradient of the input."""
         K, H, C, W, B = self.saved
         return g.view(K, C, H, W, B).transpose(1, 2)
 
@@ -200,19 +210,21 @@ class Flatten:
 class Dense:
     """`y = W x + b`."""
 
-    weight: Tensor  # (K, O, F)
+    weight: Tensor  # (K, M, F)
     grad: Tensor
-    bias: Tensor | None = None  # (K, O)
+    bias: Tensor | None = None  # (K, M)
     bias_grad: Tensor | None = None
     saved: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        """The output."""
         self.saved = x
         if self.bias is None:
             return torch.bmm(self.weight, x)
         return torch.baddbmm(self.bias[:, :, None], self.weight, x)
 
     def backward(self, g: Tensor, *, inward: bool) -> Tensor | None:
+        """The gradient of the input."""
         assert self.saved is not None
         x, self.saved = self.saved, None
         self.grad.copy_(torch.bmm(g, x.transpose(1, 2)))
@@ -256,11 +268,12 @@ class Program:
 
 
 def compile_program(
-    model: nn.Module, layout: Layout, theta: Tensor, grad: Tensor, *, fused: bool | None = None
+    model: nn.Module, layout: Layout, theta: Tensor, grad: Tensor, *, fused: bool | str | None = None
 ) -> Program | None:
     """The model as a batched program over the rows of ``theta``, or None if it has a layer that is not known here.
 
-    ``fused`` uses the Triton kernels of `honestly.sim.train.fused`: by default on a GPU where Triton is installed.
+    ``fused`` uses the Triton kernels of `honestly.sim.train.fused`: by default on a GPU where Triton is installed;
+    "patches" chooses their other way to the weights' gradient.
     """
     layers = _layers_of(model)
     if layers is None:
@@ -275,7 +288,7 @@ def compile_program(
     if theta.is_cuda and find_spec("triton") is not None if fused is None else fused:
         from honestly.sim.train.fused import fuse
 
-        ops = fuse(ops)
+        ops = fuse(ops, windows=fused != "patches")
     return Program(theta, grad, tuple(ops))
 
 

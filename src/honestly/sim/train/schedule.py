@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 
-
 @dataclass(frozen=True)
 class Schedule:
     """The mini-batches of one client in one round.

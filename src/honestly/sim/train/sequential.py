@@ -113,11 +113,11 @@ class Lane:
 
 @contextlib.contextmanager
 def cudnn_settings(*, exact: bool) -> Iterator[None]:
-    """Try out cuDNN's algorithms and keep the fastest; ``exact``: convolutions in true float32, not TF32."""
+    """``exact``: convolutions in true float32, not TF32; else try out cuDNN's algorithms and keep the fastest."""
     cudnn = torch.backends.cudnn
     conv: Any = getattr(cudnn, "conv", None)
     before = cudnn.benchmark, conv.fp32_precision if conv is not None else cudnn.allow_tf32
-    cudnn.benchmark = True
+    cudnn.benchmark = not exact  # some of the fastest algorithms round more
     try:
         if exact and conv is not None:
             conv.fp32_precision = "ieee"
@@ -161,9 +161,7 @@ class Loss:
         return x.contiguous(memory_format=torch.channels_last) if self.device.type == "cuda" else x
 
 
-def batch_of(
-    schedule: Schedule, t: int, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+def batch_of(schedule: Schedule, t: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """The samples, weights, flips and crops of mini-batch t, without padding."""
     n = int(schedule.counts[t])
     return (
@@ -188,9 +186,7 @@ def _gather(tensors: Sequence[Tensor], empty: Tensor) -> Tensor:
 class SequentialTrainer(Trainer):
     """Trains clients one after the other (CPU: one per core; GPU: one per lane)."""
 
-    def __init__(
-        self, module: nn.Module, pixels: Pixels, sgd: SGD, batch: int, *, speed: Speed | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, pixels: Pixels, sgd: SGD, batch: int, *, speed: Speed | None = None) -> None:
         self.speed = speed or Speed()
         self.device = pixels.images.device
         self.batch = batch
