@@ -11,7 +11,7 @@ from honestly._version import __version__
 from honestly.result import AggregationError
 
 # Sub-commands in the order in which a newcomer needs them.
-COMMANDS = ("demo", "rules")
+COMMANDS = ("demo", "simulate", "datasets", "rules")
 
 EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim", "pooch": "sim"}
 
