@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:
+def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Register the command."""
     parser = commands.add_parser("datasets", help="list the data sets, or download one", description=__doc__)
     parser.add_argument("fetch", nargs="*", metavar="NAME", help="download these (mnist, fmnist, cifar10)")

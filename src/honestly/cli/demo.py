@@ -16,7 +16,7 @@ RUNS = (
 )
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:
+def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Register the command."""
     parser = commands.add_parser(
         "demo", help="a federation under attack, in a minute: a table and an HTML report", description=__doc__
@@ -99,9 +99,9 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         table.add_row(one.title, f"{s['accuracy_last']:.3f}", *cells)
     console.print(table)
     lead = (
-        f"{CLIENTS} clients learn to read digits together. In the last two runs, {MALICIOUS} of them send four times the "
-        "opposite of what they learned. The plain average (FedAvg) believes everybody; the Bayesian rule infers from the "
-        "updates alone whom to believe, without being told how many lie."
+        f"{CLIENTS} clients learn to read digits together. In the last two runs, {MALICIOUS} of them send four times "
+        "the opposite of what they learned. The plain average (FedAvg) believes everybody; the Bayesian rule infers "
+        "from the updates alone whom to believe, without being told how many lie."
     )
     write_atomically(args.out / "report.html", page("A federation under attack", finished, lead=lead).encode())
     draw(finished[-1].experiment, finished[-1].records, args.out / "figure.png")

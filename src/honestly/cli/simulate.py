@@ -27,7 +27,7 @@ The run's folder has rounds.jsonl, figure.png and report.html. The same command 
 """
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:
+def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Register the command."""
     parser = commands.add_parser(
         "simulate",

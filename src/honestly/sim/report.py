@@ -66,7 +66,8 @@ def _table(runs: Sequence[Run]) -> str:
     head = "".join(
         f"<th>{name}</th>"
         for name in (
-            "run", "accuracy, last", "accuracy, mean of last 20", "ASR, last", "falsely accused a round", "missed a round"
+            "run", "accuracy, last", "accuracy, mean of last 20", "ASR, last", "falsely accused a round",
+            "missed a round",
         )
     )  # fmt: skip
     rows: list[str] = []
@@ -142,8 +143,9 @@ def _heat(grid: Grid, colour: Any) -> str:
             if np.isnan(v):
                 continue
             out.append(
-                f"<rect x='{left + t * side:.2f}' y='{k * tall:.1f}' width='{side * 0.96:.2f}' height='{tall * 0.94:.1f}' "
-                f"fill='{colour(float(v))}'><title>client {k}, round {t + 1}: {v:.3g}</title></rect>"
+                f"<rect x='{left + t * side:.2f}' y='{k * tall:.1f}' width='{side * 0.96:.2f}' "
+                f"height='{tall * 0.94:.1f}' fill='{colour(float(v))}'>"
+                f"<title>client {k}, round {t + 1}: {v:.3g}</title></rect>"
             )
     for t in sorted({0, *range(max(1, T // 8) - 1, T, max(1, T // 8))}):
         out.append(

@@ -6,7 +6,7 @@ import difflib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -52,12 +52,12 @@ def source(name: str) -> ModelSource:
     module_name, _, factory = name.replace(":", ".").rpartition(".")
     if module_name:
         try:
-            make: Any = getattr(importlib.import_module(module_name), factory)
+            made: Any = getattr(importlib.import_module(module_name), factory)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"model '{name}' cannot be loaded: {error}") from error
-        if not callable(make):
+        if not callable(made):
             raise ValueError(f"model '{name}' is no factory: it must be callable and return an nn.Module")
-        return ModelSource(name, "a model of yours", make)
+        return ModelSource(name, "a model of yours", cast("Callable[..., nn.Module]", made))
     close = difflib.get_close_matches(name, MODELS, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     allowed = ", ".join(MODELS)

@@ -96,7 +96,7 @@ def _weight_gradient(
     x, g, code, parts, bias_parts, H, W, B, h, v,
     C: tl.constexpr, M: tl.constexpr, R: tl.constexpr, S: tl.constexpr, TP: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
-    """parts[k,i,m,c,:] = sum over j and b of g times the winners' windows; one program for (k, i, two channels m, c)."""
+    """parts[k,i,m,c,:] = sum over j and b of g times the winners' windows; one program for k, i, two m and c."""
     program = tl.program_id(0)
     c = tl.program_id(1)
     pairs = (M + 1) // 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,8 @@ class Lanes:
         self.augment = (False, False)
         self.graphs: dict[tuple[tuple[int, ...], int], torch.cuda.CUDAGraph] = {}
         self.streams = [torch.cuda.Stream(self.device) for _ in self.lanes]
-        self.memory: tuple[int, int] | None = None
+        self.memory: Any = None
+        self.read: list[Tensor] = []
 
     def run(self, start: Model, schedules: Sequence[Schedule], keep: Callable[[int, Lane], None]) -> None:
         """Train all clients; ``keep`` takes each client's result out of its lane."""
@@ -117,7 +119,7 @@ class Lanes:
                     for place in places:
                         main.wait_stream(self.streams[place])
             self.memory = graph.pool()  # the graphs never run at the same time: they share their memory
-            self._weights = [*getattr(self, "_weights", []), weights]  # the graph reads it: keep it alive
+            self.read.append(weights)  # by the graph: keep it alive
         return graph
 
 

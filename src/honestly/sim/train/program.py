@@ -307,7 +307,7 @@ def _op(name: str, layer: nn.Module, layout: Layout, theta: Tensor, grad: Tensor
         if not plain or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             return None
         convolution = Convolution(*of("weight"), padding=(int(layer.padding[0]), int(layer.padding[1])))
-        return [convolution] if layer.bias is None else [convolution, ChannelBias(*of("bias"))]
+        return [convolution, ChannelBias(*of("bias"))] if f"{name}.bias" in layout.names else [convolution]
     if type(layer) is nn.MaxPool2d:
         halves = layer.kernel_size in (2, (2, 2)) and layer.stride in (2, (2, 2))
         plain = halves and layer.padding in (0, (0, 0)) and layer.dilation in (1, (1, 1)) and not layer.ceil_mode
@@ -317,7 +317,7 @@ def _op(name: str, layer: nn.Module, layout: Layout, theta: Tensor, grad: Tensor
     if type(layer) is nn.Flatten:
         return [Flatten()] if layer.start_dim == 1 and layer.end_dim == -1 else None
     if type(layer) is nn.Linear:
-        return [Dense(*of("weight")) if layer.bias is None else Dense(*of("weight"), *of("bias"))]
+        return [Dense(*of("weight"), *(of("bias") if f"{name}.bias" in layout.names else ()))]
     if type(layer) is nn.Identity:
         return []
     return None

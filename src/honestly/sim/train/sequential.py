@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import local
@@ -76,7 +76,7 @@ class Lane:
         return _gather(self.ints, self.theta.new_empty(0)).to(torch.int64)
 
     @contextlib.contextmanager
-    def preserved(self) -> Iterator[None]:
+    def preserved(self) -> Generator[None]:
         """Whatever happens inside leaves no trace in the client's state."""
         held = [self.theta, self.velocity, self.loss, *self.buffers.values()]
         before = [t.clone() for t in held]
@@ -99,7 +99,7 @@ class Lane:
         f = self.loss_of.compiled if compiled else self.loss_of
         loss = f(self.parameters, self.buffers, x, self.pixels.labels[samples], weights)
         found = torch.autograd.grad(loss, list(self.parameters.values()))
-        torch._foreach_copy_(self.grads, list(found))
+        torch._foreach_copy_(self.grads, list(found))  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         self.loss.add_(loss.detach())
         if isinstance(keep, Tensor) or keep != 1.0:
             self.velocity.mul_(keep)
@@ -112,7 +112,7 @@ class Lane:
 
 
 @contextlib.contextmanager
-def cudnn_settings(*, exact: bool) -> Iterator[None]:
+def cudnn_settings(*, exact: bool) -> Generator[None]:
     """``exact``: convolutions in true float32, not TF32; else try out cuDNN's algorithms and keep the fastest."""
     cudnn = torch.backends.cudnn
     conv: Any = getattr(cudnn, "conv", None)
