@@ -138,6 +138,15 @@ class DevicePasses:
             total += np.stack(counts, axis=1)
         return total
 
+    def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
+        """(k, leaves) squared distances to the result."""
+        total = np.zeros((len(clients), len(self.leaves)))
+        for index, start, stop in self._pieces(len(clients)):
+            value = self._xp.asarray(values[index][start:stop], device=aac.device(self._like))
+            rows = self._centred(self.source.block(index, start, stop, clients), value, index)
+            total[:, index] += arrays.to_host(self._xp.sum(rows * rows, axis=1))
+        return total
+
     def fault(self, client: int) -> str | None:
         """The first value that is NaN, infinite or too large."""
         xp = self._xp
