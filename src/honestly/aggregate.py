@@ -164,7 +164,7 @@ class _Run:
 
     def _report(self, mixing: Float | None, mix: Mix, values: list[Any]) -> Aggregate:
         clients = self.survey.usable
-        diagnostics = dict(mix.diagnostics)
+        diagnostics = dict(mix.diagnostics) | dict(self.source.notes)
         if self.explain:
             diagnostics |= self._explained(values)
         weights: Float | None = None

@@ -57,6 +57,8 @@ class Memory:
 class InMemory:
     """What is the same for all sources whose values lie in memory."""
 
+    notes: Mapping[str, Any] = {}
+
     def faults(self) -> Mapping[int, str]:
         """Nothing changes while it is read."""
         return {}
@@ -108,6 +110,11 @@ class Source(Protocol):
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
         """The same as (k, stop - start) array on the accelerator, in the leaf's own dtype."""
+        ...
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What is to be told of the result beside what the rule found; it joins the diagnostics."""
         ...
 
     def faults(self) -> Mapping[int, str]:

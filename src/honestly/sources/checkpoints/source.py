@@ -66,6 +66,8 @@ class CheckpointSource:
         self._counters = [self._counter_rows(leaf) for leaf in self.integers]
         self._columns = [[None if row is None else row.tensors[leaf.name] for row in self.rows] for leaf in self.leaves]
         self._output = output
+        self.notes: dict[str, Any] = {}
+        self.extra_files: dict[str, bytes] = {}  # written beside the tensors, into an output that is a folder
         self._sink: Any = None
         self._progress = progress
         self._done, self._reported = 0, 0
@@ -138,6 +140,11 @@ class CheckpointSource:
             self._sink = Flat(self.leaves)
         else:
             self._sink = self._output.sink(self.leaves, everything, self.shards, self.metadata)
+            self._sink.extra_files |= self.extra_files
+        return self._sink
+
+    def taken(self) -> Any:
+        """The sink of the last pass, for whoever uses this source as a part of his own."""
         return self._sink
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
