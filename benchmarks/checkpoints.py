@@ -21,22 +21,27 @@ import tempfile
 import time
 from pathlib import Path
 
+# Not ru_maxrss: it counts the memory of the process that started this one.
+PEAK = """
+def peak():
+    return float(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
+"""
 HONESTLY = """
-import sys, time, resource
+import sys, time
 from honestly.aggregate import aggregate
 rule, out, files = sys.argv[1], sys.argv[2], sys.argv[3:]
 begin = time.perf_counter()
 aggregate(files, rule, out=out)
-print(time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(time.perf_counter() - begin, peak())
 """
 IN_MEMORY = """
-import sys, time, resource, torch
+import sys, time, torch
 from safetensors.torch import load_file, save_file
 rule, out, files = sys.argv[1], sys.argv[2], sys.argv[3:]
 begin = time.perf_counter()
 clients = [load_file(name) for name in files]
 save_file({name: torch.stack([client[name] for client in clients]).mean(0) for name in clients[0]}, out)
-print(time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(time.perf_counter() - begin, peak())
 """
 
 
@@ -73,7 +78,7 @@ def cat_twice(files: list[str]) -> tuple[float, float]:
 
 
 def run(script: str, rule: str, out: str, files: list[str]) -> tuple[float, float]:
-    done = subprocess.run([sys.executable, "-c", script, rule, out, *files], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PEAK + script, rule, out, *files], capture_output=True, text=True, check=True)
     seconds, megabytes = done.stdout.split()
     return float(seconds), float(megabytes)
 
@@ -106,8 +111,13 @@ def main() -> None:
             for name, contestant in contestants.items():
                 found[name].append(contestant())
         limit = statistics.median(seconds for seconds, _ in found["cat, twice"])
-        print(f"{args.clients} clients of {size / args.clients / 1e6:.0f} MB {args.dtype}, {size / 1e9:.2f} GB in all; ", end="")
-        print(f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, {args.repeats} repeats")
+        print(
+            f"{args.clients} clients of {size / args.clients / 1e6:.0f} MB {args.dtype}, {size / 1e9:.2f} GB in all; ",
+            end="",
+        )
+        print(
+            f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, {args.repeats} repeats"
+        )
         rows = []
         for name, runs in found.items():
             seconds = statistics.median(t for t, _ in runs)

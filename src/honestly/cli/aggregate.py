@@ -55,14 +55,34 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("files", nargs="+", metavar="FILES", help="one file or folder per client")
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the average is written")
-    parser.add_argument("--rule", default="bayesian", metavar="NAME[:K=V,...]", help="rule, see `honestly rules` (%(default)s)")
-    parser.add_argument("--pre", action="append", default=[], metavar="NAME[:K=V,...]", help="mixer before the rule; may be repeated")
+    parser.add_argument(
+        "--rule", default="bayesian", metavar="NAME[:K=V,...]", help="rule, see `honestly rules` (%(default)s)"
+    )
+    parser.add_argument(
+        "--pre", action="append", default=[], metavar="NAME[:K=V,...]", help="mixer before the rule; may be repeated"
+    )
     parser.add_argument("--reference", metavar="FILE", help="the previous global model, trusted")
     parser.add_argument("--sizes", metavar="FILE", help="client sizes: JSON by id or in order, or lines `id,size`")
-    parser.add_argument("--ids", metavar="NAMES", help="client names in order, with commas, or @FILE with one a line; file names by default")
-    parser.add_argument("--report", action="append", default=[], metavar="FILE", help="write a report, .html or .json; may be repeated")
-    parser.add_argument("--exclusions", choices=["ok", "status", "fail"], default="status", help="what an excluded client means for the exit status (%(default)s)")
-    parser.add_argument("--lora", choices=["exact", "svd", "factors"], default="exact", help="how the mean of LoRA products is written (%(default)s)")
+    parser.add_argument(
+        "--ids",
+        metavar="NAMES",
+        help="client names in order, with commas, or @FILE with one a line; file names by default",
+    )
+    parser.add_argument(
+        "--report", action="append", default=[], metavar="FILE", help="write a report, .html or .json; may be repeated"
+    )
+    parser.add_argument(
+        "--exclusions",
+        choices=["ok", "status", "fail"],
+        default="status",
+        help="what an excluded client means for the exit status (%(default)s)",
+    )
+    parser.add_argument(
+        "--lora",
+        choices=["exact", "svd", "factors"],
+        default="exact",
+        help="how the mean of LoRA products is written (%(default)s)",
+    )
     parser.add_argument("--rank", type=int, help="rank of the result for --lora svd; that of most clients by default")
     parser.add_argument("--allow-torch", action="store_true", help="read PyTorch files too, with weights_only=True")
     parser.add_argument("--follow-symlinks", action="store_true", help="read through symbolic links")
@@ -114,7 +134,13 @@ def _run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         with _target(args.out, args.exclusions) as target:
             found = aggregate(
-                files, rule, pre=mixers, reference=args.reference, sizes=_sizes(args.sizes), out=target.out, explain=explain
+                files,
+                rule,
+                pre=mixers,
+                reference=args.reference,
+                sizes=_sizes(args.sizes),
+                out=target.out,
+                explain=explain,
             )
             if found.excluded and args.exclusions == "fail":
                 status = REFUSED
@@ -122,7 +148,9 @@ def _run(args: argparse.Namespace) -> int:
                 target.keep()
                 status = EXCLUSIONS if found.excluded and args.exclusions == "status" else DONE
     notes = [str(warning.message) for warning in warned if issubclass(warning.category, UserWarning)]
-    report = as_json(found, rule=args.rule, pre=args.pre, out=None if status == REFUSED else args.out, paths=paths, notes=notes)
+    report = as_json(
+        found, rule=args.rule, pre=args.pre, out=None if status == REFUSED else args.out, paths=paths, notes=notes
+    )
     for file in args.report:
         write(file, as_html(report) if file.endswith((".html", ".htm")) else json.dumps(report, indent=1) + "\n")
     if args.json:

@@ -125,9 +125,17 @@ def show(report: Mapping[str, Any]) -> None:
     for title, wanted in (("client", True), ("honesty", inferred), ("weight", weighted), ("distance", True),
                           ("differs most in", measured), ("", True)):  # fmt: skip
         if wanted:
-            table.add_column(title, justify="right" if title in ("honesty", "weight", "distance") else "left", overflow="fold")
+            table.add_column(
+                title, justify="right" if title in ("honesty", "weight", "distance") else "left", overflow="fold"
+            )
     for client in report["clients"]:
-        style = "red" if client["excluded"] else "yellow" if (client["honesty"] or 1.0) < 0.5 or client["honesty"] == 0 else ""
+        style = (
+            "red"
+            if client["excluded"]
+            else "yellow"
+            if (client["honesty"] or 1.0) < 0.5 or client["honesty"] == 0
+            else ""
+        )
         cells = [client["id"]]
         cells += [_digits(client["honesty"], 3)] if inferred else []
         cells += [_digits(client["weight"], 4)] if weighted else []
@@ -204,7 +212,9 @@ def _map(report: Mapping[str, Any]) -> str:
     table = np.array([[np.nan if v is None else v for v in values] for values in layers.values()], dtype=np.float64)
     names = list(layers)
     if len(names) > MOST_COLUMNS:
-        keep = np.sort(np.argsort(-_excess(layers_as_arrays(layers)).max(axis=1, initial=0), kind="stable")[:MOST_COLUMNS])
+        keep = np.sort(
+            np.argsort(-_excess(layers_as_arrays(layers)).max(axis=1, initial=0), kind="stable")[:MOST_COLUMNS]
+        )
         table, names = table[keep], [names[i] for i in keep]
     usable = np.isfinite(table).all(axis=0)
     middle = np.median(table[:, usable], axis=1) if usable.any() else np.ones(len(table))
@@ -219,7 +229,9 @@ def _map(report: Mapping[str, Any]) -> str:
             title = html.escape(f"{client['id']}, {name}: {ratio:.3g} times the middle client", quote=True)
             cells.append(f'<td style="background:rgba(196,32,64,{shade:.2f})" title="{title}"></td>')
         rows.append(f"<tr><th>{html.escape(client['id'])}</th>{''.join(cells)}</tr>")
-    shown_of = f"the {len(names)} of {len(layers)} tensors that differ most" if len(names) < len(layers) else "all tensors"
+    shown_of = (
+        f"the {len(names)} of {len(layers)} tensors that differ most" if len(names) < len(layers) else "all tensors"
+    )
     return (
         "<h2>Which layers give a client away</h2>"
         f'<p class="q">Columns: {shown_of}, in the order of the model. The redder, the farther the client is from '

@@ -59,7 +59,9 @@ class LoraPasses:
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """Signs of coordinates of B A would need the product itself."""
-        raise ValueError("this rule counts the signs of coordinates, which LoRA products do not have until they are formed")
+        raise ValueError(
+            "this rule counts the signs of coordinates, which LoRA products do not have until they are formed"
+        )
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the weighted mean of the products, before it is re-factored."""
@@ -241,7 +243,14 @@ class LoraPasses:
             yield start, out
 
     def _write(
-        self, sink: Any, leaf: int, used: Sequence[int], pairs: Sequence[Pair], D: Float, TA: Float | None, TB: Float | None
+        self,
+        sink: Any,
+        leaf: int,
+        used: Sequence[int],
+        pairs: Sequence[Pair],
+        D: Float,
+        TA: Float | None,
+        TB: Float | None,
     ) -> bool:
         """`T_A A` and `B T_B`; without them A as it is and `B diag(D)`, whose product is the exact mean."""
         fine, columns = True, pairs[0].columns

@@ -22,7 +22,16 @@ KEPT = (
     "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules",
 )  # fmt: skip
 #: Settings under which the update is not `scale * B A`.
-NOT_LINEAR = ("use_dora", "use_qalora", "megatron_config", "loftq_config", "eva_config", "corda_config", "arrow_config", "alora_invocation_tokens")
+NOT_LINEAR = (
+    "use_dora",
+    "use_qalora",
+    "megatron_config",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "arrow_config",
+    "alora_invocation_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,9 @@ def read_adapter(checkpoint: Checkpoint) -> Adapter:
     """The adapter in a checkpoint folder. Raises `UnusableUpdate` with the reason why it cannot be averaged."""
     config = checkpoint.config
     if config.get("peft_type") != "LORA":
-        raise UnusableUpdate(f"its adapter_config.json has peft_type {str(config.get('peft_type'))[:40]!r}, expected 'LORA'")
+        raise UnusableUpdate(
+            f"its adapter_config.json has peft_type {str(config.get('peft_type'))[:40]!r}, expected 'LORA'"
+        )
     for name in NOT_LINEAR:
         if config.get(name):
             raise UnusableUpdate(f"its adapter_config.json sets {name}: such adapters are not plain products B A")
@@ -140,7 +151,9 @@ def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales:
             config[name] = value
     alphas = {module: rank * (1.0 if scales is None else scales[module]) for module, rank in ranks.items()}
     config |= _most_and_others("r", "rank_pattern", ranks)
-    config |= _most_and_others("lora_alpha", "alpha_pattern", {m: int(a) if a == int(a) else a for m, a in alphas.items()})
+    config |= _most_and_others(
+        "lora_alpha", "alpha_pattern", {m: int(a) if a == int(a) else a for m, a in alphas.items()}
+    )
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
 
 

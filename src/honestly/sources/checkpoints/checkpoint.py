@@ -40,9 +40,7 @@ class Checkpoint:
     config: Mapping[str, Any] = field(default_factory=dict)  # of an adapter
 
 
-def read_checkpoint(
-    path: str, pool: Pool, *, follow_symlinks: bool = False, allow_torch: bool = False
-) -> Checkpoint:
+def read_checkpoint(path: str, pool: Pool, *, follow_symlinks: bool = False, allow_torch: bool = False) -> Checkpoint:
     """What lies at `path`, from headers alone. Raises `UnusableUpdate` with the reason why it cannot be used."""
     name = Path(path).name
     try:
@@ -117,7 +115,9 @@ def _read_sharded(folder: str, index_name: str, pool: Pool, follow: bool) -> Che
     for filename in filenames:
         file = File(pool, os.path.join(folder, filename), follow=follow)
         header = read_header(file)
-        mine = {entry.name: InFile.of(file, entry) for entry in header.entries if weight_map.get(entry.name) == filename}
+        mine = {
+            entry.name: InFile.of(file, entry) for entry in header.entries if weight_map.get(entry.name) == filename
+        }
         tensors |= mine
         shards.append(Shard(filename, tuple(mine)))
         files.append(file)
@@ -136,7 +136,9 @@ def check_filename(filename: Any) -> str:
         or len(filename.encode("utf-8", "replace")) > 200
         or filename.startswith(".")
         or not filename.isprintable()
-        or any(mark in filename for mark in '/\\:')
+        or any(mark in filename for mark in "/\\:")
     ):
-        raise UnusableUpdate(f"its index names the file {str(filename)[:100]!r}: expected a .safetensors file beside it")
+        raise UnusableUpdate(
+            f"its index names the file {str(filename)[:100]!r}: expected a .safetensors file beside it"
+        )
     return filename

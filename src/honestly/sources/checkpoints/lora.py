@@ -31,7 +31,9 @@ def open_adapters(
     if output is not None and output.kind != "folder":
         raise ValueError(f"out is {str(output.path)!r}; an adapter is a folder, with its adapter_config.json: name one")
     if files.device != "cpu":
-        raise ValueError(f"device is {files.device!r}; adapters are small and their products are averaged on the CPU only")
+        raise ValueError(
+            f"device is {files.device!r}; adapters are small and their products are averaged on the CPU only"
+        )
     rows: list[Adapter | None] = []
     for k, checkpoint in enumerate(checkpoints):
         try:
@@ -99,7 +101,9 @@ class LoraSource:
         self.modules = tuple(template.pairs) if template else ()
         self.plain = tuple(template.plain) if template else ()
         shapes = template.signature() if template else {}
-        self.leaves = tuple(Leaf(name, Spec(shapes[name][0], "float32", "float")) for name in (*self.modules, *self.plain))
+        self.leaves = tuple(
+            Leaf(name, Spec(shapes[name][0], "float32", "float")) for name in (*self.modules, *self.plain)
+        )
 
     def adapter(self, client: int) -> Adapter:
         """A client's adapter; position K is the reference's and K + 1 the root's."""

@@ -177,6 +177,6 @@ class _Plain:
     def __init__(self, plain: IO[bytes]) -> None:
         self._fd = plain.fileno()
 
-    def read(self, offset: int, buffer: memoryview) -> None:
-        if os.preadv(self._fd, [buffer], offset) != len(buffer):
+    def fill(self, offset: int, out: Host) -> None:
+        if os.preadv(self._fd, [out], offset) != out.nbytes:
             raise UnusableUpdate("its unpacked values were cut short")

@@ -44,7 +44,9 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         if isinstance(self.paths, str | bytes | PathLike) or not are_paths(self.paths):
-            raise ValueError(f"paths is {str(self.paths)[:100]!r}, expected a sequence of paths or a mapping from client id to path")
+            raise ValueError(
+                f"paths is {str(self.paths)[:100]!r}, expected a sequence of paths or a mapping from client id to path"
+            )
         if self.lora not in LORA:
             raise ValueError(f"lora is {self.lora!r}, expected one of {', '.join(LORA)}")
         if self.rank is not None and (type(self.rank) is not int or self.rank < 1):

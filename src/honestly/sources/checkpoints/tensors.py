@@ -86,13 +86,14 @@ class InFile:
         """Values start..stop as they are stored, valid until this thread's next call."""
         size = self.stored.itemsize
         buffer = _scratch.get((stop - start) * size)
-        self.file.read(self.offset + start * size, memoryview(buffer))
+        if len(buffer):
+            self.file.fill(self.offset + start * size, buffer)
         return buffer.view(self.stored)
 
     def read(self, start: int, stop: int, out: Host) -> None:
         """Straight into `out` if the file holds what the work needs, else through this thread's buffer."""
         if self.stored == out.dtype and stop > start:
-            self.file.read(self.offset + start * self.stored.itemsize, memoryview(out).cast("B"))
+            self.file.fill(self.offset + start * self.stored.itemsize, out)
         else:
             widen(self.raw(start, stop), out)
 

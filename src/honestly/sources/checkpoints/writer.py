@@ -37,14 +37,18 @@ class Output:
         path = Path(out)
         suffix = path.suffix.lower()
         if suffix in (".pt", ".pth", ".bin", ".ckpt"):
-            raise ValueError(f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder, not as pickles")
+            raise ValueError(
+                f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder, not as pickles"
+            )
         kind = {".safetensors": "file", ".npz": "npz"}.get(suffix, "folder")
         if not path.parent.is_dir():
             raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} does not exist: make it first")
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} cannot be written")
         if kind != "folder" and path.is_dir():
-            raise ValueError(f"out is {str(path)!r}, which is a folder; give a file name, or a folder without that ending")
+            raise ValueError(
+                f"out is {str(path)!r}, which is a folder; give a file name, or a folder without that ending"
+            )
         if kind == "folder" and path.exists():
             _check_replaceable(path)
         return cls(path, kind)
@@ -141,7 +145,11 @@ class FileSink:
     def put_whole(self, leaf: Leaf, start: int, values: Host) -> None:
         """Write values that have the leaf's dtype already."""
         fd, offset = self._places[leaf.name]
-        write_all(fd, memoryview(np.ascontiguousarray(values)).cast("B") if len(values) else b"", offset + start * values.itemsize)
+        write_all(
+            fd,
+            memoryview(np.ascontiguousarray(values)).cast("B") if len(values) else b"",
+            offset + start * values.itemsize,
+        )
 
     def finish(self) -> Sequence[Any]:
         """What was written of each leaf, to be sliced."""
