@@ -90,7 +90,7 @@ class DevicePasses:
         if 2 * len(used) > len(clients):
             used = np.arange(len(clients))
         rows = [clients[j] for j in used]
-        collected: list[list[Any]] = [[] for _ in self.leaves]
+        sink = self._sink()
         largest: list[Any] = []
         with arrays.full_precision(self._like):
             for index, start, stop in self._pieces(len(rows), whole=self._no_copies(len(rows))):
@@ -102,14 +102,14 @@ class DevicePasses:
                     both = mean, xp.max(xp.abs(mean))
                 mean, size = both
                 largest.append(size)
-                collected[index].append(self._rounded(mean, index))
-        return [self._joined(parts) for parts in collected], self._all_below(largest)
+                sink.put(index, start, stop, self._rounded(mean, index))
+        return list(sink.finish()), self._all_below(largest)
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[list[Any], bool]:
         """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
         xp = self._xp
         first, last = rule.ranks(len(clients) if mixing is None else len(mixing))
-        collected: list[list[Any]] = [[] for _ in self.leaves]
+        sink = self._sink()
         sums: list[Any] = []
         with arrays.full_precision(self._like):
             for index, start, stop in self._pieces(4 * len(clients)):
@@ -123,8 +123,8 @@ class DevicePasses:
                     both = fused.rank(rows, (first, last)) or (rank_device(rows, xp, first, last), sums[-1])
                 ranked, size = both
                 sums.append(size)
-                collected[index].append(self._rounded(rule.reduce(ranked, xp), index))
-        return [self._joined(parts) for parts in collected], self._all_below(sums)
+                sink.put(index, start, stop, self._rounded(rule.reduce(ranked, xp), index))
+        return list(sink.finish()), self._all_below(sums)
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
@@ -190,5 +190,22 @@ class DevicePasses:
     def _rounded(self, values: Any, leaf: int) -> Any:
         return self._working(values, self.leaves[leaf].spec.dtype)
 
-    def _joined(self, parts: list[Any]) -> Any:
-        return parts[0] if len(parts) == 1 else self._xp.concat(parts)
+    def _sink(self) -> Any:
+        """Where `mix` and `reduce` put the result: on the device, unless a subclass says otherwise."""
+        return _Joined(self._xp, self._like, len(self.leaves))
+
+
+class _Joined:
+    """The pieces of each leaf, which come in order, as one flat device array."""
+
+    def __init__(self, xp: Any, like: Any, leaves: int) -> None:
+        self._xp, self._like = xp, like
+        self._parts: list[list[Any]] = [[] for _ in range(leaves)]
+
+    def put(self, leaf: int, start: int, stop: int, values: Any) -> None:
+        """Keep a piece."""
+        self._parts[leaf].append(values)
+
+    def finish(self) -> list[Any]:
+        """One array per leaf; of a leaf without values, an empty one."""
+        return [p[0] if len(p) == 1 else self._xp.concat(p) if p else self._like[0, :0] for p in self._parts]

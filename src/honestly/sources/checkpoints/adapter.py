@@ -13,7 +13,7 @@ from typing import Any
 from honestly.sources.checkpoints.checkpoint import Checkpoint
 from honestly.sources.checkpoints.names import factor_of
 from honestly.sources.checkpoints.tensors import Tensor
-from honestly.sources.tree import UnusableUpdate, named
+from honestly.sources.tree import UnusableError, named
 
 LARGEST_RANK = 4096
 #: Settings of PEFT that are kept if most clients have them; all others are left at PEFT's defaults.
@@ -77,31 +77,31 @@ class Adapter:
 
 
 def read_adapter(checkpoint: Checkpoint) -> Adapter:
-    """The adapter in a checkpoint folder. Raises `UnusableUpdate` with the reason why it cannot be averaged."""
+    """The adapter in a checkpoint folder. Raises `UnusableError` with the reason why it cannot be averaged."""
     config = checkpoint.config
     if config.get("peft_type") != "LORA":
-        raise UnusableUpdate(
+        raise UnusableError(
             f"its adapter_config.json has peft_type {str(config.get('peft_type'))[:40]!r}, expected 'LORA'"
         )
     for name in NOT_LINEAR:
         if config.get(name):
-            raise UnusableUpdate(f"its adapter_config.json sets {name}: such adapters are not plain products B A")
+            raise UnusableError(f"its adapter_config.json sets {name}: such adapters are not plain products B A")
     pairs: dict[str, Pair] = {}
     plain: dict[str, Tensor] = {}
     for name, tensor in checkpoint.tensors.items():
         factor = factor_of(name)
         if factor is None:
             if tensor.spec.kind != "float":
-                raise UnusableUpdate(f"{named(name)} has dtype {tensor.spec.dtype}; adapters hold float tensors")
+                raise UnusableError(f"{named(name)} has dtype {tensor.spec.dtype}; adapters hold float tensors")
             if "lora_" in name:
-                raise UnusableUpdate(f"{named(name)} is not a factor that is known here")
+                raise UnusableError(f"{named(name)} is not a factor that is known here")
             plain[name] = tensor
         elif factor.other not in checkpoint.tensors:
-            raise UnusableUpdate(f"{named(factor.other)} is missing, without which {name[:100]!r} means nothing")
+            raise UnusableError(f"{named(factor.other)} is missing, without which {name[:100]!r} means nothing")
         elif factor.side == "A":
             pairs[factor.module] = _pair(factor.module, name, factor.other, checkpoint, config)
     if not pairs:
-        raise UnusableUpdate("holds no LoRA factors")
+        raise UnusableError("holds no LoRA factors")
     base = f"{config.get('base_model_name_or_path')}@{config.get('revision') or 'main'}"
     return Adapter(checkpoint, pairs, plain, base, config)
 
@@ -111,14 +111,14 @@ def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config:
     shape_a, shape_b = a.spec.shape, b.spec.shape
     fits = len(shape_a) >= 2 and len(shape_b) >= 2 and shape_a[0] == shape_b[1] and math.prod(shape_b[2:]) == 1
     if a.spec.kind != "float" or b.spec.kind != "float" or not fits:
-        raise UnusableUpdate(f"{named(module)}: its factors {shape_a} and {shape_b} cannot be multiplied")
+        raise UnusableError(f"{named(module)}: its factors {shape_a} and {shape_b} cannot be multiplied")
     rank = shape_a[0]
     said = _setting(config, "r", "rank_pattern", module)
     if type(said) is not int or not 1 <= said <= LARGEST_RANK or said != rank:
-        raise UnusableUpdate(f"{named(module)} has rank {rank}, but its adapter_config.json says {str(said)[:40]}")
+        raise UnusableError(f"{named(module)} has rank {rank}, but its adapter_config.json says {str(said)[:40]}")
     alpha = _setting(config, "lora_alpha", "alpha_pattern", module)
     if type(alpha) not in (int, float) or not 0 < abs(alpha) < 1e6:
-        raise UnusableUpdate(f"{named(module)} has lora_alpha {str(alpha)[:40]}, expected a number below 1e6")
+        raise UnusableError(f"{named(module)} has lora_alpha {str(alpha)[:40]}, expected a number below 1e6")
     scale = alpha / math.sqrt(rank) if config.get("use_rslora") is True else alpha / rank
     return Pair(a, b, a_name, b_name, float(scale))
 
@@ -128,10 +128,10 @@ def _setting(config: Mapping[str, Any], name: str, pattern: str, module: str) ->
     strangers: an expression can be made to run for ever."""
     patterns = config.get(pattern) or {}
     if not isinstance(patterns, dict):
-        raise UnusableUpdate(f"its adapter_config.json has a {pattern} that is not a mapping")
+        raise UnusableError(f"its adapter_config.json has a {pattern} that is not a mapping")
     for key, value in patterns.items():
         if not re.fullmatch(r"\^?[\w.\\-]{1,500}\$?", key):
-            raise UnusableUpdate(f"its {pattern} has the key {key[:60]!r}; only names of modules are understood")
+            raise UnusableError(f"its {pattern} has the key {key[:60]!r}; only names of modules are understood")
         wanted = key.replace("\\.", ".").strip("^$")
         if module == wanted or module.endswith(f".{wanted}"):
             return value

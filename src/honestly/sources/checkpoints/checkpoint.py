@@ -12,7 +12,7 @@ from typing import Any
 from honestly.sources.checkpoints.files import File, Pool
 from honestly.sources.checkpoints.header import LONGEST, load_json, read_header
 from honestly.sources.checkpoints.tensors import InFile, Tensor
-from honestly.sources.tree import UnusableUpdate, named
+from honestly.sources.tree import UnusableError, named
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -41,13 +41,13 @@ class Checkpoint:
 
 
 def read_checkpoint(path: str, pool: Pool, *, follow_symlinks: bool = False, allow_torch: bool = False) -> Checkpoint:
-    """What lies at `path`, from headers alone. Raises `UnusableUpdate` with the reason why it cannot be used."""
+    """What lies at `path`, from headers alone. Raises `UnusableError` with the reason why it cannot be used."""
     name = Path(path).name
     try:
         mode = os.stat(path, follow_symlinks=follow_symlinks).st_mode
     except (OSError, ValueError) as error:
         cause = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
-        raise UnusableUpdate(f"{name[:100]!r} cannot be opened: {cause}") from None
+        raise UnusableError(f"{name[:100]!r} cannot be opened: {cause}") from None
     if stat.S_ISDIR(mode):
         return _read_folder(path, pool, follow_symlinks)
     suffix = Path(path).suffix.lower()
@@ -75,7 +75,7 @@ def _read_folder(path: str, pool: Pool, follow: bool) -> Checkpoint:
     try:
         present = set(os.listdir(path))
     except OSError as error:
-        raise UnusableUpdate(f"its folder cannot be read: {error.strerror}") from None
+        raise UnusableError(f"its folder cannot be read: {error.strerror}") from None
     if ADAPTER_CONFIG in present:
         config_file = File(pool, os.path.join(path, ADAPTER_CONFIG), follow=follow)
         config = load_json(_whole(config_file, 1_000_000), f"its {ADAPTER_CONFIG}")
@@ -88,14 +88,14 @@ def _read_folder(path: str, pool: Pool, follow: bool) -> Checkpoint:
     if not indexes and (len(singles) == 1 or SINGLE in singles):
         filename = SINGLE if SINGLE in singles else singles[0]
         return _read_single("folder", File(pool, os.path.join(path, filename), follow=follow))
-    raise UnusableUpdate(
+    raise UnusableError(
         f"its folder holds neither {INDEX} nor one .safetensors file nor a LoRA adapter ({ADAPTER_CONFIG})"
     )
 
 
 def _whole(file: File, limit: int) -> bytes:
     if file.size > limit:
-        raise UnusableUpdate(f"{file.name[:100]!r} has {file.size} bytes, the limit is {limit}")
+        raise UnusableError(f"{file.name[:100]!r} has {file.size} bytes, the limit is {limit}")
     return file.bytes(0, file.size)
 
 
@@ -104,10 +104,10 @@ def _read_sharded(folder: str, index_name: str, pool: Pool, follow: bool) -> Che
     index_file = File(pool, os.path.join(folder, index_name), follow=follow)
     weight_map = load_json(_whole(index_file, LONGEST), f"{index_name[:100]!r}").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise UnusableUpdate(f"{index_name[:100]!r} has no weight_map")
+        raise UnusableError(f"{index_name[:100]!r} has no weight_map")
     filenames = sorted({check_filename(filename) for filename in weight_map.values()})
     if len(filenames) > MOST_SHARDS:
-        raise UnusableUpdate(f"{index_name[:100]!r} names {len(filenames)} shards, the limit is {MOST_SHARDS}")
+        raise UnusableError(f"{index_name[:100]!r} names {len(filenames)} shards, the limit is {MOST_SHARDS}")
     tensors: dict[str, Tensor] = {}
     shards: list[Shard] = []
     files = [index_file]
@@ -124,7 +124,7 @@ def _read_sharded(folder: str, index_name: str, pool: Pool, follow: bool) -> Che
         metadata = metadata or header.metadata
     missing = next((name for name in weight_map if name not in tensors), None)
     if missing is not None:
-        raise UnusableUpdate(f"{named(missing)} is not in {weight_map[missing]!r}, where the index says it is")
+        raise UnusableError(f"{named(missing)} is not in {weight_map[missing]!r}, where the index says it is")
     return Checkpoint("folder", tensors, tuple(shards), tuple(files), metadata)
 
 
@@ -138,7 +138,7 @@ def check_filename(filename: Any) -> str:
         or not filename.isprintable()
         or any(mark in filename for mark in "/\\:")
     ):
-        raise UnusableUpdate(
+        raise UnusableError(
             f"its index names the file {str(filename)[:100]!r}: expected a .safetensors file beside it"
         )
     return filename

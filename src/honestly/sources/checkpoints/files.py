@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from honestly.arrays import Host
-from honestly.sources.tree import UnusableUpdate
+from honestly.sources.tree import UnusableError
 
 # Files held open for good, and others opened and closed as they are needed: K clients of many shards each would
 # exhaust the process's descriptors.
@@ -87,7 +87,7 @@ class File:
         self._stamp = _stamp(found)
 
     def open(self) -> int:
-        """A new descriptor. Raises `UnusableUpdate`, whose message is the reason, for all but the regular file."""
+        """A new descriptor. Raises `UnusableError`, whose message is the reason, for all but the regular file."""
         # O_NONBLOCK: opening a FIFO would wait for a writer who never comes. The check after opening is the one that
         # counts; the one before keeps devices, which may act when they are opened, from being opened at all.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -97,12 +97,12 @@ class File:
             self._check(os.stat(self.path, follow_symlinks=self._follow))
             fd = os.open(self.path, flags)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-            raise UnusableUpdate(f"{self.name[:100]!r} cannot be opened: {_cause(error)}") from None
+            raise UnusableError(f"{self.name[:100]!r} cannot be opened: {_cause(error)}") from None
         try:
             found = os.fstat(fd)
             self._check(found)
             if self._stamp is not None and _stamp(found) != self._stamp:
-                raise UnusableUpdate(f"{self.name[:100]!r} changed during the run")
+                raise UnusableError(f"{self.name[:100]!r} changed during the run")
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         except BaseException:
@@ -112,12 +112,12 @@ class File:
 
     def _check(self, found: os.stat_result) -> None:
         if stat.S_ISLNK(found.st_mode):
-            raise UnusableUpdate(
+            raise UnusableError(
                 f"{self.name[:100]!r} is a symbolic link; allow them (follow_symlinks) if you trust who made it"
             )
         if not stat.S_ISREG(found.st_mode):
             kind = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
-            raise UnusableUpdate(
+            raise UnusableError(
                 f"{self.name[:100]!r} is {kind.get(stat.S_IFMT(found.st_mode), 'a device')}, not a regular file"
             )
 
@@ -140,17 +140,17 @@ class File:
         self.read(offset, memoryview(out).cast("B"))
 
     def read(self, offset: int, buffer: memoryview) -> None:
-        """Fill `buffer` from `offset` on. Raises `UnusableUpdate` if the file ends before it is full."""
+        """Fill `buffer` from `offset` on. Raises `UnusableError` if the file ends before it is full."""
         wanted, got = len(buffer), 0
         try:
             with self._descriptor() as fd:
                 while got < wanted:
                     n = os.preadv(fd, [buffer[got:] if got else buffer], offset + got)
                     if n == 0:
-                        raise UnusableUpdate(f"{self.name[:100]!r} ends at byte {offset + got}: it was cut short")
+                        raise UnusableError(f"{self.name[:100]!r} ends at byte {offset + got}: it was cut short")
                     got += n
         except OSError as error:
-            raise UnusableUpdate(f"{self.name[:100]!r} cannot be read: {_cause(error)}") from None
+            raise UnusableError(f"{self.name[:100]!r} cannot be read: {_cause(error)}") from None
 
     def bytes(self, offset: int, length: int) -> bytes:
         """A few bytes, such as a header; the caller has checked that the file is that long."""
@@ -163,7 +163,7 @@ class File:
         try:
             with self._descriptor() as fd:
                 same = _stamp(os.fstat(fd)) == self._stamp
-        except (OSError, UnusableUpdate) as error:
+        except (OSError, UnusableError) as error:
             return str(error)
         return None if same else f"{self.name[:100]!r} changed during the run"
 

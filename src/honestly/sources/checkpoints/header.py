@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from honestly.sources.checkpoints.files import File
-from honestly.sources.tree import UnusableUpdate, named
+from honestly.sources.tree import UnusableError, named
 
 #: Bytes of the longest header read: about 80,000 tensors. The memory for parsing it is about ten times that.
 LONGEST = 8_000_000
@@ -53,25 +53,25 @@ class Header:
 
 
 def read_header(file: File) -> Header:
-    """The checked header of a safetensors file. Raises `UnusableUpdate` with the first thing that is wrong."""
+    """The checked header of a safetensors file. Raises `UnusableError` with the first thing that is wrong."""
     if file.size < 8:
-        raise UnusableUpdate(f"{file.name!r} has {file.size} bytes, too few for a safetensors file")
+        raise UnusableError(f"{file.name!r} has {file.size} bytes, too few for a safetensors file")
     (length,) = struct.unpack("<Q", file.bytes(0, 8))
     if length > file.size - 8:
-        raise UnusableUpdate(f"{file.name!r} says its header has {length} bytes, but the file has {file.size}")
+        raise UnusableError(f"{file.name!r} says its header has {length} bytes, but the file has {file.size}")
     if length > LONGEST:
-        raise UnusableUpdate(f"{file.name!r} has a header of {length} bytes, the limit is {LONGEST}")
+        raise UnusableError(f"{file.name!r} has a header of {length} bytes, the limit is {LONGEST}")
     return parse_header(file.bytes(8, length), file.size - 8 - length)
 
 
 def parse_header(text: bytes, data_size: int) -> Header:
     """Check the JSON text of a header against the number of bytes that follow it."""
     if not text.startswith(b"{"):
-        raise UnusableUpdate("its header does not begin with '{'")
+        raise UnusableError("its header does not begin with '{'")
     found = load_json(text, "its header")
     raw = found.pop("__metadata__", {})
     if not isinstance(raw, dict) or not all(isinstance(value, str) for value in raw.values()):
-        raise UnusableUpdate("its __metadata__ is not a mapping of text to text")
+        raise UnusableError("its __metadata__ is not a mapping of text to text")
     start = 8 + len(text)
     entries: list[tuple[int, int, Entry]] = []
     for name, tensor in found.items():
@@ -81,30 +81,30 @@ def parse_header(text: bytes, data_size: int) -> Header:
     for begin, end, entry in entries:
         if begin != at:
             what = "overlaps the tensor before it" if begin < at else f"leaves a hole of {begin - at} bytes before it"
-            raise UnusableUpdate(f"{named(entry.name)} {what}")
+            raise UnusableError(f"{named(entry.name)} {what}")
         at = end
     if at != data_size:
-        raise UnusableUpdate(f"its tensors end at byte {at} of {data_size}: the file does not match its header")
+        raise UnusableError(f"its tensors end at byte {at} of {data_size}: the file does not match its header")
     return Header(tuple(entry for _, _, entry in entries), raw)
 
 
 def _entry(name: str, tensor: Any, data_size: int, start: int) -> tuple[int, int, Entry]:
     if not isinstance(tensor, dict) or set(tensor) != {"dtype", "shape", "data_offsets"}:
-        raise UnusableUpdate(f"{named(name)} is not described by dtype, shape and data_offsets")
+        raise UnusableError(f"{named(name)} is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEMSIZE:
-        raise UnusableUpdate(f"{named(name)} has dtype {str(dtype)[:20]!r}, expected one of {', '.join(ITEMSIZE)}")
+        raise UnusableError(f"{named(name)} has dtype {str(dtype)[:20]!r}, expected one of {', '.join(ITEMSIZE)}")
     if not _are_sizes(shape) or len(shape) > MOST_DIMENSIONS or any(n > LARGEST_DIMENSION for n in shape):
-        raise UnusableUpdate(
+        raise UnusableError(
             f"{named(name)} has shape {str(shape)[:80]}, expected up to {MOST_DIMENSIONS} dimensions "
             f"from 0 to {LARGEST_DIMENSION}"
         )
     if not _are_sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_size:
-        raise UnusableUpdate(f"{named(name)} has data_offsets {str(offsets)[:80]} outside of 0 to {data_size}")
+        raise UnusableError(f"{named(name)} has data_offsets {str(offsets)[:80]} outside of 0 to {data_size}")
     begin, end = offsets
     entry = Entry(name, dtype, tuple(shape), start + begin)
     if end - begin != entry.nbytes:
-        raise UnusableUpdate(
+        raise UnusableError(
             f"{named(name)} has {end - begin} bytes, but {dtype} of shape {list(shape)} needs {entry.nbytes}"
         )
     return begin, end, entry
@@ -120,13 +120,13 @@ def load_json(text: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
         if not isinstance(found, dict):
-            raise UnusableUpdate(f"{what} is not a JSON object")
+            raise UnusableError(f"{what} is not a JSON object")
         for name in found:
             name.encode("utf-8")  # a lone surrogate, which JSON can write as \ud800, could never be written again
     except UnicodeError:
-        raise UnusableUpdate(f"{what} is not UTF-8 text") from None
+        raise UnusableError(f"{what} is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
-        raise UnusableUpdate(f"{what} is not valid JSON: {str(error)[:100]}") from None
+        raise UnusableError(f"{what} is not valid JSON: {str(error)[:100]}") from None
     return found
 
 
@@ -135,5 +135,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise UnusableUpdate(f"the name {twice[:100]!r} stands twice in its header")
+        raise UnusableError(f"the name {twice[:100]!r} stands twice in its header")
     return found

@@ -16,7 +16,7 @@ from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.checkpoints.source import CheckpointSource, voted_spec
 from honestly.sources.checkpoints.tensors import Scaled, Tensor
 from honestly.sources.checkpoints.writer import Output
-from honestly.sources.tree import UnusableUpdate, difference
+from honestly.sources.tree import UnusableError, difference
 
 
 def open_adapters(
@@ -38,7 +38,7 @@ def open_adapters(
     for k, checkpoint in enumerate(checkpoints):
         try:
             rows.append(None if checkpoint is None else read_adapter(checkpoint))
-        except UnusableUpdate as reason:
+        except UnusableError as reason:
             refused[k] = str(reason)
             rows.append(None)
     own = [_own(name, extra) for name, extra in (("reference", extras[0]), ("root", extras[1]))]
@@ -55,7 +55,7 @@ def _own(name: str, extra: Checkpoint | None) -> Adapter | None:
         return None
     try:
         return read_adapter(extra)
-    except UnusableUpdate as reason:
+    except UnusableError as reason:
         raise ValueError(f"{name}: {reason}") from None
 
 
@@ -115,7 +115,7 @@ class LoraSource:
         """Values of one tensor; NaN, and the reason in `faults`, if they cannot be read."""
         try:
             tensor.read(start, stop, out)
-        except UnusableUpdate as reason:
+        except UnusableError as reason:
             self._fail(client, str(reason))
             out[...] = float("nan")
 

@@ -16,7 +16,7 @@ from honestly.arrays import Host, Spec
 from honestly.sources.checkpoints.checkpoint import SINGLE, Checkpoint, Shard
 from honestly.sources.checkpoints.files import File
 from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES, InFile, Tensor
-from honestly.sources.tree import UnusableUpdate, named
+from honestly.sources.tree import UnusableError, named
 
 MOST_MEMBERS = 80_000
 #: Bytes of a member's header that are read at most; NumPy writes 128.
@@ -49,46 +49,46 @@ class _View:
     def read(self, n: int = -1) -> bytes:
         left = max(0, self._file.size - self._at)
         if min(n, left) > LONGEST_READ or (n < 0 and left > LONGEST_READ):  # a directory of the archive as long as that
-            raise UnusableUpdate(f"asks for {left} bytes at once, the limit is {LONGEST_READ}")
+            raise UnusableError(f"asks for {left} bytes at once, the limit is {LONGEST_READ}")
         got = self._file.bytes(self._at, left if n < 0 else min(n, left))
         self._at += len(got)
         return got
 
 
 def read_npz(file: File) -> Checkpoint:
-    """The arrays of an .npz by name. Raises `UnusableUpdate` with the reason; pickles are never loaded."""
+    """The arrays of an .npz by name. Raises `UnusableError` with the reason; pickles are never loaded."""
     tensors: dict[str, Tensor] = {}
     try:
         with zipfile.ZipFile(_View(file)) as archive:  # type: ignore[arg-type]
             members = archive.infolist()
             if len(members) > MOST_MEMBERS:
-                raise UnusableUpdate(f"holds {len(members)} arrays, the limit is {MOST_MEMBERS}")
+                raise UnusableError(f"holds {len(members)} arrays, the limit is {MOST_MEMBERS}")
             for member in members:
                 name = member.filename.removesuffix(".npy")
                 name.encode("utf-8")
                 if name in tensors:
-                    raise UnusableUpdate(f"the name {name[:100]!r} stands twice in its header")
+                    raise UnusableError(f"the name {name[:100]!r} stands twice in its header")
                 tensors[name] = _tensor(file, archive, member, name)
-    except UnusableUpdate:
+    except UnusableError:
         raise
     except Exception as error:  # zipfile and zlib raise a dozen kinds of errors on damaged archives
-        raise UnusableUpdate(f"is not a valid .npz file ({type(error).__name__}: {str(error)[:100]})") from None
+        raise UnusableError(f"is not a valid .npz file ({type(error).__name__}: {str(error)[:100]})") from None
     return Checkpoint("npz", tensors, (Shard(SINGLE, tuple(tensors)),), (file,))
 
 
 def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UnusableUpdate(f"{named(name)} is packed in a way that NumPy does not use")
+        raise UnusableError(f"{named(name)} is packed in a way that NumPy does not use")
     with archive.open(member) as stream:
         # NumPy reads as much as the header says that it is long before it looks whether that is too much.
         shape, dtype, header = _npy_header(io.BytesIO(stream.read(LONGEST_HEADER + 16)), name)
     ours = dtype.newbyteorder("=").name
     if ours not in FORMAT_NAMES:
-        raise UnusableUpdate(f"{named(name)} has dtype {ours[:40]}, expected a float, integer or bool dtype")
+        raise UnusableError(f"{named(name)} has dtype {ours[:40]}, expected a float, integer or bool dtype")
     spec = Spec(shape, ours, DTYPES[FORMAT_NAMES[ours]][2])
     size = spec.size * dtype.itemsize
     if header + size != member.file_size:
-        raise UnusableUpdate(f"{named(name)} has {member.file_size} bytes, but its header needs {header + size}")
+        raise UnusableError(f"{named(name)} has {member.file_size} bytes, but its header needs {header + size}")
     if ours == "uint16":
         # Only integers use it here: bfloat16 has no name in NumPy's format.
         spec = Spec(shape, "uint16", "integer")
@@ -99,7 +99,7 @@ def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name:
     name_length, extra_length = struct.unpack("<HH", local[26:30])
     offset = member.header_offset + 30 + name_length + extra_length + header
     if offset + size > file.size:
-        raise UnusableUpdate(f"{named(name)} ends beyond the end of the file")
+        raise UnusableError(f"{named(name)} ends beyond the end of the file")
     return InFile(spec, stored, file, offset)
 
 
@@ -108,14 +108,14 @@ def _npy_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype
     version = np.lib.format.read_magic(stream)
     reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if reader is None:
-        raise UnusableUpdate(f"{named(name)} is in version {version} of NumPy's format, expected 1.0 or 2.0")
+        raise UnusableError(f"{named(name)} is in version {version} of NumPy's format, expected 1.0 or 2.0")
     shape, fortran, dtype = reader(stream, max_header_size=LONGEST_HEADER)
     if dtype.hasobject:
-        raise UnusableUpdate(f"{named(name)} holds Python objects, which are never loaded")
+        raise UnusableError(f"{named(name)} holds Python objects, which are never loaded")
     if fortran and len(shape) > 1:
-        raise UnusableUpdate(f"{named(name)} is stored by columns; save np.ascontiguousarray of it")
+        raise UnusableError(f"{named(name)} is stored by columns; save np.ascontiguousarray of it")
     if any(n < 0 or n > 1 << 48 for n in shape) or len(shape) > 32:
-        raise UnusableUpdate(f"{named(name)} has shape {str(shape)[:80]}")
+        raise UnusableError(f"{named(name)} has shape {str(shape)[:80]}")
     return tuple(int(n) for n in shape), dtype, stream.tell()
 
 
@@ -139,18 +139,18 @@ class _Packed:
                 while left:
                     piece = stream.read(min(PIECE, left))
                     if not piece:
-                        raise UnusableUpdate(f"{self._file.name[:100]!r}: an array ends early")
+                        raise UnusableError(f"{self._file.name[:100]!r}: an array ends early")
                     plain.write(piece)
                     left -= len(piece)
                 if stream.read(1):
-                    raise UnusableUpdate(f"{self._file.name[:100]!r}: an array goes on beyond its size")
+                    raise UnusableError(f"{self._file.name[:100]!r}: an array goes on beyond its size")
             plain.flush()
-        except UnusableUpdate:
+        except UnusableError:
             plain.close()
             raise
         except Exception as error:
             plain.close()
-            raise UnusableUpdate(
+            raise UnusableError(
                 f"{self._file.name[:100]!r} cannot be unpacked ({type(error).__name__}: {str(error)[:100]})"
             ) from None
         self._plain = plain
@@ -179,4 +179,4 @@ class _Plain:
 
     def fill(self, offset: int, out: Host) -> None:
         if os.preadv(self._fd, [out], offset) != out.nbytes:
-            raise UnusableUpdate("its unpacked values were cut short")
+            raise UnusableError("its unpacked values were cut short")

@@ -20,7 +20,7 @@ from honestly.sources.checkpoints.names import factor_of
 from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.checkpoints.source import CheckpointSource
 from honestly.sources.checkpoints.writer import Output
-from honestly.sources.tree import UnusableUpdate, difference
+from honestly.sources.tree import UnusableError, difference
 
 Signature = dict[str, tuple[tuple[int, ...], str]]
 
@@ -117,8 +117,8 @@ class _Opening:
                 follow_symlinks=self.files.follow_symlinks, allow_torch=self.files.allow_torch,
             )  # fmt: skip
             if not found.tensors:
-                raise UnusableUpdate("holds no tensors")
-        except UnusableUpdate as reason:
+                raise UnusableError("holds no tensors")
+        except UnusableError as reason:
             self.refused[k] = str(reason)
             return None
         except MemoryError:
@@ -134,7 +134,7 @@ class _Opening:
             raise ValueError(f"{name} is a {type(extra).__name__}; with updates from files it is a path too")
         try:
             return read_checkpoint(str(extra), self.pool, follow_symlinks=True, allow_torch=self.files.allow_torch)
-        except UnusableUpdate as reason:
+        except UnusableError as reason:
             raise ValueError(f"{name}: {reason}") from None
 
 

@@ -15,9 +15,9 @@ from honestly.sources.base import Leaf, Sink
 from honestly.sources.checkpoints.checkpoint import Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.memory import Flat
-from honestly.sources.checkpoints.tensors import Tensor, storage
+from honestly.sources.checkpoints.tensors import InFile, Tensor, storage
 from honestly.sources.checkpoints.writer import Output
-from honestly.sources.tree import UnusableUpdate, named
+from honestly.sources.tree import UnusableError, named
 
 #: Values compared or copied at a time of tensors that are not averaged.
 PIECE = 1 << 18
@@ -82,7 +82,7 @@ class CheckpointSource:
             assert tensor is not None, "a refused client is never read"
             try:
                 tensor.read(start, stop, out[j])
-            except UnusableUpdate as reason:
+            except UnusableError as reason:
                 self._fail(k, str(reason))
                 out[j] = np.nan
         if minus is not None:
@@ -94,13 +94,15 @@ class CheckpointSource:
         tensor = self._columns[leaf][client]
         assert tensor is not None, "a refused client is never read"
         try:
-            if tensor.spec.dtype == self.leaves[leaf].spec.dtype:
+            if isinstance(tensor, InFile) and tensor.stored == out.dtype:
+                tensor.file.fill(tensor.offset + start * out.itemsize, out)
+            elif tensor.spec.dtype == self.leaves[leaf].spec.dtype:
                 out[...] = tensor.raw(start, stop)
             else:
                 values = np.empty(stop - start, COMPUTE[self.leaves[leaf].spec.dtype])
                 tensor.read(start, stop, values)
                 narrow(values, out)
-        except UnusableUpdate as reason:
+        except UnusableError as reason:
             self._fail(client, str(reason))
             out[...] = np.uint16(0x7FC0) if out.dtype == np.uint16 else np.nan
         self._count(out.nbytes)
@@ -172,7 +174,7 @@ class CheckpointSource:
             if row is not None and k not in self.refused:
                 try:
                     values = row.tensors[leaf.name].raw(0, leaf.size).astype(storage(leaf.spec))
-                except UnusableUpdate as reason:
+                except UnusableError as reason:
                     self._refuse(k, str(reason))
             found.append(values)
         return found
@@ -184,7 +186,7 @@ class CheckpointSource:
             if row is not None and k not in self.refused:
                 try:
                     digests[k] = _digest(row.tensors[leaf.name])
-                except UnusableUpdate as reason:
+                except UnusableError as reason:
                     self._refuse(k, str(reason))
         reference = digests.pop(len(self.ids), None)
         votes = Counter(digests.values())
@@ -214,7 +216,7 @@ class CheckpointSource:
                         stop = min(leaf.size, start + PIECE)
                         self._sink.put_whole(leaf, start, tensor.raw(start, stop).astype(storage(leaf.spec)))
                     return
-            except UnusableUpdate:
+            except UnusableError:
                 continue
         raise ValueError(f"{named(leaf.name)} can no longer be read from any client")
 
