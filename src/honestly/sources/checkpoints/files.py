@@ -24,6 +24,7 @@ class Pool:
     def __init__(self, held: int = MOST_HELD, limit: int = MOST_OPEN) -> None:
         self._limit = limit
         self._held: list[int] = []
+        self._adopted: list[int] = []
         self._may_hold = held
         self._lock = threading.Lock()
         self._idle: OrderedDict[File, int] = OrderedDict()  # the longest unused first
@@ -37,6 +38,11 @@ class Pool:
             fd = file.open()
             self._held.append(fd)
             return fd
+
+    def adopt(self, fd: int) -> None:
+        """Close this descriptor too when the pool is closed."""
+        with self._lock:
+            self._adopted.append(fd)
 
     @contextmanager
     def descriptor(self, file: File) -> Iterator[int]:
@@ -65,8 +71,8 @@ class Pool:
     def close(self) -> None:
         """Close all that is not being read."""
         with self._lock:
-            while self._held:
-                os.close(self._held.pop())
+            while self._held or self._adopted:
+                os.close((self._held or self._adopted).pop())
             while self._idle:
                 os.close(self._idle.popitem()[1])
 
@@ -77,7 +83,7 @@ class File:
     def __init__(self, pool: Pool, path: str, *, follow: bool = False) -> None:
         self.path = path
         self.name = Path(path).name
-        self._pool = pool
+        self.pool = pool
         self._follow = follow
         self._stamp: tuple[int, ...] | None = None
         self._held = pool.hold(self)
@@ -126,7 +132,7 @@ class File:
         if self._held >= 0:
             yield self._held
         else:
-            with self._pool.descriptor(self) as fd:
+            with self.pool.descriptor(self) as fd:
                 yield fd
 
     def fill(self, offset: int, out: Host) -> None:

@@ -126,41 +126,37 @@ class _Packed:
     def __init__(self, spec: Spec, stored: np.dtype[Any], file: File, member: zipfile.ZipInfo, header: int) -> None:
         self.spec = spec
         self._stored, self._file, self._member, self._header = stored, file, member, header
-        self._plain: IO[bytes] | None = None
+        self._fd = -1
         self._lock = threading.Lock()
 
-    def unpack(self) -> None:
-        """Write the plain values to a temporary file without a name."""
-        plain = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as this tensor
+    def _unpacked(self) -> int:
+        """The descriptor of a temporary file without a name that holds the plain values."""
         try:
-            with zipfile.ZipFile(_View(self._file)) as archive, archive.open(self._member) as stream:  # type: ignore[arg-type]
-                stream.read(self._header)
-                left = self.spec.size * self._stored.itemsize
-                while left:
-                    piece = stream.read(min(PIECE, left))
-                    if not piece:
-                        raise UnusableError(f"{self._file.name[:100]!r}: an array ends early")
-                    plain.write(piece)
-                    left -= len(piece)
-                if stream.read(1):
-                    raise UnusableError(f"{self._file.name[:100]!r}: an array goes on beyond its size")
-            plain.flush()
+            with tempfile.TemporaryFile() as plain:
+                with zipfile.ZipFile(_View(self._file)) as archive, archive.open(self._member) as stream:  # type: ignore[arg-type]
+                    stream.read(self._header)
+                    left = self.spec.size * self._stored.itemsize
+                    while piece := stream.read(min(PIECE, left)):
+                        plain.write(piece)
+                        left -= len(piece)
+                    if left or stream.read(1):
+                        raise UnusableError(f"{self._file.name[:100]!r}: an array is not as long as its header says")
+                plain.flush()
+                fd = os.dup(plain.fileno())
         except UnusableError:
-            plain.close()
             raise
-        except Exception as error:
-            plain.close()
+        except Exception as error:  # zlib, a full disk, ...
             raise UnusableError(
                 f"{self._file.name[:100]!r} cannot be unpacked ({type(error).__name__}: {str(error)[:100]})"
             ) from None
-        self._plain = plain
+        self._file.pool.adopt(fd)
+        return fd
 
     def _place(self) -> InFile:
         with self._lock:
-            if self._plain is None:
-                self.unpack()
-        assert self._plain is not None
-        return InFile(self.spec, self._stored, _Plain(self._plain), 0)  # type: ignore[arg-type]
+            if self._fd < 0:
+                self._fd = self._unpacked()
+        return InFile(self.spec, self._stored, _Plain(self._fd), 0)  # type: ignore[arg-type]
 
     def raw(self, start: int, stop: int) -> Host:
         """Values start..stop as they are stored."""
@@ -174,8 +170,8 @@ class _Packed:
 class _Plain:
     """Reads by position from the temporary file."""
 
-    def __init__(self, plain: IO[bytes]) -> None:
-        self._fd = plain.fileno()
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def fill(self, offset: int, out: Host) -> None:
         if os.preadv(self._fd, [out], offset) != out.nbytes:
