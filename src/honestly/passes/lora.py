@@ -20,6 +20,8 @@ from honestly.sources.tree import named
 
 # Values of all clients' factors that are in memory at once, as float64: 16 MB.
 CHUNK = 1 << 21
+# Fewer columns or rows at a time than this cost more calls than they save memory.
+NARROWEST = 128
 
 
 class LoraPasses:
@@ -208,7 +210,7 @@ class LoraPasses:
     def _a_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
         """Columns of all A, one above the other: (first column, (R, width))."""
         R, columns = sum(pair.rank for pair in pairs), pairs[0].columns
-        width = max(256, CHUNK // R)
+        width = max(NARROWEST, CHUNK // R)
         for start in range(0, columns, width):
             stop, at = min(columns, start + width), 0
             out = np.empty((R, stop - start))
@@ -222,7 +224,7 @@ class LoraPasses:
     def _b_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
         """Rows of all B, scaled, side by side: (first row, (height, R))."""
         R, rows = sum(pair.rank for pair in pairs), pairs[0].rows
-        height = max(64, CHUNK // R)
+        height = max(NARROWEST, CHUNK // R)
         for start in range(0, rows, height):
             stop, at = min(rows, start + height), 0
             out = np.empty((stop - start, R))
@@ -235,7 +237,7 @@ class LoraPasses:
 
     def _plain_chunks(self, name: str, clients: Sequence[int]) -> Iterator[tuple[int, Float]]:
         tensors = [self.source.adapter(k).plain[name] for k in clients]
-        size, width = tensors[0].spec.size, max(256, CHUNK // len(clients))
+        size, width = tensors[0].spec.size, max(NARROWEST, CHUNK // len(clients))
         for start in range(0, size, width):
             out = np.empty((len(clients), min(size, start + width) - start))
             for j, (k, tensor) in enumerate(zip(clients, tensors, strict=True)):
