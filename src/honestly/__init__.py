@@ -38,6 +38,7 @@ from honestly.rules import (
     rules,
 )
 from honestly.rules.base import Mixer, Rule
+from honestly.sources.checkpoints.options import Checkpoints
 
 __all__ = [
     "ARC",
@@ -53,6 +54,7 @@ __all__ = [
     "Bucketing",
     "Bulyan",
     "CenteredClipping",
+    "Checkpoints",
     "ClippedClustering",
     "DnC",
     "FLTrust",

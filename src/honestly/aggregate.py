@@ -27,17 +27,24 @@ def aggregate(
     reference: Any = None,
     pre: Sequence[Mixer | str] | Mixer | str = (),
     sizes: Any = None,
+    out: Any = None,
+    explain: bool = False,
 ) -> Aggregate:
     """The robust average of K clients' updates, and whom it believed.
 
     Args:
         updates: a `(K, d)` array (NumPy, torch, JAX, CuPy), a sequence of K state dicts, lists of arrays or arrays,
-            or a mapping from client id to any of these. Never modified, never copied whole.
+            a sequence of K paths of checkpoints (or `hn.Checkpoints`), or a mapping from client id to any of these.
+            Never modified, never copied whole.
         rule: a rule or its name, see `hn.rules()`.
         reference: the previous global model, in the same container as one client's update. Clients whose layout
             differs from it are refused.
         pre: mixers (or their names) applied in turn before the rule.
         sizes: what the clients say of their sizes: a sequence, or a mapping by id. Ignored unless the rule uses sizes.
+        out: for updates from files, where the result is written: a `.safetensors` or `.npz` file or a folder, which
+            appears at once when it is complete. `value` is then its path.
+        explain: measure, in one more pass, how far each client is from the result in each tensor: see
+            `diagnostics["distance"]`, (K,), and `diagnostics["layers"]`, (K,) squared distances by tensor.
 
     Returns:
         An `Aggregate`; `value` has the container, dtype and device of one client's update. A client that cannot be used
@@ -58,19 +65,24 @@ def aggregate(
     rule = make(rule) if isinstance(rule, str) else rule
     mixers = [make_mixer(step) if isinstance(step, str) else step for step in _as_steps(pre)]
     _check_steps(rule, mixers)
-    source = open_source(updates, reference=reference, root=rule.root)
-    if not source.ids:
-        raise AggregationError("there are no clients to average")
-    for step in (mixers[0] if mixers else rule,):  # a later step sees the mixer's output, and checks it itself
-        step.check(len(source.ids))
-    return _Run(source, rule, mixers, _sizes(sizes, source)).result()
+    source = open_source(updates, reference=reference, root=rule.root, out=out)
+    try:
+        if not source.ids:
+            raise AggregationError("there are no clients to average")
+        for step in (mixers[0] if mixers else rule,):  # a later step sees the mixer's output, and checks it itself
+            step.check(len(source.ids))
+        return _Run(source, rule, mixers, _sizes(sizes, source), explain).result()
+    finally:
+        source.close()
 
 
 class _Run:
     """One aggregation under way."""
 
-    def __init__(self, source: Source, rule: Rule, mixers: Sequence[Mixer], sizes: Float | None) -> None:
-        self.source, self.rule, self.mixers, self.sizes = source, rule, mixers, sizes
+    def __init__(
+        self, source: Source, rule: Rule, mixers: Sequence[Mixer], sizes: Float | None, explain: bool = False
+    ) -> None:
+        self.source, self.rule, self.mixers, self.sizes, self.explain = source, rule, mixers, sizes, explain
         if not source.leaves:
             raise AggregationError(*_nothing_to_average(source))
         self.passes: Passes = passes_over(source)
@@ -82,7 +94,8 @@ class _Run:
         while True:
             mixing, mix = self._decide()
             values, fine = self._values(mixing, mix)
-            if fine or not self.survey.screen(self.survey.usable):
+            suspects = [k for k in self.source.faults() if k in self.survey.usable] if fine else self.survey.usable
+            if not suspects or not self.survey.screen(suspects):
                 if not fine:
                     self.survey.check_reference()
                 return self._report(mixing, mix, values)
@@ -151,7 +164,9 @@ class _Run:
 
     def _report(self, mixing: Float | None, mix: Mix, values: Sequence[Any]) -> Aggregate:
         clients = self.survey.usable
-        diagnostics = dict(mix.diagnostics)
+        diagnostics = dict(mix.diagnostics) | dict(self.source.notes)
+        if self.explain:
+            diagnostics |= self._explained(values)
         weights: Float | None = None
         if not isinstance(self.rule, ColumnRule):
             own = (mix.matrix if mixing is None else mix.matrix @ mixing)[0]
@@ -177,6 +192,13 @@ class _Run:
             steps=mix.steps,
             diagnostics=diagnostics,
         )
+
+    def _explained(self, values: list[Any]) -> dict[str, Any]:
+        """Squared distances to the result, by tensor; NaN for an excluded client, whom nothing measured."""
+        whole = np.full((self.survey.K, len(self.source.leaves)), np.nan)
+        whole[self.survey.usable] = self.passes.distances(self.survey.usable, values)
+        layers = {leaf.name: whole[:, i] for i, leaf in enumerate(self.source.leaves)}
+        return {"distance": np.sqrt(whole.sum(axis=1)), "layers": layers}
 
     def _spread(self, values: Float) -> Float:
         """Values of the usable clients among all K: exactly 0 for an excluded one."""

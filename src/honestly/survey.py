@@ -47,7 +47,9 @@ class Survey:
 
     def screen(self, suspects: Sequence[int]) -> bool:
         """Read every value of these clients and refuse those with a fault; True if there was one."""
-        faults = {k: self.passes.fault(k) for k in suspects}
+        known = self.source.faults()
+        faults = {k: None if k in known else self.passes.fault(k) for k in suspects}
+        faults |= {k: reason for k, reason in self.source.faults().items() if k in faults}
         self.reasons |= {k: fault for k, fault in faults.items() if fault is not None}
         return any(fault is not None for fault in faults.values())
 
@@ -65,7 +67,8 @@ class Survey:
             clients = self.usable
             G = self.passes.gram(clients, centre)
             tried.add(centre)
-            suspects = [clients[j] for j in _not_finite(G, self._overflow())]
+            wrong = {clients[j] for j in _not_finite(G, self._overflow())} | set(self.source.faults())
+            suspects = [k for k in clients if k in wrong]
             if suspects and self.screen(suspects):
                 kept = [j for j, k in enumerate(clients) if k not in self.reasons]
                 G, suspects = G[np.ix_(kept, kept)], [k for k in suspects if k not in self.reasons]
@@ -87,7 +90,9 @@ class Survey:
             tried.add(centre)
             clients = self.usable
             norms = self.passes.norms(clients, centre)
-            suspects = [clients[j] for j in np.flatnonzero(~(norms < self._overflow()))]
+            wrong = ~(norms < self._overflow())
+            read_badly = self.source.faults()
+            suspects = [k for j, k in enumerate(clients) if wrong[j] or k in read_badly]
             found = self.screen(suspects)
             if 2 * len(suspects) > len(clients):
                 self.check_reference()

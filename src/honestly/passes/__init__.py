@@ -3,11 +3,19 @@
 from honestly.passes.base import Passes
 from honestly.passes.device import DevicePasses
 from honestly.passes.host import HostPasses
+from honestly.passes.lora import LoraPasses
+from honestly.passes.streamed import StreamedPasses
 from honestly.sources import Source
+from honestly.sources.checkpoints.device import OnDevice
+from honestly.sources.checkpoints.lora import LoraSource
 
 __all__ = ["Passes", "passes_over"]
 
 
 def passes_over(source: Source) -> Passes:
     """The passes for where the source's blocks are."""
+    if isinstance(source, LoraSource):
+        return LoraPasses(source)
+    if isinstance(source, OnDevice):
+        return StreamedPasses(source)
     return HostPasses(source) if source.on_host else DevicePasses(source)

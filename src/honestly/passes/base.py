@@ -40,6 +40,10 @@ class Passes(Protocol):
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
         ...
 
+    def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
+        """(k, leaves) squared distances of every row to the result that `mix` or `reduce` returned."""
+        ...
+
     def fault(self, client: int) -> str | None:
         """Why this client's values cannot be used, by reading all of them; None if they can."""
         ...

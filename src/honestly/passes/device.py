@@ -90,7 +90,7 @@ class DevicePasses:
         if 2 * len(used) > len(clients):
             used = list(range(len(clients)))
         rows = [clients[j] for j in used]
-        collected: list[list[Any]] = [[] for _ in self.leaves]
+        sink = self._sink()
         largest: list[Any] = []
         with arrays.full_precision(self._like):
             for index, start, stop in self._pieces(len(rows), whole=self._no_copies(len(rows))):
@@ -102,14 +102,14 @@ class DevicePasses:
                     both = mean, xp.max(xp.abs(mean))
                 mean, size = both
                 largest.append(size)
-                collected[index].append(self._rounded(mean, index))
-        return [self._joined(parts) for parts in collected], self._all_below(largest)
+                sink.put(index, start, stop, self._rounded(mean, index))
+        return list(sink.finish()), self._all_below(largest)
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
         xp = self._xp
         first, last = rule.ranks(len(clients) if mixing is None else len(mixing))
-        collected: list[list[Any]] = [[] for _ in self.leaves]
+        sink = self._sink()
         sums: list[Any] = []
         with arrays.full_precision(self._like):
             for index, start, stop in self._pieces(4 * len(clients)):
@@ -123,8 +123,8 @@ class DevicePasses:
                     both = fused.rank(rows, (first, last)) or (rank_device(rows, xp, first, last), sums[-1])
                 ranked, size = both
                 sums.append(size)
-                collected[index].append(self._rounded(rule.reduce(ranked, xp), index))
-        return [self._joined(parts) for parts in collected], self._all_below(sums)
+                sink.put(index, start, stop, self._rounded(rule.reduce(ranked, xp), index))
+        return list(sink.finish()), self._all_below(sums)
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
@@ -136,6 +136,15 @@ class DevicePasses:
             signs = xp.sign(rows if mixing is None else xp.matmul(self._moved(mixing, rows), rows))
             counts = [arrays.to_host(xp.sum(xp.astype(signs == s, xp.int64), axis=1)) for s in (1, 0, -1)]
             total += np.stack(counts, axis=1)
+        return total
+
+    def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
+        """(k, leaves) squared distances to the result."""
+        total = np.zeros((len(clients), len(self.leaves)))
+        for index, start, stop in self._pieces(len(clients)):
+            value = self._xp.asarray(values[index][start:stop], device=aac.device(self._like))
+            rows = self._centred(self.source.block(index, start, stop, clients), value, index)
+            total[:, index] += arrays.to_host(self._xp.sum(rows * rows, axis=1))
         return total
 
     def fault(self, client: int) -> str | None:
@@ -181,5 +190,22 @@ class DevicePasses:
     def _rounded(self, values: Any, leaf: int) -> Any:
         return self._working(values, self.leaves[leaf].spec.dtype)
 
-    def _joined(self, parts: list[Any]) -> Any:
-        return parts[0] if len(parts) == 1 else self._xp.concat(parts)
+    def _sink(self) -> Any:
+        """Where `mix` and `reduce` put the result: on the device, unless a subclass says otherwise."""
+        return _Joined(self._xp, self._like, len(self.leaves))
+
+
+class _Joined:
+    """The pieces of each leaf, which come in order, as one flat device array."""
+
+    def __init__(self, xp: Any, like: Any, leaves: int) -> None:
+        self._xp, self._like = xp, like
+        self._parts: list[list[Any]] = [[] for _ in range(leaves)]
+
+    def put(self, leaf: int, start: int, stop: int, values: Any) -> None:
+        """Keep a piece."""
+        self._parts[leaf].append(values)
+
+    def finish(self) -> list[Any]:
+        """One array per leaf; of a leaf without values, an empty one."""
+        return [p[0] if len(p) == 1 else self._xp.concat(p) if p else self._like[0, :0] for p in self._parts]

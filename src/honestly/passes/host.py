@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST, Host
+from honestly.passes import explain
 from honestly.passes.plan import Block, blocks, in_order, threads
 from honestly.passes.ranking import rank_rows
 from honestly.result import Float
@@ -175,6 +176,10 @@ class HostPasses:
             return np.stack([positive, block.width - positive - negative, negative], axis=1).astype(np.float64)
 
         return sum(self._run(one, width, n), np.zeros((n if mixing is None else len(mixing), 3)))
+
+    def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
+        """(k, leaves) squared distances to the result."""
+        return explain.on_host(self.source, clients, values, max(64, BLOCK // len(clients)))
 
     def fault(self, client: int) -> str | None:
         """Read the client's values until one is NaN, infinite or too large."""

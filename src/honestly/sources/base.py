@@ -54,6 +54,19 @@ class Memory:
         return self._values
 
 
+class InMemory:
+    """What is the same for all sources whose values lie in memory."""
+
+    notes: Mapping[str, Any] = {}
+
+    def faults(self) -> Mapping[int, str]:
+        """Nothing changes while it is read."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class Source(Protocol):
     """What the engine needs of K clients' updates."""
 
@@ -97,6 +110,19 @@ class Source(Protocol):
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
         """The same as (k, stop - start) array on the accelerator, in the leaf's own dtype."""
+        ...
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What is to be told of the result beside what the rule found; it joins the diagnostics."""
+        ...
+
+    def faults(self) -> Mapping[int, str]:
+        """Clients found unreadable, or changed, since the source was opened (files only), with the reason."""
+        ...
+
+    def close(self) -> None:
+        """Release what the source holds; an output that was not assembled is thrown away."""
         ...
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:

@@ -12,10 +12,10 @@ from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources import tree
-from honestly.sources.base import Leaf, Memory
+from honestly.sources.base import InMemory, Leaf, Memory
 
 
-class Layers:
+class Layers(InMemory):
     """K containers with the same layout. A client whose layout differs from the others' is refused by name.
 
     The layout that counts is the reference's where one is given, else that of most clients.

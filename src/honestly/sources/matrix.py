@@ -10,10 +10,10 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
-from honestly.sources.base import Leaf, Memory
+from honestly.sources.base import InMemory, Leaf, Memory
 
 
-class Matrix:
+class Matrix(InMemory):
     """The rows of one array of NumPy, torch, JAX, CuPy or any array-API library, read where they lie."""
 
     def __init__(

@@ -8,17 +8,25 @@ from typing import Any
 
 from honestly.arrays import is_array
 from honestly.sources.base import Source
+from honestly.sources.checkpoints.options import Checkpoints, are_paths
 from honestly.sources.layers import Layers
 from honestly.sources.matrix import Matrix
 
 ACCEPTED = (
     "a (K, d) array, a sequence of K state dicts, of K lists of arrays or of K arrays, "
-    "or a mapping from client id to update"
+    "of K paths of checkpoints, or a mapping from client id to update"
 )
 
 
-def open_source(updates: Any, *, reference: Any = None, root: Any = None) -> Source:
+def open_source(updates: Any, *, reference: Any = None, root: Any = None, out: Any = None) -> Source:
     """The source that fits `updates`. Raises ValueError, naming what was passed, if none does."""
+    if isinstance(updates, Checkpoints) or are_paths(updates):
+        from honestly.sources.checkpoints import open_checkpoints
+
+        files = updates if isinstance(updates, Checkpoints) else Checkpoints(updates)
+        return open_checkpoints(files, reference=reference, root=root, out=out)
+    if out is not None:
+        raise ValueError(f"out is {str(out)!r}, but the updates are not files; keep the result's value instead")
     if is_array(updates):
         return Matrix(updates, reference=reference, root=root)
     if isinstance(updates, Mapping):

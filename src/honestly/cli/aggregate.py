@@ -1,0 +1,297 @@
+"""`honestly aggregate`: one robust average of K checkpoint files, and a report on whom it believed."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from honestly.result import Aggregate
+
+DONE, REFUSED, USAGE, EXCLUSIONS, INTERRUPTED = 0, 1, 2, 3, 130
+
+DESCRIPTION = """\
+Average K model files into one, robustly, in bounded memory, and say which clients were believed.
+
+FILES are safetensors files, folders of shards (model.safetensors.index.json), LoRA adapter folders (PEFT) or .npz files,
+one per client. A file that cannot be used costs its client the vote and is named, it does not stop the run.
+OUT is a .safetensors or .npz file, or a folder, in which the shards are those of the inputs. It appears at once when it
+is complete: a run that is stopped leaves the old one.
+"""
+EPILOG = """\
+exit status
+  0    OUT was written, and every client was used (or --exclusions ok)
+  1    refused: too few usable clients, OUT cannot be written, or a client was excluded under --exclusions fail;
+       OUT is as it was
+  2    the command line is wrong
+  3    OUT was written, and at least one client was excluded (--exclusions status, the default)
+  130  interrupted; OUT is as it was
+
+examples
+  honestly aggregate client-*.safetensors -o global.safetensors
+  honestly aggregate site-*/ -o global --reference previous --rule krum:f=2 --pre nnm:f=2 --report report.html
+  honestly aggregate adapter-*/ -o merged --lora svd --rank 16
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "aggregate",
+        help="average K checkpoint files robustly",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILES", help="one file or folder per client")
+    parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the average is written")
+    parser.add_argument(
+        "--rule", default="bayesian", metavar="NAME[:K=V,...]", help="rule, see `honestly rules` (%(default)s)"
+    )
+    parser.add_argument(
+        "--pre", action="append", default=[], metavar="NAME[:K=V,...]", help="mixer before the rule; may be repeated"
+    )
+    parser.add_argument("--reference", metavar="FILE", help="the previous global model, trusted")
+    parser.add_argument("--sizes", metavar="FILE", help="client sizes: JSON by id or in order, or lines `id,size`")
+    parser.add_argument(
+        "--ids",
+        metavar="NAMES",
+        help="client names in order, with commas, or @FILE with one a line; file names by default",
+    )
+    parser.add_argument(
+        "--report", action="append", default=[], metavar="FILE", help="write a report, .html or .json; may be repeated"
+    )
+    parser.add_argument(
+        "--exclusions",
+        choices=["ok", "status", "fail"],
+        default="status",
+        help="what an excluded client means for the exit status (%(default)s)",
+    )
+    parser.add_argument(
+        "--lora",
+        choices=["exact", "svd", "factors"],
+        default="exact",
+        help="how the mean of LoRA products is written (%(default)s)",
+    )
+    parser.add_argument("--rank", type=int, help="rank of the result for --lora svd; that of most clients by default")
+    parser.add_argument("--allow-torch", action="store_true", help="read PyTorch files too, with weights_only=True")
+    parser.add_argument("--follow-symlinks", action="store_true", help="read through symbolic links")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda to stream the blocks through a GPU (%(default)s)")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    output.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Average, report, and return the exit status."""
+    from honestly.result import AggregationError
+
+    try:
+        with _terminated_like_interrupted():
+            return _run(args)
+    except AggregationError as error:
+        return _refuse(str(error), REFUSED)
+    except ValueError as error:
+        return _refuse(str(error), USAGE)
+    except OSError as error:
+        return _refuse(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", REFUSED)
+    except KeyboardInterrupt:
+        return _refuse("interrupted; the output is as it was", INTERRUPTED)
+
+
+def _run(args: argparse.Namespace) -> int:
+    import warnings
+
+    from honestly.aggregate import aggregate
+    from honestly.cli.aggregate_report import as_html, as_json, check_target, show, write
+    from honestly.rules import make, make_mixer
+    from honestly.sources.checkpoints import Checkpoints
+
+    rule, mixers = _step(args.rule, make), [_step(text, make_mixer) for text in args.pre]
+    ids = _ids(args.ids, args.files)
+    for target in args.report:
+        check_target(target)
+    paths = dict(zip(ids, args.files, strict=True))
+    # Without a Gram matrix nothing has measured the clients' distances, so one more pass does.
+    explain = bool(args.report) or args.json or not (args.quiet or any(step.gram_needed for step in [*mixers, rule]))
+    passes = 1 + any(step.gram_needed for step in [*mixers, rule]) + explain + 2 / len(ids)
+    with warnings.catch_warnings(record=True) as warned, _progress(args.quiet or args.json, passes) as progress:
+        warnings.simplefilter("always")
+        files = Checkpoints(
+            paths, lora=args.lora, rank=args.rank, allow_torch=args.allow_torch,
+            follow_symlinks=args.follow_symlinks, device=args.device, progress=progress,
+        )  # fmt: skip
+        with _target(args.out, args.exclusions) as target:
+            found = aggregate(
+                files,
+                rule,
+                pre=mixers,
+                reference=args.reference,
+                sizes=_sizes(args.sizes),
+                out=target.out,
+                explain=explain,
+            )
+            if found.excluded and args.exclusions == "fail":
+                status = REFUSED
+            else:
+                target.keep()
+                status = EXCLUSIONS if found.excluded and args.exclusions == "status" else DONE
+    notes = [str(warning.message) for warning in warned if issubclass(warning.category, UserWarning)]
+    report = as_json(
+        found, rule=args.rule, pre=args.pre, out=None if status == REFUSED else args.out, paths=paths, notes=notes
+    )
+    for file in args.report:
+        write(file, as_html(report) if file.endswith((".html", ".htm")) else json.dumps(report, indent=1) + "\n")
+    if args.json:
+        print(json.dumps(report, indent=1))
+    elif not args.quiet:
+        show(report)
+    for note in notes:
+        print(f"honestly aggregate: warning: {note}", file=sys.stderr)
+    if status == REFUSED:
+        _refuse(_excluded(found), REFUSED)
+    return status
+
+
+def _excluded(found: Aggregate) -> str:
+    listed = "; ".join(f"client {name!r}: {reason}" for name, reason in found.reasons.items())
+    return f"clients were excluded, and --exclusions fail was asked for; {listed}"
+
+
+def _refuse(message: str, status: int) -> int:
+    print(f"honestly aggregate: {message.encode('utf-8', 'backslashreplace').decode()}", file=sys.stderr)
+    return status
+
+
+def _step(text: str, make: Any) -> Any:
+    """`krum:f=4` as a rule. Values are Python literals, or text."""
+    name, _, settings = text.partition(":")
+    found: dict[str, Any] = {}
+    for setting in filter(None, settings.split(",")):
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"{text!r}: {setting!r} is not KEY=VALUE, as in krum:f=4")
+        try:
+            found[key.strip()] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            found[key.strip()] = value
+    return make(name, **found)
+
+
+def _ids(asked: str | None, files: Sequence[str]) -> list[str]:
+    """A different name for each client: what was asked, or file names where these differ, or the paths."""
+    if asked is not None:
+        names = Path(asked[1:]).read_text().splitlines() if asked.startswith("@") else asked.split(",")
+        names = [name.strip() for name in names if name.strip()]
+        if len(names) != len(files):
+            raise ValueError(f"--ids names {len(names)} clients, but there are {len(files)} files")
+    else:
+        names = [Path(file).name for file in files]
+        if len(set(names)) < len(names):
+            names = [str(file) for file in files]
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise ValueError(f"the client {twice!r} is given twice")
+    return names
+
+
+def _sizes(file: str | None) -> Any:
+    if file is None:
+        return None
+    text = Path(file).read_text()
+    if text.lstrip().startswith(("{", "[")):
+        return json.loads(text)
+    rows = [line.rsplit(",", 1) for line in text.splitlines() if line.strip()]
+    if all(len(row) == 1 for row in rows):
+        return [row[0] for row in rows]
+    return {row[0].strip(): row[-1] for row in rows}
+
+
+class _Target:
+    """Where the engine writes: OUT, or beside it if OUT must not appear unless all clients were used."""
+
+    def __init__(self, out: str, exclusions: str) -> None:
+        self._final = Path(out)
+        hidden = f".{secrets.token_hex(4)}-{self._final.name}"
+        self.out = self._final.with_name(hidden) if exclusions == "fail" else self._final
+
+    def keep(self) -> None:
+        """The result is wanted."""
+        from honestly.sources.checkpoints.replace import replace_folder
+
+        if self.out == self._final:
+            return
+        if self.out.is_dir():
+            replace_folder(self.out, self._final)
+        else:
+            os.replace(self.out, self._final)
+
+    def drop(self) -> None:
+        """Remove a result that was not kept."""
+        import shutil
+
+        if self.out == self._final:
+            return
+        if self.out.is_dir():
+            shutil.rmtree(self.out, ignore_errors=True)
+        self.out.unlink(missing_ok=True)
+
+
+@contextmanager
+def _target(out: str, exclusions: str) -> Iterator[_Target]:
+    from honestly.sources.checkpoints.writer import Output
+
+    Output.at(out)
+    target = _Target(out, exclusions)
+    try:
+        yield target
+    finally:
+        target.drop()
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM cleans up like Ctrl-C; only SIGKILL can leave a temporary file."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _progress(silent: bool, passes: float) -> Iterator[Any]:
+    """Bytes read, rate and time left, on a terminal only."""
+    if silent or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def update(done: int, one_pass: int) -> None:
+            bar.update(task, completed=done, total=max(done, passes * one_pass))
+
+        yield update

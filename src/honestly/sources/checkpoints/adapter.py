@@ -1,0 +1,164 @@
+"""One client's LoRA adapter (PEFT): pairs of factors `scale * B A`, and the settings that say what they mean."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from honestly.sources.checkpoints.checkpoint import Checkpoint
+from honestly.sources.checkpoints.names import factor_of
+from honestly.sources.checkpoints.tensors import Tensor
+from honestly.sources.tree import UnusableError, named
+
+LARGEST_RANK = 4096
+#: Settings of PEFT that are kept if most clients have them; all others are left at PEFT's defaults.
+KEPT = (
+    "base_model_name_or_path", "revision", "task_type", "target_modules", "modules_to_save", "bias",
+    "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules",
+)  # fmt: skip
+#: Settings under which the update is not `scale * B A`.
+NOT_LINEAR = (
+    "use_dora",
+    "use_qalora",
+    "megatron_config",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "arrow_config",
+    "alora_invocation_tokens",
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The factors of one module: A is (r, in...), B is (out, r, 1...); the update is `scale * B A`."""
+
+    a: Tensor
+    b: Tensor
+    a_name: str
+    b_name: str
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        """r."""
+        return self.a.spec.shape[0]
+
+    @property
+    def columns(self) -> int:
+        """Values in a row of A."""
+        return math.prod(self.a.spec.shape[1:])
+
+    @property
+    def rows(self) -> int:
+        """Rows of B."""
+        return self.b.spec.shape[0]
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """All pairs of a client by module, its other tensors by name, and its base model."""
+
+    checkpoint: Checkpoint
+    pairs: Mapping[str, Pair]
+    plain: Mapping[str, Tensor]
+    base: str
+    config: Mapping[str, Any]
+
+    def signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Name -> (shape, kind) of what the adapter changes, whatever its ranks."""
+        found = {module: ((p.rows, *p.a.spec.shape[1:]), "float") for module, p in self.pairs.items()}
+        return found | {name: (tensor.spec.shape, tensor.spec.kind) for name, tensor in self.plain.items()}
+
+
+def read_adapter(checkpoint: Checkpoint) -> Adapter:
+    """The adapter in a checkpoint folder. Raises `UnusableError` with the reason why it cannot be averaged."""
+    config = checkpoint.config
+    if config.get("peft_type") != "LORA":
+        raise UnusableError(
+            f"its adapter_config.json has peft_type {str(config.get('peft_type'))[:40]!r}, expected 'LORA'"
+        )
+    for name in NOT_LINEAR:
+        if config.get(name):
+            raise UnusableError(f"its adapter_config.json sets {name}: such adapters are not plain products B A")
+    pairs: dict[str, Pair] = {}
+    plain: dict[str, Tensor] = {}
+    for name, tensor in checkpoint.tensors.items():
+        factor = factor_of(name)
+        if factor is None:
+            if tensor.spec.kind != "float":
+                raise UnusableError(f"{named(name)} has dtype {tensor.spec.dtype}; adapters hold float tensors")
+            if "lora_" in name:
+                raise UnusableError(f"{named(name)} is not a factor that is known here")
+            plain[name] = tensor
+        elif factor.other not in checkpoint.tensors:
+            raise UnusableError(f"{named(factor.other)} is missing, without which {name[:100]!r} means nothing")
+        elif factor.side == "A":
+            pairs[factor.module] = _pair(factor.module, name, factor.other, checkpoint, config)
+    if not pairs:
+        raise UnusableError("holds no LoRA factors")
+    base = f"{config.get('base_model_name_or_path')}@{config.get('revision') or 'main'}"
+    return Adapter(checkpoint, pairs, plain, base, config)
+
+
+def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Pair:
+    a, b = checkpoint.tensors[a_name], checkpoint.tensors[b_name]
+    shape_a, shape_b = a.spec.shape, b.spec.shape
+    fits = len(shape_a) >= 2 and len(shape_b) >= 2 and shape_a[0] == shape_b[1] and math.prod(shape_b[2:]) == 1
+    if a.spec.kind != "float" or b.spec.kind != "float" or not fits:
+        raise UnusableError(f"{named(module)}: its factors {shape_a} and {shape_b} cannot be multiplied")
+    rank = shape_a[0]
+    said = _setting(config, "r", "rank_pattern", module)
+    if type(said) is not int or not 1 <= said <= LARGEST_RANK or said != rank:
+        raise UnusableError(f"{named(module)} has rank {rank}, but its adapter_config.json says {str(said)[:40]}")
+    alpha = _setting(config, "lora_alpha", "alpha_pattern", module)
+    if type(alpha) not in (int, float) or not 0 < abs(alpha) < 1e6:
+        raise UnusableError(f"{named(module)} has lora_alpha {str(alpha)[:40]}, expected a number below 1e6")
+    scale = alpha / math.sqrt(rank) if config.get("use_rslora") is True else alpha / rank
+    return Pair(a, b, a_name, b_name, float(scale))
+
+
+def _setting(config: Mapping[str, Any], name: str, pattern: str, module: str) -> Any:
+    """A setting for one module. PEFT's patterns are regular expressions, of which only plain names are taken from
+    strangers: an expression can be made to run for ever."""
+    patterns = config.get(pattern) or {}
+    if not isinstance(patterns, dict):
+        raise UnusableError(f"its adapter_config.json has a {pattern} that is not a mapping")
+    for key, value in patterns.items():
+        if not re.fullmatch(r"\^?[\w.\\-]{1,500}\$?", key):
+            raise UnusableError(f"its {pattern} has the key {key[:60]!r}; only names of modules are understood")
+        wanted = key.replace("\\.", ".").strip("^$")
+        if module == wanted or module.endswith(f".{wanted}"):
+            return value
+    return config.get(name)
+
+
+def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales: Mapping[str, float] | None) -> bytes:
+    """The adapter_config.json of the result: what most clients say of the model, and the result's own ranks.
+
+    `lora_alpha = r`, so that the scale is 1, unless `scales` gives one by module.
+    """
+    config: dict[str, Any] = {"peft_type": "LORA", "inference_mode": True, "use_rslora": False, "use_dora": False}
+    for name in KEPT:
+        votes = Counter(json.dumps(adapter.config.get(name), sort_keys=True) for adapter in adapters)
+        value = json.loads(max(votes, key=lambda text: (votes[text], text)))
+        if value is not None:
+            config[name] = value
+    alphas = {module: rank * (1.0 if scales is None else scales[module]) for module, rank in ranks.items()}
+    config |= _most_and_others("r", "rank_pattern", ranks)
+    config |= _most_and_others(
+        "lora_alpha", "alpha_pattern", {m: int(a) if a == int(a) else a for m, a in alphas.items()}
+    )
+    return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _most_and_others(name: str, pattern: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    votes = Counter(values.values())
+    most = max(votes, key=lambda value: (votes[value], value))
+    others = {module.removeprefix("base_model.model."): value for module, value in values.items() if value != most}
+    return {name: most, pattern: others}

@@ -1,0 +1,128 @@
+"""Blocks of checkpoints on an accelerator: read into pinned memory and copied while the block before is worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from honestly.arrays import Host, host_view
+from honestly.result import ClientId
+from honestly.sources.base import Leaf, Sink
+from honestly.sources.checkpoints.source import CheckpointSource
+
+#: Threads that read from the files at once.
+READERS = 8
+
+
+class OnDevice:
+    """A checkpoint source whose blocks are torch tensors on `device`. `ahead` starts to read what comes next."""
+
+    on_host = False
+
+    def __init__(self, source: CheckpointSource, device: str) -> None:
+        import torch
+
+        self._torch: Any = torch
+        try:
+            self._device: Any = torch.device(device)
+            torch.empty(1, device=self._device)
+        except (RuntimeError, AssertionError) as error:
+            source.close()
+            raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+        self.host = source
+        self._pinned: bool = self._device.type == "cuda"
+        self._stream: Any = torch.cuda.Stream(self._device) if self._pinned else None
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="honestly-ahead")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="honestly-read")
+        self._waiting: dict[tuple[Any, ...], Future[Any]] = {}
+        self._asked: set[tuple[int, ...]] = set()
+
+    @property
+    def ids(self) -> tuple[ClientId, ...]:
+        """The clients."""
+        return self.host.ids
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The float tensors."""
+        return self.host.leaves
+
+    @property
+    def integers(self) -> tuple[Leaf, ...]:
+        """The counters."""
+        return self.host.integers
+
+    @property
+    def refused(self) -> Mapping[int, str]:
+        """Clients refused when the files were opened."""
+        return self.host.refused
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether position K can be read."""
+        return self.host.has_reference
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What is to be told of the result."""
+        return self.host.notes
+
+    def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
+        """(k, stop - start) on the device, in the leaf's own dtype: read ahead if `ahead` was told, else now."""
+        rows = tuple(clients)
+        self._asked.add(rows)
+        loading = self._waiting.pop((leaf, start, stop, rows), None)
+        found = self._load(leaf, start, stop, rows) if loading is None else loading.result()
+        if self._pinned:  # it was made on another stream, and must not be reused before this one is done with it
+            found.record_stream(self._torch.cuda.current_stream(self._device))
+        return found
+
+    def ahead(self, leaf: int, start: int, stop: int) -> None:
+        """Start to read this piece of the rows that were asked for of the piece before."""
+        for rows in sorted(self._asked):
+            self._waiting[leaf, start, stop, rows] = self._loader.submit(self._load, leaf, start, stop, rows)
+
+    def new_pass(self) -> None:
+        """What was read ahead and not used is dropped."""
+        self._asked.clear()
+        self._waiting.clear()
+
+    def _load(self, leaf: int, start: int, stop: int, rows: tuple[int, ...]) -> Any:
+        torch = self._torch
+        dtype = getattr(torch, self.leaves[leaf].spec.dtype)
+        on_host = torch.empty((len(rows), stop - start), dtype=dtype, pin_memory=self._pinned)
+        view: Host = host_view(on_host)
+        list(self._readers.map(lambda j: self.host.raw(leaf, start, stop, rows[j], view[j]), range(len(rows))))
+        if not self._pinned:
+            return on_host.to(self._device)
+        with torch.cuda.stream(self._stream):
+            found = on_host.to(self._device, non_blocking=True)
+        self._stream.synchronize()  # this thread waits; the one that works on the block before does not
+        return found
+
+    def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
+        """The same on the host."""
+        self.host.read(leaf, start, stop, clients, out, minus)
+
+    def sink(self) -> Sink:
+        """The output, on the host."""
+        return self.host.sink()
+
+    def faults(self) -> Mapping[int, str]:
+        """Clients whose files could not be read, or changed."""
+        return self.host.faults()
+
+    def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
+        """(k, size) counters."""
+        return self.host.read_integers(leaf, clients)
+
+    def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
+        """The finished output."""
+        return self.host.assemble(floats, integers)
+
+    def close(self) -> None:
+        """Stop reading, throw away an unfinished output and close the files."""
+        self._loader.shutdown(wait=True, cancel_futures=True)
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        self.host.close()

@@ -1,0 +1,183 @@
+"""Reading strangers' files: regular files only, by position, never beyond their end, and never one that changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from honestly.arrays import Host
+from honestly.sources.tree import UnusableError
+
+# Files held open for good, and others opened and closed as they are needed: K clients of many shards each would
+# exhaust the process's descriptors.
+MOST_HELD, MOST_OPEN = 256, 64
+
+
+class Pool:
+    """The descriptors of many files: the first `held` stay open, of the others at most `limit` at a time."""
+
+    def __init__(self, held: int = MOST_HELD, limit: int = MOST_OPEN) -> None:
+        self._limit = limit
+        self._held: list[int] = []
+        self._adopted: list[int] = []
+        self._may_hold = held
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[File, int] = OrderedDict()  # the longest unused first
+        self._used: dict[File, tuple[int, int]] = {}  # descriptor and number of threads reading from it
+
+    def hold(self, file: File) -> int:
+        """A descriptor that stays open until the pool is closed; -1 if there are too many of them."""
+        with self._lock:
+            if len(self._held) >= self._may_hold:
+                return -1
+            fd = file.open()
+            self._held.append(fd)
+            return fd
+
+    def adopt(self, fd: int) -> None:
+        """Close this descriptor too when the pool is closed."""
+        with self._lock:
+            self._adopted.append(fd)
+
+    @contextmanager
+    def descriptor(self, file: File) -> Iterator[int]:
+        """The file's descriptor, which stays open inside the `with`."""
+        with self._lock:
+            if file in self._used:
+                fd, users = self._used[file]
+            else:
+                fd = self._idle.pop(file, -1)
+                users = 0
+                if fd < 0:
+                    fd = file.open()
+            self._used[file] = (fd, users + 1)
+        try:
+            yield fd
+        finally:
+            with self._lock:
+                fd, users = self._used.pop(file)
+                if users > 1:
+                    self._used[file] = (fd, users - 1)
+                else:
+                    self._idle[file] = fd
+                while self._idle and len(self._idle) + len(self._used) > self._limit:
+                    os.close(self._idle.popitem(last=False)[1])
+
+    def close(self) -> None:
+        """Close all that is not being read."""
+        with self._lock:
+            while self._held or self._adopted:
+                os.close((self._held or self._adopted).pop())
+            while self._idle:
+                os.close(self._idle.popitem()[1])
+
+
+class File:
+    """One regular file, known by device, inode, size and time of change: if one of them differs later, it changed."""
+
+    def __init__(self, pool: Pool, path: str, *, follow: bool = False) -> None:
+        self.path = path
+        self.name = Path(path).name
+        self.pool = pool
+        self._follow = follow
+        self._stamp: tuple[int, ...] | None = None
+        self._held = pool.hold(self)
+        with self._descriptor() as fd:
+            found = os.fstat(fd)
+        self.size = found.st_size
+        self._stamp = _stamp(found)
+
+    def open(self) -> int:
+        """A new descriptor. Raises `UnusableError`, whose message is the reason, for all but the regular file."""
+        # O_NONBLOCK: opening a FIFO would wait for a writer who never comes. The check after opening is the one that
+        # counts; the one before keeps devices, which may act when they are opened, from being opened at all.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        if not self._follow:
+            flags |= getattr(os, "O_NOFOLLOW", 0)
+        try:
+            self._check(os.stat(self.path, follow_symlinks=self._follow))
+            fd = os.open(self.path, flags)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            raise UnusableError(f"{self.name[:100]!r} cannot be opened: {_cause(error)}") from None
+        try:
+            found = os.fstat(fd)
+            self._check(found)
+            if self._stamp is not None and _stamp(found) != self._stamp:
+                raise UnusableError(f"{self.name[:100]!r} changed during the run")
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _check(self, found: os.stat_result) -> None:
+        if stat.S_ISLNK(found.st_mode):
+            raise UnusableError(
+                f"{self.name[:100]!r} is a symbolic link; allow them (follow_symlinks) if you trust who made it"
+            )
+        if not stat.S_ISREG(found.st_mode):
+            kind = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+            raise UnusableError(
+                f"{self.name[:100]!r} is {kind.get(stat.S_IFMT(found.st_mode), 'a device')}, not a regular file"
+            )
+
+    @contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        if self._held >= 0:
+            yield self._held
+        else:
+            with self.pool.descriptor(self) as fd:
+                yield fd
+
+    def fill(self, offset: int, out: Host) -> None:
+        """Fill a contiguous array from `offset` on: one call to the system in nearly all cases."""
+        if self._held >= 0:
+            try:
+                if os.preadv(self._held, (out,), offset) == out.nbytes:
+                    return
+            except OSError:
+                pass  # once more below, where the reason is told
+        self.read(offset, memoryview(out).cast("B"))
+
+    def read(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` from `offset` on. Raises `UnusableError` if the file ends before it is full."""
+        wanted, got = len(buffer), 0
+        try:
+            with self._descriptor() as fd:
+                while got < wanted:
+                    n = os.preadv(fd, [buffer[got:] if got else buffer], offset + got)
+                    if n == 0:
+                        raise UnusableError(f"{self.name[:100]!r} ends at byte {offset + got}: it was cut short")
+                    got += n
+        except OSError as error:
+            raise UnusableError(f"{self.name[:100]!r} cannot be read: {_cause(error)}") from None
+
+    def bytes(self, offset: int, length: int) -> bytes:
+        """A few bytes, such as a header; the caller has checked that the file is that long."""
+        buffer = bytearray(length)
+        self.read(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def changed(self) -> str | None:
+        """A reason if the file is not what it was when it was first opened."""
+        try:
+            with self._descriptor() as fd:
+                same = _stamp(os.fstat(fd)) == self._stamp
+        except (OSError, UnusableError) as error:
+            return str(error)
+        return None if same else f"{self.name[:100]!r} changed during the run"
+
+
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    # The time of the last change of the inode cannot be set back by the file's owner, that of its content can.
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _cause(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__

@@ -1,0 +1,139 @@
+"""The header of a safetensors file: parsed and checked as a stranger's.
+
+Layout: a little-endian u64, the header's length n; n bytes of JSON `{name: {dtype, shape, data_offsets}}`, which may
+begin with `__metadata__`; then the tensors' bytes, back to back, without holes, to the end of the file.
+
+Reference: https://huggingface.co/docs/safetensors (format), whose own reader is not used on strangers' files here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from honestly.sources.checkpoints.files import File
+from honestly.sources.tree import UnusableError, named
+
+#: Bytes of the longest header read: about 80,000 tensors. The memory for parsing it is about ten times that.
+LONGEST = 8_000_000
+#: Tensors of more dimensions, and longer ones than any file could hold, are refused.
+MOST_DIMENSIONS, LARGEST_DIMENSION = 32, 1 << 48
+#: Bytes of a value, by the format's name of its dtype. Narrower floats exist in the format and are not averaged.
+ITEMSIZE = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of a file: its dtype as the format names it, its shape, and where its bytes begin in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its values."""
+        return math.prod(self.shape) * ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says it holds; the entries in the order of their bytes."""
+
+    entries: tuple[Entry, ...]
+    metadata: Mapping[str, str]
+
+
+def read_header(file: File) -> Header:
+    """The checked header of a safetensors file. Raises `UnusableError` with the first thing that is wrong."""
+    if file.size < 8:
+        raise UnusableError(f"{file.name!r} has {file.size} bytes, too few for a safetensors file")
+    (length,) = struct.unpack("<Q", file.bytes(0, 8))
+    if length > file.size - 8:
+        raise UnusableError(f"{file.name!r} says its header has {length} bytes, but the file has {file.size}")
+    if length > LONGEST:
+        raise UnusableError(f"{file.name!r} has a header of {length} bytes, the limit is {LONGEST}")
+    return parse_header(file.bytes(8, length), file.size - 8 - length)
+
+
+def parse_header(text: bytes, data_size: int) -> Header:
+    """Check the JSON text of a header against the number of bytes that follow it."""
+    if not text.startswith(b"{"):
+        raise UnusableError("its header does not begin with '{'")
+    found = load_json(text, "its header")
+    raw = found.pop("__metadata__", {})
+    if not isinstance(raw, dict) or not all(isinstance(value, str) for value in raw.values()):
+        raise UnusableError("its __metadata__ is not a mapping of text to text")
+    start = 8 + len(text)
+    entries: list[tuple[int, int, Entry]] = []
+    for name, tensor in found.items():
+        entries.append(_entry(name, tensor, data_size, start))
+    entries.sort(key=lambda entry: entry[:2])
+    at = 0
+    for begin, end, entry in entries:
+        if begin != at:
+            what = "overlaps the tensor before it" if begin < at else f"leaves a hole of {begin - at} bytes before it"
+            raise UnusableError(f"{named(entry.name)} {what}")
+        at = end
+    if at != data_size:
+        raise UnusableError(f"its tensors end at byte {at} of {data_size}: the file does not match its header")
+    return Header(tuple(entry for _, _, entry in entries), raw)
+
+
+def _entry(name: str, tensor: Any, data_size: int, start: int) -> tuple[int, int, Entry]:
+    if not isinstance(tensor, dict) or set(tensor) != {"dtype", "shape", "data_offsets"}:
+        raise UnusableError(f"{named(name)} is not described by dtype, shape and data_offsets")
+    dtype, shape, offsets = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in ITEMSIZE:
+        raise UnusableError(f"{named(name)} has dtype {str(dtype)[:20]!r}, expected one of {', '.join(ITEMSIZE)}")
+    if not _are_sizes(shape) or len(shape) > MOST_DIMENSIONS or any(n > LARGEST_DIMENSION for n in shape):
+        raise UnusableError(
+            f"{named(name)} has shape {str(shape)[:80]}, expected up to {MOST_DIMENSIONS} dimensions "
+            f"from 0 to {LARGEST_DIMENSION}"
+        )
+    if not _are_sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_size:
+        raise UnusableError(f"{named(name)} has data_offsets {str(offsets)[:80]} outside of 0 to {data_size}")
+    begin, end = offsets
+    entry = Entry(name, dtype, tuple(shape), start + begin)
+    if end - begin != entry.nbytes:
+        raise UnusableError(
+            f"{named(name)} has {end - begin} bytes, but {dtype} of shape {list(shape)} needs {entry.nbytes}"
+        )
+    return begin, end, entry
+
+
+def _are_sizes(values: Any) -> bool:
+    """True for a list of integers >= 0; True and False are integers to Python, but no sizes."""
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def load_json(text: bytes, what: str) -> dict[str, Any]:
+    """A JSON object from a stranger: UTF-8, no name twice, no half of a surrogate pair, no number of a million digits."""
+    try:
+        found = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        if not isinstance(found, dict):
+            raise UnusableError(f"{what} is not a JSON object")
+        for name in found:
+            name.encode("utf-8")  # a lone surrogate, which JSON can write as \ud800, could never be written again
+    except UnicodeError:
+        raise UnusableError(f"{what} is not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise UnusableError(f"{what} is not valid JSON: {str(error)[:100]}") from None
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise UnusableError(f"the name {twice[:100]!r} stands twice in its header")
+    return found

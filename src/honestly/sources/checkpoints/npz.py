@@ -1,0 +1,178 @@
+"""NumPy's .npz: a zip of .npy files. Stored ones are read in place, compressed ones are unpacked to a nameless file."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tempfile
+import threading
+import zipfile
+from typing import IO, Any
+
+import numpy as np
+
+from honestly.arrays import Host, Spec
+from honestly.sources.checkpoints.checkpoint import SINGLE, Checkpoint, Shard
+from honestly.sources.checkpoints.files import File
+from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES, InFile, Tensor
+from honestly.sources.tree import UnusableError, named
+
+MOST_MEMBERS = 80_000
+#: Bytes of a member's header that are read at most; NumPy writes 128.
+LONGEST_HEADER = 16_384
+#: Bytes that the zip reader may ask for at once: its directory is read whole.
+LONGEST_READ = 32_000_000
+#: Bytes moved at a time when a compressed member is unpacked.
+PIECE = 1 << 20
+
+
+class _View:
+    """A file as `zipfile` wants it: seekable, reads by position, never writes."""
+
+    def __init__(self, file: File) -> None:
+        self._file, self._at = file, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self._at, self._file.size)[whence]
+        if base + offset < 0:
+            raise ValueError("a position before the file's beginning")
+        self._at = base + offset
+        return self._at
+
+    def read(self, n: int = -1) -> bytes:
+        left = max(0, self._file.size - self._at)
+        if min(n, left) > LONGEST_READ or (n < 0 and left > LONGEST_READ):  # a directory of the archive as long as that
+            raise UnusableError(f"asks for {left} bytes at once, the limit is {LONGEST_READ}")
+        got = self._file.bytes(self._at, left if n < 0 else min(n, left))
+        self._at += len(got)
+        return got
+
+
+def read_npz(file: File) -> Checkpoint:
+    """The arrays of an .npz by name. Raises `UnusableError` with the reason; pickles are never loaded."""
+    tensors: dict[str, Tensor] = {}
+    try:
+        with zipfile.ZipFile(_View(file)) as archive:  # type: ignore[arg-type]
+            members = archive.infolist()
+            if len(members) > MOST_MEMBERS:
+                raise UnusableError(f"holds {len(members)} arrays, the limit is {MOST_MEMBERS}")
+            for member in members:
+                name = member.filename.removesuffix(".npy")
+                name.encode("utf-8")
+                if name in tensors:
+                    raise UnusableError(f"the name {name[:100]!r} stands twice in its header")
+                tensors[name] = _tensor(file, archive, member, name)
+    except UnusableError:
+        raise
+    except Exception as error:  # zipfile and zlib raise a dozen kinds of errors on damaged archives
+        raise UnusableError(f"is not a valid .npz file ({type(error).__name__}: {str(error)[:100]})") from None
+    return Checkpoint("npz", tensors, (Shard(SINGLE, tuple(tensors)),), (file,))
+
+
+def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise UnusableError(f"{named(name)} is packed in a way that NumPy does not use")
+    with archive.open(member) as stream:
+        # NumPy reads as much as the header says that it is long before it looks whether that is too much.
+        shape, dtype, header = _npy_header(io.BytesIO(stream.read(LONGEST_HEADER + 16)), name)
+    ours = dtype.newbyteorder("=").name
+    if ours not in FORMAT_NAMES:
+        raise UnusableError(f"{named(name)} has dtype {ours[:40]}, expected a float, integer or bool dtype")
+    spec = Spec(shape, ours, DTYPES[FORMAT_NAMES[ours]][2])
+    size = spec.size * dtype.itemsize
+    if header + size != member.file_size:
+        raise UnusableError(f"{named(name)} has {member.file_size} bytes, but its header needs {header + size}")
+    if ours == "uint16":
+        # Only integers use it here: bfloat16 has no name in NumPy's format.
+        spec = Spec(shape, "uint16", "integer")
+    stored = np.dtype("u1") if ours == "bool" else dtype
+    if member.compress_type != zipfile.ZIP_STORED:
+        return _Packed(spec, stored, file, member, header)
+    local = file.bytes(member.header_offset, 30)
+    name_length, extra_length = struct.unpack("<HH", local[26:30])
+    offset = member.header_offset + 30 + name_length + extra_length + header
+    if offset + size > file.size:
+        raise UnusableError(f"{named(name)} ends beyond the end of the file")
+    return InFile(spec, stored, file, offset)
+
+
+def _npy_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """(shape, dtype, length of the header) of a .npy file; NumPy's own parser, which evaluates literals only."""
+    version = np.lib.format.read_magic(stream)
+    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if reader is None:
+        raise UnusableError(f"{named(name)} is in version {version} of NumPy's format, expected 1.0 or 2.0")
+    shape, fortran, dtype = reader(stream, max_header_size=LONGEST_HEADER)
+    if dtype.hasobject:
+        raise UnusableError(f"{named(name)} holds Python objects, which are never loaded")
+    if fortran and len(shape) > 1:
+        raise UnusableError(f"{named(name)} is stored by columns; save np.ascontiguousarray of it")
+    if any(n < 0 or n > 1 << 48 for n in shape) or len(shape) > 32:
+        raise UnusableError(f"{named(name)} has shape {str(shape)[:80]}")
+    return tuple(int(n) for n in shape), dtype, stream.tell()
+
+
+class _Packed:
+    """A compressed array. It is unpacked on its first use: only then is its layout known to be that of the model, so
+    that a small file cannot make us write more than one model's bytes."""
+
+    def __init__(self, spec: Spec, stored: np.dtype[Any], file: File, member: zipfile.ZipInfo, header: int) -> None:
+        self.spec = spec
+        self._stored, self._file, self._member, self._header = stored, file, member, header
+        self._fd = -1
+        self._lock = threading.Lock()
+
+    def _unpacked(self) -> int:
+        """The descriptor of a temporary file without a name that holds the plain values."""
+        try:
+            with tempfile.TemporaryFile() as plain:
+                with zipfile.ZipFile(_View(self._file)) as archive, archive.open(self._member) as stream:  # type: ignore[arg-type]
+                    stream.read(self._header)
+                    left = self.spec.size * self._stored.itemsize
+                    while piece := stream.read(min(PIECE, left)):
+                        plain.write(piece)
+                        left -= len(piece)
+                    if left or stream.read(1):
+                        raise UnusableError(f"{self._file.name[:100]!r}: an array is not as long as its header says")
+                plain.flush()
+                fd = os.dup(plain.fileno())
+        except UnusableError:
+            raise
+        except Exception as error:  # zlib, a full disk, ...
+            raise UnusableError(
+                f"{self._file.name[:100]!r} cannot be unpacked ({type(error).__name__}: {str(error)[:100]})"
+            ) from None
+        self._file.pool.adopt(fd)
+        return fd
+
+    def _place(self) -> InFile:
+        with self._lock:
+            if self._fd < 0:
+                self._fd = self._unpacked()
+        return InFile(self.spec, self._stored, _Plain(self._fd), 0)  # type: ignore[arg-type]
+
+    def raw(self, start: int, stop: int) -> Host:
+        """Values start..stop as they are stored."""
+        return self._place().raw(start, stop)
+
+    def read(self, start: int, stop: int, out: Host) -> None:
+        """Values start..stop in the working precision."""
+        self._place().read(start, stop, out)
+
+
+class _Plain:
+    """Reads by position from the temporary file."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fill(self, offset: int, out: Host) -> None:
+        if os.preadv(self._fd, [out], offset) != out.nbytes:
+            raise UnusableError("its unpacked values were cut short")

@@ -1,0 +1,68 @@
+"""What makes an output appear at once: space reserved beforehand, data on the disk, and one rename."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+from pathlib import Path
+
+# renameat2(2): exchange two names in one step; AT_FDCWD means that paths are relative to the current folder.
+RENAME_EXCHANGE, AT_FDCWD = 2, -100
+
+
+def fill(fd: int, size: int) -> None:
+    """Reserve the bytes, so that a full disk is found before the work and not in its midst."""
+    os.ftruncate(fd, size)
+    if size and hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+
+
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all bytes at a position."""
+    view = memoryview(data)
+    while len(view):
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def sync_folder(path: Path) -> None:
+    """Put the names in a folder on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:  # some network file systems cannot
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(fd)
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Put a folder in the place of another in one step where the system can, and remove the old one."""
+    try:
+        new.rename(target)  # nothing there, or an empty folder
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    if not _exchange(new, target):
+        # No exchange on this system: for a moment the old folder has its name with .old at the end.
+        old = new.with_suffix(".old")
+        target.rename(old)
+        new.rename(target)
+        new = old
+    shutil.rmtree(new, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0

@@ -1,0 +1,251 @@
+"""The output: written block by block into a temporary file beside the target, which then takes its place at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from honestly.arrays import Host, narrow
+from honestly.sources.base import Leaf
+from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
+from honestly.sources.checkpoints.replace import fill, replace_folder, sync_folder, write_all
+from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
+
+PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the result goes: one `.safetensors` or `.npz` file, or a folder of shards (any other name)."""
+
+    path: Path
+    kind: str  # "file", "npz" or "folder"
+
+    @classmethod
+    def at(cls, out: str | os.PathLike[str]) -> Output:
+        """Check the target before any work is done. Raises ValueError if it cannot be written."""
+        path = Path(out)
+        suffix = path.suffix.lower()
+        if suffix in (".pt", ".pth", ".bin", ".ckpt"):
+            raise ValueError(
+                f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder, not as pickles"
+            )
+        kind = {".safetensors": "file", ".npz": "npz"}.get(suffix, "folder")
+        if not path.parent.is_dir():
+            raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} does not exist: make it first")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} cannot be written")
+        if kind != "folder" and path.is_dir():
+            raise ValueError(
+                f"out is {str(path)!r}, which is a folder; give a file name, or a folder without that ending"
+            )
+        if kind == "folder" and path.exists():
+            _check_replaceable(path)
+        return cls(path, kind)
+
+    def sink(
+        self, leaves: Sequence[Leaf], everything: Sequence[Leaf], shards: Sequence[Shard], metadata: Mapping[str, str]
+    ) -> FileSink:
+        """A new temporary output for these tensors, cut into files like `shards`."""
+        known = {leaf.name: leaf for leaf in everything}
+        if self.kind == "npz":
+            for leaf in everything:
+                if leaf.spec.dtype == "bfloat16":
+                    raise ValueError(f"tensor {leaf.name!r} is bfloat16, which .npz cannot hold: write .safetensors")
+        if self.kind != "folder":
+            shards = [Shard(self.path.name, tuple(name for shard in shards for name in shard.names))]
+        plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, self.kind != "npz") for s in shards]
+        return FileSink(self, leaves, plans)
+
+
+def _check_replaceable(path: Path) -> None:
+    """An existing folder is replaced whole; so it must hold nothing but a checkpoint."""
+    if not path.is_dir():
+        raise ValueError(f"out is {str(path)!r}, an existing file without a known ending; use .safetensors or .npz")
+    ours = (".safetensors", ".safetensors.index.json")
+    for name in sorted(os.listdir(path)):
+        if not name.endswith(ours) and name != ADAPTER_CONFIG:
+            raise ValueError(
+                f"out is {str(path)!r}, a folder that also holds {name[:100]!r} and would be replaced whole: "
+                "name a new folder"
+            )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One file to be written: its header and where each tensor's bytes begin."""
+
+    filename: str
+    header: bytes
+    offsets: Mapping[str, int]
+    size: int
+    leaves: tuple[Leaf, ...]
+
+    @classmethod
+    def of(cls, filename: str, leaves: Sequence[Leaf], metadata: Mapping[str, str], with_header: bool) -> _Plan:
+        """Wide dtypes first, so that every tensor is aligned; otherwise in the order given."""
+        leaves = sorted(leaves, key=lambda leaf: -storage(leaf.spec).itemsize)
+        at, begins = 0, dict[str, int]()
+        described: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+        for leaf in leaves:
+            begins[leaf.name] = at
+            end = at + leaf.size * storage(leaf.spec).itemsize
+            described[leaf.name] = {
+                "dtype": FORMAT_NAMES[leaf.spec.dtype], "shape": list(leaf.spec.shape), "data_offsets": [at, end],
+            }  # fmt: skip
+            at = end
+        text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode() if with_header else b""
+        text += b" " * (-len(text) % 8)
+        header = struct.pack("<Q", len(text)) + text if with_header else b""
+        offsets = {name: len(header) + begin for name, begin in begins.items()}
+        return cls(filename, header, offsets, len(header) + at, tuple(leaves))
+
+
+class FileSink:
+    """The temporary output of one pass. `commit` makes it the output, `discard` removes it."""
+
+    def __init__(self, output: Output, leaves: Sequence[Leaf], plans: Sequence[_Plan]) -> None:
+        self._output, self._leaves, self._plans = output, tuple(leaves), plans
+        token = f".{output.path.name}.{secrets.token_hex(4)}.tmp"
+        self._temporary: Path | None = output.path.parent / token
+        self._fds: dict[str, int] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+        self.extra_files: dict[str, bytes] = {}
+        try:
+            if output.kind == "folder":
+                self._temporary.mkdir()
+            for plan in plans:
+                path = self._temporary / plan.filename if output.kind == "folder" else self._temporary
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+                self._fds[plan.filename] = fd
+                fill(fd, plan.size)
+                write_all(fd, plan.header, 0)
+                self._places |= {name: (fd, offset) for name, offset in plan.offsets.items()}
+        except BaseException:
+            self.discard()
+            raise
+
+    def put(self, leaf: int, start: int, stop: int, values: Host) -> None:
+        """Round to the leaf's dtype and write in place."""
+        what = self._leaves[leaf]
+        rounded = np.empty(stop - start, storage(what.spec))
+        narrow(values, rounded)
+        self.put_whole(what, start, rounded)
+
+    def put_whole(self, leaf: Leaf, start: int, values: Host) -> None:
+        """Write values that have the leaf's dtype already."""
+        fd, offset = self._places[leaf.name]
+        write_all(
+            fd,
+            memoryview(np.ascontiguousarray(values)).cast("B") if len(values) else b"",
+            offset + start * values.itemsize,
+        )
+
+    def finish(self) -> Sequence[Any]:
+        """What was written of each leaf, to be sliced."""
+        return [Written(leaf, *self._places[leaf.name]) for leaf in self._leaves]
+
+    def commit(self) -> Path:
+        """Make it durable and put it in the target's place: whoever looks sees the old output or the new one."""
+        assert self._temporary is not None
+        temporary, target = self._temporary, self._output.path
+        if self._output.kind == "npz":
+            temporary = self._pack(temporary)
+        if self._output.kind == "folder" and self._plans[0].filename not in (ADAPTER, SINGLE):
+            self.extra_files[INDEX] = self._index()
+        for name, content in self.extra_files.items():
+            fd = os.open(temporary / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            self._fds[name] = fd
+            write_all(fd, content, 0)
+        for fd in self._fds.values():
+            os.fsync(fd)
+        self._close()
+        if self._output.kind == "folder":
+            sync_folder(temporary)
+            replace_folder(temporary, target)
+        else:
+            os.replace(temporary, target)
+        self._temporary = None
+        sync_folder(target.parent)
+        return target
+
+    def discard(self) -> None:
+        """Remove what was written, if it was not committed."""
+        self._close()
+        if self._temporary is None:
+            return
+        temporary, self._temporary = self._temporary, None
+        for path in (temporary, temporary.with_suffix(".zip.tmp")):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+    def _index(self) -> bytes:
+        total = sum(plan.size - len(plan.header) for plan in self._plans)
+        weight_map = {name: plan.filename for plan in self._plans for name in plan.offsets}
+        found = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        return (json.dumps(found, ensure_ascii=False, indent=2) + "\n").encode()
+
+    def _pack(self, raw: Path) -> Path:
+        """The raw values as an .npz: uncompressed, with a fixed date, so that the same values give the same bytes."""
+        (plan,), (fd,) = self._plans, self._fds.values()
+        packed = raw.with_suffix(".zip.tmp")
+        with zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for leaf in plan.leaves:
+                member = zipfile.ZipInfo(f"{leaf.name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+                stored = np.dtype("?") if leaf.spec.kind == "bool" else storage(leaf.spec)
+                with archive.open(member, "w", force_zip64=True) as stream:
+                    described = {"descr": stored.str, "fortran_order": False, "shape": leaf.spec.shape}
+                    np.lib.format.write_array_header_1_0(stream, described)
+                    at, end = plan.offsets[leaf.name], plan.offsets[leaf.name] + leaf.size * stored.itemsize
+                    while at < end:
+                        piece = os.pread(fd, min(PIECE, end - at), at)
+                        stream.write(piece)
+                        at += len(piece)
+        raw.unlink()
+        self._close()
+        self._fds[packed.name] = os.open(packed, os.O_RDONLY)
+        return packed
+
+
+@dataclass(frozen=True)
+class Written:
+    """A leaf in the temporary output: `written[start:stop]` reads it back as it is stored."""
+
+    leaf: Leaf
+    fd: int
+    offset: int
+
+    def __getitem__(self, where: slice) -> Host:
+        stored = storage(self.leaf.spec)
+        values = np.empty(where.stop - where.start, stored)
+        buffer, at = memoryview(values).cast("B"), self.offset + where.start * stored.itemsize
+        while len(buffer):
+            n = os.preadv(self.fd, [buffer], at)
+            if n == 0:
+                raise OSError("the temporary output was cut short by someone else")
+            buffer, at = buffer[n:], at + n
+        return values
+
+
+def adapter_shards(names: Sequence[str]) -> tuple[Shard, ...]:
+    """A LoRA adapter is one file of this name."""
+    return (Shard(ADAPTER, tuple(names)),)
+
+
+__all__ = ["ADAPTER_CONFIG", "SINGLE", "FileSink", "Output", "Written", "adapter_shards"]

@@ -1,0 +1,98 @@
+"""Only regular files are read, by position, and a file that changed is noticed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from honestly.sources.checkpoints import files
+from honestly.sources.checkpoints.files import File, Pool
+from honestly.sources.tree import UnusableError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(range(100)))
+    return path
+
+
+def test_reads_by_position(path: Path) -> None:
+    file = File(Pool(), str(path))
+    out = np.zeros(4, np.uint8)
+    file.fill(96, out)
+    assert out.tolist() == [96, 97, 98, 99]
+    assert file.bytes(3, 2) == bytes([3, 4])
+
+
+def test_never_beyond_the_end(path: Path) -> None:
+    file = File(Pool(), str(path))
+    with pytest.raises(UnusableError, match="ends at byte 100"):
+        file.fill(98, np.zeros(4, np.uint8))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "symlink", "folder", "device", "missing", "nul"])
+def test_all_but_regular_files_are_refused(tmp_path: Path, path: Path, kind: str) -> None:
+    target = tmp_path / kind
+    if kind == "fifo":
+        os.mkfifo(target)  # nobody writes to it: opening it must not wait
+    elif kind == "symlink":
+        target.symlink_to(path)
+    elif kind == "folder":
+        target.mkdir()
+    elif kind == "device":
+        target = Path("/dev/zero")
+    reason = {"fifo": "a FIFO", "symlink": "symbolic link", "folder": "a folder", "device": "a device"}
+    with pytest.raises(UnusableError, match=reason.get(kind, "cannot be opened")):
+        File(Pool(), str(target) if kind != "nul" else "a\0b")
+
+
+def test_links_are_followed_if_allowed(tmp_path: Path, path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    assert File(Pool(), str(tmp_path / "link"), follow=True).size == 100
+
+
+def test_permission_denied_is_a_reason(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> int:  # the tests may run as root, whom nothing is denied
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(files.os, "open", denied)
+    with pytest.raises(UnusableError, match=r"'a.bin' cannot be opened: Permission denied"):
+        File(Pool(), str(path))
+
+
+@pytest.mark.parametrize("held", [256, 0])
+def test_a_change_is_noticed(path: Path, held: int) -> None:
+    file = File(Pool(held=held, limit=0), str(path))
+    assert file.changed() is None
+    before = path.stat()
+    path.write_bytes(bytes(100))  # as long as before, and its time is set back
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "changed during the run" in (file.changed() or "")
+
+
+def test_replaced_by_another_file_while_it_was_closed(path: Path, tmp_path: Path) -> None:
+    file = File(Pool(held=0, limit=0), str(path))
+    (tmp_path / "new").write_bytes(path.read_bytes())
+    (tmp_path / "new").replace(path)
+    with pytest.raises(UnusableError, match="changed during the run"):
+        file.fill(0, np.zeros(4, np.uint8))
+
+
+def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
+    pool = Pool(held=3, limit=2)
+    before = set(os.listdir("/proc/self/fd"))
+    opened = []
+    for i in range(40):
+        (tmp_path / str(i)).write_bytes(bytes([i]) * 8)
+        opened.append(File(pool, str(tmp_path / str(i))))
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 3 + 2 + 1
+    for i, file in enumerate(opened):
+        assert file.bytes(0, 8) == bytes([i]) * 8
+    pool.close()
+    left = set(os.listdir("/proc/self/fd")) - before
+    assert all(not stat.S_ISREG(os.stat(f"/proc/self/fd/{fd}").st_mode) for fd in left if Path(f"/proc/self/fd/{fd}").exists())

@@ -1,0 +1,294 @@
+"""LoRA adapters: what is averaged is the product B A, through matrices of the size of the ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import honestly as hn
+from honestly.passes.products import blocks_summed, refactored, squared_norm
+from honestly.rules.base import squared_distances
+from honestly.sources.checkpoints import Checkpoints
+
+MODULES = {"base_model.model.layers.0.q_proj": (19, 33), "base_model.model.layers.1.v_proj": (27, 11)}
+HEAD = "base_model.model.head.bias"
+
+
+def write(path: Path, rng: np.random.Generator, truth: Any, *, rank: int = 4, alpha: float = 16, **config: Any) -> Path:
+    """An adapter whose products are near `truth`, whatever its rank, alpha and scaling."""
+    scale = alpha / np.sqrt(rank) if config.get("use_rslora") else alpha / rank
+    tensors = {}
+    for module, (A, B) in truth.items():
+        r = len(A)
+        big_a = 0.01 * rng.normal(size=(rank, A.shape[1]))
+        big_b = 0.01 * rng.normal(size=(B.shape[0], rank))
+        big_a[:r] += A
+        big_b[:, :r] += B
+        tensors[f"{module}.lora_A.weight"] = big_a.astype(np.float32)
+        tensors[f"{module}.lora_B.weight"] = (big_b / scale).astype(np.float32)
+    tensors[HEAD] = rng.normal(size=5).astype(np.float32)
+    path.mkdir()
+    save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
+    settings = {"peft_type": "LORA", "base_model_name_or_path": "base", "r": rank, "lora_alpha": alpha, "bias": "none"}
+    (path / "adapter_config.json").write_text(json.dumps(settings | {"target_modules": ["q_proj", "v_proj"]} | config))
+    return path
+
+
+def products(path: Path) -> dict[str, np.ndarray]:
+    """What PEFT adds to each weight, in float64, and the other tensors."""
+    config, tensors = json.loads((path / "adapter_config.json").read_text()), load_file(path / "adapter_model.safetensors")
+    found = {}
+    for name, values in tensors.items():
+        if "lora_A" in name:
+            module, r = name.removesuffix(".lora_A.weight"), len(values)
+            key = next((k for k in config.get("rank_pattern", {}) if module.endswith(k)), None)
+            assert r == (config["rank_pattern"][key] if key else config["r"])
+            key = next((k for k in config.get("alpha_pattern", {}) if module.endswith(k)), None)
+            alpha = config["alpha_pattern"][key] if key else config["lora_alpha"]
+            scale = alpha / (np.sqrt(r) if config.get("use_rslora") else r)
+            found[module] = scale * tensors[f"{module}.lora_B.weight"].astype(float) @ values.astype(float)
+        elif "lora_" not in name:
+            found[name] = values.astype(float)
+    return found
+
+
+@pytest.fixture
+def truth() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    return {m: (rng.normal(size=(3, n)), rng.normal(size=(out, 3))) for m, (out, n) in MODULES.items()}
+
+
+@pytest.fixture
+def adapters(tmp_path: Path, truth: Any) -> list[Path]:
+    """Seven adapters of mixed ranks, alphas and scalings; the last one flips the sign of one module."""
+    rng = np.random.default_rng(6)
+    settings: list[dict[str, Any]] = [{}, {"rank": 8}, {"alpha": 8}, {"use_rslora": True}, {"rank": 6, "alpha": 3.5}, {}, {}]
+    flipped = {m: (-A if "q_proj" in m else A, B) for m, (A, B) in truth.items()}
+    return [write(tmp_path / f"site-{k}", rng, flipped if k == 6 else truth, **s) for k, s in enumerate(settings)]
+
+
+def mean_of(paths: list[Path], weights: np.ndarray) -> dict[str, np.ndarray]:
+    every = [products(path) for path in paths]
+    return {name: sum(w * p[name] for w, p in zip(weights, every, strict=True)) for name in every[0]}
+
+
+def norm(difference: dict[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum((x**2).sum() for x in difference.values())))
+
+
+def test_exact_is_the_mean_of_the_products(adapters: list[Path], tmp_path: Path) -> None:
+    found = hn.aggregate(adapters, "bayesian", out=tmp_path / "out", explain=True)
+    assert found.weights is not None
+    assert not found.excluded
+    assert found.weights[6] < 1e-6  # the liar
+    expected, got = mean_of(adapters, found.weights), products(found.value)
+    assert set(got) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-5)
+    assert found.diagnostics["lora"]["relative_error"] == 0
+    distances = [norm({n: products(p)[n] - expected[n] for n in expected}) for p in adapters]
+    np.testing.assert_allclose(found.diagnostics["distance"], distances, rtol=1e-6)
+    layers = found.diagnostics["layers"]
+    assert max(layers, key=lambda name: layers[name][6]) == "base_model.model.layers.0.q_proj"
+
+
+def test_the_gram_matrix_is_that_of_the_products(adapters: list[Path]) -> None:
+    from honestly.passes.lora import LoraPasses
+    from honestly.sources import open_source
+
+    passes = LoraPasses(open_source(adapters))  # type: ignore[arg-type]
+    X = np.stack([np.concatenate([x.ravel() for x in products(path).values()]) for path in adapters])
+    centred = X - X[2]
+    np.testing.assert_allclose(passes.gram(range(7), 2), centred @ centred.T, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(passes.gram([4, 1], None), X[[4, 1]] @ X[[4, 1]].T, rtol=1e-10)
+    sample = passes.sample([3, 0, 5])
+    np.testing.assert_allclose(squared_distances(sample @ sample.T), squared_distances(X[[3, 0, 5]] @ X[[3, 0, 5]].T), rtol=1e-6)
+    a = np.array([[0.5, 0.25, 0.25]])
+    expected = ((X[[3, 0, 5]] - a @ X[[3, 0, 5]]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(passes.residuals(a, [3, 0, 5], 2, passes.norms([3, 0, 5], 2))[0], expected, rtol=1e-6)
+
+
+def test_small_chunks_change_nothing(adapters: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from honestly.passes import lora
+
+    whole = hn.aggregate(adapters, "bayesian")
+    monkeypatch.setattr(lora, "CHUNK", 1)
+    monkeypatch.setattr(lora, "NARROWEST", 5)
+    pieces = hn.aggregate(adapters, "bayesian")
+    np.testing.assert_allclose(pieces.weights, whole.weights, rtol=1e-9)
+
+
+def test_svd_is_the_best_of_its_rank_and_says_its_error(adapters: list[Path], tmp_path: Path) -> None:
+    found = hn.aggregate(Checkpoints(adapters, lora="svd", rank=2), "mean", out=tmp_path / "out")
+    expected, got = mean_of(adapters, np.full(7, 1 / 7)), products(found.value)
+    error = total = 0.0
+    for module in MODULES:
+        U, s, V = np.linalg.svd(expected[module])
+        best = (U[:, :2] * s[:2]) @ V[:2]
+        np.testing.assert_allclose(got[module], best, rtol=1e-4, atol=1e-4 * s[0])
+        error, total = error + (s[2:] ** 2).sum(), total + (s**2).sum()
+    np.testing.assert_allclose(found.diagnostics["lora"]["relative_error"], np.sqrt(error / total), rtol=1e-3)
+    np.testing.assert_allclose(got[HEAD], expected[HEAD], rtol=1e-5, atol=1e-7)
+    config = json.loads((found.value / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"], config["bias"]) == (2, 2, "base", "none")
+
+
+def test_svd_keeps_the_rank_of_most_clients(adapters: list[Path]) -> None:
+    value = hn.aggregate(Checkpoints(adapters, lora="svd"), "mean").value
+    assert value["base_model.model.layers.0.q_proj.lora_A.weight"].shape == (4, 33)
+
+
+def test_factors_warn_and_say_their_error(adapters: list[Path], tmp_path: Path) -> None:
+    paths = [path for k, path in enumerate(adapters) if k not in (1, 4)]  # of one rank
+    with pytest.warns(UserWarning, match="not the mean of B A"):
+        found = hn.aggregate(Checkpoints(paths, lora="factors"), "mean", out=tmp_path / "out")
+    expected, got = mean_of(paths, np.full(5, 0.2)), products(found.value)
+    error = norm({m: got[m] - expected[m] for m in MODULES}) / norm({m: expected[m] for m in MODULES})
+    assert error > 1e-3
+    np.testing.assert_allclose(found.diagnostics["lora"]["relative_error"], error, rtol=1e-4)
+    # Alphas were aligned: with factors that agree, the factor-wise mean is the mean.
+    same = [paths[0], paths[0], paths[0]]
+    with pytest.warns(UserWarning, match="by 0 of its norm|e-0|e-1"):
+        found = hn.aggregate(Checkpoints(same, lora="factors"), "mean", out=tmp_path / "same")
+    np.testing.assert_allclose(products(found.value)[next(iter(MODULES))], products(paths[0])[next(iter(MODULES))], rtol=1e-5)
+
+
+def test_factors_align_alphas(tmp_path: Path, truth: Any) -> None:
+    paths = [write(tmp_path / f"{k}", np.random.default_rng(0), truth, alpha=alpha) for k, alpha in enumerate([16, 16, 4])]
+    with pytest.warns(UserWarning, match="not the mean"):
+        found = hn.aggregate(Checkpoints(paths, lora="factors"), "mean", out=tmp_path / "out")
+    for module in MODULES:  # the same products, written with another alpha
+        np.testing.assert_allclose(products(found.value)[module], products(paths[2])[module], rtol=1e-4, atol=1e-4)
+
+
+def test_coordinate_rules_need_factors(adapters: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="works on coordinates"):
+        hn.aggregate(adapters, "median")
+    paths = [path for k, path in enumerate(adapters) if k not in (1, 4)]
+    with pytest.warns(UserWarning, match="is not that of B A"):
+        found = hn.aggregate(Checkpoints(paths, lora="factors"), "median")
+    name = "base_model.model.layers.0.q_proj.lora_A.weight"
+    stacked = np.stack([load_file(path / "adapter_model.safetensors")[name] for path in paths])
+    np.testing.assert_allclose(found.value[name], np.median(stacked, axis=0), rtol=1e-6)
+    with pytest.raises(ValueError, match="needs equal ranks"):
+        hn.aggregate(Checkpoints(adapters, lora="factors"), "median")
+
+
+def test_a_reference_adapter(adapters: list[Path], tmp_path: Path) -> None:
+    """Clipping leans on the reference: its factors are part of the result."""
+    found = hn.aggregate(adapters[1:], hn.CenteredClipping(tau=0.5), reference=adapters[0], out=tmp_path / "out")
+    share = found.diagnostics["reference_weight"]
+    assert share > 0.1
+    assert found.weights is not None
+    expected = mean_of(adapters, np.concatenate([[share], (1 - share) * found.weights]))
+    for name, values in expected.items():
+        np.testing.assert_allclose(products(found.value)[name], values, rtol=1e-4, atol=1e-4)
+
+
+def test_pre_mixers_work_on_products(adapters: list[Path], tmp_path: Path) -> None:
+    found = hn.aggregate(adapters, "mean", pre=hn.NNM(f=1), out=tmp_path / "out")
+    assert found.weights is not None
+    expected = mean_of(adapters, found.weights)
+    for name, values in expected.items():
+        np.testing.assert_allclose(products(found.value)[name], values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"base_model_name_or_path": "another"}, "is for the base model 'another@main', expected 'base@main'"),
+        ({"revision": "v2"}, "is for the base model 'base@v2'"),
+        ({"peft_type": "IA3"}, "expected 'LORA'"),
+        ({"use_dora": True}, "sets use_dora"),
+        ({"r": 5}, "has rank 4, but its adapter_config.json says 5"),
+        ({"r": "4"}, "says 4"),
+        ({"lora_alpha": None}, "has lora_alpha None"),
+        ({"lora_alpha": 1e300}, "has lora_alpha 1e\\+300"),
+        ({"alpha_pattern": {"(a+)+$": 3}}, "only names of modules"),
+        ({"rank_pattern": [4]}, "not a mapping"),
+    ],
+)
+def test_adapters_that_cannot_be_averaged(adapters: list[Path], config: dict[str, Any], reason: str) -> None:
+    file = adapters[3] / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"use_rslora": False} | config))
+    found = hn.aggregate(adapters, "mean")
+    assert list(found.reasons) == [3]
+    import re
+
+    assert re.search(reason, found.reasons[3])
+
+
+def test_alpha_by_module_is_respected(adapters: list[Path], tmp_path: Path) -> None:
+    file = adapters[0] / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"alpha_pattern": {"0.q_proj": 5}}))
+    found = hn.aggregate(adapters[:3], "mean", out=tmp_path / "out")
+    expected = mean_of(adapters[:3], np.full(3, 1 / 3))
+    for name, values in expected.items():
+        np.testing.assert_allclose(products(found.value)[name], values, rtol=1e-5, atol=1e-5)
+
+
+def _without_b(tensors: dict[str, np.ndarray]) -> None:
+    del tensors["base_model.model.layers.0.q_proj.lora_B.weight"]
+
+
+def _nan(tensors: dict[str, np.ndarray]) -> None:
+    tensors["base_model.model.layers.0.q_proj.lora_B.weight"][1, 2] = np.nan
+
+
+def _shape(tensors: dict[str, np.ndarray]) -> None:
+    tensors["base_model.model.layers.0.q_proj.lora_A.weight"] = np.zeros((4, 5), np.float32)
+
+
+def _unknown(tensors: dict[str, np.ndarray]) -> None:
+    tensors["base_model.model.layers.0.q_proj.lora_magnitude_vector"] = np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [(_without_b, "lora_B.weight' is missing"), (_nan, "at flat index 6 is nan"), (_shape, "has shape"), (_unknown, "not a factor")],
+)
+def test_tensors_that_cannot_be_averaged(adapters: list[Path], edit: Any, reason: str) -> None:
+    file = adapters[3] / "adapter_model.safetensors"
+    tensors = load_file(file)
+    edit(tensors)
+    save_file(tensors, file)
+    for rule in ("bayesian", "mean"):
+        found = hn.aggregate(adapters, rule)
+        assert list(found.reasons) == [3]
+        assert reason in found.reasons[3]
+
+
+def test_adapters_and_models_are_not_mixed(adapters: list[Path], tmp_path: Path) -> None:
+    save_file({"w": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
+    found = hn.aggregate([*adapters, tmp_path / "model.safetensors"], "mean")
+    assert found.reasons == {7: "is a checkpoint, while most clients sent LoRA adapters"}
+
+
+def test_factors_without_their_config_are_not_averaged_by_accident(adapters: list[Path], tmp_path: Path) -> None:
+    files = [path / "adapter_model.safetensors" for path in (adapters[0], adapters[2], adapters[3])]
+    with pytest.raises(ValueError, match="without their adapter_config.json"):
+        hn.aggregate(files, "mean")
+    with pytest.raises(ValueError, match="an adapter is a folder"):
+        hn.aggregate(adapters, "mean", out=tmp_path / "x.safetensors")
+
+
+def test_the_algebra_of_products() -> None:
+    rng = np.random.default_rng(0)
+    ranks, (A, B) = [2, 3, 1], (rng.normal(size=(6, 9)), rng.normal(size=(7, 6)))
+    MA, MB = A @ A.T, B.T @ B
+    parts = [B[:, a:b] @ A[a:b] for a, b in ((0, 2), (2, 5), (5, 6))]
+    expected = [[(p * q).sum() for q in parts] for p in parts]
+    np.testing.assert_allclose(blocks_summed(MA * MB, ranks), expected)
+    E = rng.normal(size=(6, 6))
+    np.testing.assert_allclose(squared_norm(E, MA, MB), ((B @ E @ A) ** 2).sum())
+    D = rng.normal(size=6)
+    TA, TB = refactored(D, MA, MB, 6)
+    np.testing.assert_allclose(B @ TB @ TA @ A, (B * D) @ A, atol=1e-9)
+    A[3] = A[2]  # dependent rows: no division by zero
+    TA, TB = refactored(D, A @ A.T, MB, 6)
+    np.testing.assert_allclose(B @ TB @ TA @ A, (B * D) @ A, atol=1e-6)

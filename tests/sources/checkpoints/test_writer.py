@@ -1,0 +1,166 @@
+"""The output is the old one or the new one, never half, and what others kept there is not destroyed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+import honestly as hn
+from honestly.sources.checkpoints import replace
+
+from .conftest import model, shard
+
+Clients = Callable[..., list[Path]]
+
+
+def left_over(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if ".tmp" in path.name or ".old" in path.name]
+
+
+def test_aligned_with_metadata_like_the_inputs(clients: Clients, tmp_path: Path) -> None:
+    out = hn.aggregate(clients(), "mean", out=tmp_path / "out.safetensors").value
+    with safe_open(out, "numpy") as opened:
+        assert opened.metadata() == {"format": "pt"}
+    length = int.from_bytes(out.read_bytes()[:8], "little")
+    header = json.loads(out.read_bytes()[8 : 8 + length])
+    assert length % 8 == 0
+    for name, entry in header.items():
+        if name != "__metadata__":
+            assert entry["data_offsets"][0] % {"F32": 4, "I64": 8}[entry["dtype"]] == 0
+
+
+def test_an_error_in_the_second_pass_leaves_the_old_file(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out.safetensors"
+    out.write_bytes(b"old")
+    paths = clients()
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(replace.os, "pwrite", full)
+        hn.aggregate(paths, "mean", out=out)
+    assert out.read_bytes() == b"old"
+    assert left_over(tmp_path) == []
+
+
+def test_a_full_disk_is_found_before_the_second_pass(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(replace.os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        hn.aggregate(clients(), "mean", out=tmp_path / "out")
+    assert left_over(tmp_path) == []
+
+
+def test_a_system_that_cannot_reserve_space(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(replace.os, "posix_fallocate", cannot)
+    assert hn.aggregate(clients(), "mean", out=tmp_path / "out.safetensors").value.exists()
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+    tensors = model(np.random.default_rng(0))
+    paths = [shard(tmp_path / f"client-{k}", tensors, 2) for k in range(3)]
+    out = shard(tmp_path / "out", tensors, 5)  # an older output with more shards
+    if not exchange:
+        monkeypatch.setattr(replace, "_exchange", lambda one, other: False)
+    assert hn.aggregate(paths, "mean", out=out).value == out
+    assert len(list(out.iterdir())) == 3
+    assert left_over(tmp_path) == []
+
+
+def test_a_folder_with_other_files_is_not_touched(clients: Clients, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years")
+    with pytest.raises(ValueError, match=r"also holds 'thesis.tex'"):
+        hn.aggregate(clients(), "mean", out=out)
+    assert (out / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        ("no/such/out.safetensors", "does not exist"),
+        ("out.pt", "not as pickles"),
+        ("folder.safetensors", "is a folder"),
+        ("file", "without a known ending"),
+    ],
+)
+def test_outputs_that_cannot_be(clients: Clients, tmp_path: Path, out: str, reason: str) -> None:
+    (tmp_path / "folder.safetensors").mkdir()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match=reason):
+        hn.aggregate(clients(), "mean", out=tmp_path / out)
+
+
+def test_the_output_may_be_the_reference(clients: Clients, tmp_path: Path) -> None:
+    paths = clients()
+    out = tmp_path / "global.safetensors"
+    out.write_bytes(paths[0].read_bytes())
+    found = hn.aggregate(paths, "mean", reference=out, out=out)
+    np.testing.assert_allclose(load_file(out)["scale"], hn.aggregate(paths, "mean").value["scale"], rtol=1e-6)
+    assert not found.excluded
+
+
+SLOW = """
+import sys, time
+from honestly.sources.checkpoints.writer import FileSink
+put = FileSink.put
+def slow(self, *args):
+    put(self, *args)
+    print("writing", flush=True)
+    time.sleep(60)
+FileSink.put = slow
+import honestly as hn
+hn.aggregate(sys.argv[2:], "mean", out=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("old", [True, False])
+def test_a_kill_leaves_the_old_file(clients: Clients, tmp_path: Path, how: int, old: bool) -> None:
+    paths, out = clients(), tmp_path / "out.safetensors"
+    if old:
+        out.write_bytes(b"old")
+    command = [sys.executable, "-c", SLOW.replace("sleep(60)", "sleep(2)"), str(out), *map(str, paths)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"writing\n"
+        time.sleep(0.05)
+        process.send_signal(how)
+        process.wait(30)
+        assert process.returncode != 0
+    assert out.exists() == old
+    if old:
+        assert out.read_bytes() == b"old"
+    if how == signal.SIGINT:
+        assert left_over(tmp_path) == []
+
+
+def test_every_value_is_written_whatever_the_blocks(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from honestly.passes import host
+
+    paths = clients()
+    expected = hn.aggregate(paths, "median").value
+    monkeypatch.setattr(host, "BLOCK", 7 * 2 * 64)
+    found = load_file(hn.aggregate(paths, "median", out=tmp_path / "out.safetensors").value)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
