@@ -42,7 +42,8 @@ class History(Sequence[Round]):
         """Replace the files by all rounds as they are now."""
         if self.folder is None:
             return
-        lines = [json.dumps(_plain(r.as_json()), allow_nan=False) for r in self._rounds]
+        roster = list(dict.fromkeys(client for r in self._rounds for client in r.clients))
+        lines = [json.dumps(_plain(r.as_json(roster)), allow_nan=False) for r in self._rounds]
         replace(self.folder / "rounds.jsonl", "".join(line + "\n" for line in lines))
         replace(self.folder / "rounds.csv", self._csv())
 

@@ -53,9 +53,8 @@ def bad_sizes(sizes: Mapping[Hashable, Any]) -> dict[Hashable, str]:
         median = sorted(believable.values())[len(believable) // 2]
         for client, size in believable.items():
             if len(believable) > 2 and size > LARGEST_SIZE_RATIO * max(median, 1.0):
-                reasons[client] = (
-                    f"reports {size:.0f} examples, more than {LARGEST_SIZE_RATIO:.0f} times the median of {median:.0f}"
-                )
+                times = f"more than {LARGEST_SIZE_RATIO:.0f} times the median of {median:.6g}"
+                reasons[client] = f"reports {_short(sizes[client])} examples, {times}"
     return {client: reasons[client] for client in sizes if client in reasons}
 
 
@@ -142,5 +141,8 @@ def _difference(form: dict[str, str], usual: dict[str, str]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more digits than Python prints, or a stranger's object
+        text = f"an unprintable {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from honestly.result import ClientId
+
+#: What apps call the accuracy in their metrics; the first one found is the round's.
+ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
 
 
 @dataclass(frozen=True)
@@ -68,20 +71,32 @@ class Round:
         votes |= (self.honesty if self.honesty is not None else self.weights) or {}
         return votes | dict.fromkeys(self.excluded, 0.0)
 
-    def as_json(self) -> dict[str, Any]:
-        """The round as plain values: client ids as text, since JSON's numbers do not hold 64 bits."""
+    def as_json(self, roster: Sequence[ClientId] | None = None) -> dict[str, Any]:
+        """The round as plain values, in the form of the simulator's rounds, so that the same report draws both.
 
-        def column(values: Mapping[ClientId, float] | None) -> list[float] | None:
-            return None if values is None else [values.get(client, 0.0) for client in self.clients]
+        `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was not
+        part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
+        """
+        roster = self.clients if roster is None else roster
+        here = set(self.clients)
 
+        def column(values: Mapping[ClientId, float] | None) -> list[float | None] | None:
+            return None if values is None else [values.get(client) if client in here else None for client in roster]
+
+        accuracy = next((m[key] for m in (self.evaluation, self.metrics) for key in ACCURACY if key in m), None)
         return {
             "round": self.number,
-            "clients": [str(client) for client in self.clients],
+            "accuracy": accuracy,
+            "asr": None,
+            "attacked": [],  # nobody knows in a real federation
+            "participants": [k for k, client in enumerate(roster) if client in here],
+            "clients": [str(client) for client in roster],
             "honesty": column(self.honesty),
             "weights": column(self.weights),
             "excluded": [str(client) for client in self.excluded],
             "reasons": {str(client): reason for client, reason in self.excluded.items()},
-            "malicious": self.malicious,
+            "accused": [str(client) for client in self.accused],
+            "malicious_estimate": self.malicious,
             "kept": self.kept,
             "status": self.status,
             "attention": self.attention,
