@@ -111,10 +111,14 @@ class Referee:
         metrics = robust_metrics(usable, votes)
         for client, reason in excluded.items():
             self._log(logging.WARNING, f"evaluation {number}: client {client} refused: {reason}")
-        if self.history and self.history[-1].number == number:
-            self.history[-1].evaluation = metrics
-            self._write()
+        self.evaluated(number, metrics)
         return metrics, excluded
+
+    def evaluated(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """Add what an evaluation found to the record of the round, over what an earlier one found."""
+        if self.history and self.history[-1].number == number:
+            self.history[-1].evaluation = {**self.history[-1].evaluation, **metrics}
+            self._write()
 
     def _roll_call(self, replies: Sequence[Reply], asked: Sequence[ClientId]) -> dict[ClientId, str]:
         """Clients that lose their vote before a value is looked at, with the reason."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 
 from honestly.federation import Doubt, History, Referee, Reply
 from honestly.federation.npy import BadArray
@@ -98,6 +98,20 @@ class RobustFedAvg(FedAvg):
         logger.info("\t├──> Robust average: %s", " after ".join(map(repr, (self.rule, *reversed(self._referee.pre)))))
         logger.info("\t│\t└── Quorum: more than %g of the sampled nodes", self._referee.quorum)
         super().summary()
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """Run the rounds; what the server's own `evaluate_fn` finds goes into the history, too."""
+        function = kwargs.get("evaluate_fn")
+        if function is not None:
+
+            def recorded(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+                metrics = function(server_round, arrays)
+                if metrics is not None:
+                    self._referee.evaluated(server_round, dict(metrics))
+                return metrics
+
+            kwargs["evaluate_fn"] = recorded
+        return super().start(*args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
