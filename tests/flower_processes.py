@@ -136,7 +136,7 @@ class Flower:
         """Statuses of all runs, oldest first: `flwr run` exits with 0 whatever happened."""
         text = self.flwr("list", self.connection, "--format", "json")
         runs = json.loads(text[text.index("{") :])["runs"]
-        return [run["status"] for run in sorted(runs, key=lambda run: run.get("created-at", ""))]
+        return [run["status"] for run in sorted(runs, key=lambda run: run["pending-at"])]
 
     def run(self, app: str, config: dict[str, Any], *options: str) -> None:
         """Submit a copy of an example."""

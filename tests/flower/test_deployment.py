@@ -33,7 +33,10 @@ def test_a_hostile_federation_learns_and_says_who_lied(tmp_path: Path) -> None:
         honest = {node_id(node) for attack, node in zip(attacks, nodes, strict=True) if not attack}
         federation.run(
             "flower-quickstart",
-            {"num-server-rounds": 3, "min-nodes": len(attacks) - 1, "timeout": 60.0, "out": str(tmp_path / "out")},
+            {
+                "num-server-rounds": 3, "local-epochs": 10, "min-nodes": len(attacks) - 1, "timeout": 60.0,
+                "out": str(tmp_path / "out"),
+            },  # fmt: skip
         )
         wait_for(marker.exists, 200, "round 2")
         nodes[-1].stop(at_once=True)  # killed in mid-round
@@ -50,7 +53,7 @@ def test_a_hostile_federation_learns_and_says_who_lied(tmp_path: Path) -> None:
         assert not honest & set(reasons)
     assert ids["hang"] not in history[0]["reasons"]
     assert ids["hang"] in history[1]["reasons"]
-    assert accuracy(tmp_path / "out")[-1] > 0.75
+    assert accuracy(tmp_path / "out")[-1] > 0.8
     with np.load(tmp_path / "out" / "model.npz") as model:
         assert all(np.isfinite(model[name]).all() for name in model.files)
 
@@ -111,19 +114,19 @@ def start_script(federation: Flower, name: str, script: Path, *arguments: str, *
     return process
 
 
-def test_side_by_side_with_flowers_own(tmp_path: Path) -> None:
-    """The same hostile clients, in Flower's simulation: what happens to each strategy."""
-    found: dict[tuple[str, str], tuple[str, float]] = {}
-    lies, breaks = "sign_flip,sign_flip,nan", "sign_flip,sign_flip,wrong_shape"
-    cases = [(name, lies) for name in ("robust", "fedavg", "fedmedian", "krum")]
-    cases += [(name, breaks) for name in ("robust", "fedavg", "fedmedian", "krum")]
-    with flower(tmp_path) as federation:
+def hostile_runs(folder: Path, attacks: str) -> dict[str, tuple[str, float]]:
+    """Status and final accuracy of each strategy with the same clients, in Flower's simulation; NaN if the model is lost."""
+    found: dict[str, tuple[str, float]] = {}
+    with flower(folder) as federation:
         federation.superlink("--simulation")
-        for number, (name, attacks) in enumerate(cases, start=1):
-            out = tmp_path / f"out-{number}"
+        for number, name in enumerate(("robust", "fedavg", "fedmedian", "krum"), start=1):
+            out = folder / name
             federation.run(
                 "flower-quickstart",
-                {"strategy": name, "attacks": attacks, "num-server-rounds": 3, "min-nodes": 9, "out": str(out)},
+                {
+                    "strategy": name, "attacks": attacks, "num-server-rounds": 2, "local-epochs": 10, "min-nodes": 9,
+                    "out": str(out),
+                },
                 "--federation-config", "num-supernodes=9 client-resources-num-cpus=1 init-args-num-cpus=2",
             )  # fmt: skip
             status = federation.finish(number)[-1]
@@ -131,15 +134,24 @@ def test_side_by_side_with_flowers_own(tmp_path: Path) -> None:
             if (out / "model.npz").exists():
                 with np.load(out / "model.npz") as model:
                     finite = all(bool(np.isfinite(model[key]).all()) for key in model.files)
-            found[name, attacks] = status, accuracy(out)[-1] if finite else float("nan")
-    print(found)
-    assert found["robust", lies][0] == found["robust", breaks][0] == "finished:completed"
-    assert found["robust", lies][1] > 0.75
-    assert found["robust", breaks][1] > 0.75
-    # one NaN client: the run "completes", the model is gone
-    for name in ("fedavg", "fedmedian"):
-        assert found[name, lies][0] == "finished:completed"
-        assert np.isnan(found[name, lies][1])
-    # one wrong shape: the run dies, whichever strategy
+            found[name] = status, accuracy(out)[-1] if finite else float("nan")
+    return found
+
+
+def test_side_by_side_one_client_sends_nan(tmp_path: Path) -> None:
+    """Flower's FedAvg and FedMedian report a completed run whose model is NaN."""
+    found = hostile_runs(tmp_path, "sign_flip,sign_flip,nan")
+    assert all(status == "finished:completed" for status, _ in found.values())
+    assert found["robust"][1] > 0.8
+    assert np.isnan(found["fedavg"][1])
+    assert np.isnan(found["fedmedian"][1])
+    assert found["krum"][1] <= found["robust"][1] + 0.05  # one client's model, told how many attackers there are
+
+
+def test_side_by_side_one_client_sends_a_wrong_shape(tmp_path: Path) -> None:
+    """One array of the wrong shape ends the run of each of Flower's own."""
+    found = hostile_runs(tmp_path, "sign_flip,sign_flip,wrong_shape")
+    assert found["robust"][0] == "finished:completed"
+    assert found["robust"][1] > 0.8
     for name in ("fedavg", "fedmedian", "krum"):
-        assert found[name, breaks][0] == "finished:failed"
+        assert found[name][0] == "finished:failed"
