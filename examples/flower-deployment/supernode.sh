@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# One SuperNode that proves who it is with its key. With the same key it keeps its node id over restarts, so that what the
+# server remembers of it stays with it.
+#
+#   ./supernode.sh K OF [KEYS] [SUPERLINK]      K of OF: which share of the data is its own
+#   ATTACK=sign_flip ./supernode.sh 4 5         a node that lies
+set -euo pipefail
+k=$1 of=$2 keys=$(cd "${3:-keys}" && pwd) superlink=${4:-127.0.0.1:8000}
+export FLWR_TELEMETRY_ENABLED=${FLWR_TELEMETRY_ENABLED:-0} FLWR_HOME=${FLWR_HOME:-$PWD/.flwr}
+exec flower-supernode --root-certificates "$keys/ca.crt" --auth-supernode-private-key "$keys/${KEY:-node$k}" \
+    --superlink "$superlink" --host 127.0.0.1 --port "${PORT:-$((9100 + k))}" \
+    --node-config "partition-id=$k num-partitions=$of${ATTACK:+ attack=\"$ATTACK\"}${MARKER:+ marker=\"$MARKER\"}"

@@ -1,0 +1,60 @@
+"""`honestly export`: write what another program can run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """Register `export TARGET`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "export",
+        help="write a file that another program runs: server functions for Scaleout",
+        description="Write what another program can run.",
+    )
+    targets: Any = parser.add_subparsers(dest="target", required=True, metavar="TARGET")
+    scaleout: argparse.ArgumentParser = targets.add_parser(
+        "scaleout",
+        help="a self-contained server_functions.py for Scaleout and FEDn",
+        description="Write a self-contained server_functions.py for Scaleout and FEDn: NumPy only, it never raises, and any "
+        "failure keeps the previous model.",
+        epilog="example: honestly export scaleout -o server_functions.py --rule multi_krum f=2",
+    )
+    scaleout.add_argument("-o", "--out", default="server_functions.py", help="the file, or - for standard output")
+    scaleout.add_argument("--rule", default="bayesian", help="a rule that weighs clients (default: %(default)s)")
+    scaleout.add_argument("--force", action="store_true", help="replace a file that is there")
+    scaleout.add_argument("settings", nargs="*", metavar="key=value", help="the rule's settings, e.g. f=2")
+    scaleout.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file."""
+    from honestly.rules import make
+    from honestly.scaleout import server_functions
+
+    source = server_functions(make(args.rule, **dict(_setting(text) for text in args.settings)))
+    if args.out == "-":
+        sys.stdout.write(source)
+        return 0
+    path = Path(args.out)
+    if path.exists() and not args.force:
+        raise ValueError(f"{path} is there already; add --force to replace it")
+    path.write_text(source, encoding="utf-8")
+    print(f"{path}: pass its class ServerFunctions to start_session(server_functions=...)")
+    return 0
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """`key=value` with the value as a Python literal, or as text."""
+    import ast
+
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{text!r} is not of the form key=value")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value

@@ -1,0 +1,7 @@
+"""A federation's server side without any framework: the round's decision, its record and its history on disk."""
+
+from honestly.federation.history import History
+from honestly.federation.record import Reply, Round
+from honestly.federation.referee import Doubt, Referee
+
+__all__ = ["Doubt", "History", "Referee", "Reply", "Round"]

@@ -1,0 +1,101 @@
+"""Rounds on disk: one line of JSON each, and one row of CSV for each client and round, complete at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from honestly.federation.record import Round
+
+COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
+
+
+class History(Sequence[Round]):
+    """The rounds so far, as a sequence; with a folder, also as `rounds.jsonl` and `rounds.csv` in it.
+
+    The files are replaced as a whole after every round (`os.replace`), so a reader, or a crash, never sees half a round.
+
+    Example:
+        >>> History(None)
+        History(0 rounds)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self._rounds: list[Round] = []
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, record: Round) -> None:
+        """Append a round; `write` puts it on disk."""
+        self._rounds.append(record)
+
+    def write(self) -> None:
+        """Replace the files by all rounds as they are now."""
+        if self.folder is None:
+            return
+        roster = list(dict.fromkeys(client for r in self._rounds for client in r.clients))
+        lines = [json.dumps(_plain(r.as_json(roster)), allow_nan=False) for r in self._rounds]
+        replace(self.folder / "rounds.jsonl", "".join(line + "\n" for line in lines))
+        replace(self.folder / "rounds.csv", self._csv())
+
+    def _csv(self) -> str:
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for r in self._rounds:
+            for client in r.clients:
+                honesty = "" if r.honesty is None else r.honesty.get(client, 0.0)
+                weight = "" if r.weights is None else r.weights.get(client, 0.0)
+                reason = _cell(r.excluded.get(client, ""))
+                rows.writerow((r.number, _cell(str(client)), honesty, weight, reason, int(r.kept), _cell(r.status)))
+        return text.getvalue()
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rounds[index]
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} rounds)"
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file so that it holds either the old text or the new, whatever happens in between."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+
+
+def _cell(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula: part of it was written by strangers."""
+    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN or infinity: None stands for them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

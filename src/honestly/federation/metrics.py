@@ -1,0 +1,148 @@
+"""What clients say about themselves in numbers: which reports are out of line, and the median of the others.
+
+A mean of reported losses, weighted by reported sizes, says whatever one liar wants. Here every number is the median of
+the clients, weighted by the votes that their updates earned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Number: TypeAlias = int | float
+Metrics: TypeAlias = Mapping[str, Number | Sequence[Number]]
+
+#: A size this many times the median size is not believed; real federations differ by far less.
+LARGEST_SIZE_RATIO = 1e4
+
+
+def out_of_line(metrics: Mapping[Hashable, Metrics | None]) -> dict[Hashable, str]:
+    """Clients whose metrics have other keys, kinds or lengths than those of most clients, with the reason.
+
+    Example:
+        >>> out_of_line({1: {"loss": 0.1}, 2: {"loss": 0.3}, 3: {"loss": 0.2, "vote": 9}})
+        {3: "metrics have the extra key 'vote'"}
+    """
+    forms = {client: _form(report) for client, report in metrics.items()}
+    votes = Counter(frozenset(form.items()) for form in forms.values())
+    # of two forms with as many votes the smaller one: an extra key is then the fault of the one who added it
+    usual = dict(min(votes, key=lambda form: (-votes[form], len(form), sorted(form)), default=frozenset()))
+    return {client: _difference(form, usual) for client, form in forms.items() if form != usual}
+
+
+def bad_sizes(sizes: Mapping[Hashable, Any]) -> dict[Hashable, str]:
+    """Clients whose reported number of examples cannot be true, with the reason.
+
+    Example:
+        >>> bad_sizes({1: 100, 2: -3, 3: 120, 4: 10**9})
+        {2: 'reports -3 examples', 4: 'reports 1000000000 examples, more than 10000 times the median of 120'}
+    """
+    reasons: dict[Hashable, str] = {}
+    believable: dict[Hashable, float] = {}
+    for client, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int | float) or not _finite(size) or size < 0:
+            reasons[client] = f"reports {_short(size)} examples"
+        else:
+            believable[client] = float(size)
+    if believable:
+        # the upper median: half of the clients or more report less, so a minority cannot raise it
+        median = sorted(believable.values())[len(believable) // 2]
+        for client, size in believable.items():
+            if len(believable) > 2 and size > LARGEST_SIZE_RATIO * max(median, 1.0):
+                times = f"more than {LARGEST_SIZE_RATIO:.0f} times the median of {median:.6g}"
+                reasons[client] = f"reports {_short(sizes[client])} examples, {times}"
+    return {client: reasons[client] for client in sizes if client in reasons}
+
+
+def robust_metrics(metrics: Mapping[Hashable, Metrics], votes: Mapping[Hashable, float]) -> dict[str, Any]:
+    """The median of every metric over the clients, weighted by their votes (1 for a client without one).
+
+    A key counts if most votes report it in the same form; values that are not finite count for nobody.
+
+    Example:
+        >>> robust_metrics({1: {"loss": 0.1}, 2: {"loss": 0.3}, 3: {"loss": 1e9}}, {})
+        {'loss': 0.3}
+    """
+    weight = {client: max(float(votes.get(client, 1.0)), 0.0) for client in metrics}
+    if not any(weight.values()):
+        weight = dict.fromkeys(metrics, 1.0)
+    total = sum(weight.values())
+    result: dict[str, Any] = {}
+    for key in dict.fromkeys(key for report in metrics.values() for key in report):
+        shares: Counter[str] = Counter()
+        for client, report in metrics.items():
+            if key in report:
+                shares[_kind(report[key])] += weight[client]  # pyright: ignore[reportArgumentType]
+        kind, share = max(shares.items(), key=lambda item: item[1])
+        if 2 * share <= total:
+            continue
+        chosen = [client for client, report in metrics.items() if key in report and _kind(report[key]) == kind]
+        rows = np.array([_numbers(metrics[client][key]) for client in chosen], dtype=np.float64)
+        medians = [_weighted_median(column, np.array([weight[client] for client in chosen])) for column in rows.T]
+        if all(_finite(value) for value in medians):
+            result[key] = medians if kind.startswith("list") else medians[0]
+    return result
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    usable = np.isfinite(values) & (weights > 0)
+    values, weights = values[usable], weights[usable]
+    if not len(values):
+        return math.nan
+    order = np.argsort(values, kind="stable")
+    values, below = values[order], np.cumsum(weights[order])
+    half = 0.5 * below[-1]
+    i = int(np.searchsorted(below, half * (1 - 1e-12)))
+    if i + 1 < len(values) and math.isclose(below[i], half, rel_tol=1e-9):
+        return float(0.5 * values[i] + 0.5 * values[i + 1])
+    return float(values[i])
+
+
+def _form(report: Metrics | None) -> dict[str, str]:
+    return {} if report is None else {str(key): _kind(value) for key, value in report.items()}
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number"
+    if isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value):
+        return f"list of {len(value)}"
+    return type(value).__name__
+
+
+def _numbers(value: Any) -> list[float]:
+    return [_float(v) for v in value] if isinstance(value, list | tuple) else [_float(value)]
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):  # an integer beyond float's range, or no number at all
+        return math.nan
+
+
+def _finite(value: Any) -> bool:
+    return math.isfinite(_float(value))
+
+
+def _difference(form: dict[str, str], usual: dict[str, str]) -> str:
+    extra = [key for key in form if key not in usual]
+    if extra:
+        return f"metrics have the extra key {_short(extra[0])}"
+    missing = [key for key in usual if key not in form]
+    if missing:
+        return f"metrics lack the key {_short(missing[0])}"
+    key = next(key for key in form if form[key] != usual[key])
+    return f"metric {_short(key)} is a {form[key]}, not a {usual[key]}"
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # an integer of more digits than Python prints, or a stranger's object
+        text = f"an unprintable {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,106 @@
+"""What the server keeps of a round: whom it believed, whom it refused and why, and whether the model moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from honestly.result import ClientId
+
+#: What apps call the accuracy in their metrics; the first one found is the round's.
+ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One client's answer as an adapter read it: an update, or the fault that keeps it from being one."""
+
+    client: ClientId
+    update: Any = None
+    fault: str | None = None
+    size: Any = None
+    metrics: Mapping[str, Any] | None = None
+
+
+@dataclass
+class Round:
+    """One round of a federation as the server saw it.
+
+    Attributes:
+        number: the round, counted from 1.
+        clients: everyone who was asked or answered.
+        honesty: posterior probability that a client is honest, 0 if it was refused; None unless the rule infers it.
+        weights: a client's share in the new model, 0 if it was refused; None for coordinate-wise rules.
+        excluded: clients that were refused, each with the reason; silent clients among them.
+        kept: True if the old model was kept, and `status` says why.
+        status: how the round ended, a sentence for a person.
+        attention: True if a person should look at the round.
+        metrics: the robust average of what the clients reported; `evaluation` that of the evaluation that followed.
+        seconds: time that the decision took.
+    """
+
+    number: int
+    clients: tuple[ClientId, ...]
+    honesty: dict[ClientId, float] | None
+    weights: dict[ClientId, float] | None
+    excluded: dict[ClientId, str]
+    kept: bool
+    status: str
+    attention: bool
+    metrics: dict[str, Any] = field(default_factory=dict)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def malicious(self) -> float | None:
+        """Estimated number of malicious clients among those that could be judged; None unless honesty is inferred."""
+        if self.honesty is None:
+            return None
+        return sum(1.0 - p for client, p in self.honesty.items() if client not in self.excluded)
+
+    @property
+    def accused(self) -> tuple[ClientId, ...]:
+        """Clients that were judged and are more likely dishonest than honest."""
+        honesty = self.honesty or {}
+        return tuple(client for client, p in honesty.items() if p < 0.5 and client not in self.excluded)
+
+    def votes(self) -> dict[ClientId, float]:
+        """What a client's word about metrics counts: its honesty, else its weight, else 1; 0 if it was refused."""
+        votes = dict.fromkeys(self.clients, 1.0)
+        votes |= (self.honesty if self.honesty is not None else self.weights) or {}
+        return votes | dict.fromkeys(self.excluded, 0.0)
+
+    def as_json(self, roster: Sequence[ClientId] | None = None) -> dict[str, Any]:
+        """The round as plain values, in the form of the simulator's rounds, so that the same report draws both.
+
+        `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was not
+        part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
+        """
+        roster = self.clients if roster is None else roster
+        here = set(self.clients)
+
+        def column(values: Mapping[ClientId, float] | None) -> list[float | None] | None:
+            return None if values is None else [values.get(client) if client in here else None for client in roster]
+
+        accuracy = next((m[key] for m in (self.evaluation, self.metrics) for key in ACCURACY if key in m), None)
+        return {
+            "round": self.number,
+            "accuracy": accuracy,
+            "asr": None,
+            "attacked": [],  # nobody knows in a real federation
+            "participants": [k for k, client in enumerate(roster) if client in here],
+            "clients": [str(client) for client in roster],
+            "honesty": column(self.honesty),
+            "weights": column(self.weights),
+            "excluded": [str(client) for client in self.excluded],
+            "reasons": {str(client): reason for client, reason in self.excluded.items()},
+            "accused": [str(client) for client in self.accused],
+            "malicious_estimate": self.malicious,
+            "kept": self.kept,
+            "status": self.status,
+            "attention": self.attention,
+            "metrics": self.metrics,
+            "evaluation": self.evaluation,
+            "seconds": round(self.seconds, 4),
+        }

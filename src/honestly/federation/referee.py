@@ -1,0 +1,226 @@
+"""The decision of a round, for any framework: read the roll, judge the updates, average them or keep the old model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from honestly.aggregate import aggregate
+from honestly.federation.history import History, replace
+from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
+from honestly.federation.record import Reply, Round
+from honestly.result import Aggregate, AggregationError, ClientId, Status
+from honestly.rules import make, make_mixer
+from honestly.rules.base import Mixer, Rule
+
+Doubt: TypeAlias = Literal["accept", "keep"]
+
+logger = logging.getLogger("honestly.federation")
+
+
+class Referee:
+    """Judges round after round. One bad reply costs that client its vote, never the round.
+
+    Args:
+        rule: a rule or its name. A rule with a memory is carried from round to round.
+        pre: mixers applied before the rule.
+        quorum: the share of the clients asked (of those that answered, where it is not known who was asked) that must
+            have sent a usable update, or the old model is kept. More than this share is needed: 0.5 is a majority.
+        doubt: what to do if the rule itself says that it may be wrong (close to half of the clients look dishonest):
+            "accept" takes the average and marks the round; "keep" keeps the old model.
+        history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
+        log: receives a level of `logging` and a sentence; the adapter's framework has its own way to log.
+    """
+
+    def __init__(
+        self,
+        rule: Rule | str,
+        *,
+        pre: Sequence[Mixer | str] | Mixer | str = (),
+        quorum: float = 0.5,
+        doubt: Doubt = "accept",
+        history: Any = None,
+        log: Any = logger.log,
+    ) -> None:
+        if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:
+            raise ValueError(f"quorum={quorum!r}: it is the share of clients that must be usable, 0 <= quorum < 1")
+        if doubt not in ("accept", "keep"):
+            raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
+        self.rule: Rule = make(rule) if isinstance(rule, str) else rule
+        if not isinstance(self.rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"rule={rule!r}: expected a rule such as hn.Bayesian() or its name, see hn.rules()")
+        steps = (pre,) if isinstance(pre, str | Mixer) else tuple(pre)
+        self.pre = tuple(make_mixer(step) if isinstance(step, str) else step for step in steps)
+        self.quorum, self.doubt, self.history, self._log = float(quorum), doubt, History(history), log
+
+    def check(self, asked: int) -> None:
+        """Raise ValueError if the rule cannot work with this many clients even if all of them answer."""
+        (self.pre[0] if self.pre else self.rule).check(asked)
+
+    def judge(
+        self,
+        number: int,
+        replies: Iterable[Reply],
+        *,
+        reference: Any = None,
+        asked: Sequence[ClientId] = (),
+    ) -> tuple[Any, Round]:
+        """The new model (None: keep the old one) and the record of the round, which is also in the history."""
+        started = time.perf_counter()
+        replies = list(replies)
+        excluded = self._roll_call(replies, asked)
+        clients = tuple(dict.fromkeys([*asked, *(reply.client for reply in replies)]))
+        usable = {reply.client: reply for reply in replies if reply.client not in excluded}
+        out: Aggregate | None = None
+        try:
+            out = self._aggregate(usable, excluded, clients, reference)
+            status, kept = self._verdict(out)
+        except AggregationError as error:
+            excluded |= error.reasons
+            status, kept = f"the old model was kept: {str(error).split('; client')[0]}", True
+        except ValueError as error:  # the rule's settings do not fit the clients that are left
+            status, kept = f"the old model was kept: {error}", True
+        except Exception as error:  # a fault of ours, or of a rule's author, must not end a federation that runs for days
+            logging.getLogger("honestly").exception("round %s: the aggregation failed", number)
+            status, kept = f"the old model was kept: the aggregation failed ({type(error).__name__}: {error})", True
+        record = self._record(number, clients, excluded, out, kept=kept, status=status)
+        record.metrics = robust_metrics(
+            {client: reply.metrics or {} for client, reply in usable.items()}, record.votes()
+        )
+        record.seconds = time.perf_counter() - started
+        if out is not None and not kept:
+            self.rule = self.rule.after(out.diagnostics)
+        self._announce(record)
+        self._keep(record)
+        return (None if kept or out is None else out.value), record
+
+    def evaluation(self, number: int, replies: Iterable[Reply]) -> tuple[dict[str, Any], dict[ClientId, str]]:
+        """The robust average of an evaluation's metrics, and the clients whose report was refused.
+
+        A client's word counts as much as its last update was believed.
+        """
+        replies = list(replies)
+        excluded = self._roll_call(replies, ())
+        usable = {reply.client: reply.metrics or {} for reply in replies if reply.client not in excluded}
+        votes: dict[ClientId, float] = {}
+        for record in self.history:
+            votes |= record.votes()
+        metrics = robust_metrics(usable, votes)
+        for client, reason in excluded.items():
+            self._log(logging.WARNING, f"evaluation {number}: client {client} refused: {reason}")
+        self.evaluated(number, metrics)
+        return metrics, excluded
+
+    def evaluated(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """Add what an evaluation found to the record of the round, over what an earlier one found."""
+        if self.history and self.history[-1].number == number:
+            self.history[-1].evaluation = {**self.history[-1].evaluation, **metrics}
+            self._write()
+
+    def _roll_call(self, replies: Sequence[Reply], asked: Sequence[ClientId]) -> dict[ClientId, str]:
+        """Clients that lose their vote before a value is looked at, with the reason."""
+        excluded: dict[ClientId, str] = {}
+        times = Counter(reply.client for reply in replies)
+        for reply in replies:
+            if times[reply.client] > 1:
+                excluded[reply.client] = f"sent {times[reply.client]} replies in one round"
+            elif asked and reply.client not in set(asked):
+                excluded[reply.client] = "was not asked in this round"
+            elif reply.fault is not None:
+                excluded[reply.client] = reply.fault
+        excluded |= {client: "sent no reply" for client in asked if client not in times}
+        sound = [reply for reply in replies if reply.client not in excluded]
+        strange = out_of_line({reply.client: reply.metrics for reply in sound})
+        sizes = {reply.client: reply.size for reply in sound if reply.client not in strange}
+        usual = 2 * sum(size is not None for size in sizes.values()) > len(sizes)
+        reported = {client: size for client, size in sizes.items() if usual or size is not None}
+        return excluded | strange | bad_sizes(reported)
+
+    def _aggregate(
+        self, usable: dict[ClientId, Reply], excluded: dict[ClientId, str], clients: Sequence[ClientId], reference: Any
+    ) -> Aggregate:
+        """The engine's answer, again without those whom it refused if the quorum allows what its majority does not."""
+        while True:
+            self._require(usable, clients)
+            sizes = {client: reply.size for client, reply in usable.items()}
+            try:
+                out = aggregate(
+                    {client: reply.update for client, reply in usable.items()},
+                    self.rule,
+                    reference=reference,
+                    pre=self.pre,
+                    sizes=None if all(size is None for size in sizes.values()) else sizes,
+                )
+            except AggregationError as error:
+                refused = {client: reason for client, reason in error.reasons.items() if client in usable}
+                if not refused:
+                    raise
+                excluded |= refused
+                for client in refused:
+                    del usable[client]
+                continue
+            excluded |= out.reasons
+            for client in out.excluded:
+                usable.pop(client, None)
+            self._require(usable, clients)
+            return out
+
+    def _require(self, usable: Mapping[ClientId, Any], clients: Sequence[ClientId]) -> None:
+        if not usable or len(usable) <= self.quorum * len(clients):
+            need = f"more than {self.quorum:g} of them are needed"
+            raise AggregationError(f"only {len(usable)} of {len(clients)} clients sent a usable update, but {need}")
+
+    def _verdict(self, out: Aggregate) -> tuple[str, bool]:
+        if out.status is Status.MAJORITY_BOUND and self.doubt == "keep":
+            return f"the old model was kept: {out.status}", True
+        return str(out.status), False
+
+    def _record(
+        self,
+        number: int,
+        clients: tuple[ClientId, ...],
+        excluded: dict[ClientId, str],
+        out: Aggregate | None,
+        *,
+        kept: bool,
+        status: str,
+    ) -> Round:
+        honesty = weights = None
+        if out is not None and out.honesty is not None:
+            honesty = dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, out.honesty), strict=True))
+        if out is not None and out.weights is not None:
+            weights = dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, out.weights), strict=True))
+        ordered = {client: excluded[client] for client in clients if client in excluded}
+        attention = kept or out is None or not out.status.ok
+        return Round(number, clients, honesty, weights, ordered, kept, status, attention)
+
+    def _announce(self, record: Round) -> None:
+        for client, reason in record.excluded.items():
+            self._log(logging.WARNING, f"round {record.number}: client {client} refused: {reason}")
+        for client in record.accused:
+            assert record.honesty is not None
+            self._log(
+                logging.WARNING,
+                f"round {record.number}: client {client} is not believed (honesty {record.honesty[client]:.3f})",
+            )
+        level = logging.WARNING if record.attention else logging.INFO
+        self._log(level, f"round {record.number}: {record.status}")
+
+    def _keep(self, record: Round) -> None:
+        self.history.add(record)
+        self._write()
+
+    def _write(self) -> None:
+        """Files of the history; a full disk costs the files, not the federation."""
+        try:
+            self.history.write()
+            memory = getattr(self.rule, "memory", None)
+            if self.history.folder is not None and hasattr(memory, "to_dict"):
+                import json
+
+                replace(self.history.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
+        except OSError as error:
+            self._log(logging.ERROR, f"the history could not be written to {self.history.folder}: {error}")

@@ -1,0 +1,181 @@
+"""The strategy for Flower's older API (`flwr.server.strategy`, `start_server` and `Server`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flwr.common import EvaluateRes, FitIns, FitRes, Parameters, Scalar
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import FedAvg
+
+from honestly.federation import Doubt, History, Referee, Reply, Round
+from honestly.federation.npy import BadArray, read_npy, write_npy
+from honestly.rules.base import Mixer, Rule
+
+NUMPY = "numpy.ndarray"
+logger = logging.getLogger("flwr")
+
+
+class LegacyRobustFedAvg(FedAvg):
+    """FedAvg of the older API that tells which clients to believe; see `RobustFedAvg` for the new one.
+
+    Args:
+        rule, pre, quorum, doubt, history: as for `RobustFedAvg`. Clients are known by `ClientProxy.cid`.
+        fedavg_kwargs: every keyword argument of `flwr.server.strategy.FedAvg`. A metrics function of yours sees the believed
+            clients only, with sizes capped at three times their median; without one, metrics are medians.
+
+    Example:
+        >>> from honestly.flower import LegacyRobustFedAvg
+        >>> LegacyRobustFedAvg(rule="median", min_available_clients=10)
+        LegacyRobustFedAvg(rule=Median())
+    """
+
+    def __init__(
+        self,
+        *,
+        rule: Rule | str = "bayesian",
+        pre: Sequence[Mixer | str] | Mixer | str = (),
+        quorum: float = 0.5,
+        doubt: Doubt = "accept",
+        history: Any = None,
+        **fedavg_kwargs: Any,
+    ) -> None:
+        super().__init__(**fedavg_kwargs)
+        self._referee = Referee(rule, pre=pre, quorum=quorum, doubt=doubt, history=history, log=logger.log)
+        self._model: Parameters | None = None
+        self._asked: tuple[int, tuple[str, ...]] = (-1, ())
+
+    def __repr__(self) -> str:
+        return f"LegacyRobustFedAvg(rule={self._referee.rule!r})"
+
+    @property
+    def history(self) -> History:
+        """The rounds so far."""
+        return self._referee.history
+
+    @property
+    def rule(self) -> Rule:
+        """The rule as it stands, memory included."""
+        return self._referee.rule
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Sample clients as FedAvg does; remember the model and who was asked."""
+        instructions = super().configure_fit(server_round, parameters, client_manager)
+        self._model = parameters
+        self._asked = server_round, tuple(proxy.cid for proxy, _ in instructions)
+        if instructions:
+            self._referee.check(len(instructions))
+        return instructions
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """The robust average of the results, or None to keep the old model, and the verdict on every client."""
+        asked_in, asked = self._asked
+        asked = asked if asked_in == server_round else ()
+        if (not results and not asked) or (failures and not self.accept_failures):
+            return None, {}
+        replies = [_reply(proxy, result, _arrays) for proxy, result in results]
+        replies += [Reply(proxy.cid, fault=_failure(failed)) for proxy, failed in _named(failures)]
+        value, record = self._referee.judge(server_round, replies, reference=self._reference(), asked=asked)
+        metrics: dict[str, Any] = record.metrics
+        if self.fit_metrics_aggregation_fn is not None:
+            metrics = self._call(self.fit_metrics_aggregation_fn, _believed(results, record), metrics)
+        model = None if value is None else Parameters(tensors=self._tensors(value), tensor_type=NUMPY)
+        return model, metrics | _verdict(record)
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """The median loss and metrics, each client counted as much as its last update was believed."""
+        if not results or (failures and not self.accept_failures):
+            return None, {}
+        replies = [_reply(proxy, result, lambda _: None, {"loss": result.loss}) for proxy, result in results]
+        metrics, excluded = self._referee.evaluation(server_round, replies)
+        loss = metrics.pop("loss", None)
+        if self.evaluate_metrics_aggregation_fn is not None:
+            trusted = [(proxy, result) for proxy, result in results if proxy.cid not in excluded]
+            metrics = self._call(self.evaluate_metrics_aggregation_fn, trusted, metrics)
+        return loss, metrics
+
+    def _reference(self) -> list[Any] | None:
+        try:
+            return None if self._model is None else _arrays(self._model)
+        except BadArray:
+            return None
+
+    def _tensors(self, value: list[Any]) -> list[bytes]:
+        """The new model as Flower's bytes, in the dtypes of the old one; `value` is emptied to spare memory."""
+        reference = self._reference()
+        dtypes = [np.dtype(x.dtype) for x in (value if reference is None else reference)]
+        value.reverse()
+        return [write_npy(value.pop().astype(dtype, copy=False)) for dtype in dtypes]
+
+    def _call(self, function: Any, results: Sequence[tuple[ClientProxy, Any]], fallback: dict[str, Any]) -> dict[str, Any]:
+        if not results:
+            return fallback
+        sizes = sorted(result.num_examples for _, result in results)
+        cap = 3 * sizes[(len(sizes) - 1) // 2]
+        try:
+            return dict(function([(min(result.num_examples, cap), result.metrics) for _, result in results]))
+        except Exception:
+            logger.exception("%s failed; the medians of the metrics are used instead", function)
+            return fallback
+
+
+def _reply(proxy: ClientProxy, result: Any, read: Any, more: dict[str, Any] | None = None) -> Reply:
+    try:
+        update = read(result.parameters) if hasattr(result, "parameters") else None
+        metrics = dict(result.metrics or {}) | (more or {})
+    except BadArray as fault:
+        return Reply(proxy.cid, fault=str(fault))
+    except Exception as error:  # whatever a stranger's reply raises costs him his own vote
+        return Reply(proxy.cid, fault=f"cannot be read ({type(error).__name__}: {str(error)[:200]})")
+    return Reply(proxy.cid, update=update, size=result.num_examples, metrics=metrics)
+
+
+def _arrays(parameters: Parameters) -> list[Any]:
+    if parameters.tensor_type != NUMPY:
+        raise BadArray(f"tensors are serialised as {parameters.tensor_type!r}, expected {NUMPY!r}")
+    arrays: list[Any] = []
+    for i, tensor in enumerate(parameters.tensors):
+        try:
+            arrays.append(read_npy(tensor))
+        except BadArray as fault:
+            raise BadArray(f"array {i} {fault}") from None
+    return arrays
+
+
+def _named(failures: Sequence[Any]) -> list[tuple[ClientProxy, Any]]:
+    return [failure for failure in failures if isinstance(failure, tuple)]
+
+
+def _failure(result: FitRes) -> str:
+    return f"error {result.status.code.name}: {result.status.message[:200]}"
+
+
+def _believed(results: Sequence[tuple[ClientProxy, FitRes]], record: Round) -> list[tuple[ClientProxy, FitRes]]:
+    votes = record.votes()
+    floor = 0.5 if record.honesty is not None else 0.0
+    return [(proxy, result) for proxy, result in results if votes.get(proxy.cid, 0.0) > floor]
+
+
+def _verdict(record: Round) -> dict[str, Scalar]:
+    verdict: dict[str, Scalar] = {f"honesty/{client}": p for client, p in (record.honesty or {}).items()}
+    if record.malicious is not None:
+        verdict["malicious"] = record.malicious
+    verdict |= {f"refused/{client}": 1 for client in record.excluded}
+    verdict["kept-old-model"] = int(record.kept)
+    return verdict

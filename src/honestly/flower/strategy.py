@@ -1,0 +1,186 @@
+"""The strategy for Flower's Message API: FedAvg with a robust average in the place of the mean."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+
+from honestly.federation import Doubt, History, Referee, Reply
+from honestly.federation.npy import BadArray
+from honestly.flower.replies import (
+    believed,
+    capped_contents,
+    evaluate_reply,
+    metric_record,
+    record_of,
+    train_reply,
+    views,
+)
+from honestly.rules.base import Mixer, Rule
+
+logger = logging.getLogger("flwr")
+
+
+class RobustFedAvg(FedAvg):
+    """FedAvg that tells which clients to believe: a bad reply costs its client the vote, never the round.
+
+    Args:
+        rule: a rule of the package or its name: `hn.Bayesian()`, `"median"`, `hn.MultiKrum(f=4, keep=16)`, ...
+        pre: mixers applied before the rule, such as `hn.NNM(f=4)`.
+        quorum: the share of the sampled nodes that must have sent a usable update; with as many or fewer the round keeps
+            the old model. 0.5 asks for a majority.
+        doubt: "keep" keeps the old model also when the rule says that close to half of the clients look dishonest, so that
+            its answer may be wrong; "accept" (the default) takes the answer and marks the round with `attention`.
+        history: a folder that gets `rounds.jsonl` and `rounds.csv` after every round, for `honestly report`.
+        fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless you
+            give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
+            only, with `weighted_by_key` capped at three times its median.
+
+    Attributes:
+        history: the rounds so far, each a `honestly.federation.Round`.
+        honesty: probability that a node is honest, by node id, in the last round; None if the rule does not infer it.
+        excluded: nodes refused in the last round, by node id, with the reason.
+        rule: the rule as it stands, memory included.
+
+    Example:
+        >>> from honestly.flower import RobustFedAvg
+        >>> strategy = RobustFedAvg(rule="bayesian", fraction_evaluate=0.5, min_available_nodes=10)
+        >>> strategy.history
+        History(0 rounds)
+    """
+
+    def __init__(
+        self,
+        *,
+        rule: Rule | str = "bayesian",
+        pre: Sequence[Mixer | str] | Mixer | str = (),
+        quorum: float = 0.5,
+        doubt: Doubt = "accept",
+        history: Any = None,
+        **fedavg_kwargs: Any,
+    ) -> None:
+        super().__init__(**fedavg_kwargs)
+        self._referee = Referee(rule, pre=pre, quorum=quorum, doubt=doubt, history=history, log=logger.log)
+        self._train_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
+        self._train_metrics = fedavg_kwargs.get("train_metrics_aggr_fn")
+        self._evaluate_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
+        self._evaluate_metrics = fedavg_kwargs.get("evaluate_metrics_aggr_fn")
+        self._model: ArrayRecord | None = None
+        self._asked: tuple[int, tuple[int, ...]] = (-1, ())
+
+    @property
+    def history(self) -> History:
+        """The rounds so far."""
+        return self._referee.history
+
+    @property
+    def rule(self) -> Rule:
+        """The rule as it stands, memory included."""
+        return self._referee.rule
+
+    @property
+    def honesty(self) -> dict[Any, float] | None:
+        """Probability that a node is honest, by node id, in the last round."""
+        return self.history[-1].honesty if self.history else None
+
+    @property
+    def excluded(self) -> dict[Any, str]:
+        """Nodes refused in the last round, with the reason."""
+        return self.history[-1].excluded if self.history else {}
+
+    def summary(self) -> None:
+        """Log the settings."""
+        logger.info("\t├──> Robust average: %s", " after ".join(map(repr, (self.rule, *reversed(self._referee.pre)))))
+        logger.info("\t│\t└── Quorum: more than %g of the sampled nodes", self._referee.quorum)
+        super().summary()
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """Run the rounds; what the server's own `evaluate_fn` finds goes into the history, too."""
+        function = kwargs.get("evaluate_fn")
+        if function is not None:
+
+            def recorded(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+                metrics = function(server_round, arrays)
+                if metrics is not None:
+                    self._referee.evaluated(server_round, dict(metrics))
+                return metrics
+
+            kwargs["evaluate_fn"] = recorded
+        return super().start(*args, **kwargs)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample nodes as FedAvg does; remember the model, which replies are held against, and who was asked."""
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        self._model = arrays
+        self._asked = server_round, tuple(message.metadata.dst_node_id for message in messages)
+        if messages:
+            self._referee.check(len(messages))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The robust average of the replies, or None to keep the old model, and the verdict on every node."""
+        messages = list(replies)
+        asked_in, asked = self._asked
+        asked = asked if asked_in == server_round else ()
+        if not messages and not asked:
+            return None, None
+        self._check_and_log_replies(messages, is_train=True, validate=False)
+        value, record = self._referee.judge(
+            server_round,
+            [train_reply(message, self.weighted_by_key) for message in messages],
+            reference=self._reference(),
+            asked=asked,
+        )
+        metrics = record.metrics
+        if self._train_metrics is not None:
+            metrics = self._call(self._train_metrics, believed(messages, record), metrics)
+        arrays = None if value is None else record_of(value, self._model if self._reference() is not None else None)
+        return arrays, metric_record(record, metrics)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """The median of the nodes' metrics, each node counted as much as its last update was believed."""
+        messages = list(replies)
+        if not messages:
+            return None
+        self._check_and_log_replies(messages, is_train=False, validate=False)
+        reports: list[Reply] = [evaluate_reply(message, self.weighted_by_key) for message in messages]
+        metrics, excluded = self._referee.evaluation(server_round, reports)
+        if self._evaluate_metrics is not None:
+            trusted = [m for m in messages if m.metadata.src_node_id not in excluded]
+            if self.history:
+                latest = {client: vote for record in self.history for client, vote in record.votes().items()}
+                floor = 0.5 if self.history[-1].honesty is not None else 0.0
+                trusted = [m for m in trusted if latest.get(m.metadata.src_node_id, 1.0) > floor]
+            metrics = self._call(self._evaluate_metrics, trusted, metrics)
+        return MetricRecord(dict(metrics))
+
+    def _call(
+        self,
+        function: Callable[[list[RecordDict], str], MetricRecord],
+        messages: Sequence[Message],
+        fallback: dict[str, Any],
+    ) -> dict[str, Any]:
+        """The user's metrics function on the believed replies; if it fails, the medians and a line in the log."""
+        if not messages:
+            return fallback
+        try:
+            return dict(function(capped_contents(messages, self.weighted_by_key), self.weighted_by_key))
+        except Exception:
+            logger.exception("%s failed; the medians of the metrics are used instead", getattr(function, "__name__", function))
+            return fallback
+
+    def _reference(self) -> dict[str, Any] | None:
+        """Views of the model that was sent out; None before the first round or if it holds no NumPy arrays."""
+        try:
+            return None if self._model is None else views(self._model)
+        except BadArray:
+            return None

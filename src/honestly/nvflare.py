@@ -1,0 +1,158 @@
+"""Robust averaging for NVIDIA FLARE: `RobustAggregator` in the place of its weighted mean (extra `[nvflare]`)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from nvflare.apis.fl_constant import FLMetaKey
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
+from nvflare.app_common.app_constant import AppConstants
+
+from honestly.federation import Doubt, History, Referee, Reply
+from honestly.rules import make, make_mixer
+
+
+class RobustAggregator(ModelAggregator):
+    """A `ModelAggregator` that tells which clients to believe: a bad model costs its client the vote, never the round.
+
+    Pass it to a recipe (`FedAvgRecipe(..., aggregator=RobustAggregator())`) or name it in a job's configuration. The
+    arguments are plain values, kept under their own names, because FLARE writes them into the job.
+
+    Args:
+        rule: name of a rule, see `honestly rules`.
+        settings: the rule's settings, such as `{"f": 2}`.
+        pre: names of mixers applied before the rule, or `[name, settings]` pairs.
+        quorum: the share of the clients that answered which must be usable; with as many or fewer, the old model is kept.
+        doubt: "keep" keeps the old model also when the rule says that its answer may be wrong; "accept" marks the round.
+        history: a folder on the server that gets `rounds.jsonl` and `rounds.csv` after every round; "" for none.
+
+    What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's metadata,
+    which FLARE sends to the clients, liars among them.
+
+    Example:
+        >>> from honestly.nvflare import RobustAggregator
+        >>> RobustAggregator(rule="multi_krum", settings={"f": 2}).settings
+        {'f': 2}
+    """
+
+    def __init__(
+        self,
+        rule: str = "bayesian",
+        settings: dict[str, Any] | None = None,
+        pre: list[Any] | None = None,
+        quorum: float = 0.5,
+        doubt: Doubt = "accept",
+        history: str = "",
+    ) -> None:
+        super().__init__()
+        self.rule = rule
+        self.settings = settings
+        self.pre = pre
+        self.quorum = quorum
+        self.doubt: Doubt = doubt
+        self.history = history
+        self._models: list[FLModel] = []
+        # made now, so that a wrong argument is an error where it was written; the folder is made where the server runs
+        self._referee: Referee | None = None
+        self._make(folder=None)
+
+    def _make(self, folder: str | None) -> Referee:
+        steps = [make_mixer(s) if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in self.pre or ()]
+        return Referee(
+            make(self.rule, **(self.settings or {})),
+            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, log=self._report,
+        )  # fmt: skip
+
+    @property
+    def referee(self) -> Referee:
+        """The judge of the rounds, which holds the rule's memory and the history."""
+        if self._referee is None:
+            self._referee = self._make(folder=self.history or None)
+        return self._referee
+
+    @property
+    def rounds(self) -> History:
+        """The rounds so far."""
+        return self.referee.history
+
+    def accept_model(self, model: FLModel) -> None:
+        """Keep a client's model for the round; whatever is wrong with it is found when all are in."""
+        self._models.append(model)
+
+    def aggregate_model(self) -> FLModel:
+        """The robust average. If the old model is to be kept: a difference of nothing."""
+        models, self._models = self._models, []
+        kind = _usual([model.params_type for model in models])
+        replies = [self._reply(i, model, kind) for i, model in enumerate(models)]
+        reference = self._global_weights() if kind == ParamsType.FULL else None
+        value, record = self.referee.judge(self._round(models), replies, reference=reference)
+        metrics = dict(record.metrics) or None
+        if value is None:
+            return FLModel(params_type=ParamsType.DIFF, params={}, metrics=metrics)
+        return FLModel(params_type=kind, params=_like(value, reference), metrics=metrics)
+
+    def reset_stats(self) -> None:
+        """A new round begins; the rule's memory and the history stay."""
+        self._models = []
+
+    def _reply(self, i: int, model: FLModel, kind: Any) -> Reply:
+        client: Any = f"(client {i} without a name)"
+        try:
+            meta = model.meta if isinstance(model.meta, dict) else {}
+            client = str(meta.get("client_name", client))
+            if not isinstance(model.params, Mapping) or not model.params:
+                return Reply(client, fault="sent no parameters")
+            if model.params_type != kind:
+                return Reply(client, fault=f"sent {model.params_type}, the others {kind}")
+            size = meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
+            metrics = model.metrics if isinstance(model.metrics, Mapping) else None
+            return Reply(client, update=dict(model.params), size=size, metrics=metrics)
+        except Exception as error:  # whatever a stranger's model raises costs him his own vote
+            return Reply(client, fault=f"cannot be read ({type(error).__name__}: {str(error)[:200]})")
+
+    def _global_weights(self) -> dict[str, Any] | None:
+        """The model that was sent out, which FLARE keeps in its context; None where it is not there."""
+        try:
+            learnable = self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) if self.fl_ctx else None
+            weights = learnable.get("weights") if isinstance(learnable, Mapping) else None
+            return dict(weights) if isinstance(weights, Mapping) and weights else None
+        except Exception as error:
+            self._report(logging.WARNING, f"the global model cannot be read ({error}); the majority's layout is used")
+            return None
+
+    def _round(self, models: Sequence[FLModel]) -> int:
+        """FLARE's number of the round: from its context, else what most models say, else one more than the last."""
+        number = self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND) if self.fl_ctx else None
+        if not isinstance(number, int):
+            number = _usual([model.current_round for model in models])
+        if not isinstance(number, int):
+            number = self.rounds[-1].number + 1 if self.rounds else 0
+        return number
+
+    def _report(self, level: int, text: str) -> None:
+        if self.fl_ctx is not None:
+            (self.warning if level >= logging.WARNING else self.info)(text)
+        else:
+            logging.getLogger("honestly.nvflare").log(level, text)
+
+
+def _usual(values: Sequence[Any]) -> Any:
+    counts = Counter(value for value in values if value is not None)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _like(value: dict[str, Any], reference: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The new model in the order and NumPy dtypes of the old one."""
+    if reference is None or set(reference) != set(value):
+        return value
+
+    def cast(name: str) -> Any:
+        new, old = value[name], reference[name]
+        return new.astype(old.dtype, copy=False) if isinstance(new, np.ndarray) and isinstance(old, np.ndarray) else new
+
+    return {name: cast(name) for name in reference}

@@ -1,0 +1,91 @@
+"""The text of `server_functions.py`: the platform's class with a rule of the package in it, NumPy only."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+
+from honestly._version import __version__
+from honestly.rules import make
+from honestly.rules.base import ColumnRule, GramGeometry, Rule
+from honestly.scaleout import template
+from honestly.scaleout.shake import gather, method
+
+HEADER = '''"""Robust averaging on Scaleout's server, written by honestly {version} (Apache-2.0): `honestly export scaleout`.
+
+Rule: {rule}. Needs Python 3.10 or newer and NumPy, nothing else.
+
+    from server_functions import ServerFunctions
+    client.start_session(..., server_functions=ServerFunctions)
+
+A client whose model is malformed loses its vote, the others are weighed by the rule, and any failure keeps the previous
+model: the platform would otherwise go back to plain averaging for every later round. The log names those who were refused.
+"""
+
+import numpy as np
+
+try:
+    from scaleoututil.serverfunctions.serverfunctionsbase import ServerFunctionsBase
+except ImportError:
+    try:
+        from fedn.network.combiner.hooks.serverfunctionsbase import ServerFunctionsBase
+    except ImportError:
+        ServerFunctionsBase = object
+
+'''
+#: What a rule may need that this platform cannot give it.
+CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs"})
+
+
+def server_functions(rule: Rule | str = "bayesian") -> str:
+    """Source of a module with the class `ServerFunctions`, whose estimator is the source of the rule itself.
+
+    Args:
+        rule: a rule or its name; one that weighs clients, not one that sorts coordinates.
+
+    Returns:
+        Python source. The class alone, as `inspect.getsource` cuts it out, is all that the platform needs.
+
+    Raises:
+        ValueError: the rule needs what the platform does not have.
+
+    Example:
+        >>> "class ServerFunctions(ServerFunctionsBase)" in server_functions("bayesian")
+        True
+    """
+    rule = make(rule) if isinstance(rule, str) else rule
+    if isinstance(rule, ColumnRule):
+        raise ValueError(f"{rule!r} works coordinate by coordinate; export a rule that weighs clients, such as bayesian")
+    if rule.root is not None or CANNOT & rule.needs:
+        raise ValueError(f"{rule!r} needs {', '.join(sorted(CANNOT & rule.needs))}, which the exported file cannot have")
+    estimator = gather([type(rule), GramGeometry])
+    estimator += (
+        f"\nfound = {rule!r}.mix(GramGeometry(gram, tuple(clients), has_reference=True))\n"
+        "return found.matrix[0], found.honesty\n"
+    )
+    doc = "Weights and honesty of the clients from their Gram matrix: the package's own source of the rule."
+    text = _template().replace(_placeholder(), method("_estimate", "self, gram, clients", doc, estimator))
+    source = HEADER.format(version=__version__, rule=repr(rule)) + "\n" + text
+    _check(source)
+    return source
+
+
+def _template() -> str:
+    """The class without annotations: the platform has no `Any`."""
+    text = inspect.getsource(template.ServerFunctions)
+    return re.sub(r" -> (Any|None)(?=:\n)", "", re.sub(r": (Any|str)(?=[,)])", "", text))
+
+
+def _placeholder() -> str:
+    """The stub of `_estimate` as it stands in the template: its last method."""
+    text = _template()
+    return text[text.index("    def _estimate(") :]
+
+
+def _check(source: str) -> None:
+    """The platform decides by the names of all functions what is implemented: only `aggregate` may be found."""
+    names = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
+    taken = names & {"client_selection", "client_settings", "incremental_aggregate", "get_incremental_aggregate_model"}
+    if taken or "aggregate" not in names:
+        raise ValueError(f"the rule's source defines {sorted(taken)}, which the platform would call as its own")

@@ -1,0 +1,184 @@
+"""One rule's source and all that it refers to, gathered from the package's modules into one block of code.
+
+The maths of a rule exists once, in `honestly.rules`. A file that has to stand alone gets it by this way: start from a class,
+follow every name through the modules of the package, keep what is reached, drop annotations, and let what comes from
+elsewhere (NumPy, the standard library) be imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import textwrap
+from dataclasses import dataclass, field
+from types import ModuleType
+
+PACKAGE = "honestly"
+
+
+@dataclass
+class _Module:
+    """The top level of a module: what defines each name."""
+
+    name: str
+    definitions: dict[str, ast.stmt] = field(default_factory=dict)
+    imports: dict[str, tuple[str, str]] = field(default_factory=dict)  # local name -> (module, name there or "")
+
+    @classmethod
+    def of(cls, module: ModuleType) -> _Module:
+        found = cls(module.__name__)
+        for statement in ast.parse(inspect.getsource(module)).body:
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                found.definitions[statement.name] = statement
+            elif isinstance(statement, ast.Assign | ast.AnnAssign):
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                for target in targets:
+                    for name in ast.walk(target):
+                        if isinstance(name, ast.Name):
+                            found.definitions[name.id] = statement
+            elif isinstance(statement, ast.ImportFrom):
+                for alias in statement.names:
+                    found.imports[alias.asname or alias.name] = (str(statement.module), alias.name)
+            elif isinstance(statement, ast.Import):
+                for alias in statement.names:
+                    found.imports[alias.asname or alias.name] = (alias.name, "")
+        return found
+
+
+class _Bare(ast.NodeTransformer):
+    """Code without annotations, long docstrings and protocols: what is left needs no typing at all."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+        for argument in every:
+            if argument is not None:
+                argument.annotation = None
+        self.generic_visit(node)
+        _shorten(node)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        if any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases):
+            node.bases, node.body = [], [ast.Pass()]
+            return node
+        self.generic_visit(node)
+        node.body = [self._field(statement) for statement in node.body if not _bare_annotation(statement)] or [ast.Pass()]
+        _shorten(node)
+        # dataclasses look their class's module up, which a program that runs text may not have registered
+        node.body.append(ast.Assign([ast.Name("__module__", ast.Store())], ast.Constant("builtins")))
+        return node
+
+    def _field(self, statement: ast.stmt) -> ast.stmt:
+        """A class variable becomes a plain assignment; a dataclass's field keeps an annotation, which it needs."""
+        if isinstance(statement, ast.AnnAssign):
+            if "ClassVar" in ast.unparse(statement.annotation):
+                assert statement.value is not None
+                return ast.copy_location(ast.Assign([statement.target], statement.value), statement)
+            statement.annotation = ast.Name("object", ast.Load())
+        return statement
+
+
+def _bare_annotation(statement: ast.stmt) -> bool:
+    """`name: ClassVar[str]` without a value says nothing at run time."""
+    return isinstance(statement, ast.AnnAssign) and statement.value is None and "ClassVar" in ast.unparse(statement.annotation)
+
+
+def _shorten(node: ast.FunctionDef | ast.ClassDef) -> None:
+    """Keep the first paragraph of a docstring."""
+    text = ast.get_docstring(node)
+    if text is not None:
+        node.body[0] = ast.Expr(ast.Constant(text.split("\n\n")[0]))
+
+
+def gather(entries: list[type]) -> str:
+    """Source that defines these classes and all that they refer to, in an order that can be executed.
+
+    Raises:
+        ValueError: two modules define a name differently, so that they cannot stand in one block.
+    """
+    modules: dict[str, _Module] = {}
+    done: dict[tuple[str, str], ast.stmt] = {}
+    origin: dict[tuple[str, str], ast.stmt] = {}
+    order: list[tuple[str, str]] = []
+    outside: dict[str, tuple[str, str]] = {}
+
+    def visit(module_name: str, name: str) -> None:
+        if module_name not in modules:
+            modules[module_name] = _Module.of(importlib.import_module(module_name))
+        module = modules[module_name]
+        if name in module.imports:
+            source, original = module.imports[name]
+            if source.split(".")[0] == PACKAGE:
+                if name != original:
+                    raise ValueError(f"{module_name} imports {original} as {name}; the export needs it under its own name")
+                visit(source, original)
+            elif outside.setdefault(name, (source, original)) != (source, original):
+                raise ValueError(f"{name} means two things in the rule's modules")
+            return
+        if name not in module.definitions or (module_name, name) in done:
+            return
+        original_statement = module.definitions[name]
+        twin = next((key for key, other in origin.items() if other is original_statement), None)
+        if twin is not None:  # A, B = 1, 2 defines both
+            done[module_name, name] = done[twin]
+            return
+        origin[module_name, name] = original_statement
+        statement = _Bare().visit(ast.parse(ast.unparse(original_statement)).body[0])
+        if isinstance(statement, ast.AnnAssign):
+            if "TypeAlias" in ast.unparse(statement.annotation):
+                return  # an alias of a type, which nothing at run time refers to
+            assert statement.value is not None
+            statement = ast.Assign([statement.target], statement.value)
+        done[module_name, name] = statement
+        early, late = _references(statement)
+        for other in sorted(early - {name}):  # needed when the statement itself is executed: bases, decorators, defaults
+            visit(module_name, other)
+        order.append((module_name, name))
+        for other in sorted(late - early - {name}):
+            visit(module_name, other)
+
+    for entry in entries:
+        visit(entry.__module__, entry.__name__)
+    names = [name for _, name in order]
+    for module_name, name in order:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is defined in {module_name} and in another module that the rule uses: rename one")
+    imports = [
+        (f"from {source} import {original}" + (f" as {name}" if name != original else ""))
+        if original
+        else (f"import {source}" + (f" as {name}" if name != source else ""))
+        for name, (source, original) in sorted(outside.items(), key=lambda item: item[1])
+    ]
+    parts = [ast.unparse(ast.fix_missing_locations(done[key])) for key in order]
+    return "\n".join(imports) + "\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _references(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """Names that must exist when the statement is executed, and names that its functions use when they are called."""
+    late: set[str] = set()
+    early: set[str] = set()
+
+    def walk(node: ast.AST, inside: bool) -> None:
+        if isinstance(node, ast.Name):
+            (late if inside else early).add(node.id)
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            outer = [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
+            outer += node.decorator_list if isinstance(node, ast.FunctionDef) else []
+            for part in outer:
+                walk(part, inside)
+            for part in node.body if isinstance(node, ast.FunctionDef) else [node.body]:
+                walk(part, True)
+            return
+        for child in ast.iter_child_nodes(node):
+            walk(child, inside)
+
+    walk(statement, False)
+    return early, late
+
+
+def method(name: str, signature: str, doc: str, body: str) -> str:
+    """A method of that name with `body` in it, indented for a class."""
+    text = f'def {name}({signature}):\n    """{doc}"""\n' + textwrap.indent(body, "    ")
+    return textwrap.indent(text, "    ")

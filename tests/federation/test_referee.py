@@ -1,0 +1,108 @@
+"""The decision of a round without any framework."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from honestly.federation import History, Referee, Reply, Round
+from honestly.rules import Mean
+from honestly.rules.base import Geometry, Mix, Rule
+
+
+def replies(K: int = 6, seed: int = 0) -> list[Reply]:
+    rng = np.random.default_rng(seed)
+    return [Reply(k, update={"w": rng.normal(1, 0.1, 20).astype("f4")}, size=10, metrics={"loss": 0.1}) for k in range(K)]
+
+
+class Counting(Mean):
+    """A rule with a memory: how many rounds it has seen, in a class variable's place a real one has a field."""
+
+    seen: ClassVar[list[dict[str, Any]]] = []
+
+    def mix(self, geometry: Geometry) -> Mix:
+        return Mix.of_weights(np.full(geometry.K, 1 / geometry.K), diagnostics={"ids": tuple(geometry.ids)})
+
+    def after(self, diagnostics: Any) -> Rule:
+        self.seen.append(dict(diagnostics))
+        return self
+
+
+class Broken(Mean):
+    def mix(self, geometry: Geometry) -> Mix:
+        raise ZeroDivisionError("a bug in someone's rule")
+
+
+def test_a_rule_is_carried_from_round_to_round_but_not_over_a_kept_one() -> None:
+    Counting.seen.clear()
+    referee = Referee(Counting())
+    referee.judge(1, replies())
+    referee.judge(2, replies()[:2], asked=range(6))
+    referee.judge(3, [*replies(), Reply(9, fault="late")])
+    assert [found["ids"] for found in Counting.seen] == [(0, 1, 2, 3, 4, 5)] * 2
+
+
+def test_a_bug_in_a_rule_keeps_the_old_model_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    value, record = Referee(Broken()).judge(1, replies())
+    assert value is None
+    assert "ZeroDivisionError" in record.status
+    assert "a bug in someone's rule" in caplog.text
+
+
+def test_a_layout_unlike_the_references_is_refused_whoever_sends_it() -> None:
+    _, record = Referee("mean").judge(1, replies(), reference={"v": np.zeros(20, "f4")})
+    assert record.kept
+    assert len(record.excluded) == 6
+
+
+def test_a_disk_that_is_full_costs_the_files_not_the_round(tmp_path: Path) -> None:
+    said: list[str] = []
+    referee = Referee("mean", history=tmp_path / "h", log=lambda level, text: said.append(text))
+    (tmp_path / "h").rmdir()
+    value, _ = referee.judge(1, replies())
+    assert value is not None
+    assert any("could not be written" in text for text in said)
+
+
+def test_a_reader_never_sees_half_a_history(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    done = threading.Event()
+    problems: list[Exception] = []
+    seen: set[int] = set()
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                lines = (tmp_path / "rounds.jsonl").read_text().splitlines()
+                seen.add(len(lines))
+                assert [json.loads(line)["round"] for line in lines] == list(range(1, len(lines) + 1))
+                assert len((tmp_path / "rounds.csv").read_text().splitlines()) % 50 == 1
+            except FileNotFoundError:
+                pass
+            except Exception as error:
+                problems.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(1, 40):
+        clients = tuple(range(50))
+        honesty = dict.fromkeys(clients, float("nan"))
+        history.add(Round(number, clients, honesty, None, {3: "=HYPERLINK(evil)"}, False, "ok", False))
+        history.write()
+    done.set()
+    reader.join(10)
+    assert not problems
+    assert len(seen) > 1
+    assert "'=HYPERLINK" in (tmp_path / "rounds.csv").read_text()
+    assert json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[0])["honesty"][0] is None
+
+
+@pytest.mark.parametrize("rule", [3, None, Mean])
+def test_a_wrong_rule_is_named(rule: Any) -> None:
+    with pytest.raises(ValueError, match="rule"):
+        Referee(rule)

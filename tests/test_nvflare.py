@@ -1,0 +1,182 @@
+"""RobustAggregator on real FLModel objects, and in NVIDIA FLARE's simulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.abstract.model import make_model_learnable
+from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+
+import honestly
+from honestly.nvflare import RobustAggregator
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "nvflare"
+
+
+def params(k: int, step: float = 1.0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(k)
+    noise = {"w": rng.normal(size=(6, 5)), "b": rng.normal(size=5)}
+    return {name: (1 + step * (1 + 0.2 * x)).astype(np.float32) for name, x in noise.items()} | {"n": np.array(3)}
+
+
+def model(k: int, values: Any = None, steps: Any = 10, kind: Any = ParamsType.FULL, **meta: Any) -> FLModel:
+    return FLModel(
+        params=params(k) if values is None else values,
+        params_type=kind,
+        metrics={"loss": 0.1},
+        current_round=4,
+        meta={"client_name": f"site-{k}", "NUM_STEPS_CURRENT_ROUND": steps} | meta,
+    )
+
+
+def nan() -> FLModel:
+    values = params(9)
+    values["w"][0, 0] = np.nan
+    return model(9, values)
+
+
+FAULTS: dict[str, tuple[Any, str]] = {
+    "nan": (nan, "NaN"),
+    "wrong shape": (lambda: model(9, params(9) | {"w": np.zeros((5, 6), np.float32)}), "shape"),
+    "renamed": (lambda: model(9, {"W": params(9)["w"], "b": params(9)["b"], "n": np.array(3)}), "'w' is missing"),
+    "extra": (lambda: model(9, params(9) | {"x": np.zeros(2)}), "'x'"),
+    "text": (lambda: model(9, params(9) | {"w": "weights"}), "cannot be read|not an array"),
+    "no parameters": (lambda: model(9, {}), "no parameters"),
+    "a list": (lambda: model(9, [1, 2]), "no parameters"),
+    "a difference": (lambda: model(9, kind=ParamsType.DIFF), "DIFF"),
+    "huge size": (lambda: model(9, steps=10**12), "times the median"),
+    "negative size": (lambda: model(9, steps=-1), "reports -1"),
+    "text as size": (lambda: model(9, steps="many"), "'many'"),
+    "extra metric": (lambda: FLModel(params=params(9), metrics={"loss": 1, "vote": 2}, meta={"client_name": "site-9"}), "vote"),
+}  # fmt: skip
+
+
+def aggregated(models: list[FLModel], aggregator: RobustAggregator | None = None) -> tuple[FLModel, RobustAggregator]:
+    aggregator = RobustAggregator(rule="mean") if aggregator is None else aggregator
+    aggregator.reset_stats()
+    for each in models:
+        aggregator.accept_model(each)
+    return aggregator.aggregate_model(), aggregator
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_bad_model_costs_its_client_the_vote_and_nobody_the_round(fault: str) -> None:
+    make, words = FAULTS[fault]
+    good = [model(k) for k in range(5)]
+    result, aggregator = aggregated([*good[:2], make(), *good[2:]])
+    assert list(aggregator.rounds[-1].excluded) == ["site-9"]
+    assert any(word in aggregator.rounds[-1].excluded["site-9"] for word in words.split("|"))
+    expected, _ = aggregated(good)
+    for name, value in expected.params.items():
+        np.testing.assert_array_equal(result.params[name], value)
+    assert result.params["n"].dtype == np.int64
+    assert result.metrics == {"loss": 0.1}
+    assert aggregator.rounds[-1].number == 4
+
+
+def test_liars_are_named_in_the_log_and_not_to_the_clients(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    liars = [model(20 + k, params(20 + k, -4.0)) for k in range(2)]
+    aggregator = RobustAggregator(history=str(tmp_path / "history"))
+    result, _ = aggregated([*(model(k) for k in range(6)), *liars], aggregator)
+    assert aggregator.rounds[-1].accused == ("site-20", "site-21")
+    assert np.abs(result.params["w"] - 2.0).max() < 0.5
+    assert "site-20" not in str(result.meta)  # FLARE sends the metadata of the model to every client
+    assert "site-20 is not believed" in caplog.text
+    line = json.loads((tmp_path / "history" / "rounds.jsonl").read_text())
+    assert line["accused"] == ["site-20", "site-21"]
+
+
+def test_keeping_the_old_model_is_an_empty_difference_that_flare_can_add() -> None:
+    result, aggregator = aggregated([nan(), *(model(k, {}) for k in range(2))])
+    assert aggregator.rounds[-1].kept
+    old = FLModel(params=params(1))
+    new = FLModelUtils.update_model(old, result)
+    np.testing.assert_array_equal(new.params["w"], params(1)["w"])
+    nothing, _ = aggregated([])
+    assert nothing.params == {}
+
+
+def test_the_global_model_decides_layout_order_and_dtype() -> None:
+    context = FLContext()
+    old = {name: np.zeros_like(value) for name, value in params(0).items()}
+    context.set_prop(AppConstants.GLOBAL_MODEL, make_model_learnable(old, {}), private=True, sticky=True)
+    aggregator = RobustAggregator(rule="mean")
+    aggregator.fl_ctx = context
+    wide = [
+        model(k, {name: np.asarray(v, np.float64) if v.dtype.kind == "f" else v for name, v in reversed(params(k).items())})
+        for k in range(4)
+    ]
+    result, _ = aggregated([*wide, model(9, {"other": np.zeros(3)})], aggregator)
+    assert list(result.params) == list(old)
+    assert {name: v.dtype for name, v in result.params.items()} == {name: v.dtype for name, v in old.items()}
+    majority, _ = aggregated([model(k, {"other": np.zeros(3)}) for k in range(3)], aggregator)
+    assert majority.params == {}
+
+
+def test_differences_are_averaged_as_differences() -> None:
+    result, _ = aggregated([model(k, kind=ParamsType.DIFF) for k in range(3)])
+    assert result.params_type == ParamsType.DIFF
+    assert np.abs(result.params["w"] - 2.0).max() < 0.7
+
+
+@pytest.mark.parametrize("wrong", [{"rule": "nonsense"}, {"quorum": 2}, {"doubt": "x"}, {"settings": {"x": 1}}])
+def test_wrong_arguments_are_errors_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        RobustAggregator(**wrong)
+
+
+def test_arguments_are_plain_and_kept_under_their_names() -> None:
+    """FLARE writes a component's arguments into the job by reading the attributes of the same names."""
+    arguments = {"rule": "multi_krum", "settings": {"f": 2}, "pre": ["nnm"], "quorum": 0.4, "doubt": "keep", "history": ""}
+    arguments["pre"] = [["nnm", {"f": 1}]]
+    aggregator = RobustAggregator(**arguments)  # type: ignore[arg-type]
+    assert {name: getattr(aggregator, name) for name in arguments} == arguments
+    json.dumps(arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_in_the_simulator_with_hostile_sites(tmp_path: Path) -> None:
+    source = str(Path(honestly.__file__).resolve().parents[1])
+    environment = os.environ | {"PYTHONPATH": source, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+
+    def run(*options: str) -> str:
+        log = tmp_path / "log"
+        with log.open("wb") as file:
+            popen = subprocess.Popen(
+                [sys.executable, EXAMPLE / "job.py", "--sites", "7", "--rounds", "3", *options],
+                cwd=tmp_path, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            try:
+                popen.wait(180)
+            finally:
+                if popen.poll() is None:
+                    os.killpg(popen.pid, signal.SIGKILL)
+                    popen.wait(10)
+        return log.read_text(errors="replace")
+
+    said = run("--attacks", "sign_flip,nan,wrong_shape", "--out", "robust")
+    assert (tmp_path / "robust" / "result.json").exists(), said[-3000:]
+    assert json.loads((tmp_path / "robust" / "result.json").read_text())["accuracy"] > 0.75
+    lines = [json.loads(line) for line in (tmp_path / "robust" / "history" / "rounds.jsonl").read_text().splitlines()]
+    assert len(lines) == 3
+    for line in lines:
+        assert "NaN" in line["reasons"]["site-6"]
+        assert "shape" in line["reasons"]["site-5"]
+        assert line["accused"] == ["site-7"]
+        assert not line["kept"]
+    mean = run("--attacks", "sign_flip,nan", "--mean", "--out", "mean")
+    result = tmp_path / "mean" / "result.json"
+    assert result.exists(), mean[-3000:]
+    assert json.loads(result.read_text())["accuracy"] < 0.2  # FLARE's own average of the same sites is NaN
