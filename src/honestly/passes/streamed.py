@@ -31,7 +31,7 @@ class StreamedPasses(DevicePasses):
         """(k, leaves) squared distances to the result, which lies on the host."""
         return explain.on_host(self._files.host, clients, values, max(64, (1 << 18) // len(clients)))
 
-    def _pieces(self, rows: int) -> Iterator[tuple[int, int, int]]:
+    def _pieces(self, rows: int, *, whole: bool = False) -> Iterator[tuple[int, int, int]]:
         self._files.new_pass()
         before: tuple[int, int, int] | None = None
         for block in blocks(self.leaves, max(1024, BLOCK // rows)):
