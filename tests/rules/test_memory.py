@@ -114,3 +114,13 @@ def test_bad_settings(forgetting):
 def test_the_papers_rule_has_no_memory():
     with pytest.raises(ValueError, match="memory must be None"):
         Bayesian(variant="paper", memory=Memory())
+
+
+def test_a_simulations_state_file_keeps_it():
+    from honestly.sim.memory import remembered, with_memory
+    from honestly.sim.rounds import State
+
+    *_, (_, rule) = rounds(wide, T=3, rule=Bayesian(memory=Memory()))
+    arrays = remembered(State(3, np.zeros(2), rule, ()))
+    again = with_memory(State(3, np.zeros(2), Bayesian(memory=Memory()), ()), arrays)
+    assert again.rule == rule

@@ -46,10 +46,10 @@ def leave_one_out(r2: Float, a: Float) -> Float:
     return r2 / np.maximum(1.0 - a, 0.1) ** 2
 
 
-def evidence(r2: Float, s2: float) -> Float:
-    """`l_k = ODDS ln(SLACK s^2 / r_k^2)`: a power law, so that only ratios of distances matter and no tail is cut."""
+def evidence(r2: Float, s2: float, slack: float = SLACK) -> Float:
+    """`l_k = ODDS ln(slack s^2 / r_k^2)`: a power law, so that only ratios of distances matter and no tail is cut."""
     tiny = np.finfo(float).tiny
-    log_odds = ODDS * (np.log(SLACK * max(s2, tiny)) - np.log(np.maximum(r2, tiny)))
+    log_odds = ODDS * (np.log(slack * max(s2, tiny)) - np.log(np.maximum(r2, tiny)))
     return np.clip(log_odds, -CERTAIN, CERTAIN)
 
 
@@ -98,17 +98,28 @@ def e_step(log_odds: Float, h: int, start: float = 0.25) -> tuple[Float, float, 
     return _sigmoid(log_odds + t), most, True
 
 
-def em(geometry: Residuals, a: Float, votes: Float, *, prior: Float, h: int, steps: int, tolerance: float) -> Posterior:
+def em(
+    geometry: Residuals,
+    a: Float,
+    votes: Float,
+    *,
+    prior: Float,
+    h: int,
+    steps: int,
+    tolerance: float,
+    slack: float = SLACK,
+) -> Posterior:
     """Alternate between pi (E-step, about the mean of the believed) and the mean (weights `votes * pi`).
 
     Arguments:
         geometry: the clients, after copies were merged.
         a: weights of the centre to start from.
         votes: how much of an independent opinion each client is.
-        prior: log-odds from earlier rounds.
+        prior: log-odds known beforehand.
         h: the smallest majority.
         steps: the limit of steps; each asks for residuals once.
         tolerance: the largest change of a probability at which to stop.
+        slack: r^2 / s^2 at which a client is as likely honest as not.
     """
     pi, log_odds, s2, eps, bound = np.zeros(geometry.K), np.zeros(geometry.K), 0.0, 0.25, False
     change, step = np.inf, 0
@@ -116,7 +127,7 @@ def em(geometry: Residuals, a: Float, votes: Float, *, prior: Float, h: int, ste
         step += 1
         r2 = leave_one_out(geometry.residuals(a), a)
         s2 = float(np.partition(r2, h - 1)[h - 1])
-        log_odds = evidence(r2, s2)
+        log_odds = evidence(r2, s2, slack)
         old = pi
         pi, eps, bound = e_step(np.clip(log_odds + prior, -CERTAIN, CERTAIN), h, eps or 0.25)
         change = float(np.abs(pi - old).max())

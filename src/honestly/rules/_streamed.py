@@ -19,12 +19,21 @@ EQUAL = 1e-5  # relative difference of squared distances that single precision l
 
 @dataclass(frozen=True)
 class Survey:
-    """A robust centre (weights of all K), each client's group of copies, each group's first client and its vote."""
+    """What is known before the EM.
 
-    centre: Float
+    Attributes:
+        start: (K,) weights of the centre to start from.
+        group: (K,) each client's group of copies.
+        first: each group's first client.
+        votes: each group's share of a vote.
+        apart: each group's prior log-odds.
+    """
+
+    start: Float
     group: npt.NDArray[np.intp]
     first: npt.NDArray[np.intp]
     votes: Float
+    apart: Float
 
 
 @dataclass(frozen=True)
@@ -46,30 +55,35 @@ class Representatives:
         return self.whole.residuals(weights)[self.first]
 
 
-def survey(geometry: Geometry, centre_of: Callable[[Float], Float]) -> Survey:
-    """A sample's Gram matrix gives the centre; one pass gives all distances to the centre and to a few anchors.
+def survey(geometry: Geometry, centres: Callable[[Float], tuple[Float, Float, Float]]) -> Survey:
+    """A sample's Gram matrix gives the centres; one pass gives all distances to them and to a few anchors.
 
-    The sample is drawn with a seed that depends on K alone: same input, same answer.
+    If a group of the sample stands apart, every client that is nearer to its centre than to the believed one gets the
+    group's prior. The sample is drawn with a seed that depends on K alone: same input, same answer.
 
     Arguments:
         geometry: thousands of clients.
-        centre_of: Gram matrix -> weights of a robust centre.
+        centres: Gram matrix -> weights of a robust centre, weights of the centre to start from, prior log-odds.
     """
     K = geometry.K
     rng = np.random.default_rng(K)
     sample = np.sort(rng.choice(K, size=min(SAMPLE, K), replace=False))
     few = geometry.subset(sample.tolist()).gram
     A = merging(copies(squared_distances(few)))
-    centre = np.zeros(K)
-    centre[sample] = centre_of(A @ few @ A.T) @ A
+    median, start, apart = centres(A @ few @ A.T)
+    outside = np.where(apart < np.log(0.5), 1.0, 0.0)
     anchors = rng.choice(sample, size=min(ANCHORS, len(sample)), replace=False)
-    rows = np.zeros((1 + len(anchors), K))
-    rows[0] = centre
-    rows[np.arange(1, len(rows)), anchors] = 1.0
+    rows = np.zeros((3 + len(anchors), K))
+    rows[0, sample] = median @ A
+    rows[1, sample] = start @ A
+    rows[2, sample] = (outside / outside.sum() if outside.any() else start) @ A
+    rows[np.arange(3, len(rows)), anchors] = 1.0
     distances = geometry.residuals(rows)
     group = _equal(distances)
     first = np.unique(group, return_index=True)[1]
-    return Survey(centre, group, first, _votes(distances, anchors, group, first))
+    votes = _votes(distances[0], distances[3:], anchors, group, first)
+    prior = np.where(distances[2] < distances[1], float(apart.min()), 0.0)[first]
+    return Survey(rows[1], group, first, votes, prior)
 
 
 def _equal(distances: Float) -> npt.NDArray[np.intp]:
@@ -85,10 +99,9 @@ def _equal(distances: Float) -> npt.NDArray[np.intp]:
 
 
 def _votes(
-    distances: Float, anchors: npt.NDArray[np.intp], group: npt.NDArray[np.intp], first: npt.NDArray[np.intp]
+    r2: Float, D: Float, anchors: npt.NDArray[np.intp], group: npt.NDArray[np.intp], first: npt.NDArray[np.intp]
 ) -> Float:
     """`v_k` with the sum over all others estimated from the anchors, each group of copies counted once."""
-    r2, D = distances[0], distances[1:]
     lengths = 2.0 * np.sqrt(r2[first, None] * r2[None, anchors])
     inner = r2[first, None] + r2[None, anchors] - D[:, first].T
     cosines = np.divide(inner, lengths, out=np.zeros_like(inner), where=lengths > 0.0)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from honestly.result import ClientId, Float, Status
 from honestly.rules._bayesian_paper import paper_mix
+from honestly.rules._neighbourhoods import separated
 from honestly.rules._posterior import Posterior, em, leave_one_out
 from honestly.rules._streamed import Representatives, survey
 from honestly.rules._votes import copies, cosines_about, merging, shared_votes
@@ -135,21 +136,28 @@ def _from_gram(gram: Float, prior: Float | None) -> _Found:
         gram, prior = A @ gram @ A.T, A @ prior
         distances = squared_distances(gram)
     h = majority(len(gram))
-    a = geometric_median(gram, distances, h)
-    votes = shared_votes(cosines_about(gram, a))
-    found = em(GramGeometry(gram), a, votes, prior=prior, h=h, steps=STEPS, tolerance=TOLERANCE)
+    median = geometric_median(gram, distances, h)
+    votes = shared_votes(cosines_about(gram, median))
+    start, apart = separated(gram, distances, h, median)
+    found = em(GramGeometry(gram), start, votes, prior=prior + apart, h=h, steps=STEPS, tolerance=TOLERANCE)
     return _all_clients(found, votes, group, np.bincount(group)[group].astype(np.float64))
 
 
 def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
-    """The same from a few passes: centre and votes from a sample of the clients, the EM on residuals of all."""
-    seen = survey(geometry, lambda G: geometric_median(G, squared_distances(G), majority(len(G))))
+    """The same from a few passes: centres and votes from a sample of the clients, the EM on residuals of all."""
+
+    def centres(G: Float) -> tuple[Float, Float, Float]:
+        D, h = squared_distances(G), majority(len(G))
+        median = geometric_median(G, D, h)
+        return median, *separated(G, D, h, median)
+
+    seen = survey(geometry, centres)
     special = _without_inference(geometry.K, seen.group)
     if special is not None:
         return special
     voters = Representatives(geometry, seen.first)
-    start: Float = np.bincount(seen.group, weights=seen.centre).astype(np.float64)
-    prior = np.zeros(voters.K) if prior is None else prior[seen.first]
+    start: Float = np.bincount(seen.group, weights=seen.start).astype(np.float64)
+    prior = seen.apart if prior is None else seen.apart + prior[seen.first]
     found = em(voters, start, seen.votes, prior=prior, h=majority(voters.K), steps=PASSES, tolerance=COARSE)
     # copies are equal to rounding, so that the first of each group may carry the weight of all
     only_first = np.full(geometry.K, np.inf)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from honestly.rules.memory import Memory
 from honestly.sim.rounds import State
 
 
 def remembered(state: State) -> dict[str, Any]:
-    """The fields of the rule and the mixers: plain values as JSON, arrays and mappings of arrays as arrays."""
+    """The fields of the rule and the mixers: plain values and states as JSON, arrays and mappings of arrays as arrays."""
     arrays: dict[str, Any] = {}
     for number, part in enumerate((state.rule, *state.mixers)):
         plain: dict[str, Any] = {}
@@ -21,6 +22,8 @@ def remembered(state: State) -> dict[str, Any]:
             key = f"memory/{number}/{field.name}"
             if isinstance(value, np.ndarray):
                 arrays[key] = value
+            elif isinstance(value, Memory):
+                arrays[f"{key}/state"] = np.array(json.dumps(value.to_dict()))
             elif isinstance(value, dict) and value:
                 arrays[f"{key}/keys"] = np.array(list(value))
                 arrays[f"{key}/values"] = np.array([np.asarray(v) for v in value.values()])
@@ -39,6 +42,8 @@ def with_memory(state: State, arrays: dict[str, Any]) -> State:
             key = f"memory/{number}/{field.name}"
             if key in arrays:
                 changes[field.name] = arrays[key]
+            elif f"{key}/state" in arrays:
+                changes[field.name] = Memory.from_dict(json.loads(str(arrays[f"{key}/state"])))
             elif f"{key}/keys" in arrays:
                 values = arrays[f"{key}/values"]
                 changes[field.name] = dict(zip(arrays[f"{key}/keys"].tolist(), values, strict=True))
