@@ -107,7 +107,7 @@ def check(device: str) -> dict[str, float]:
         expected = plain_path.train(Model.of(model), work)
         store = pixels(400, size, device)
         start = Model.of(model, device)
-        ways: tuple[bool | str | None, ...] = (None,) if device == "cpu" else (None, False, "patches")
+        ways: tuple[bool | None, ...] = (None,) if device == "cpu" else (None, False)
         for at_once, fused in ((5, way) for way in ways):
             trainer = BatchedTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32, at_once=at_once, fused=fused)
             for _ in range(2):  # the second run replays what the first captured
@@ -134,7 +134,7 @@ def check(device: str) -> dict[str, float]:
     return found
 
 
-def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | str | None = None) -> float:
+def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | None = None) -> float:
     model = build("lenet5", (1, 32, 32), 10, 0)
     trainer = BatchedTrainer(model, pixels(images, (1, 32, 32), device), SGD_PAPER, BATCH, fused=fused)
     return rate(trainer, model, schedules(images, epochs, clients), device)
@@ -226,9 +226,9 @@ def measure(part: str, args: argparse.Namespace, images: int, epochs: int) -> ob
     if part == "plain":
         return {f"{w} workers": plain(min(images, 6_000), device, w) for w in (0, 2)}
     if part == "lenet":
-        ways: dict[str, bool | str | None] = {f"{CLIENTS} clients": None}
+        ways: dict[str, bool | None] = {f"{CLIENTS} clients": None}
         if device != "cpu":
-            ways = {"fused": None, "fused, patches": "patches", "plain ops": False}
+            ways = {"fused": None, "plain ops": False}
         return {name: lenet(device, CLIENTS, images, epochs, way) for name, way in ways.items()}
     if part == "many":
         return {f"{k} clients": lenet(device, k, images, epochs) for k in (50, 200)}
