@@ -45,6 +45,14 @@ def schedules(n: int, epochs: int, clients: int = CLIENTS):
     return [plan([(epochs, p)], batch=BATCH, rng=np.random.default_rng(k)) for k, p in enumerate(parts)]
 
 
+def processor() -> str:
+    """The name of this machine's processor."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text() if info.exists() else ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def sync(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
@@ -107,7 +115,7 @@ def check(device: str) -> dict[str, float]:
         expected = plain_path.train(Model.of(model), work)
         store = pixels(400, size, device)
         start = Model.of(model, device)
-        ways: tuple[bool | str | None, ...] = (None,) if device == "cpu" else (None, False, "patches")
+        ways: tuple[bool | None, ...] = (None,) if device == "cpu" else (None, False)
         for at_once, fused in ((5, way) for way in ways):
             trainer = BatchedTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32, at_once=at_once, fused=fused)
             for _ in range(2):  # the second run replays what the first captured
@@ -134,7 +142,7 @@ def check(device: str) -> dict[str, float]:
     return found
 
 
-def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | str | None = None) -> float:
+def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | None = None) -> float:
     model = build("lenet5", (1, 32, 32), 10, 0)
     trainer = BatchedTrainer(model, pixels(images, (1, 32, 32), device), SGD_PAPER, BATCH, fused=fused)
     return rate(trainer, model, schedules(images, epochs, clients), device)
@@ -226,9 +234,9 @@ def measure(part: str, args: argparse.Namespace, images: int, epochs: int) -> ob
     if part == "plain":
         return {f"{w} workers": plain(min(images, 6_000), device, w) for w in (0, 2)}
     if part == "lenet":
-        ways: dict[str, bool | str | None] = {f"{CLIENTS} clients": None}
+        ways: dict[str, bool | None] = {f"{CLIENTS} clients": None}
         if device != "cpu":
-            ways = {"fused": None, "fused, patches": "patches", "plain ops": False}
+            ways = {"fused": None, "plain ops": False}
         return {name: lenet(device, CLIENTS, images, epochs, way) for name, way in ways.items()}
     if part == "many":
         return {f"{k} clients": lenet(device, k, images, epochs) for k in (50, 200)}
@@ -239,6 +247,42 @@ def measure(part: str, args: argparse.Namespace, images: int, epochs: int) -> ob
     raise ValueError(f"unknown part {part}")
 
 
+def table(paths: list[Path]) -> None:
+    """The results of several runs as a page for docs."""
+    print("# Speed of the simulator\n")
+    print(
+        "Images a second of local training: 20 clients, batch 128, SGD with Nesterov momentum, random pixels. Made by"
+    )
+    print("`benchmarks/simulation.py`, which writes one JSON file a run; `--table` makes this page of them.\n")
+    for path in paths:
+        r = json.loads(path.read_text())
+        where = f"{r['machine']}, {r['threads']} threads" if "plain" in r else r["machine"]
+        print(f"## {where} (PyTorch {r['torch']})\n\n| work | images/s |\n|---|---|")
+        for part, title in (
+            ("plain", "LeNet-5, plain loop with a DataLoader, {}"),
+            ("lenet", "LeNet-5, all clients at once, {}"),
+            ("many", "LeNet-5, {}"),
+            ("endtoend", "LeNet-5, whole rounds with attack, aggregation and evaluation, rule {}"),
+            ("resnet", "{}"),
+        ):
+            for name, value in (r[part] if isinstance(r.get(part), dict) else {}).items():
+                if part != "endtoend" or name.endswith("images/s"):
+                    print(f"| {title.format(name.removesuffix(': images/s'))} | {value:,.0f} |")
+        if "ratio" in r:
+            print(f"\nAll clients at once / plain loop: **{r['ratio']:.1f}**.")
+        rounds = {k: v for k, v in (r.get("endtoend") or {}).items() if k.startswith("bayesian") and "ms" in k}
+        if rounds:
+            parts = ", ".join(f"{k.split(': ')[1].split(' ms')[0]} {v:.0f} ms" for k, v in rounds.items())
+            print(f"\nA round of the Bayesian rule (600,000 images): {parts}.")
+        if isinstance(r.get("check"), dict):
+            worst = max(v for k, v in r["check"].items() if "resnet" not in k)
+            print(
+                f"\nLargest difference of a parameter from the plain path on a CPU after training: {worst:.1g}", end=""
+            )
+            print(f" (ResNet-18, half width: {r['check']['resnet18_half, graphs']:.1g}).")
+        print()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -247,10 +291,16 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: print a page of results"
+    )
     args = parser.parse_args()
+    if args.table:
+        table(args.table)
+        return
     cpu = args.device == "cpu"
     images, epochs = args.images or (6_000 if cpu else 60_000), args.epochs or (1 if cpu else 10)
-    machine = torch.cuda.get_device_name() if not cpu else platform.processor() or platform.machine()
+    machine = torch.cuda.get_device_name() if not cpu else processor()
     results: dict[str, object] = {
         "machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__, "images": images
     }  # fmt: skip
@@ -267,6 +317,8 @@ def main() -> None:
         ours, theirs = max(results["lenet"].values()), max(results["plain"].values())  # type: ignore[union-attr]
         results["ratio"] = ours / theirs
         print(f"all clients at once / plain loop: {ours / theirs:.2f}")
+        if args.out:
+            args.out.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -158,6 +158,19 @@ def test_recorded_updates_are_the_honest_ones(tmp_path: Path) -> None:
     assert not np.allclose(files["label_flip"]["label_flip"], files["none"]["honest"][-2:])
 
 
+def test_the_server_trains_a_root_update_for_the_rule_that_wants_one() -> None:
+    attack = {"attack": "sign_flip", "malicious": 3, "rounds": 3, "model": "cnn", "epochs": 2, "seed": 1}
+    records = run(**attack, rule="fltrust", root=50)
+    assert records[-1]["accused"] == records[-1]["attacked"]
+    assert len(records[-1]["weights"]) == 8  # the server's own update is none of the clients'
+
+
+def test_memory_is_part_of_the_experiment() -> None:
+    forgetful, other = (Experiment.of({**SMALL, "rule": {"name": "bayesian", **m}}) for m in ({}, {"memory": 0.8}))
+    assert forgetful.id != other.id
+    assert Experiment.of(other.model_dump(mode="json")).id == other.id
+
+
 def test_a_thousand_clients() -> None:
     records = run(clients=1000, rounds=1, batch=8)
     assert len(records[0]["participants"]) == 1000

@@ -188,8 +188,16 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         write_atomically(Path("/proc/nothing.bin"), b"x")
 
 
-def test_a_rule_with_a_memory_resumes_with_it(tmp_path: Path) -> None:
-    e = Experiment.of({**SETTINGS, "pre": [{"name": "bucketing", "size": 2}], "rule": "median"})
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"pre": [{"name": "bucketing", "size": 2}], "rule": "median"},
+        {"rule": "foolsgold"},
+        {"rule": {"name": "bayesian", "memory": 0.8}},
+    ],
+)
+def test_a_rule_with_a_memory_resumes_with_it(tmp_path: Path, choice: dict[str, Any]) -> None:
+    e = Experiment.of({**SETTINGS, **choice})
     run(e, tmp_path / "a")
     run(e, tmp_path / "b", on_round=lambda r: os.kill(os.getpid(), signal.SIGINT) if r.state.round == 3 else None)
     run(e, tmp_path / "b")

@@ -51,6 +51,14 @@ class Clients:
         rng = generator(e.seed, "batches", round, client)
         return plan(phases, batch=e.batch, rng=rng, flip=bool(e.flip), crop=e.crop)
 
+    def root_schedule(self, round: int) -> Schedule:
+        """The server's own training, for rules that want a trusted update: ``root`` training images, drawn once."""
+        e = self.experiment
+        n = sum(len(part) for part in self.parts)
+        mine = np.sort(generator(e.seed, "root").choice(n, size=min(e.root, n), replace=False))
+        rng = generator(e.seed, "root batches", round)
+        return plan([(e.epochs, mine)], batch=e.batch, rng=rng, flip=bool(e.flip), crop=e.crop)
+
 
 def gather(experiment: Experiment, data: Dataset, device: torch.device | str) -> Clients:
     """Share out the data, poison the malicious clients' part of it and put everything on the device."""

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from honestly.rules import MIXERS, RULES, make, make_mixer
 from honestly.rules.base import Mixer, Rule
+from honestly.rules.memory import Memory
 from honestly.sim import attacks
 from honestly.sim.adversary import Adversary
 
@@ -65,6 +66,7 @@ class Experiment(BaseModel):
     # the defence
     rule: Choice = Choice(name="bayesian")
     pre: tuple[Choice, ...] = ()
+    root: int = Field(100, ge=1)
     # the attack
     attack: Choice = Choice(name="none")
     malicious: float = Field(0.0, ge=0, allow_inf_nan=False)
@@ -204,6 +206,13 @@ def typed(key: str, choice: Choice, known: Sequence[type[Any]]) -> dict[str, Any
         if field.name not in settings:
             continue
         value, kind = settings[field.name], str(field.type)
+        if field.name == "root":
+            raise ValueError(
+                f"{key}.root = {value!r}: the server trains it; root=100 says on how many images of its own"
+            )
+        if field.name == "memory":
+            settings["memory"] = _memory(key, value, kind)
+            continue
         if kind.startswith(("int", "float")) and not (value is None and "None" in kind):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{key}.{field.name} = {value!r}: give a number")
@@ -215,12 +224,25 @@ def typed(key: str, choice: Choice, known: Sequence[type[Any]]) -> dict[str, Any
     return settings
 
 
+def _memory(key: str, value: Any, kind: str) -> Memory | None:
+    """A rule's memory between rounds is given by how much of the past it keeps."""
+    if value is None or value is False:
+        return None
+    if kind != "Memory | None" or isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{key}.memory = {value!r}: give the share of the past that is kept, such as 0.9")
+    return Memory(forgetting=float(value))
+
+
 def _settings(made: Any) -> dict[str, Any]:
     """The settings of a rule or attack that have a plain value (state, such as a memory of rounds, has none)."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(made):
         value = getattr(made, field.name)
-        if isinstance(value, bool | int | float | str) or value is None:
+        if field.name == "memory":
+            found["memory"] = value.forgetting if isinstance(value, Memory) else None
+        elif field.name == "root":
+            continue
+        elif isinstance(value, bool | int | float | str) or value is None:
             found[field.name] = value
         elif isinstance(value, tuple | list) and all(isinstance(v, bool | int | float | str) for v in value):
             found[field.name] = list(value)

@@ -78,6 +78,7 @@ class Federation:
         self.data = load(experiment.dataset, folder) if data is None else data
         self.attack = experiment.make_attack()
         self.adversary = experiment.adversary
+        self.needs = experiment.make_rule().needs
         self.clients: Clients = gather(experiment, self.data, self.device)
         seed = int(generator(experiment.seed, "initial model").integers(2**31))
         self.module = build(experiment.model, self.clients.test.size, len(self.data.classes), seed)
@@ -119,17 +120,24 @@ class Federation:
         schedules = [
             self.clients.schedule(round, int(k), attacking=bool(a)) for k, a in zip(taking_part, attacking, strict=True)
         ]
-        return Plan(round, taking_part.tolist(), attacking, schedules)
+        root = self.clients.root_schedule(round) if "root" in self.needs else None
+        return Plan(round, taking_part.tolist(), attacking, schedules, root)
 
     def _round(self, state: State, plan: Plan) -> Record:
         clock = Clock(self.device)
-        trained = self.trainer.train(state.model, plan.schedules)
+        root: Tensor | None = None
+        if plan.root is None:
+            trained = self.trainer.train(state.model, plan.schedules)
+        else:  # the server trains on its own images, beside the clients
+            both = self.trainer.train(state.model, [*plan.schedules, plan.root])
+            root = both.theta[-1]
+            trained = Trained(both.theta[:-1], both.statistics[:-1], both.counters[:-1], both.loss[:-1])
         clock.lap("train")
         if self.record is not None:
             self._save_updates(state, plan, trained)
         sent = self._attack(state, plan, trained.theta)
         clock.lap("attack")
-        out, trouble = self._aggregate(state, plan, sent)
+        out, trouble = self._aggregate(state, plan, sent, root)
         model = state.model if out is None else self._merge(state, trained, out)
         rule, mixers = state.rule, state.mixers
         if out is not None:
@@ -168,12 +176,13 @@ class Federation:
         sent[mine] = reference + self.attack.forge(view)
         return sent
 
-    def _aggregate(self, state: State, plan: Plan, sent: Tensor) -> tuple[Aggregate | None, str]:
+    def _aggregate(self, state: State, plan: Plan, sent: Tensor, root: Tensor | None) -> tuple[Aggregate | None, str]:
         """The robust average; None and the reason if too few clients are usable (the model then stays as it is)."""
         everybody = len(plan.clients) == self.experiment.clients
         updates: Any = sent if everybody else dict(zip(plan.clients, sent, strict=True))
+        rule: Any = state.rule if root is None else replace(state.rule, root=root)  # type: ignore[call-arg]
         try:
-            return aggregate(updates, state.rule, reference=state.model.theta, pre=state.mixers), ""
+            return aggregate(updates, rule, reference=state.model.theta, pre=state.mixers), ""
         except AggregationError as error:
             return None, f"refused: {error}"
 
@@ -245,6 +254,7 @@ class Plan:
     clients: list[int]
     attacking: Mask
     schedules: list[Schedule]
+    root: Schedule | None = None
 
 
 class Clock:

@@ -26,7 +26,7 @@ class Chunk:
     """A fixed number of clients that train side by side; their parameters, gradients and momentum are its rows."""
 
     def __init__(
-        self, module: nn.Module, K: int, pixels: Pixels, sgd: SGD, batch: int, *, fused: bool | str | None = None
+        self, module: nn.Module, K: int, pixels: Pixels, sgd: SGD, batch: int, *, fused: bool | None = None
     ) -> None:
         self.K, self.pixels, self.sgd, self.batch = K, pixels, sgd, batch
         device = pixels.images.device
@@ -105,7 +105,7 @@ class BatchedTrainer(Trainer):
         batch: int,
         *,
         at_once: int | None = None,
-        fused: bool | str | None = None,
+        fused: bool | None = None,
     ) -> None:
         self.module, self.pixels, self.sgd, self.batch = module, pixels, sgd, batch
         self.at_once, self.fused = at_once, fused

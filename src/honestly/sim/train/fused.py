@@ -129,21 +129,6 @@ def _weight_gradient(
 
 
 @triton.jit
-def _unfold(x, patches, H, W, B, h, w, C: tl.constexpr, R: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr):
-    """patches[k,y,c,r,s,:] = x[k,y+r,c,s:s+w,:]: both are runs of w B numbers; one program for each run."""
-    run = tl.program_id(0)
-    s = run % S
-    r = (run // S) % R
-    c = (run // (S * R)) % C
-    y = (run // (S * R * C)) % h
-    k = (run // (S * R * C * h)).to(tl.int64)
-    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = n < w * B
-    value = tl.load(x + ((k * H + y + r) * C + c) * W * B + s * B + n, mask=inside, other=0.0)
-    tl.store(patches + run.to(tl.int64) * w * B + n, value, mask=inside)
-
-
-@triton.jit
 def _unpool(g, code, dense, size, M, h, v, full_h, full_w, B, BLOCK: tl.constexpr):
     """The gradient of the convolution's output: g at the corner that won, 0 at the other three."""
     q = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -193,7 +178,6 @@ class ConvolutionPool:
     convolution: Convolution
     bias: ChannelBias | None = None
     relu: bool = False
-    windows: bool = True  # how the weights' gradient is made: from the winners' windows, or from all patches
     space: Workspace = field(default_factory=Workspace)
     saved: tuple[Tensor, Tensor] | None = None
 
@@ -232,34 +216,16 @@ class ConvolutionPool:
         weight = self.convolution.weight
         M, _, R, S = weight.shape[1:]
         h, v = code.shape[1], code.shape[3]
-        dense = self._dense(g, code, x) if inward or not self.windows else None
-        if self.windows:
-            parts = self.space("parts", (K, h, M, C, R, S), x)
-            bias_parts = self.space("bias_parts", (K, h, M), x)
-            _weight_gradient[(K * h * ((M + 1) // 2), C)](
-                x, g, code, parts, bias_parts, H, W, B, h, v,
-                C=C, M=M, R=R, S=S, TP=triton.next_power_of_2(R * S), BB=_block(B),
-            )  # fmt: skip
-            torch.sum(parts, dim=1, out=self.convolution.grad)
-            if self.bias is not None:
-                torch.sum(bias_parts, dim=1, out=self.bias.grad)
-        else:
-            assert dense is not None
-            self._by_patches(dense, x)
-        return self._inward(dense, x) if inward and dense is not None else None
-
-    def _by_patches(self, dense: Tensor, x: Tensor) -> None:
-        """The weights' gradient as a product with every patch of the input, written out."""
-        K, H, C, W, B = x.shape
-        grad = self.convolution.grad
-        M, _, R, S = grad.shape[1:]
-        h, w = H - R + 1, W - S + 1
-        patches = self.space("columns", (K * h, C * R * S, w * B), x)
-        _unfold[(K * h * C * R * S, triton.cdiv(w * B, 1024))](x, patches, H, W, B, h, w, C=C, R=R, S=S, BLOCK=1024)
-        product = torch.bmm(dense.view(K * h, M, w * B), patches.transpose(1, 2))
-        torch.sum(product.view(K, h, M, C, R, S), dim=1, out=grad)
+        parts = self.space("parts", (K, h, M, C, R, S), x)
+        bias_parts = self.space("bias_parts", (K, h, M), x)
+        _weight_gradient[(K * h * ((M + 1) // 2), C)](
+            x, g, code, parts, bias_parts, H, W, B, h, v,
+            C=C, M=M, R=R, S=S, TP=triton.next_power_of_2(R * S), BB=_block(B),
+        )  # fmt: skip
+        torch.sum(parts, dim=1, out=self.convolution.grad)
         if self.bias is not None:
-            torch.sum(dense, dim=(1, 3, 4), out=self.bias.grad)
+            torch.sum(bias_parts, dim=1, out=self.bias.grad)
+        return self._inward(self._dense(g, code, x), x) if inward else None
 
     def _dense(self, g: Tensor, code: Tensor, x: Tensor) -> Tensor:
         """The gradient of the convolution's output."""
@@ -291,7 +257,7 @@ def _block(B: int) -> int:
     return min(128, triton.next_power_of_2(B))
 
 
-def fuse(ops: list[Any], *, windows: bool = True) -> list[Any]:
+def fuse(ops: list[Any]) -> list[Any]:
     """Replace every convolution that is followed by pooling (then bias, then ReLU) by one fused op."""
     fused: list[Any] = []
     while ops:
@@ -301,7 +267,7 @@ def fuse(ops: list[Any], *, windows: bool = True) -> list[Any]:
             and isinstance(ops[1], MaxPool)
             and ops[0].padding == (0, 0)
         ):
-            one, rest = ConvolutionPool(ops[0], windows=windows), ops[2:]
+            one, rest = ConvolutionPool(ops[0]), ops[2:]
             if rest and isinstance(rest[0], ChannelBias):
                 one.bias, rest = rest[0], rest[1:]
             if rest and isinstance(rest[0], Rectifier):

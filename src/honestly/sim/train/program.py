@@ -268,12 +268,11 @@ class Program:
 
 
 def compile_program(
-    model: nn.Module, layout: Layout, theta: Tensor, grad: Tensor, *, fused: bool | str | None = None
+    model: nn.Module, layout: Layout, theta: Tensor, grad: Tensor, *, fused: bool | None = None
 ) -> Program | None:
     """The model as a batched program over the rows of ``theta``, or None if it has a layer that is not known here.
 
-    ``fused`` uses the Triton kernels of `honestly.sim.train.fused`: by default on a GPU where Triton is installed;
-    "patches" chooses their other way to the weights' gradient.
+    ``fused`` uses the Triton kernels of `honestly.sim.train.fused`: by default on a GPU where Triton is installed.
     """
     layers = _layers_of(model)
     if layers is None:
@@ -288,7 +287,7 @@ def compile_program(
     if theta.is_cuda and find_spec("triton") is not None if fused is None else fused:
         from honestly.sim.train.fused import fuse
 
-        ops = fuse(ops, windows=fused != "patches")
+        ops = fuse(ops)
     return Program(theta, grad, tuple(ops))
 
 

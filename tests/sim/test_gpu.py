@@ -1,0 +1,58 @@
+"""On a CUDA device: the captured graphs and the fused kernels give the plain path's numbers (`pytest -m gpu`)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from honestly.sim.experiment import Experiment
+from honestly.sim.models import build
+from honestly.sim.rounds import Federation
+from honestly.sim.train.base import Model
+from honestly.sim.train.batched import BatchedTrainer
+from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.schedule import plan
+from honestly.sim.train.sequential import SequentialTrainer, Speed
+from honestly.sim.train.sgd import SGD
+
+pytestmark = pytest.mark.gpu
+RATE = SGD(0.05, 0.9, 1e-3)
+
+
+def store(size: tuple[int, int, int], device: str) -> Pixels:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (300, *size), dtype=np.uint8)
+    images[:, :, : size[1] // 2] = 0  # ties in pooling
+    labels = rng.integers(0, 10, 300)
+    return Pixels.of(images, np.arange(300), labels, mean=[0.5], std=[0.5], crop=2, device=device)
+
+
+@pytest.mark.parametrize(("name", "side"), [("lenet5", 32), ("cnn", 8), ("mlp", 8)])
+def test_every_way_to_train_on_a_gpu_equals_the_plain_path(name: str, side: int) -> None:
+    module = build(name, (1, side, side), 10, 0)
+    parts = [np.arange(k * 30, k * 30 + 10 + 40 * k) for k in range(5)]
+    work = [
+        plan([(1, p[:10]), (2, p)], batch=32, rng=np.random.default_rng(k), flip=True, crop=2)
+        for k, p in enumerate(parts)
+    ]
+    cpu, gpu = store((1, side, side), "cpu"), store((1, side, side), "cuda")
+    expected = SequentialTrainer(module, cpu, RATE, 32).train(Model.of(module), work)
+    start = Model.of(module, "cuda")
+    trainers = [BatchedTrainer(module, gpu, RATE, 32, at_once=n, fused=f) for n in (2, 5) for f in (None, False)]
+    lanes = [SequentialTrainer(module, gpu, RATE, 32, speed=Speed(lanes=n)) for n in (1, 3)]
+    for trainer in (*trainers, *lanes):
+        for _ in range(2):  # the second time replays what the first captured
+            got = trainer.train(start, work)
+            assert (got.theta.cpu() - expected.theta).abs().max() < 5e-6
+    scores = SequentialTrainer(module, cpu, RATE, 32).logits(Model.of(module), cpu)
+    for trainer in (*trainers, *lanes):
+        assert torch.allclose(trainer.logits(start, gpu).cpu(), scores, atol=1e-4)
+
+
+def test_a_federation_on_a_gpu_follows_the_one_on_the_cpu() -> None:
+    e = Experiment.of({"rounds": 2, "epochs": 1, "attack": "random", "malicious": 0.3, "partition": "iid"})
+    runs = [[r.numbers for r in Federation(e, device=d).rounds()] for d in ("cpu", "cuda")]
+    for a, b in zip(*runs, strict=True):
+        assert a["attacked"] == b["attacked"]
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
