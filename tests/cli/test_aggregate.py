@@ -120,23 +120,24 @@ def test_help_documents_the_exit_status(capsys: pytest.CaptureFixture[str]) -> N
         assert word in text
 
 
-def test_rules_mixers_ids_sizes_and_reference(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_mixers_ids_sizes_and_reference(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "ids.txt").write_text("\n".join("abcdefg"))
     (tmp_path / "sizes.csv").write_text("\n".join(f"{name},{10 * (k + 1)}" for k, name in enumerate("abcdefg")))
     status = run(
-        *files, "-o", tmp_path / "out.safetensors", "--rule", "mean:sizes='use'", "--ids", f"@{tmp_path / 'ids.txt'}",
+        *files, "-o", tmp_path / "out.safetensors", "--rule", "mean:sizes=trusted", "--ids", f"@{tmp_path / 'ids.txt'}",
         "--sizes", tmp_path / "sizes.csv", "--json",
     )  # fmt: skip
     report = json.loads(capsys.readouterr().out)
     assert status == 0
     assert [client["id"] for client in report["clients"]] == list("abcdefg")
     sizes = dict(zip("abcdefg", range(10, 80, 10), strict=True))
-    expected = hn.aggregate(dict(zip("abcdefg", files, strict=True)), hn.make("mean", sizes="use"), sizes=sizes)
+    expected = hn.aggregate(dict(zip("abcdefg", files, strict=True)), hn.make("mean", sizes="trusted"), sizes=sizes)
     assert expected.weights is not None
     np.testing.assert_allclose([client["weight"] for client in report["clients"]], expected.weights)
-    assert run(
-        *files, "-o", tmp_path / "out.safetensors", "--rule", "krum:f=2", "--pre", "nnm:f=2", "--reference", files[0], "--quiet"
-    ) == 0  # fmt: skip
+    settings = ["--rule", "krum:f=2", "--pre", "nnm:f=2", "--reference", files[0], "--quiet"]
+    assert run(*files, "-o", tmp_path / "out.safetensors", *settings) == 0
     assert capsys.readouterr().out == ""
     assert len(load_file(tmp_path / "out.safetensors")) == 3
 
@@ -198,7 +199,8 @@ def test_reports_escape_what_strangers_wrote(tmp_path: Path, capsys: pytest.Capt
 def test_names_that_are_not_utf8(files: list[str], tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/\xff\xfe.safetensors"
     Path(os.fsdecode(odd)).write_bytes(Path(files[0]).read_bytes())
-    command = [sys.executable, "-m", "honestly.cli", "aggregate", *files, odd, "-o", str(tmp_path / "o.safetensors")]
+    start = "import sys; from honestly.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", start, "aggregate", *files, odd, "-o", str(tmp_path / "o.safetensors")]
     done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr
     assert b"\\udcff\\udcfe.saf" in done.stdout
@@ -213,7 +215,8 @@ def test_terminated_in_the_midst(files: list[str], tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, "aggregate", *files, "-o", str(tmp_path / "out.safetensors"), "--quiet"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ) as process:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline() == b"writing\n"
         process.send_signal(signal.SIGTERM)
         error = process.stderr.read()

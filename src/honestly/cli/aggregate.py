@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import os
 import secrets
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -23,8 +22,8 @@ DONE, REFUSED, USAGE, EXCLUSIONS, INTERRUPTED = 0, 1, 2, 3, 130
 DESCRIPTION = """\
 Average K model files into one, robustly, in bounded memory, and say which clients were believed.
 
-FILES are safetensors files, folders of shards (model.safetensors.index.json), LoRA adapter folders (PEFT) or .npz files,
-one per client. A file that cannot be used costs its client the vote and is named, it does not stop the run.
+FILES are safetensors files, folders of shards (model.safetensors.index.json), LoRA adapter folders (PEFT) or .npz
+files, one per client. A file that cannot be used costs its client the vote and is named, it does not stop the run.
 OUT is a .safetensors or .npz file, or a folder, in which the shards are those of the inputs. It appears at once when it
 is complete: a run that is stopped leaves the old one.
 """
@@ -44,7 +43,7 @@ examples
 """
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "aggregate",
@@ -122,7 +121,7 @@ def _run(args: argparse.Namespace) -> int:
     ids = _ids(args.ids, args.files)
     for target in args.report:
         check_target(target)
-    paths = dict(zip(ids, args.files, strict=True))
+    paths: dict[Any, str] = dict(zip(ids, args.files, strict=True))
     # Without a Gram matrix nothing has measured the clients' distances, so one more pass does.
     explain = bool(args.report) or args.json or not (args.quiet or any(step.gram_needed for step in [*mixers, rule]))
     passes = 1 + any(step.gram_needed for step in [*mixers, rule]) + explain + 2 / len(ids)
@@ -235,7 +234,7 @@ class _Target:
         if self.out.is_dir():
             replace_folder(self.out, self._final)
         else:
-            os.replace(self.out, self._final)
+            self.out.replace(self._final)
 
     def drop(self) -> None:
         """Remove a result that was not kept."""
@@ -249,7 +248,7 @@ class _Target:
 
 
 @contextmanager
-def _target(out: str, exclusions: str) -> Iterator[_Target]:
+def _target(out: str, exclusions: str) -> Generator[_Target]:
     from honestly.sources.checkpoints.writer import Output
 
     Output.at(out)
@@ -261,7 +260,7 @@ def _target(out: str, exclusions: str) -> Iterator[_Target]:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
+def _terminated_like_interrupted() -> Generator[None]:
     """SIGTERM cleans up like Ctrl-C; only SIGKILL can leave a temporary file."""
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -279,7 +278,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(silent: bool, passes: float) -> Iterator[Any]:
+def _progress(silent: bool, passes: float) -> Generator[Any]:
     """Bytes read, rate and time left, on a terminal only."""
     if silent or not sys.stderr.isatty():
         yield None

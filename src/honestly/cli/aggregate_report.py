@@ -39,7 +39,7 @@ def as_json(
     rule: str,
     pre: Sequence[str],
     out: str | None,
-    paths: Mapping[str, str],
+    paths: Mapping[Any, str],
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """All that is known, as plain values; NaN and what was not measured are null. No dates: equal runs, equal bytes."""
@@ -48,9 +48,9 @@ def as_json(
     excess = _excess(layers)
     clients: list[dict[str, Any]] = []
     for k, name in enumerate(found.clients):
-        mine = {
+        mine: dict[str, Any] = {
             "id": shown(name),
-            "file": shown(paths[str(name)]),
+            "file": shown(paths[name]),
             "honesty": None if found.honesty is None else _plain(found.honesty[k]),
             "weight": None if found.weights is None else _plain(found.weights[k]),
             "distance": None if distance is None else _plain(distance[k]),
@@ -128,6 +128,8 @@ def show(report: Mapping[str, Any]) -> None:
             table.add_column(
                 title, justify="right" if title in ("honesty", "weight", "distance") else "left", overflow="fold"
             )
+    known = [client["distance"] for client in report["clients"] if client["distance"] is not None]
+    usual = float(np.median(known)) if known else 0.0
     for client in report["clients"]:
         style = (
             "red"
@@ -140,7 +142,7 @@ def show(report: Mapping[str, Any]) -> None:
         cells += [_digits(client["honesty"], 3)] if inferred else []
         cells += [_digits(client["weight"], 4)] if weighted else []
         cells += ["-" if client["distance"] is None else f"{client['distance']:.4g}"]
-        cells += [_first_layer(client)] if measured else []
+        cells += [_first_layer(client, usual)] if measured else []
         cells += [f"excluded: {client['reason']}" if client["excluded"] else ""]
         table.add_row(*(Text(cell) for cell in cells), style=style)
     console = Console(highlight=False, soft_wrap=False)
@@ -155,8 +157,11 @@ def show(report: Mapping[str, Any]) -> None:
         console.print(Text(f"written to {report['out']}"))
 
 
-def _first_layer(client: Mapping[str, Any]) -> str:
+def _first_layer(client: Mapping[str, Any], usual: float) -> str:
+    """Where a client differs most, if it is farther away than most are: among honest ones the layer means nothing."""
     layers = client.get("layers") or []
+    if client["distance"] is None or client["distance"] < 1.5 * usual:
+        return ""
     return f"{layers[0]['layer']} ({100 * layers[0]['share']:.0f} %)" if layers else ""
 
 
@@ -166,12 +171,14 @@ def _digits(value: float | None, digits: int) -> str:
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2430;background:#fff}
-table{border-collapse:collapse;width:100%;margin:1rem 0}th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #dde3ea;
-vertical-align:top;overflow-wrap:anywhere}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-tr.x td{color:#a3132b}tr.s td{color:#8a5a00}.map td,.map th{padding:0;border:1px solid #fff;height:1.3rem;font-size:12px}
-.map th{text-align:left;font-weight:400;padding-right:.5rem;width:12rem}footer,.q{color:#5b6776}
-@media(prefers-color-scheme:dark){body{color:#e4e9f0;background:#12161c}th,td{border-color:#2b333e}.map td,.map th{border-color:#12161c}
-tr.x td{color:#ff8a9a}tr.s td{color:#ffc766}footer,.q{color:#9aa7b6}}
+table{border-collapse:collapse;width:100%;margin:1rem 0}
+th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #dde3ea;vertical-align:top;overflow-wrap:anywhere}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+tr.x td{color:#a3132b}tr.s td{color:#8a5a00}footer,.q{color:#5b6776}
+.map td,.map th{padding:0;border:1px solid #fff;height:1.3rem;font-size:12px}
+.map th{text-align:left;font-weight:400;padding-right:.5rem;width:12rem}
+@media(prefers-color-scheme:dark){body{color:#e4e9f0;background:#12161c}th,td{border-color:#2b333e}
+.map td,.map th{border-color:#12161c}tr.x td{color:#ff8a9a}tr.s td{color:#ffc766}footer,.q{color:#9aa7b6}}
 """
 
 
@@ -216,8 +223,8 @@ def _map(report: Mapping[str, Any]) -> str:
             np.argsort(-_excess(layers_as_arrays(layers)).max(axis=1, initial=0), kind="stable")[:MOST_COLUMNS]
         )
         table, names = table[keep], [names[i] for i in keep]
-    usable = np.isfinite(table).all(axis=0)
-    middle = np.median(table[:, usable], axis=1) if usable.any() else np.ones(len(table))
+    usable = [bool(np.isfinite(column).all()) for column in table.T]
+    middle = np.median(table[:, usable], axis=1) if any(usable) else np.ones(len(table))
     rows: list[str] = []
     for k, client in enumerate(report["clients"]):
         if not usable[k]:

@@ -112,13 +112,13 @@ class LoraPasses:
         for i, module in enumerate(self.source.modules):
             pairs = self._pairs(module, used)
             D = np.repeat(kept, ranks[module])
-            TA = TB = None
+            small = None
             if self.source.lora == "svd":
                 MA, MB = self._small(used, pairs)
-                TA, TB = refactored(D, MA, MB, new[module])
-                error += squared_norm(TB @ TA - np.diag(D), MA, MB)
+                small = refactored(D, MA, MB, new[module])
+                error += squared_norm(small[1] @ small[0] - np.diag(D), MA, MB)
                 total += squared_norm(np.diag(D), MA, MB)
-            fine &= self._write(sink, 2 * i, used, pairs, D, TA, TB)
+            fine &= self._write(sink, 2 * i, used, pairs, D, small)
         for j, name in enumerate(self.source.plain):
             fine &= self._write_plain(sink, 2 * len(self.source.modules) + j, name, used, kept)
         self._report(new, float(np.sqrt(error / total)) if total > 0 else 0.0)
@@ -162,7 +162,8 @@ class LoraPasses:
     def _report(self, ranks: dict[str, int], error: float) -> None:
         low, high = min(ranks.values()), max(ranks.values())
         self.source.notes["lora"] = {
-            "result": self.source.lora, "rank": str(low) if low == high else f"{low} to {high}", "relative_error": error,
+            "result": self.source.lora, "relative_error": error,
+            "rank": str(low) if low == high else f"{low} to {high}",
         }  # fmt: skip
 
     def _pairs(self, module: str, clients: Sequence[int]) -> list[Pair]:
@@ -181,7 +182,7 @@ class LoraPasses:
         return leaves
 
     def _grams(self, rows: Sequence[int]) -> Float:
-        """(leaves, k, k) Gram matrices of the products, then of the other tensors; kept, for they are asked for often."""
+        """(leaves, k, k) Gram matrices of the products, then of the other tensors; kept: they are asked for often."""
         if not set(rows) <= set(self._order):
             self._order = sorted(set(rows))
             self._known = np.stack([*self._measured(self._order)])
@@ -200,11 +201,8 @@ class LoraPasses:
     def _small(self, clients: Sequence[int], pairs: Sequence[Pair]) -> tuple[Float, Float]:
         """(M_A, M_B), both R x R."""
         R = sum(pair.rank for pair in pairs)
-        MA, MB = np.zeros((R, R)), np.zeros((R, R))
-        for _, A in self._a_chunks(clients, pairs):
-            MA += A @ A.T
-        for _, B in self._b_chunks(clients, pairs):
-            MB += B.T @ B
+        MA = sum((A @ A.T for _, A in self._a_chunks(clients, pairs)), np.zeros((R, R)))
+        MB = sum((B.T @ B for _, B in self._b_chunks(clients, pairs)), np.zeros((R, R)))
         return MA, MB
 
     def _a_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
@@ -251,18 +249,17 @@ class LoraPasses:
         used: Sequence[int],
         pairs: Sequence[Pair],
         D: Float,
-        TA: Float | None,
-        TB: Float | None,
+        small: tuple[Float, Float] | None,
     ) -> bool:
         """`T_A A` and `B T_B`; without them A as it is and `B diag(D)`, whose product is the exact mean."""
         fine, columns = True, pairs[0].columns
         for start, A in self._a_chunks(used, pairs):
-            new = A if TA is None else TA @ A
+            new = A if small is None else small[0] @ A
             fine &= bool(np.isfinite(new).all())
             for row, values in enumerate(new):
                 sink.put(leaf, row * columns + start, row * columns + start + len(values), values)
         for start, B in self._b_chunks(used, pairs):
-            new = B * D[None, :] if TB is None else B @ TB
+            new = B * D[None, :] if small is None else B @ small[1]
             fine &= bool(np.isfinite(new).all())
             flat = np.ascontiguousarray(new).reshape(-1)
             sink.put(leaf + 1, start * new.shape[1], start * new.shape[1] + len(flat), flat)

@@ -1,4 +1,4 @@
-"""Passes on an accelerator over files: the next block is read while this one is worked on, and the result goes to a sink."""
+"""Passes on an accelerator over files: the next block is read while this one is worked on."""
 
 from __future__ import annotations
 

@@ -92,7 +92,9 @@ def test_blocks_are_read_ahead(paths: list[Path], tmp_path: Path, monkeypatch: p
     assert loads <= pops + 3
 
 
-def test_a_file_that_cannot_be_read_costs_the_vote(paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_costs_the_vote(
+    paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import os
 
     source = OnDevice(open_source(paths, out=tmp_path / "out.safetensors"), "cpu")  # type: ignore[arg-type]

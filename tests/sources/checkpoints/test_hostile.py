@@ -95,7 +95,9 @@ def test_not_a_file(good: list[Path], kind: str) -> None:
     check(good, reasons.get(kind, "cannot be opened"))
 
 
-@pytest.mark.parametrize("filename", ["../client-0.safetensors", "/etc/passwd", ".hidden.safetensors", "a\n.safetensors", 7, "x.pt"])
+@pytest.mark.parametrize(
+    "filename", ["../client-0.safetensors", "/etc/passwd", ".hidden.safetensors", "a\n.safetensors", 7, "x.pt"]
+)
 def test_an_index_that_leaves_its_folder(tmp_path: Path, good: list[Path], filename: str) -> None:
     good[BAD] = shard(tmp_path / "sharded", load_file(good[BAD]), 2)
     index = good[BAD] / "model.safetensors.index.json"

@@ -41,7 +41,9 @@ def test_aligned_with_metadata_like_the_inputs(clients: Clients, tmp_path: Path)
             assert entry["data_offsets"][0] % {"F32": 4, "I64": 8}[entry["dtype"]] == 0
 
 
-def test_an_error_in_the_second_pass_leaves_the_old_file(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_second_pass_leaves_the_old_file(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out.safetensors"
     out.write_bytes(b"old")
     paths = clients()
@@ -49,14 +51,16 @@ def test_an_error_in_the_second_pass_leaves_the_old_file(clients: Clients, tmp_p
     def full(fd: int, data: bytes, offset: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
-        patch.setattr(replace.os, "pwrite", full)
+    monkeypatch.setattr(replace.os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left"):
         hn.aggregate(paths, "mean", out=out)
     assert out.read_bytes() == b"old"
     assert left_over(tmp_path) == []
 
 
-def test_a_full_disk_is_found_before_the_second_pass(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_found_before_the_second_pass(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(fd: int, offset: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -155,7 +159,9 @@ def test_a_kill_leaves_the_old_file(clients: Clients, tmp_path: Path, how: int, 
         assert left_over(tmp_path) == []
 
 
-def test_every_value_is_written_whatever_the_blocks(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_value_is_written_whatever_the_blocks(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from honestly.passes import host
 
     paths = clients()

@@ -112,7 +112,7 @@ def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config:
     fits = len(shape_a) >= 2 and len(shape_b) >= 2 and shape_a[0] == shape_b[1] and math.prod(shape_b[2:]) == 1
     if a.spec.kind != "float" or b.spec.kind != "float" or not fits:
         raise UnusableError(f"{named(module)}: its factors {shape_a} and {shape_b} cannot be multiplied")
-    rank = shape_a[0]
+    rank = int(next(iter(shape_a)))
     said = _setting(config, "r", "rank_pattern", module)
     if type(said) is not int or not 1 <= said <= LARGEST_RANK or said != rank:
         raise UnusableError(f"{named(module)} has rank {rank}, but its adapter_config.json says {str(said)[:40]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -44,7 +43,7 @@ def read_checkpoint(path: str, pool: Pool, *, follow_symlinks: bool = False, all
     """What lies at `path`, from headers alone. Raises `UnusableError` with the reason why it cannot be used."""
     name = Path(path).name
     try:
-        mode = os.stat(path, follow_symlinks=follow_symlinks).st_mode
+        mode = Path(path).stat(follow_symlinks=follow_symlinks).st_mode
     except (OSError, ValueError) as error:
         cause = (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
         raise UnusableError(f"{name[:100]!r} cannot be opened: {cause}") from None
@@ -73,13 +72,13 @@ def _read_single(kind: str, file: File, config: Mapping[str, Any] | None = None)
 
 def _read_folder(path: str, pool: Pool, follow: bool) -> Checkpoint:
     try:
-        present = set(os.listdir(path))
+        present = {entry.name for entry in Path(path).iterdir()}
     except OSError as error:
         raise UnusableError(f"its folder cannot be read: {error.strerror}") from None
     if ADAPTER_CONFIG in present:
-        config_file = File(pool, os.path.join(path, ADAPTER_CONFIG), follow=follow)
+        config_file = File(pool, str(Path(path) / ADAPTER_CONFIG), follow=follow)
         config = load_json(_whole(config_file, 1_000_000), f"its {ADAPTER_CONFIG}")
-        found = _read_single("adapter", File(pool, os.path.join(path, ADAPTER), follow=follow), config)
+        found = _read_single("adapter", File(pool, str(Path(path) / ADAPTER), follow=follow), config)
         return Checkpoint(found.kind, found.tensors, found.shards, (*found.files, config_file), found.metadata, config)
     indexes = sorted(name for name in present if name.endswith(".safetensors.index.json"))
     if len(indexes) == 1 or INDEX in indexes:
@@ -87,7 +86,7 @@ def _read_folder(path: str, pool: Pool, follow: bool) -> Checkpoint:
     singles = sorted(name for name in present if name.endswith(".safetensors"))
     if not indexes and (len(singles) == 1 or SINGLE in singles):
         filename = SINGLE if SINGLE in singles else singles[0]
-        return _read_single("folder", File(pool, os.path.join(path, filename), follow=follow))
+        return _read_single("folder", File(pool, str(Path(path) / filename), follow=follow))
     raise UnusableError(
         f"its folder holds neither {INDEX} nor one .safetensors file nor a LoRA adapter ({ADAPTER_CONFIG})"
     )
@@ -101,7 +100,7 @@ def _whole(file: File, limit: int) -> bytes:
 
 def _read_sharded(folder: str, index_name: str, pool: Pool, follow: bool) -> Checkpoint:
     """Every tensor from the shard that the index names; tensors that it does not name are not part of the model."""
-    index_file = File(pool, os.path.join(folder, index_name), follow=follow)
+    index_file = File(pool, str(Path(folder) / index_name), follow=follow)
     weight_map = load_json(_whole(index_file, LONGEST), f"{index_name[:100]!r}").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UnusableError(f"{index_name[:100]!r} has no weight_map")
@@ -113,7 +112,7 @@ def _read_sharded(folder: str, index_name: str, pool: Pool, follow: bool) -> Che
     files = [index_file]
     metadata: Mapping[str, str] = {}
     for filename in filenames:
-        file = File(pool, os.path.join(folder, filename), follow=follow)
+        file = File(pool, str(Path(folder) / filename), follow=follow)
         header = read_header(file)
         mine = {
             entry.name: InFile.of(file, entry) for entry in header.entries if weight_map.get(entry.name) == filename
@@ -138,7 +137,5 @@ def check_filename(filename: Any) -> str:
         or not filename.isprintable()
         or any(mark in filename for mark in "/\\:")
     ):
-        raise UnusableError(
-            f"its index names the file {str(filename)[:100]!r}: expected a .safetensors file beside it"
-        )
+        raise UnusableError(f"its index names the file {str(filename)[:100]!r}: expected a .safetensors file beside it")
     return filename

@@ -6,11 +6,11 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from honestly.arrays import Host
 from honestly.sources.tree import UnusableError
 
 # Files held open for good, and others opened and closed as they are needed: K clients of many shards each would
@@ -45,7 +45,7 @@ class Pool:
             self._adopted.append(fd)
 
     @contextmanager
-    def descriptor(self, file: File) -> Iterator[int]:
+    def descriptor(self, file: File) -> Generator[int]:
         """The file's descriptor, which stays open inside the `with`."""
         with self._lock:
             if file in self._used:
@@ -100,7 +100,7 @@ class File:
         if not self._follow:
             flags |= getattr(os, "O_NOFOLLOW", 0)
         try:
-            self._check(os.stat(self.path, follow_symlinks=self._follow))
+            self._check(Path(self.path).stat(follow_symlinks=self._follow))
             fd = os.open(self.path, flags)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             raise UnusableError(f"{self.name[:100]!r} cannot be opened: {_cause(error)}") from None
@@ -128,14 +128,14 @@ class File:
             )
 
     @contextmanager
-    def _descriptor(self) -> Iterator[int]:
+    def _descriptor(self) -> Generator[int]:
         if self._held >= 0:
             yield self._held
         else:
             with self.pool.descriptor(self) as fd:
                 yield fd
 
-    def fill(self, offset: int, out: Host) -> None:
+    def fill(self, offset: int, out: Any) -> None:
         """Fill a contiguous array from `offset` on: one call to the system in nearly all cases."""
         if self._held >= 0:
             try:

@@ -116,7 +116,7 @@ def _are_sizes(values: Any) -> bool:
 
 
 def load_json(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object from a stranger: UTF-8, no name twice, no half of a surrogate pair, no number of a million digits."""
+    """A JSON object from a stranger: UTF-8, no name twice, no half of a surrogate pair, no endless numbers."""
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
         if not isinstance(found, dict):

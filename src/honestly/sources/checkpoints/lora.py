@@ -60,7 +60,7 @@ def _own(name: str, extra: Checkpoint | None) -> Adapter | None:
 
 
 def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], reference: Adapter | None) -> None:
-    """Mixed base models cannot be averaged: the reference's base counts, else that of most clients; then the modules."""
+    """Mixed base models cannot be averaged: the reference's counts, else that of most clients; then the modules."""
     present = [row for row in rows if row is not None]
     bases = Counter(row.base for row in present)
     base = reference.base if reference else max(bases, key=lambda b: bases[b], default="")
@@ -78,7 +78,7 @@ def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], referenc
 
 
 class LoraSource:
-    """What `honestly.passes.lora` averages: one leaf for each module's product, then the tensors that are not factors."""
+    """What `honestly.passes.lora` averages: a leaf for each module's product, then the tensors that are not factors."""
 
     on_host = True
     integers: tuple[Leaf, ...] = ()

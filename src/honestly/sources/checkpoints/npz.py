@@ -173,6 +173,6 @@ class _Plain:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def fill(self, offset: int, out: Host) -> None:
+    def fill(self, offset: int, out: Any) -> None:
         if os.preadv(self._fd, [out], offset) != out.nbytes:
             raise UnusableError("its unpacked values were cut short")

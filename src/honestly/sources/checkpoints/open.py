@@ -1,7 +1,7 @@
 """Open K checkpoints: agree on what the model is, refuse by name whoever differs.
 
-Headers are read twice: once to see what most clients hold, of which only a digest is kept, and once to keep what will be
-read. So a stranger's header costs memory only while it is looked at.
+Headers are read twice: once to see what most clients hold, of which only a digest is kept, and once to keep what will
+be read. So a stranger's header costs memory only while it is looked at.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, NamedTuple
 
-from honestly.result import AggregationError
 from honestly.sources.base import Source
 from honestly.sources.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from honestly.sources.checkpoints.files import Pool
@@ -150,4 +149,4 @@ def _digest(checkpoint: Checkpoint) -> bytes:
     return digest.digest()
 
 
-__all__ = ["AggregationError", "open_checkpoints", "signature"]
+__all__ = ["open_checkpoints", "signature"]

@@ -151,7 +151,8 @@ class CheckpointSource:
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
         """(k, size) counters."""
-        return np.stack([self._counters[leaf][k] for k in clients])
+        rows: list[Any] = [self._counters[leaf][k] for k in clients]
+        return np.stack(rows)
 
     def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
         """The path of the finished output, or the tensors by name."""
@@ -224,7 +225,8 @@ class CheckpointSource:
 def _digest(tensor: Tensor) -> bytes:
     digest = hashlib.blake2b(tensor.spec.dtype.encode(), digest_size=16)
     for start in range(0, tensor.spec.size, PIECE):
-        digest.update(np.ascontiguousarray(tensor.raw(start, min(tensor.spec.size, start + PIECE))))
+        piece: Any = np.ascontiguousarray(tensor.raw(start, min(tensor.spec.size, start + PIECE)))
+        digest.update(piece)
     return digest.digest()
 
 

@@ -73,7 +73,7 @@ def _check_replaceable(path: Path) -> None:
     if not path.is_dir():
         raise ValueError(f"out is {str(path)!r}, an existing file without a known ending; use .safetensors or .npz")
     ours = (".safetensors", ".safetensors.index.json")
-    for name in sorted(os.listdir(path)):
+    for name in sorted(entry.name for entry in path.iterdir()):
         if not name.endswith(ours) and name != ADAPTER_CONFIG:
             raise ValueError(
                 f"out is {str(path)!r}, a folder that also holds {name[:100]!r} and would be replaced whole: "
@@ -145,11 +145,9 @@ class FileSink:
     def put_whole(self, leaf: Leaf, start: int, values: Host) -> None:
         """Write values that have the leaf's dtype already."""
         fd, offset = self._places[leaf.name]
-        write_all(
-            fd,
-            memoryview(np.ascontiguousarray(values)).cast("B") if len(values) else b"",
-            offset + start * values.itemsize,
-        )
+        raw: Any = np.ascontiguousarray(values)
+        if len(values):
+            write_all(fd, memoryview(raw).cast("B"), offset + start * values.itemsize)
 
     def finish(self) -> Sequence[Any]:
         """What was written of each leaf, to be sliced."""
@@ -174,7 +172,7 @@ class FileSink:
             sync_folder(temporary)
             replace_folder(temporary, target)
         else:
-            os.replace(temporary, target)
+            temporary.replace(target)
         self._temporary = None
         sync_folder(target.parent)
         return target
@@ -233,7 +231,7 @@ class Written:
 
     def __getitem__(self, where: slice) -> Host:
         stored = storage(self.leaf.spec)
-        values = np.empty(where.stop - where.start, stored)
+        values: Any = np.empty(where.stop - where.start, stored)
         buffer, at = memoryview(values).cast("B"), self.offset + where.start * stored.itemsize
         while len(buffer):
             n = os.preadv(self.fd, [buffer], at)
