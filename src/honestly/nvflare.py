@@ -1,5 +1,8 @@
 """Robust averaging for NVIDIA FLARE: `RobustAggregator` in the place of its weighted mean (extra `[nvflare]`)."""
 
+# pyright: basic
+# FLARE has no type stubs
+
 from __future__ import annotations
 
 import logging
@@ -27,12 +30,12 @@ class RobustAggregator(ModelAggregator):
         rule: name of a rule, see `honestly rules`.
         settings: the rule's settings, such as `{"f": 2}`.
         pre: names of mixers applied before the rule, or `[name, settings]` pairs.
-        quorum: the share of the clients that answered which must be usable; with as many or fewer, the old model is kept.
-        doubt: "keep" keeps the old model also when the rule says that its answer may be wrong; "accept" marks the round.
+        quorum: the share of the clients that answered which must be usable; with as many or fewer, the old model stays.
+        doubt: "keep" keeps the old model also if the rule says that its answer may be wrong; "accept" marks the round.
         history: a folder on the server that gets `rounds.jsonl` and `rounds.csv` after every round; "" for none.
 
-    What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's metadata,
-    which FLARE sends to the clients, liars among them.
+    What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's
+    metadata, which FLARE sends to the clients, liars among them.
 
     Example:
         >>> from honestly.nvflare import RobustAggregator

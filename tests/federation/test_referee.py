@@ -17,7 +17,9 @@ from honestly.rules.base import Geometry, Mix, Rule
 
 def replies(K: int = 6, seed: int = 0) -> list[Reply]:
     rng = np.random.default_rng(seed)
-    return [Reply(k, update={"w": rng.normal(1, 0.1, 20).astype("f4")}, size=10, metrics={"loss": 0.1}) for k in range(K)]
+    return [
+        Reply(k, update={"w": rng.normal(1, 0.1, 20).astype("f4")}, size=10, metrics={"loss": 0.1}) for k in range(K)
+    ]
 
 
 class Counting(Mean):

@@ -48,8 +48,8 @@ class Round:
     kept: bool
     status: str
     attention: bool
-    metrics: dict[str, Any] = field(default_factory=dict)
-    evaluation: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
 
     @property
@@ -74,8 +74,8 @@ class Round:
     def as_json(self, roster: Sequence[ClientId] | None = None) -> dict[str, Any]:
         """The round as plain values, in the form of the simulator's rounds, so that the same report draws both.
 
-        `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was not
-        part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
+        `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was
+        not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
         """
         roster = self.clients if roster is None else roster
         here = set(self.clients)

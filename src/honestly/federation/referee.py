@@ -45,7 +45,7 @@ class Referee:
         history: Any = None,
         log: Any = logger.log,
     ) -> None:
-        if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:
+        if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"quorum={quorum!r}: it is the share of clients that must be usable, 0 <= quorum < 1")
         if doubt not in ("accept", "keep"):
             raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
@@ -83,7 +83,9 @@ class Referee:
             status, kept = f"the old model was kept: {str(error).split('; client')[0]}", True
         except ValueError as error:  # the rule's settings do not fit the clients that are left
             status, kept = f"the old model was kept: {error}", True
-        except Exception as error:  # a fault of ours, or of a rule's author, must not end a federation that runs for days
+        except (
+            Exception
+        ) as error:  # a fault of ours, or of a rule's author, must not end a federation that runs for days
             logging.getLogger("honestly").exception("round %s: the aggregation failed", number)
             status, kept = f"the old model was kept: the aggregation failed ({type(error).__name__}: {error})", True
         record = self._record(number, clients, excluded, out, kept=kept, status=status)
@@ -217,7 +219,7 @@ class Referee:
         """Files of the history; a full disk costs the files, not the federation."""
         try:
             self.history.write()
-            memory = getattr(self.rule, "memory", None)
+            memory: Any = getattr(self.rule, "memory", None)
             if self.history.folder is not None and hasattr(memory, "to_dict"):
                 import json
 

@@ -1,8 +1,8 @@
 """One rule's source and all that it refers to, gathered from the package's modules into one block of code.
 
-The maths of a rule exists once, in `honestly.rules`. A file that has to stand alone gets it by this way: start from a class,
-follow every name through the modules of the package, keep what is reached, drop annotations, and let what comes from
-elsewhere (NumPy, the standard library) be imported.
+The maths of a rule exists once, in `honestly.rules`. A file that has to stand alone gets it in this way: start from a
+class, follow every name through the modules of the package, keep what is reached, drop annotations, and let what comes
+from elsewhere (NumPy, the standard library) be imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ class _Module:
     """The top level of a module: what defines each name."""
 
     name: str
-    definitions: dict[str, ast.stmt] = field(default_factory=dict)
-    imports: dict[str, tuple[str, str]] = field(default_factory=dict)  # local name -> (module, name there or "")
+    definitions: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
+    imports: dict[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )  # local name -> (module, name there or "")
 
     @classmethod
     def of(cls, module: ModuleType) -> _Module:
@@ -64,7 +66,9 @@ class _Bare(ast.NodeTransformer):
             node.bases, node.body = [], [ast.Pass()]
             return node
         self.generic_visit(node)
-        node.body = [self._field(statement) for statement in node.body if not _bare_annotation(statement)] or [ast.Pass()]
+        node.body = [self._field(statement) for statement in node.body if not _bare_annotation(statement)] or [
+            ast.Pass()
+        ]
         _shorten(node)
         # dataclasses look their class's module up, which a program that runs text may not have registered
         node.body.append(ast.Assign([ast.Name("__module__", ast.Store())], ast.Constant("builtins")))
@@ -82,7 +86,11 @@ class _Bare(ast.NodeTransformer):
 
 def _bare_annotation(statement: ast.stmt) -> bool:
     """`name: ClassVar[str]` without a value says nothing at run time."""
-    return isinstance(statement, ast.AnnAssign) and statement.value is None and "ClassVar" in ast.unparse(statement.annotation)
+    return (
+        isinstance(statement, ast.AnnAssign)
+        and statement.value is None
+        and "ClassVar" in ast.unparse(statement.annotation)
+    )
 
 
 def _shorten(node: ast.FunctionDef | ast.ClassDef) -> None:
@@ -112,7 +120,9 @@ def gather(entries: list[type]) -> str:
             source, original = module.imports[name]
             if source.split(".")[0] == PACKAGE:
                 if name != original:
-                    raise ValueError(f"{module_name} imports {original} as {name}; the export needs it under its own name")
+                    raise ValueError(
+                        f"{module_name} imports {original} as {name}; the export needs it under its own name"
+                    )
                 visit(source, original)
             elif outside.setdefault(name, (source, original)) != (source, original):
                 raise ValueError(f"{name} means two things in the rule's modules")
@@ -133,7 +143,9 @@ def gather(entries: list[type]) -> str:
             statement = ast.Assign([statement.target], statement.value)
         done[module_name, name] = statement
         early, late = _references(statement)
-        for other in sorted(early - {name}):  # needed when the statement itself is executed: bases, decorators, defaults
+        for other in sorted(
+            early - {name}
+        ):  # needed when the statement itself is executed: bases, decorators, defaults
             visit(module_name, other)
         order.append((module_name, name))
         for other in sorted(late - early - {name}):
