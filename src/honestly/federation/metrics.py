@@ -99,7 +99,7 @@ def _weighted_median(values: Float, weights: Float) -> float:
     values = values[order]
     below: Float = np.cumsum(weights[order])
     half = 0.5 * below[-1]
-    i = int(np.searchsorted(below, half * (1 - 1e-12)))
+    i = int(np.flatnonzero(below >= half * (1 - 1e-12))[0])
     if i + 1 < len(values) and math.isclose(below[i], half, rel_tol=1e-9):
         return float(0.5 * values[i] + 0.5 * values[i + 1])
     return float(values[i])
