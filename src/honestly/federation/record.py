@@ -14,13 +14,18 @@ ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
 
 @dataclass(frozen=True)
 class Reply:
-    """One client's answer as an adapter read it: an update, or the fault that keeps it from being one."""
+    """One client's answer as an adapter read it: an update, or the fault that keeps it from being one.
+
+    `absent` marks a client that failed to answer (its app crashed, the connection broke), as opposed to one that
+    answered wrongly.
+    """
 
     client: ClientId
     update: Any = None
     fault: str | None = None
     size: Any = None
     metrics: Mapping[str, Any] | None = None
+    absent: bool = False
 
 
 @dataclass

@@ -29,6 +29,8 @@ class Referee:
         pre: mixers applied before the rule.
         quorum: the share of the clients asked (of those that answered, where it is not known who was asked) that must
             have sent a usable update, or the old model is kept. More than this share is needed: 0.5 is a majority.
+            It is kept also if refused and disbelieved clients together leave less than this share of those that
+            answered.
         doubt: what to do if the rule itself says that it may be wrong (close to half of the clients look dishonest):
             "accept" takes the average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
@@ -77,7 +79,7 @@ class Referee:
         out: Aggregate | None = None
         try:
             out = self._aggregate(usable, excluded, clients, reference)
-            status, kept = self._verdict(out)
+            status, kept = self._verdict(out, len({reply.client for reply in replies if not reply.absent}))
         except AggregationError as error:
             excluded |= error.reasons
             status, kept = f"the old model was kept: {str(error).split('; client')[0]}", True
@@ -175,7 +177,20 @@ class Referee:
             need = f"more than {self.quorum:g} of them are needed"
             raise AggregationError(f"only {len(usable)} of {len(clients)} clients sent a usable update, but {need}")
 
-    def _verdict(self, out: Aggregate) -> tuple[str, bool]:
+    def _verdict(self, out: Aggregate, answered: int) -> tuple[str, bool]:
+        """How the round ended, and whether the evidence says that the old model must be kept.
+
+        The Bayesian rule believes a majority of those it sees (copies count once), so that one refused client alone
+        never ends a round: it takes refused and disbelieved clients that together outnumber the others.
+        """
+        believed = None if out.honesty is None else float(out.honesty.sum())
+        if (
+            believed is not None and believed < self.quorum * answered - 0.01
+        ):  # 0.01: the rule stops before rounding does
+            return (
+                f"the old model was kept: refused and disbelieved clients leave {believed:.1f} of {answered}",
+                True,
+            )
         if out.status is Status.MAJORITY_BOUND and self.doubt == "keep":
             return f"the old model was kept: {out.status}", True
         return str(out.status), False

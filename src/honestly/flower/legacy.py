@@ -85,7 +85,7 @@ class LegacyRobustFedAvg(FedAvg):
         if (not results and not asked) or (failures and not self.accept_failures):
             return None, {}
         replies = [_reply(proxy, result, _arrays) for proxy, result in results]
-        replies += [Reply(proxy.cid, fault=_failure(failed)) for proxy, failed in _named(failures)]
+        replies += [Reply(proxy.cid, fault=_failure(failed), absent=True) for proxy, failed in _named(failures)]
         value, record = self._referee.judge(server_round, replies, reference=self._reference(), asked=asked)
         metrics: dict[str, Any] = record.metrics
         if self.fit_metrics_aggregation_fn is not None:

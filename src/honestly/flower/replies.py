@@ -32,7 +32,7 @@ def _reply(message: Message, size_key: str, *, arrays: bool) -> Reply:
     try:
         if message.has_error():
             reason = (message.error.reason or "no reason given").strip().splitlines()[-1:]
-            return Reply(client, fault=f"error {message.error.code}: {''.join(reason)[:200]}")
+            return Reply(client, fault=f"error {message.error.code}: {''.join(reason)[:200]}", absent=True)
         content = message.content
         update = _only_update(content) if arrays else None
         metrics = _only_metrics(content)

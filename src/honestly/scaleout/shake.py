@@ -65,14 +65,19 @@ class _Bare(ast.NodeTransformer):
         if any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases):
             node.bases, node.body = [], [ast.Pass()]
             return node
-        self.generic_visit(node)
-        node.body = [self._field(statement) for statement in node.body if not _bare_annotation(statement)] or [
+        statements = [self._field(part) for part in node.body if not _bare_annotation(part)]
+        node.body = [part if isinstance(part, ast.AnnAssign) else self.visit(part) for part in statements] or [
             ast.Pass()
         ]
         _shorten(node)
         # dataclasses look their class's module up, which a program that runs text may not have registered
         node.body.append(ast.Assign([ast.Name("__module__", ast.Store())], ast.Constant("builtins")))
         return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        """A local variable: its annotation goes, and a declaration without a value with it."""
+        self.generic_visit(node)
+        return None if node.value is None else ast.copy_location(ast.Assign([node.target], node.value), node)
 
     def _field(self, statement: ast.stmt) -> ast.stmt:
         """A class variable becomes a plain assignment; a dataclass's field keeps an annotation, which it needs."""
@@ -130,17 +135,14 @@ def gather(entries: list[type]) -> str:
         if name not in module.definitions or (module_name, name) in done:
             return
         original_statement = module.definitions[name]
+        if isinstance(original_statement, ast.AnnAssign) and "TypeAlias" in ast.unparse(original_statement.annotation):
+            return  # a type, which nothing refers to at run time
         twin = next((key for key, other in origin.items() if other is original_statement), None)
         if twin is not None:  # A, B = 1, 2 defines both
             done[module_name, name] = done[twin]
             return
         origin[module_name, name] = original_statement
         statement = _Bare().visit(ast.parse(ast.unparse(original_statement)).body[0])
-        if isinstance(statement, ast.AnnAssign):
-            if "TypeAlias" in ast.unparse(statement.annotation):
-                return  # an alias of a type, which nothing at run time refers to
-            assert statement.value is not None
-            statement = ast.Assign([statement.target], statement.value)
         done[module_name, name] = statement
         early, late = _references(statement)
         for other in sorted(
