@@ -29,10 +29,12 @@ STRATEGIES = ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum", "Buly
 
 def resident() -> int:
     """Bytes of memory that the process holds now."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("no VmRSS in /proc/self/status")
+    return field_of_status("VmRSS")
+
+
+def field_of_status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def build(name: str, clients: int):
@@ -80,10 +82,14 @@ def one(name: str, parameters: int, clients: int) -> dict[str, float]:
     seconds = time.perf_counter() - started
     done.set()
     watcher.join()
-    high = max(peak[0], int(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))) * 1024)  # noqa: E501
+    high = max(peak[0], field_of_status("VmHWM"))
     assert arrays is not None
     del arrays, strategy
-    rows = [np.frombuffer(m.content["arrays"]["layer1"].data, np.float32, offset=128) for m in replies if m.content["arrays"]]
+    rows = [
+        np.frombuffer(m.content["arrays"]["layer1"].data, np.float32, offset=128)
+        for m in replies
+        if m.content["arrays"]
+    ]
     ratio = float("nan")
     if len(rows) == clients:  # some strategies empty the replies that they read
         started = time.perf_counter()
@@ -111,7 +117,16 @@ def main() -> None:
     for name in STRATEGIES:
         if args.only and args.only not in name:
             continue
-        command = [sys.executable, __file__, "--child", name, "--parameters", str(args.parameters), "--clients", str(args.clients)]
+        command = [
+            sys.executable,
+            __file__,
+            "--child",
+            name,
+            "--parameters",
+            str(args.parameters),
+            "--clients",
+            str(args.clients),
+        ]
         found = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         if found.returncode:
             print(f"{name:28} failed: {(found.stderr.strip().splitlines() or ['?'])[-1][:80]}")

@@ -4,8 +4,8 @@
     python benchmarks/framework_faults.py fedn --json b.json                # fedn does not go together with nvflare
     python benchmarks/framework_faults.py --merge a.json b.json --out docs/framework-faults.md
 
-Ten clients train the same small model; one of them (three where it says so) is bad. Everything goes through the frameworks'
-own classes, in one process: Flower's strategies on Message objects, FLARE's helper of its FedAvg controller on FLModel
+Ten clients train the same small model; one of them (three where it says so) is bad. Everything goes through the
+frameworks' own classes, in one process: Flower's strategies on Message objects, FLARE's FedAvg controller on FLModel
 objects, FEDn's aggregator and its server-functions service on model bytes.
 """
 
@@ -203,7 +203,10 @@ def nvflare() -> dict[str, dict[str, str]]:
         controller = FedAvg(num_clients=K, aggregator=aggregator)
         controller.info = controller.warning = lambda *words: None
         controller.current_round, controller.fl_ctx = 0, None
-        controller._aggr_helper, controller._aggr_metrics_helper = WeightedAggregationHelper(), WeightedAggregationHelper()
+        controller._aggr_helper, controller._aggr_metrics_helper = (
+            WeightedAggregationHelper(),
+            WeightedAggregationHelper(),
+        )
         for k, client in enumerate(clients(fault)):
             meta = {"client_name": f"site-{k}", "NUM_STEPS_CURRENT_ROUND": client.size}
             sent = FLModel(params=dict(client.arrays), metrics=dict(client.metrics), current_round=0, meta=meta)
@@ -292,20 +295,29 @@ def fedn() -> dict[str, dict[str, str]]:
         assert service.implemented_functions["aggregate"], "the platform has retired the function"
         return unpacked(load_model_from_bytes(data, helper)), None
 
-    skip = {"array renamed", "metric key added", "reports a loss of -1e9"}  # arrays have no names; metrics are not averaged
+    skip = {
+        "array renamed",
+        "metric key added",
+        "reports a loss of -1e9",
+    }  # arrays have no names; metrics are not averaged
     return {
         name: {f: "-" if f in skip else outcome(f, lambda run=run, f=f: run(f)) for f in FAULTS}
         for name, run in {"fedavg": own, "exported by honestly": ours}.items()
     }
 
 
-FRAMEWORKS = {"flower": ("Flower", "flwr", flower), "nvflare": ("NVIDIA FLARE", "nvflare", nvflare), "fedn": ("FEDn / Scaleout", "fedn", fedn)}  # noqa: E501
+FRAMEWORKS = {
+    "flower": ("Flower", "flwr", flower),
+    "nvflare": ("NVIDIA FLARE", "nvflare", nvflare),
+    "fedn": ("FEDn and Scaleout", "fedn", fedn),
+}
 INTRODUCTION = """# Bad inputs, side by side
 
-Ten clients send a model update; one of them (three where it says so) is bad. Each cell says what becomes of the round under the
-framework's own strategy, and in the last column of each table what becomes of it with honestly in its place. "Fine" means that the
-new model lies within one and a half honest spreads of the mean of all ten as they would have been if honest, with its layout and its
-integer counters, and that the reported loss is the honest one. "Run ends" means that the strategy raised, which ends the whole run.
+Ten clients send a model update; one of them (three where it says so) is bad. Each cell says what becomes of the round
+under the framework's own strategy, and in the last column of each table what becomes of it with honestly in its place.
+"Fine" means that the new model lies within one and a half honest spreads of the mean of all ten as they would have been
+if honest, with its layout and (first row) its integer counters, and that the reported loss is the honest one.
+"Run ends" means that the strategy raised, which ends the whole run. "-": the aggregation never sees such an input.
 
 *Written by `benchmarks/framework_faults.py`; do not edit.*
 """

@@ -74,7 +74,9 @@ def lying(node: int) -> Message:
 @pytest.fixture
 def inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Instructions may only be made inside a run, so the process says that it is in one."""
-    from flwr.supercore.task_identity import TaskIdentity
-
+    try:
+        from flwr.supercore.task_identity import TaskIdentity
+    except ImportError:  # before flwr 1.41 nobody asked
+        return
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)

@@ -1,4 +1,4 @@
-"""A real Flower federation on loopback: SuperLink and SuperNodes as processes, each stopped by its pid in bounded time."""
+"""A real Flower federation on loopback: SuperLink and SuperNodes as processes, stopped by pid in bounded time."""
 
 from __future__ import annotations
 

@@ -46,6 +46,10 @@ def nan() -> FLModel:
     return model(9, values)
 
 
+def voting() -> FLModel:
+    return FLModel(params=params(9), metrics={"loss": 1, "vote": 2}, meta={"client_name": "site-9"})
+
+
 FAULTS: dict[str, tuple[Any, str]] = {
     "nan": (nan, "NaN"),
     "wrong shape": (lambda: model(9, params(9) | {"w": np.zeros((5, 6), np.float32)}), "shape"),
@@ -58,7 +62,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "huge size": (lambda: model(9, steps=10**12), "times the median"),
     "negative size": (lambda: model(9, steps=-1), "reports -1"),
     "text as size": (lambda: model(9, steps="many"), "'many'"),
-    "extra metric": (lambda: FLModel(params=params(9), metrics={"loss": 1, "vote": 2}, meta={"client_name": "site-9"}), "vote"),
+    "extra metric": (voting, "vote"),
 }  # fmt: skip
 
 
@@ -114,7 +118,10 @@ def test_the_global_model_decides_layout_order_and_dtype() -> None:
     aggregator = RobustAggregator(rule="mean")
     aggregator.fl_ctx = context
     wide = [
-        model(k, {name: np.asarray(v, np.float64) if v.dtype.kind == "f" else v for name, v in reversed(params(k).items())})
+        model(
+            k,
+            {name: np.asarray(v, np.float64) if v.dtype.kind == "f" else v for name, v in reversed(params(k).items())},
+        )
         for k in range(4)
     ]
     result, _ = aggregated([*wide, model(9, {"other": np.zeros(3)})], aggregator)
@@ -138,7 +145,14 @@ def test_wrong_arguments_are_errors_at_once(wrong: dict[str, Any]) -> None:
 
 def test_arguments_are_plain_and_kept_under_their_names() -> None:
     """FLARE writes a component's arguments into the job by reading the attributes of the same names."""
-    arguments = {"rule": "multi_krum", "settings": {"f": 2}, "pre": ["nnm"], "quorum": 0.4, "doubt": "keep", "history": ""}
+    arguments = {
+        "rule": "multi_krum",
+        "settings": {"f": 2},
+        "pre": ["nnm"],
+        "quorum": 0.4,
+        "doubt": "keep",
+        "history": "",
+    }
     arguments["pre"] = [["nnm", {"f": 1}]]
     aggregator = RobustAggregator(**arguments)  # type: ignore[arg-type]
     assert {name: getattr(aggregator, name) for name in arguments} == arguments

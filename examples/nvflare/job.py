@@ -1,7 +1,7 @@
 """Digits on NVIDIA FLARE's simulator, with a server that tells which sites to believe.
 
-    python job.py --sites 6 --attacks sign_flip,nan --out runs/nvflare
-    python job.py --sites 6 --attacks sign_flip,nan --mean          # FLARE's own average, for comparison
+python job.py --sites 6 --attacks sign_flip,nan --out runs/nvflare
+python job.py --sites 6 --attacks sign_flip,nan --mean          # FLARE's own average, for comparison
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from nvflare.recipe import SimEnv
 from task import join, new_model, split, test, test_set
 
 from honestly.nvflare import RobustAggregator
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -45,7 +45,9 @@ def test_set() -> tuple[np.ndarray, np.ndarray]:
     return _pixels(digits.test_images), digits.test_labels
 
 
-def train(model: list[np.ndarray], x: np.ndarray, y: np.ndarray, epochs: int, rate: float) -> tuple[list[np.ndarray], float]:
+def train(
+    model: list[np.ndarray], x: np.ndarray, y: np.ndarray, epochs: int, rate: float
+) -> tuple[list[np.ndarray], float]:
     """Mini-batch gradient descent; the trained model and its loss."""
     W1, b1, W2, b2 = (w.astype(np.float64) for w in model)
     rng, loss = np.random.default_rng(0), 0.0

@@ -1,5 +1,8 @@
 """Robust averaging for NVIDIA FLARE: `RobustAggregator` in the place of its weighted mean (extra `[nvflare]`)."""
 
+# pyright: basic
+# FLARE has no type stubs
+
 from __future__ import annotations
 
 import logging
@@ -15,6 +18,7 @@ from nvflare.app_common.app_constant import AppConstants
 
 from honestly.federation import Doubt, History, Referee, Reply
 from honestly.rules import make, make_mixer
+from honestly.rules.memory import Memory
 
 
 class RobustAggregator(ModelAggregator):
@@ -27,12 +31,13 @@ class RobustAggregator(ModelAggregator):
         rule: name of a rule, see `honestly rules`.
         settings: the rule's settings, such as `{"f": 2}`.
         pre: names of mixers applied before the rule, or `[name, settings]` pairs.
-        quorum: the share of the clients that answered which must be usable; with as many or fewer, the old model is kept.
-        doubt: "keep" keeps the old model also when the rule says that its answer may be wrong; "accept" marks the round.
+        quorum: the share of the clients that answered which must be usable; with as many or fewer, the old model stays.
+        doubt: "keep" keeps the old model also if the rule says that its answer may be wrong; "accept" marks the round.
         history: a folder on the server that gets `rounds.jsonl` and `rounds.csv` after every round; "" for none.
+        forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
 
-    What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's metadata,
-    which FLARE sends to the clients, liars among them.
+    What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's
+    metadata, which FLARE sends to the clients, liars among them.
 
     Example:
         >>> from honestly.nvflare import RobustAggregator
@@ -48,6 +53,7 @@ class RobustAggregator(ModelAggregator):
         quorum: float = 0.5,
         doubt: Doubt = "accept",
         history: str = "",
+        forgetting: float = 0.0,
     ) -> None:
         super().__init__()
         self.rule = rule
@@ -56,6 +62,7 @@ class RobustAggregator(ModelAggregator):
         self.quorum = quorum
         self.doubt: Doubt = doubt
         self.history = history
+        self.forgetting = forgetting
         self._models: list[FLModel] = []
         # made now, so that a wrong argument is an error where it was written; the folder is made where the server runs
         self._referee: Referee | None = None
@@ -63,8 +70,11 @@ class RobustAggregator(ModelAggregator):
 
     def _make(self, folder: str | None) -> Referee:
         steps = [make_mixer(s) if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in self.pre or ()]
+        settings = dict(self.settings or {})
+        if self.forgetting:
+            settings["memory"] = Memory(forgetting=self.forgetting)
         return Referee(
-            make(self.rule, **(self.settings or {})),
+            make(self.rule, **settings),
             pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, log=self._report,
         )  # fmt: skip
 

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
 
 NASTY: Any = st.one_of(
-    st.floats(), st.integers(), st.lists(st.floats(), max_size=3), st.sampled_from(["", "nan", b"1", True, None, 10**400])
-)  # fmt: skip
+    st.floats(),
+    st.integers(),
+    st.lists(st.floats(), max_size=3),
+    st.sampled_from(["", "nan", b"1", True, None, 10**400]),
+)
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from honestly.federation.npy import BadArray, read_npy, write_npy
+from honestly.federation.npy import BadArrayError, read_npy, write_npy
 
 
 def saved(values: Any, **options: Any) -> bytes:
@@ -44,13 +45,11 @@ def test_the_view_shares_memory_and_cannot_be_written() -> None:
 def test_any_bytes_give_an_array_or_a_reason(noise: bytes, where: int) -> None:
     whole = saved(np.arange(12, dtype=np.float32).reshape(3, 4))
     for data in (noise, whole[:where] + noise, whole[:where] + noise + whole[where + len(noise) :]):
-        try:
+        with contextlib.suppress(BadArrayError):
             assert read_npy(data).nbytes <= len(data)
-        except BadArray as reason:
-            assert str(reason)
 
 
 @pytest.mark.parametrize("data", [saved(np.zeros(3, ">f8")), saved(np.zeros(3, [("a", "f4")])), saved(np.array(["x"]))])
 def test_what_is_not_a_plain_native_number_is_refused(data: bytes) -> None:
-    with pytest.raises(BadArray):
+    with pytest.raises(BadArrayError):
         read_npy(data)

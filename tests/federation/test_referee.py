@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 
 from honestly.federation import History, Referee, Reply, Round
-from honestly.rules import Mean
+from honestly.rules import Bayesian, Mean
 from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.memory import Memory
 
 
 def replies(K: int = 6, seed: int = 0) -> list[Reply]:
     rng = np.random.default_rng(seed)
-    return [Reply(k, update={"w": rng.normal(1, 0.1, 20).astype("f4")}, size=10, metrics={"loss": 0.1}) for k in range(K)]
+    return [
+        Reply(k, update={"w": rng.normal(1, 0.1, 20).astype("f4")}, size=10, metrics={"loss": 0.1}) for k in range(K)
+    ]
 
 
 class Counting(Mean):
@@ -45,6 +48,40 @@ def test_a_rule_is_carried_from_round_to_round_but_not_over_a_kept_one() -> None
     referee.judge(2, replies()[:2], asked=range(6))
     referee.judge(3, [*replies(), Reply(9, fault="late")])
     assert [found["ids"] for found in Counting.seen] == [(0, 1, 2, 3, 4, 5)] * 2
+
+
+def test_refused_and_disbelieved_clients_that_outnumber_the_others_keep_the_old_model() -> None:
+    good = replies(7)
+    liars = [
+        Reply(100 + k, update={"w": -9 * r.update["w"]}, size=10, metrics={"loss": 0.1}) for k, r in enumerate(good[:3])
+    ]
+    broken = [Reply(200 + k, fault="broken") for k in range(3)]
+    value, record = Referee("bayesian").judge(1, [*good[:4], *liars, *broken])
+    assert value is None
+    assert "refused and disbelieved clients leave 4.0 of 10" in record.status
+    assert Referee("bayesian").judge(1, [*good[:4], *liars, *broken[:1]])[0] is not None
+    assert Referee("bayesian", quorum=0.3).judge(1, [*good[:4], *liars, *broken])[0] is not None
+
+
+@pytest.mark.parametrize("K", range(2, 14))
+def test_one_refused_client_never_costs_the_round(K: int) -> None:
+    """Whatever the others send: the rule believes a majority of those it sees, which is half of all or more."""
+    for seed in range(20):
+        rng = np.random.default_rng([K, seed])
+        wild = [Reply(k, update={"w": rng.normal(size=200) + rng.choice([-9, 0, 9])}) for k in range(K)]
+        _, record = Referee("bayesian").judge(1, [*wild, Reply(99, fault="broken")])
+        assert not record.kept, record.status
+
+
+def test_suspicion_outlives_a_round_if_the_rule_remembers(tmp_path: Path) -> None:
+    referee = Referee(Bayesian(memory=Memory()), history=tmp_path)
+    liar = Reply(77, update={"w": np.full(20, -9, "f4")}, size=10, metrics={"loss": 0.1})
+    for number in range(1, 4):
+        referee.judge(number, [*replies(seed=number), liar])
+    memory = Memory.from_dict(json.loads((tmp_path / "memory.json").read_text()))
+    assert memory == referee.rule.memory  # type: ignore[attr-defined]
+    suspicion = memory.prior([77, 0])
+    assert suspicion[0] < -1 < suspicion[1]
 
 
 def test_a_bug_in_a_rule_keeps_the_old_model_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:

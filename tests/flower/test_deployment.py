@@ -34,9 +34,12 @@ def test_a_hostile_federation_learns_and_says_who_lied(tmp_path: Path) -> None:
         federation.run(
             "flower-quickstart",
             {
-                "num-server-rounds": 3, "local-epochs": 10, "min-nodes": len(attacks) - 1, "timeout": 60.0,
+                "num-server-rounds": 3,
+                "local-epochs": 10,
+                "min-nodes": len(attacks) - 1,
+                "timeout": 60.0,
                 "out": str(tmp_path / "out"),
-            },  # fmt: skip
+            },
         )
         wait_for(marker.exists, 200, "round 2")
         nodes[-1].stop(at_once=True)  # killed in mid-round
@@ -106,7 +109,7 @@ def start_script(federation: Flower, name: str, script: Path, *arguments: str, *
     log = federation.folder / f"{name}.log"
     with log.open("wb") as out:
         popen = subprocess.Popen(
-            [script, *arguments], cwd=federation.folder, env=federation.environment | environment | {"PYTHONUNBUFFERED": "1"},
+            [script, *arguments], cwd=federation.folder, env=federation.environment | environment,
             stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     process = Process(name, popen, log)
@@ -115,7 +118,7 @@ def start_script(federation: Flower, name: str, script: Path, *arguments: str, *
 
 
 def hostile_runs(folder: Path, attacks: str) -> dict[str, tuple[str, float]]:
-    """Status and final accuracy of each strategy with the same clients, in Flower's simulation; NaN if the model is lost."""
+    """Status and final accuracy of each strategy with the same clients, in Flower's simulation; NaN: model lost."""
     found: dict[str, tuple[str, float]] = {}
     with flower(folder) as federation:
         federation.superlink("--simulation")

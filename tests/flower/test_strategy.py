@@ -81,7 +81,9 @@ def two_records() -> Message:
 
 
 def no_arrays() -> Message:
-    return Message(content=RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": 1.0})}), metadata=metadata(BAD))
+    return Message(
+        content=RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": 1.0})}), metadata=metadata(BAD)
+    )
 
 
 GOOD_BYTES = write_npy(np.zeros((4, 3), np.float32))
@@ -153,9 +155,9 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "missing metric key": (lambda: reply(BAD, update(BAD), {"num-examples": 100}), "lack the key 'loss'"),
     "metric of another kind": (lambda: reply(BAD, update(BAD), {"num-examples": 100, "loss": [0.1, 0.2]}), "'loss'"),
     "no num-examples": (lambda: reply(BAD, update(BAD), {"loss": 0.1}), "reports None examples"),
-    "negative num-examples": (lambda: reply(BAD, update(BAD), {"num-examples": -1, "loss": 0.1}), "reports -1 examples"),
+    "negative num-examples": (lambda: reply(BAD, update(BAD), {"num-examples": -1, "loss": 0.1}), "reports -1"),
     "nan num-examples": (lambda: reply(BAD, update(BAD), {"num-examples": float("nan"), "loss": 0.1}), "reports nan"),
-    "infinite num-examples": (lambda: reply(BAD, update(BAD), {"num-examples": float("inf"), "loss": 0.1}), "reports inf"),
+    "infinite num-examples": (lambda: reply(BAD, update(BAD), {"num-examples": np.inf, "loss": 0.1}), "reports inf"),
     "huge num-examples": (lambda: reply(BAD, update(BAD), {"num-examples": 10**9, "loss": 0.1}), "times the median"),
     "list of num-examples": (lambda: reply(BAD, update(BAD), {"num-examples": [1, 2], "loss": 0.1}), "reports [1, 2]"),
     "error reply": (lambda: failed(BAD), "error 0: RuntimeError: out of disk"),
@@ -179,7 +181,9 @@ def test_one_bad_reply_costs_its_client_the_vote_and_nobody_the_round(
     make, words = FAULTS[fault]
     good, strategy = honest(6), RobustFedAvg(rule=Mean())
     if reference:
-        strategy.configure_train(1, record(model()), ConfigRecord(), grid(m.metadata.src_node_id for m in [*good, make()]))
+        strategy.configure_train(
+            1, record(model()), ConfigRecord(), grid(m.metadata.src_node_id for m in [*good, make()])
+        )
     with caplog.at_level(logging.WARNING, logger="flwr"):
         arrays, metrics = strategy.aggregate_train(1, [*good[:3], make(), *good[3:]])
     assert list(strategy.excluded) == [BAD]
@@ -340,8 +344,8 @@ def test_without_a_majority_the_old_model_is_kept_and_the_log_says_why(caplog: p
 def test_the_quorum_is_configurable() -> None:
     replies = [*honest(4), *(failed(BAD + k) for k in range(3)), nan()]
     assert RobustFedAvg(quorum=0.25).aggregate_train(1, replies)[0] is not None
-    assert RobustFedAvg(quorum=0.75).aggregate_train(1, honest(4) + [failed(BAD)])[0] is not None
-    assert RobustFedAvg(quorum=0.8).aggregate_train(1, honest(4) + [failed(BAD)])[0] is None
+    assert RobustFedAvg(quorum=0.75).aggregate_train(1, [*honest(4), failed(BAD)])[0] is not None
+    assert RobustFedAvg(quorum=0.8).aggregate_train(1, [*honest(4), failed(BAD)])[0] is None
     for wrong in (-0.1, 1.0, "most"):
         with pytest.raises(ValueError, match="quorum"):
             RobustFedAvg(quorum=wrong)  # type: ignore[arg-type]

@@ -111,7 +111,7 @@ MALFORMED: dict[str, Callable[[], Any]] = {
     "no model": lambda: [{"num_examples": 10}],
     "metadata only": lambda: [{"num_examples": 10}, {"num_examples": 10}],
     "two models": lambda: [model(1), model(2), {}],
-    "nothing": lambda: [],
+    "nothing": list,
     "none": lambda: None,
     "not a list": lambda: 7,
     "ragged": lambda: [[[[1.0, 2.0], [3.0]], *model(1)[1:]], {}],
@@ -198,7 +198,10 @@ def test_it_runs_where_the_package_is_not_installed(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize("name, settings", [("mean", {}), ("krum", {"f": 2}), ("multi_krum", {"f": 2}), ("geometric_median", {}), ("centered_clipping", {})])  # noqa: E501
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("mean", {}), ("krum", {"f": 2}), ("multi_krum", {"f": 2}), ("geometric_median", {}), ("centered_clipping", {})],
+)
 def test_other_rules_that_weigh_clients_can_be_exported(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     rule = make(name, **settings)
     functions = platform(class_source(tmp_path, server_functions(rule)))

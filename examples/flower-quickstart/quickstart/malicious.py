@@ -1,7 +1,7 @@
 """Nodes that lie, break or vanish, as a Flower mod around an honest client app.
 
-A node misbehaves if its node config says so (`attack="sign_flip"`, a deployment), or if the run config lists attacks for
-the last partitions (`attacks="sign_flip,nan"`, a simulation).
+A node misbehaves if its node config says so (`attack="sign_flip"`, a deployment), or if the run config lists attacks
+for the last partitions (`attacks="sign_flip,nan"`, a simulation).
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Krum
 
 from honestly.flower import RobustFedAvg  # robust
+from honestly.rules import Bayesian, make
+from honestly.rules.base import Rule
+from honestly.rules.memory import Memory
 from quickstart.task import new_model, test, test_set
 
 app = ServerApp()
@@ -26,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
         "min_available_nodes": int(config["min-nodes"]),
     }
     if config["strategy"] == "robust":
-        strategy = RobustFedAvg(rule=str(config["rule"]), history=out, **common)  # robust
+        strategy = RobustFedAvg(rule=rule_of(config), history=out, **common)  # robust
     else:  # Flower's own, to see what they do with the same clients
         strategy = {
             "fedavg": FedAvg,
@@ -45,6 +48,14 @@ def main(grid: Grid, context: Context) -> None:
     )
     if out:
         save(out, result.arrays.to_numpy_ndarrays(), result.evaluate_metrics_serverapp)
+
+
+def rule_of(config: dict) -> Rule:  # robust
+    """The rule by its name; the Bayesian one may remember whom it suspected."""
+    forgetting = float(config["forgetting"])
+    if forgetting:
+        return Bayesian(memory=Memory(forgetting=forgetting))
+    return make(str(config["rule"]))
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:

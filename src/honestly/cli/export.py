@@ -19,8 +19,8 @@ def add(commands: Any) -> None:
     scaleout: argparse.ArgumentParser = targets.add_parser(
         "scaleout",
         help="a self-contained server_functions.py for Scaleout and FEDn",
-        description="Write a self-contained server_functions.py for Scaleout and FEDn: NumPy only, it never raises, and any "
-        "failure keeps the previous model.",
+        description="Write a self-contained server_functions.py for Scaleout and FEDn: NumPy only, it never raises, "
+        "and any failure keeps the previous model.",
         epilog="example: honestly export scaleout -o server_functions.py --rule multi_krum f=2",
     )
     scaleout.add_argument("-o", "--out", default="server_functions.py", help="the file, or - for standard output")

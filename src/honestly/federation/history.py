@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, overload
 
 from honestly.federation.record import Round
 
@@ -21,7 +21,7 @@ COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 class History(Sequence[Round]):
     """The rounds so far, as a sequence; with a folder, also as `rounds.jsonl` and `rounds.csv` in it.
 
-    The files are replaced as a whole after every round (`os.replace`), so a reader, or a crash, never sees half a round.
+    The files are replaced as a whole after every round, so that a reader, or a crash, never sees half a round.
 
     Example:
         >>> History(None)
@@ -62,7 +62,11 @@ class History(Sequence[Round]):
     def __len__(self) -> int:
         return len(self._rounds)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Round: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Round]: ...
+    def __getitem__(self, index: int | slice) -> Round | list[Round]:
         return self._rounds[index]
 
     def __repr__(self) -> str:
@@ -95,7 +99,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item) for item in cast("list[Any]", value)]
     return value

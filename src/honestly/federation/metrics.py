@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
+
+from honestly.result import Float
 
 Number: TypeAlias = int | float
 Metrics: TypeAlias = Mapping[str, Number | Sequence[Number]]
@@ -28,9 +30,9 @@ def out_of_line(metrics: Mapping[Hashable, Metrics | None]) -> dict[Hashable, st
         {3: "metrics have the extra key 'vote'"}
     """
     forms = {client: _form(report) for client, report in metrics.items()}
-    votes = Counter(frozenset(form.items()) for form in forms.values())
+    votes = Counter(tuple(sorted(form.items())) for form in forms.values())
     # of two forms with as many votes the smaller one: an extra key is then the fault of the one who added it
-    usual = dict(min(votes, key=lambda form: (-votes[form], len(form), sorted(form)), default=frozenset()))
+    usual = dict(min(votes, key=lambda form: (-votes[form], len(form), form), default=()))
     return {client: _difference(form, usual) for client, form in forms.items() if form != usual}
 
 
@@ -73,10 +75,10 @@ def robust_metrics(metrics: Mapping[Hashable, Metrics], votes: Mapping[Hashable,
     total = sum(weight.values())
     result: dict[str, Any] = {}
     for key in dict.fromkeys(key for report in metrics.values() for key in report):
-        shares: Counter[str] = Counter()
+        shares: dict[str, float] = {}
         for client, report in metrics.items():
             if key in report:
-                shares[_kind(report[key])] += weight[client]  # pyright: ignore[reportArgumentType]
+                shares[_kind(report[key])] = shares.get(_kind(report[key]), 0.0) + weight[client]
         kind, share = max(shares.items(), key=lambda item: item[1])
         if 2 * share <= total:
             continue
@@ -88,15 +90,16 @@ def robust_metrics(metrics: Mapping[Hashable, Metrics], votes: Mapping[Hashable,
     return result
 
 
-def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+def _weighted_median(values: Float, weights: Float) -> float:
     usable = np.isfinite(values) & (weights > 0)
     values, weights = values[usable], weights[usable]
     if not len(values):
         return math.nan
     order = np.argsort(values, kind="stable")
-    values, below = values[order], np.cumsum(weights[order])
+    values = values[order]
+    below: Float = np.cumsum(weights[order])
     half = 0.5 * below[-1]
-    i = int(np.searchsorted(below, half * (1 - 1e-12)))
+    i = int(np.flatnonzero(below >= half * (1 - 1e-12))[0])
     if i + 1 < len(values) and math.isclose(below[i], half, rel_tol=1e-9):
         return float(0.5 * values[i] + 0.5 * values[i + 1])
     return float(values[i])
@@ -109,13 +112,15 @@ def _form(report: Metrics | None) -> dict[str, str]:
 def _kind(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return "number"
-    if isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value):
-        return f"list of {len(value)}"
-    return type(value).__name__
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        if all(isinstance(item, int | float) for item in items):
+            return f"list of {len(items)}"
+    return type(cast("object", value)).__name__
 
 
 def _numbers(value: Any) -> list[float]:
-    return [_float(v) for v in value] if isinstance(value, list | tuple) else [_float(value)]
+    return [_float(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else [_float(value)]
 
 
 def _float(value: Any) -> float:

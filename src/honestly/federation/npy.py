@@ -17,7 +17,7 @@ LONGEST_HEADER = 4096  # np.save writes 128 bytes for any array of plain numbers
 LARGEST_RANK = 64  # NumPy's own limit
 
 
-class BadArray(ValueError):
+class BadArrayError(ValueError):
     """These bytes are not a plain numeric array; the message says why."""
 
 
@@ -31,7 +31,7 @@ def read_npy(data: bytes | bytearray | memoryview) -> npt.NDArray[Any]:
         A NumPy array that shares the memory of `data`.
 
     Raises:
-        BadArray: the bytes are not one plain numeric array in native byte order.
+        BadArrayError: the bytes are not one plain numeric array in native byte order.
 
     Example:
         >>> read_npy(write_npy(np.arange(6.0).reshape(2, 3)))[1, 2]
@@ -39,14 +39,14 @@ def read_npy(data: bytes | bytearray | memoryview) -> npt.NDArray[Any]:
     """
     shape, fortran, dtype, start = _header(bytes(memoryview(data)[: LONGEST_HEADER + 12]))
     if dtype.hasobject or dtype.names is not None or dtype.kind not in "biufc":
-        raise BadArray(f"holds values of type {dtype}, not numbers")
+        raise BadArrayError(f"holds values of type {dtype}, not numbers")
     if not dtype.isnative:
-        raise BadArray(f"is in a foreign byte order ({dtype.str})")
+        raise BadArrayError(f"is in a foreign byte order ({dtype.str})")
     if len(shape) > LARGEST_RANK or any(n < 0 for n in shape):
-        raise BadArray(f"claims the impossible shape {_brief(shape)}")
+        raise BadArrayError(f"claims the impossible shape {_brief(shape)}")
     claimed, sent = math.prod(shape) * dtype.itemsize, len(data) - start
     if claimed != sent:
-        raise BadArray(f"claims shape {_brief(shape)} of {dtype}, {claimed} bytes, but {sent} bytes were sent")
+        raise BadArrayError(f"claims shape {_brief(shape)} of {dtype}, {claimed} bytes, but {sent} bytes were sent")
     flat = np.frombuffer(data, dtype=dtype, offset=start) if sent else np.empty(0, dtype)
     view = flat.reshape(shape, order="F" if fortran else "C")
     view.flags.writeable = False
@@ -60,7 +60,7 @@ def write_npy(values: npt.NDArray[Any]) -> bytes:
     np.lib.format.write_array_header_1_0(
         head, {"descr": np.lib.format.dtype_to_descr(values.dtype), "fortran_order": False, "shape": values.shape}
     )
-    return b"".join((head.getvalue(), memoryview(np.ascontiguousarray(values).reshape(-1)).cast("B")))
+    return b"".join((head.getvalue(), np.ascontiguousarray(values).reshape(-1).view(np.uint8).data))
 
 
 def _header(start_of_file: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
@@ -72,12 +72,12 @@ def _header(start_of_file: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any],
         elif version == (2, 0):
             read = np.lib.format.read_array_header_2_0
         else:
-            raise BadArray(f"has format version {version}, not 1.0 or 2.0")
+            raise BadArrayError(f"has format version {version}, not 1.0 or 2.0")
         shape, fortran, dtype = read(file, max_header_size=LONGEST_HEADER)
-    except BadArray:
+    except BadArrayError:
         raise
     except Exception as error:  # NumPy raises many kinds for a header that is garbage
-        raise BadArray(f"has no readable header ({type(error).__name__}: {str(error)[:80]})") from None
+        raise BadArrayError(f"has no readable header ({type(error).__name__}: {str(error)[:80]})") from None
     return shape, fortran, dtype, file.tell()
 
 

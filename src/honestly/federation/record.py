@@ -14,13 +14,18 @@ ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
 
 @dataclass(frozen=True)
 class Reply:
-    """One client's answer as an adapter read it: an update, or the fault that keeps it from being one."""
+    """One client's answer as an adapter read it: an update, or the fault that keeps it from being one.
+
+    `absent` marks a client that failed to answer (its app crashed, the connection broke), as opposed to one that
+    answered wrongly.
+    """
 
     client: ClientId
     update: Any = None
     fault: str | None = None
     size: Any = None
     metrics: Mapping[str, Any] | None = None
+    absent: bool = False
 
 
 @dataclass
@@ -48,8 +53,8 @@ class Round:
     kept: bool
     status: str
     attention: bool
-    metrics: dict[str, Any] = field(default_factory=dict)
-    evaluation: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
 
     @property
@@ -74,8 +79,8 @@ class Round:
     def as_json(self, roster: Sequence[ClientId] | None = None) -> dict[str, Any]:
         """The round as plain values, in the form of the simulator's rounds, so that the same report draws both.
 
-        `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was not
-        part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
+        `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was
+        not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
         """
         roster = self.clients if roster is None else roster
         here = set(self.clients)

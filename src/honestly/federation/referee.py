@@ -29,6 +29,8 @@ class Referee:
         pre: mixers applied before the rule.
         quorum: the share of the clients asked (of those that answered, where it is not known who was asked) that must
             have sent a usable update, or the old model is kept. More than this share is needed: 0.5 is a majority.
+            It is kept also if refused and disbelieved clients together leave less than this share of those that
+            answered.
         doubt: what to do if the rule itself says that it may be wrong (close to half of the clients look dishonest):
             "accept" takes the average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
@@ -45,7 +47,7 @@ class Referee:
         history: Any = None,
         log: Any = logger.log,
     ) -> None:
-        if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:
+        if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"quorum={quorum!r}: it is the share of clients that must be usable, 0 <= quorum < 1")
         if doubt not in ("accept", "keep"):
             raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
@@ -77,13 +79,15 @@ class Referee:
         out: Aggregate | None = None
         try:
             out = self._aggregate(usable, excluded, clients, reference)
-            status, kept = self._verdict(out)
+            status, kept = self._verdict(out, len({reply.client for reply in replies if not reply.absent}))
         except AggregationError as error:
             excluded |= error.reasons
             status, kept = f"the old model was kept: {str(error).split('; client')[0]}", True
         except ValueError as error:  # the rule's settings do not fit the clients that are left
             status, kept = f"the old model was kept: {error}", True
-        except Exception as error:  # a fault of ours, or of a rule's author, must not end a federation that runs for days
+        except (
+            Exception
+        ) as error:  # a fault of ours, or of a rule's author, must not end a federation that runs for days
             logging.getLogger("honestly").exception("round %s: the aggregation failed", number)
             status, kept = f"the old model was kept: the aggregation failed ({type(error).__name__}: {error})", True
         record = self._record(number, clients, excluded, out, kept=kept, status=status)
@@ -173,7 +177,20 @@ class Referee:
             need = f"more than {self.quorum:g} of them are needed"
             raise AggregationError(f"only {len(usable)} of {len(clients)} clients sent a usable update, but {need}")
 
-    def _verdict(self, out: Aggregate) -> tuple[str, bool]:
+    def _verdict(self, out: Aggregate, answered: int) -> tuple[str, bool]:
+        """How the round ended, and whether the evidence says that the old model must be kept.
+
+        The Bayesian rule believes a majority of those it sees (copies count once), so that one refused client alone
+        never ends a round: it takes refused and disbelieved clients that together outnumber the others.
+        """
+        believed = None if out.honesty is None else float(out.honesty.sum())
+        if (
+            believed is not None and believed < self.quorum * answered - 0.01
+        ):  # 0.01: the rule stops before rounding does
+            return (
+                f"the old model was kept: refused and disbelieved clients leave {believed:.1f} of {answered}",
+                True,
+            )
         if out.status is Status.MAJORITY_BOUND and self.doubt == "keep":
             return f"the old model was kept: {out.status}", True
         return str(out.status), False
@@ -217,7 +234,7 @@ class Referee:
         """Files of the history; a full disk costs the files, not the federation."""
         try:
             self.history.write()
-            memory = getattr(self.rule, "memory", None)
+            memory: Any = getattr(self.rule, "memory", None)
             if self.history.folder is not None and hasattr(memory, "to_dict"):
                 import json
 

@@ -13,7 +13,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg
 
 from honestly.federation import Doubt, History, Referee, Reply, Round
-from honestly.federation.npy import BadArray, read_npy, write_npy
+from honestly.federation.npy import BadArrayError, read_npy, write_npy
 from honestly.rules.base import Mixer, Rule
 
 NUMPY = "numpy.ndarray"
@@ -25,8 +25,8 @@ class LegacyRobustFedAvg(FedAvg):
 
     Args:
         rule, pre, quorum, doubt, history: as for `RobustFedAvg`. Clients are known by `ClientProxy.cid`.
-        fedavg_kwargs: every keyword argument of `flwr.server.strategy.FedAvg`. A metrics function of yours sees the believed
-            clients only, with sizes capped at three times their median; without one, metrics are medians.
+        fedavg_kwargs: every keyword argument of `flwr.server.strategy.FedAvg`. A metrics function of yours sees the
+            believed clients only, with sizes capped at three times their median; without one, metrics are medians.
 
     Example:
         >>> from honestly.flower import LegacyRobustFedAvg
@@ -85,7 +85,7 @@ class LegacyRobustFedAvg(FedAvg):
         if (not results and not asked) or (failures and not self.accept_failures):
             return None, {}
         replies = [_reply(proxy, result, _arrays) for proxy, result in results]
-        replies += [Reply(proxy.cid, fault=_failure(failed)) for proxy, failed in _named(failures)]
+        replies += [Reply(proxy.cid, fault=_failure(failed), absent=True) for proxy, failed in _named(failures)]
         value, record = self._referee.judge(server_round, replies, reference=self._reference(), asked=asked)
         metrics: dict[str, Any] = record.metrics
         if self.fit_metrics_aggregation_fn is not None:
@@ -102,7 +102,7 @@ class LegacyRobustFedAvg(FedAvg):
         """The median loss and metrics, each client counted as much as its last update was believed."""
         if not results or (failures and not self.accept_failures):
             return None, {}
-        replies = [_reply(proxy, result, lambda _: None, {"loss": result.loss}) for proxy, result in results]
+        replies = [_reply(proxy, result, None, {"loss": result.loss}) for proxy, result in results]
         metrics, excluded = self._referee.evaluation(server_round, replies)
         loss = metrics.pop("loss", None)
         if self.evaluate_metrics_aggregation_fn is not None:
@@ -113,7 +113,7 @@ class LegacyRobustFedAvg(FedAvg):
     def _reference(self) -> list[Any] | None:
         try:
             return None if self._model is None else _arrays(self._model)
-        except BadArray:
+        except BadArrayError:
             return None
 
     def _tensors(self, value: list[Any]) -> list[bytes]:
@@ -123,7 +123,9 @@ class LegacyRobustFedAvg(FedAvg):
         value.reverse()
         return [write_npy(value.pop().astype(dtype, copy=False)) for dtype in dtypes]
 
-    def _call(self, function: Any, results: Sequence[tuple[ClientProxy, Any]], fallback: dict[str, Any]) -> dict[str, Any]:
+    def _call(
+        self, function: Any, results: Sequence[tuple[ClientProxy, Any]], fallback: dict[str, Any]
+    ) -> dict[str, Any]:
         if not results:
             return fallback
         sizes = sorted(result.num_examples for _, result in results)
@@ -137,9 +139,9 @@ class LegacyRobustFedAvg(FedAvg):
 
 def _reply(proxy: ClientProxy, result: Any, read: Any, more: dict[str, Any] | None = None) -> Reply:
     try:
-        update = read(result.parameters) if hasattr(result, "parameters") else None
+        update = None if read is None else read(result.parameters)
         metrics = dict(result.metrics or {}) | (more or {})
-    except BadArray as fault:
+    except BadArrayError as fault:
         return Reply(proxy.cid, fault=str(fault))
     except Exception as error:  # whatever a stranger's reply raises costs him his own vote
         return Reply(proxy.cid, fault=f"cannot be read ({type(error).__name__}: {str(error)[:200]})")
@@ -148,13 +150,13 @@ def _reply(proxy: ClientProxy, result: Any, read: Any, more: dict[str, Any] | No
 
 def _arrays(parameters: Parameters) -> list[Any]:
     if parameters.tensor_type != NUMPY:
-        raise BadArray(f"tensors are serialised as {parameters.tensor_type!r}, expected {NUMPY!r}")
+        raise BadArrayError(f"tensors are serialised as {parameters.tensor_type!r}, expected {NUMPY!r}")
     arrays: list[Any] = []
     for i, tensor in enumerate(parameters.tensors):
         try:
             arrays.append(read_npy(tensor))
-        except BadArray as fault:
-            raise BadArray(f"array {i} {fault}") from None
+        except BadArrayError as fault:
+            raise BadArrayError(f"array {i} {fault}") from None
     return arrays
 
 

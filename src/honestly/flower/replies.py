@@ -10,7 +10,7 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from honestly.federation import Reply, Round
-from honestly.federation.npy import BadArray, read_npy, write_npy
+from honestly.federation.npy import BadArrayError, read_npy, write_npy
 
 NUMPY = "numpy.ndarray"  # Flower's name for the bytes of an .npy file
 #: A client's size counts for at most this many times the median in a metrics function of the user's.
@@ -32,11 +32,11 @@ def _reply(message: Message, size_key: str, *, arrays: bool) -> Reply:
     try:
         if message.has_error():
             reason = (message.error.reason or "no reason given").strip().splitlines()[-1:]
-            return Reply(client, fault=f"error {message.error.code}: {''.join(reason)[:200]}")
+            return Reply(client, fault=f"error {message.error.code}: {''.join(reason)[:200]}", absent=True)
         content = message.content
         update = _only_update(content) if arrays else None
         metrics = _only_metrics(content)
-    except BadArray as fault:
+    except BadArrayError as fault:
         return Reply(client, fault=str(fault))
     except Exception as error:  # whatever a stranger's reply raises costs him his own vote
         return Reply(client, fault=f"cannot be read ({type(error).__name__}: {str(error)[:200]})")
@@ -47,40 +47,40 @@ def _reply(message: Message, size_key: str, *, arrays: bool) -> Reply:
 def _only_update(content: RecordDict) -> dict[str, npt.NDArray[Any]]:
     records = list(content.array_records.values())
     if len(records) != 1:
-        raise BadArray(f"holds {len(records)} array records, expected one")
+        raise BadArrayError(f"holds {len(records)} array records, expected one")
     return views(records[0])
 
 
 def _only_metrics(content: RecordDict) -> dict[str, Any]:
     records = list(content.metric_records.values())
     if len(records) > 1:
-        raise BadArray(f"holds {len(records)} metric records, expected one")
+        raise BadArrayError(f"holds {len(records)} metric records, expected one")
     return dict(records[0]) if records else {}
 
 
 def views(record: ArrayRecord) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a record by name, sharing its memory; BadArray where one is not what it declares."""
+    """The arrays of a record by name, sharing its memory; BadArrayError where one is not what it declares."""
     return {name: _view(name, array) for name, array in record.items()}
 
 
 def _view(name: str, array: Array) -> npt.NDArray[Any]:
     short = name if len(name) <= 60 else name[:57] + "..."
     if array.stype != NUMPY:
-        raise BadArray(f"array {short!r} is serialised as {array.stype!r}, expected {NUMPY!r}")
+        raise BadArrayError(f"array {short!r} is serialised as {array.stype!r}, expected {NUMPY!r}")
     try:
         view = read_npy(array.data)
-    except BadArray as fault:
-        raise BadArray(f"array {short!r} {fault}") from None
+    except BadArrayError as fault:
+        raise BadArrayError(f"array {short!r} {fault}") from None
     if tuple(array.shape) != view.shape or array.dtype != str(view.dtype):
         declared = f"{array.dtype} {tuple(array.shape)}"[:80]
-        raise BadArray(f"array {short!r} declares {declared}, but holds {view.dtype} {view.shape}")
+        raise BadArrayError(f"array {short!r} declares {declared}, but holds {view.dtype} {view.shape}")
     return view
 
 
 def record_of(value: dict[str, npt.NDArray[Any]], like: ArrayRecord | None) -> ArrayRecord:
     """The new model for Flower, in the order and dtypes of the old one; `value` is emptied to spare memory.
 
-    The order matters: `to_numpy_ndarrays` hands out arrays by position, and the order of a reply is its client's choice.
+    The order matters: `to_numpy_ndarrays` hands arrays out by position, and a reply's order is its client's choice.
     """
     record = ArrayRecord()
     for name in list(value) if like is None else list(like):
@@ -122,7 +122,7 @@ def _size(content: RecordDict, size_key: str) -> Any:
 
 def metric_record(record: Round, extra: Mapping[str, Any]) -> MetricRecord:
     """What the strategy returns: the clients' metrics, then the verdict on every client under `honesty/<node id>`."""
-    metrics: dict[str, Any] = {key: value for key, value in extra.items()}
+    metrics: dict[str, Any] = dict(extra)
     if record.honesty is not None:
         metrics |= {f"honesty/{client}": p for client, p in record.honesty.items()}
         assert record.malicious is not None

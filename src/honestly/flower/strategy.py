@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from honestly.federation import Doubt, History, Referee, Reply
-from honestly.federation.npy import BadArray
+from honestly.federation.npy import BadArrayError
 from honestly.flower.replies import (
     believed,
     capped_contents,
@@ -32,13 +32,14 @@ class RobustFedAvg(FedAvg):
     Args:
         rule: a rule of the package or its name: `hn.Bayesian()`, `"median"`, `hn.MultiKrum(f=4, keep=16)`, ...
         pre: mixers applied before the rule, such as `hn.NNM(f=4)`.
-        quorum: the share of the sampled nodes that must have sent a usable update; with as many or fewer the round keeps
-            the old model. 0.5 asks for a majority.
-        doubt: "keep" keeps the old model also when the rule says that close to half of the clients look dishonest, so that
-            its answer may be wrong; "accept" (the default) takes the answer and marks the round with `attention`.
+        quorum: the share of the sampled nodes that must have sent a usable update; with as many or fewer the round
+            keeps the old model. 0.5 asks for a majority. It is kept also if refused and disbelieved nodes together
+            leave less than this share of the nodes that answered.
+        doubt: "keep" keeps the old model also when the rule says that close to half of the clients look dishonest, so
+            that its answer may be wrong; "accept" (the default) takes the answer and marks the round with `attention`.
         history: a folder that gets `rounds.jsonl` and `rounds.csv` after every round, for `honestly report`.
-        fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless you
-            give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
+        fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless
+            you give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
             only, with `weighted_by_key` capped at three times its median.
 
     Attributes:
@@ -175,12 +176,14 @@ class RobustFedAvg(FedAvg):
         try:
             return dict(function(capped_contents(messages, self.weighted_by_key), self.weighted_by_key))
         except Exception:
-            logger.exception("%s failed; the medians of the metrics are used instead", getattr(function, "__name__", function))
+            logger.exception(
+                "%s failed; the medians of the metrics are used instead", getattr(function, "__name__", function)
+            )
             return fallback
 
     def _reference(self) -> dict[str, Any] | None:
         """Views of the model that was sent out; None before the first round or if it holds no NumPy arrays."""
         try:
             return None if self._model is None else views(self._model)
-        except BadArray:
+        except BadArrayError:
             return None

@@ -12,7 +12,9 @@ from honestly.rules.base import ColumnRule, GramGeometry, Rule
 from honestly.scaleout import template
 from honestly.scaleout.shake import gather, method
 
-HEADER = '''"""Robust averaging on Scaleout's server, written by honestly {version} (Apache-2.0): `honestly export scaleout`.
+HEADER = '''"""Robust averaging on Scaleout's server; `honestly export scaleout` wrote it (version {version}).
+
+SPDX-License-Identifier: Apache-2.0
 
 Rule: {rule}. Needs Python 3.10 or newer and NumPy, nothing else.
 
@@ -20,7 +22,7 @@ Rule: {rule}. Needs Python 3.10 or newer and NumPy, nothing else.
     client.start_session(..., server_functions=ServerFunctions)
 
 A client whose model is malformed loses its vote, the others are weighed by the rule, and any failure keeps the previous
-model: the platform would otherwise go back to plain averaging for every later round. The log names those who were refused.
+model: the platform would otherwise go back to plain averaging for every later round. The log names those refused.
 """
 
 import numpy as np
@@ -56,9 +58,13 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
     """
     rule = make(rule) if isinstance(rule, str) else rule
     if isinstance(rule, ColumnRule):
-        raise ValueError(f"{rule!r} works coordinate by coordinate; export a rule that weighs clients, such as bayesian")
+        raise ValueError(
+            f"{rule!r} works coordinate by coordinate; export a rule that weighs clients, such as bayesian"
+        )
     if rule.root is not None or CANNOT & rule.needs:
-        raise ValueError(f"{rule!r} needs {', '.join(sorted(CANNOT & rule.needs))}, which the exported file cannot have")
+        raise ValueError(
+            f"{rule!r} needs {', '.join(sorted(CANNOT & rule.needs))}, which the exported file cannot have"
+        )
     estimator = gather([type(rule), GramGeometry])
     estimator += (
         f"\nfound = {rule!r}.mix(GramGeometry(gram, tuple(clients), has_reference=True))\n"

@@ -1,8 +1,8 @@
 """One rule's source and all that it refers to, gathered from the package's modules into one block of code.
 
-The maths of a rule exists once, in `honestly.rules`. A file that has to stand alone gets it by this way: start from a class,
-follow every name through the modules of the package, keep what is reached, drop annotations, and let what comes from
-elsewhere (NumPy, the standard library) be imported.
+The maths of a rule exists once, in `honestly.rules`. A file that has to stand alone gets it in this way: start from a
+class, follow every name through the modules of the package, keep what is reached, drop annotations, and let what comes
+from elsewhere (NumPy, the standard library) be imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ class _Module:
     """The top level of a module: what defines each name."""
 
     name: str
-    definitions: dict[str, ast.stmt] = field(default_factory=dict)
-    imports: dict[str, tuple[str, str]] = field(default_factory=dict)  # local name -> (module, name there or "")
+    definitions: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
+    imports: dict[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )  # local name -> (module, name there or "")
 
     @classmethod
     def of(cls, module: ModuleType) -> _Module:
@@ -63,12 +65,19 @@ class _Bare(ast.NodeTransformer):
         if any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases):
             node.bases, node.body = [], [ast.Pass()]
             return node
-        self.generic_visit(node)
-        node.body = [self._field(statement) for statement in node.body if not _bare_annotation(statement)] or [ast.Pass()]
+        statements = [self._field(part) for part in node.body if not _bare_annotation(part)]
+        node.body = [part if isinstance(part, ast.AnnAssign) else self.visit(part) for part in statements] or [
+            ast.Pass()
+        ]
         _shorten(node)
         # dataclasses look their class's module up, which a program that runs text may not have registered
         node.body.append(ast.Assign([ast.Name("__module__", ast.Store())], ast.Constant("builtins")))
         return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        """A local variable: its annotation goes, and a declaration without a value with it."""
+        self.generic_visit(node)
+        return None if node.value is None else ast.copy_location(ast.Assign([node.target], node.value), node)
 
     def _field(self, statement: ast.stmt) -> ast.stmt:
         """A class variable becomes a plain assignment; a dataclass's field keeps an annotation, which it needs."""
@@ -82,7 +91,11 @@ class _Bare(ast.NodeTransformer):
 
 def _bare_annotation(statement: ast.stmt) -> bool:
     """`name: ClassVar[str]` without a value says nothing at run time."""
-    return isinstance(statement, ast.AnnAssign) and statement.value is None and "ClassVar" in ast.unparse(statement.annotation)
+    return (
+        isinstance(statement, ast.AnnAssign)
+        and statement.value is None
+        and "ClassVar" in ast.unparse(statement.annotation)
+    )
 
 
 def _shorten(node: ast.FunctionDef | ast.ClassDef) -> None:
@@ -112,7 +125,9 @@ def gather(entries: list[type]) -> str:
             source, original = module.imports[name]
             if source.split(".")[0] == PACKAGE:
                 if name != original:
-                    raise ValueError(f"{module_name} imports {original} as {name}; the export needs it under its own name")
+                    raise ValueError(
+                        f"{module_name} imports {original} as {name}; the export needs it under its own name"
+                    )
                 visit(source, original)
             elif outside.setdefault(name, (source, original)) != (source, original):
                 raise ValueError(f"{name} means two things in the rule's modules")
@@ -120,20 +135,19 @@ def gather(entries: list[type]) -> str:
         if name not in module.definitions or (module_name, name) in done:
             return
         original_statement = module.definitions[name]
+        if isinstance(original_statement, ast.AnnAssign) and "TypeAlias" in ast.unparse(original_statement.annotation):
+            return  # a type, which nothing refers to at run time
         twin = next((key for key, other in origin.items() if other is original_statement), None)
         if twin is not None:  # A, B = 1, 2 defines both
             done[module_name, name] = done[twin]
             return
         origin[module_name, name] = original_statement
         statement = _Bare().visit(ast.parse(ast.unparse(original_statement)).body[0])
-        if isinstance(statement, ast.AnnAssign):
-            if "TypeAlias" in ast.unparse(statement.annotation):
-                return  # an alias of a type, which nothing at run time refers to
-            assert statement.value is not None
-            statement = ast.Assign([statement.target], statement.value)
         done[module_name, name] = statement
         early, late = _references(statement)
-        for other in sorted(early - {name}):  # needed when the statement itself is executed: bases, decorators, defaults
+        for other in sorted(
+            early - {name}
+        ):  # needed when the statement itself is executed: bases, decorators, defaults
             visit(module_name, other)
         order.append((module_name, name))
         for other in sorted(late - early - {name}):

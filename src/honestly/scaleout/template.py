@@ -5,6 +5,9 @@ reaches it. It retires `aggregate` for good at the first exception and goes on w
 may escape. The names of functions matter, too: one called `incremental_aggregate` would be used instead of `aggregate`.
 """
 
+# pyright: basic
+# types do not survive the export
+
 from __future__ import annotations
 
 from typing import Any
