@@ -8,7 +8,6 @@ others; --from FOLDER rewrites the page from an earlier run without measuring an
 """
 
 import argparse
-import json
 import os
 import platform
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from honestly.bench import stress
 from honestly.bench.specs import RULES, Contestant
-from honestly.bench.stress_report import read, write
+from honestly.bench.stress_report import lines, read
 from honestly.bench.stress_tables import fixed, mean, tables, worst
 from honestly.bench.tables import fill, text
 
@@ -88,7 +87,8 @@ def measure(args):
         if args.update:
             cases += [case for case in read(args.out / name / "cases.jsonl") if case.rule not in args.update]
             cases.sort(key=lambda case: study.rules.index(case.rule))
-        write(study, cases, args.out / name, seconds=seconds)
+        (args.out / name).mkdir(parents=True, exist_ok=True)
+        (args.out / name / "cases.jsonl").write_text(lines(cases))
     missing = [name for name in studies if not (args.out / name / "cases.jsonl").is_file()]
     if missing:
         raise SystemExit(f"{args.out} has no cases of {', '.join(missing)} yet: run --studies {' '.join(missing)}")
@@ -100,7 +100,6 @@ def measure(args):
         f"{platform.python_version()}{took}. Recorded rounds: "
         f"{', '.join(f'`{n}`' for n in recorded_names) or 'none'}.\n"
     )
-    (args.out / "studies.json").write_text(json.dumps([str(s) for s in studies.values()], indent=1))
 
 
 def answer(cases):
@@ -116,16 +115,16 @@ def answer(cases):
         ranked = sorted((v, r) for r in rules if (v := value(r)) is not None)
         return ", ".join(f"`{r}` {text(v)}" for v, r in ranked[:4])
 
-    lines = []
+    found = []
     for M in sorted({c.malicious for c in informed if c.malicious}):
-        lines += [
+        found += [
             f"- **{M} of 20 malicious.** Lowest mean kappa over the fixed attacks, nobody tells the rule anything: "
             f"{ranking(alone, lambda r, M=M: mean(c.kappa for c in fixed(at(r, M))))}. Lowest worst case, adaptive "
             f"attacker included: {ranking(alone, lambda r, M=M: worst(at(r, M)))}. Told the true f: mean "
             f"{ranking(told, lambda r, M=M: mean(c.kappa for c in fixed(at(r, M))))}; worst case "
             f"{ranking(told, lambda r, M=M: worst(at(r, M)))}."
         ]
-    return "\n".join(lines)
+    return "\n".join(found)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def write(study: Study, cases: Sequence[Case], directory: Path, *, seconds: floa
     facts = about(study, seconds)
     pictures = {"heatmap.png": heatmap(cases), "reliability.png": reliability_plot(cases)}
     texts = {
-        "cases.jsonl": "".join(json.dumps(_plain(case.asdict()), allow_nan=False) + "\n" for case in cases),
+        "cases.jsonl": lines(cases),
         "cases.csv": _csv(cases),
         "summary.json": json.dumps(
             {**facts, "tables": {t.name: t.records() for t in found}}, indent=1, allow_nan=False
@@ -66,10 +66,15 @@ def write(study: Study, cases: Sequence[Case], directory: Path, *, seconds: floa
     return [directory / name for name in (*texts, *(n for n, p in pictures.items() if p is not None))]
 
 
+def lines(cases: Sequence[Case]) -> str:
+    """Every case as a line of JSON."""
+    return "".join(json.dumps(_plain(case.asdict()), allow_nan=False) + "\n" for case in cases)
+
+
 def read(path: Path) -> list[Case]:
     """The cases of an earlier study, from its cases.jsonl."""
-    with path.open(encoding="utf-8") as lines:
-        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    with path.open(encoding="utf-8") as file:
+        rows: list[dict[str, Any]] = [json.loads(line) for line in file]
     for row in rows:
         row["kappa"] = math.inf if row["kappa"] is None else row["kappa"]
     return [Case(**row) for row in rows]
