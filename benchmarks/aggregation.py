@@ -48,11 +48,12 @@ def our_rules(f: int) -> dict[str, hn.Rule]:
 
 
 def byzfl_rules(f: int) -> dict[str, Callable[[Any], Any]]:
-    """ByzFL's aggregators; it imports torchvision, which aggregation does not use."""
+    """ByzFL's aggregators; it imports torchvision and plotting libraries, which aggregation does not use."""
     try:
-        if importlib.util.find_spec("torchvision") is None:
-            for name in ("torchvision", "torchvision.datasets", "torchvision.transforms", "torchvision.models"):
-                sys.modules[name] = MagicMock(__spec__=None, __path__=[])
+        for library in ("torchvision", "seaborn", "matplotlib"):
+            if importlib.util.find_spec(library) is None:
+                for name in ("", ".datasets", ".transforms", ".models", ".pyplot"):
+                    sys.modules[library + name] = MagicMock(__spec__=None, __path__=[])
         import byzfl
     except Exception as error:
         print(f"byzfl is left out: {error!r}", file=sys.stderr)

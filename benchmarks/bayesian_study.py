@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from bayesian_variants import CHANGES, Variant
+
 from honestly.bench import specs, stress
 
 ROOT = Path(__file__).parents[1]

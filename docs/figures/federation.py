@@ -8,7 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-SETTINGS = "dataset=digits clients=20 rounds=25 malicious=9 dynamic=true attack=sign_flip rule=bayesian alpha=1.0 seed=1"
+SETTINGS = (
+    "dataset=digits clients=20 rounds=25 malicious=9 dynamic=true attack=sign_flip rule=bayesian alpha=1.0 seed=1"
+)
 
 with tempfile.TemporaryDirectory() as folder:
     command = [sys.executable, "-m", "honestly", "simulate", *SETTINGS.split(), "--out", folder, "--quiet"]

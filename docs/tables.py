@@ -1,0 +1,68 @@
+"""Rewrites the tables of README.md from the code and from measurements: python docs/tables.py [--check].
+
+Each table stands between `<!-- name: ... -->` and `<!-- /name -->`. Measurements are the JSON files that
+`benchmarks/aggregation.py --json benchmarks/results/NAME.json` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import honestly as hn
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def rules() -> str:
+    """One row per rule and mixer."""
+    rows = ["| name | what it does | must be told | honesty | thousands of clients |", "|---|---|---|---|---|"]
+    for info in hn.rules():
+        told = ", ".join(need for need in info.needs if need != "signs") or "nothing"
+        honesty = "yes" if info.infers_honesty else ""
+        name = f"`{info.name}`" + ("" if info.kind == "rule" else " (mixer)")
+        rows.append(f"| {name} | {info.summary} | {told} | {honesty} | {'streams' if info.streams else ''} |")
+    return "\n".join(rows)
+
+
+def speed() -> str:
+    """One table per measurement: every rule and peer as a multiple of the plain mean of the same run."""
+    return "\n\n".join(_speed(json.loads(path.read_text())) for path in sorted(RESULTS.glob("aggregation-*.json")))
+
+
+def _speed(found: dict) -> str:
+    absolute = f" ({found['mean_ms']:.2f} ms)" if "NVIDIA" in found["machine"] else ""
+    lines = [
+        f"{found['K']:,} clients, {found['d']:,} float32 parameters, {found['machine']}. "
+        f"Time as a multiple of `X.mean(0)` of the same run{absolute}, extra peak memory in models:",
+        "",
+        "| rule | honestly | memory | peers (memory) |",
+        "|---|---|---|---|",
+    ]
+    names = dict.fromkeys(row["rule"] for row in found["rows"])
+    for name in names:
+        rows = {row["who"]: row for row in found["rows"] if row["rule"] == name}
+        ours = rows.pop("honestly")
+        peers = ", ".join(f"{who} {row['ratio']:.1f}x ({row['memory']:.1f})" for who, row in rows.items())
+        memory = f"{ours['memory']:.1f}" if ours["memory"] else ""
+        lines.append(f"| `{name}` | {ours['ratio']:.1f}x | {memory} | {peers} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    path = ROOT / "README.md"
+    old = path.read_text()
+    new = old
+    for name, table in (("rules", rules()), ("speed", speed())):
+        new = re.sub(rf"(<!-- {name}:[^\n]*-->\n).*?(<!-- /{name} -->)", rf"\g<1>{table}\n\g<2>", new, flags=re.S)
+    if "--check" in sys.argv:
+        return int(new != old)
+    path.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The README's code runs as it stands, and its tables are what the code and the measurements say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import honestly as hn
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+
+
+@pytest.mark.parametrize("code", BLOCKS, ids=range(len(BLOCKS)))
+def test_code_runs_and_prints_what_its_comments_say(code: str) -> None:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), {})
+    for line, shown in zip(
+        (row for row in code.splitlines() if "print(" in row), printed.getvalue().splitlines(), strict=True
+    ):
+        promised = line.partition("# ")[2]
+        if promised[:1] in "[(":
+            assert shown == promised
+
+
+def test_tables_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tables.py", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "docs" / "tables.py"), run_name="__main__")
+    assert ended.value.code == 0, "run `python docs/tables.py`"
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_public_names() -> None:
+    """What users import; a name that disappears is a breaking change."""
+    promised = {"Aggregate", "AggregationError", "Bayesian", "Bucketing", "GeometricMedian", "Krum", "Mean", "Median"}
+    promised |= {"MultiKrum", "NNM", "Status", "TrimmedMean", "aggregate", "rules", "make", "make_mixer", "__version__"}
+    assert promised <= set(hn.__all__)
+    assert all(hasattr(hn, name) for name in hn.__all__)
