@@ -27,8 +27,7 @@ def gram(rows: torch.Tensor, middle: torch.Tensor | None) -> Float:
     group = K if K <= LARGEST_GROUP else GROUP
     groups = -(-K // group)
     pairs = groups * (groups + 1) // 2
-    processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
-    steps = min(MOST_STEPS, -(-n // (THREADS * processors)))
+    steps = min(MOST_STEPS, -(-n // (THREADS * _processors(rows.device.index))))
     blocks = -(-n // (THREADS * steps))
     products = group * (group + 1) // 2 if groups == 1 else group * group
     partial = torch.empty((blocks, pairs, products), dtype=torch.float64, device=rows.device)
@@ -43,18 +42,29 @@ def gram(rows: torch.Tensor, middle: torch.Tensor | None) -> Float:
 
 def _unpacked(summed: Float, K: int, group: int, groups: int) -> Float:
     """The symmetric K x K matrix from the products of each pair of groups."""
-    G = np.zeros((groups * group, groups * group))
     if groups == 1:
-        G[np.tril_indices(group)] = summed[0]
-    else:
-        pair = 0
-        for left in range(groups):
-            for right in range(left + 1):
-                block = summed[pair].reshape(group, group)
-                G[left * group : (left + 1) * group, right * group : (right + 1) * group] = block
-                pair += 1
-    lower = np.tril(G)
-    return (lower + np.tril(G, -1).T)[:K, :K]
+        return summed[0][_triangle(group)]
+    G = np.zeros((groups * group, groups * group))
+    pair = 0
+    for left in range(groups):
+        for right in range(left + 1):
+            block = summed[pair].reshape(group, group)
+            G[left * group : (left + 1) * group, right * group : (right + 1) * group] = block
+            pair += 1
+    return (np.tril(G) + np.tril(G, -1).T)[:K, :K]
+
+
+@cache
+def _triangle(size: int) -> Any:
+    """(size, size) positions in the packed lower triangle."""
+    i, j = np.indices((size, size))
+    i, j = np.maximum(i, j), np.minimum(i, j)
+    return i * (i + 1) // 2 + j
+
+
+@cache
+def _processors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def mix(rows: torch.Tensor, weights: Float) -> tuple[torch.Tensor, torch.Tensor]:
