@@ -52,7 +52,7 @@ def test_make_builds_by_name():
         ("nnm", {}, "no rule 'nnm'"),
         ("multi_krum", {"f": 1, "keeps": 3}, "no setting 'keeps'; did you mean 'keep'.* Settings: f, keep"),
         ("median", {"f": 1}, "no setting 'f'.* Settings: none"),
-        ("krum", {}, "needs more settings.*'f'"),
+        ("krum", {}, "'krum' must be told f"),
         ("krum", {"f": -1}, "f must be an integer >= 0, got -1"),
     ],
 )

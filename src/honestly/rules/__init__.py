@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -187,10 +187,14 @@ def _make(table: tuple[type[_T], ...], kind: str, name: str, settings: dict[str,
                 f"{kind} {name!r} has no setting {setting!r}{_meant(setting, allowed)} "
                 f"Settings: {', '.join(allowed) or 'none'}"
             )
-    try:
-        return entry(**settings)
-    except TypeError as error:  # a setting without a default was left out
-        raise ValueError(f"{kind} {name!r} needs more settings: {error}") from error
+    missing = [field.name for field in fields(entry) if _required(field) and field.name not in settings]
+    if missing:
+        raise ValueError(f"{kind} {name!r} must be told {' and '.join(missing)}: give a value for each")
+    return entry(**settings)
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.init and field.default is MISSING and field.default_factory is MISSING
 
 
 def _settings(entry: type[Any]) -> tuple[str, ...]:
