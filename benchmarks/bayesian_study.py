@@ -22,7 +22,7 @@ PAGE, FIGURE = ROOT / "docs" / "bayesian.md", ROOT / "docs" / "figures" / "relia
 specs.RULES[Variant.name] = Variant
 SHIPPED, PAPER = "bayesian", "bayesian:variant=paper"
 RULES = (SHIPPED, PAPER, *(f"variant:change={change}" for change in CHANGES if change != "none"))
-RIVALS = ("geometric_median", "median", "centered_clipping", "multi_krum", "nnm+trimmed_mean")
+ATTACKED = (SHIPPED, PAPER, RULES[2], "variant:change=votes_recounted", "geometric_median", "median", "multi_krum")
 SYNTHETIC = ("isotropic", "low_rank", "heavy_tailed", "unequal_norms", "clustered")
 
 
@@ -33,10 +33,7 @@ def measure(recorded, out, jobs):
             rules=RULES, attacks=stress.SUITE, populations=(*recorded, *SYNTHETIC), malicious=(0, 4, 8, 9)
         ),
         "adaptive": stress.Study(
-            rules=(*RULES, *RIVALS),
-            attacks=("adaptive",),
-            populations=(*recorded[:1], *SYNTHETIC[:2]),
-            malicious=(4, 8, 9),
+            rules=ATTACKED, attacks=("adaptive",), populations=(*recorded[:1], *SYNTHETIC[:2]), malicious=(4, 8, 9)
         ),
     }
     for name, study in studies.items():
