@@ -22,7 +22,6 @@ CHANGES = (
     "no_shared_votes",
     "votes_recounted",  # votes counted again about every new centre
     "votes_by_distance",  # 1 / local density from distances instead of cosines
-    "tightest_ball",  # votes counted about the mean of the tightest majority
     "no_neighbourhoods",
     "eager_neighbourhoods",  # any separation of neighbourhoods counts, not only a plain one
 )
@@ -56,7 +55,7 @@ def changed(G: Float, change: str) -> tuple[Float, Float]:
     n, h = len(G), majority(len(G))
     D = squared_distances(G)
     g = GramGeometry(G)
-    a = tightest(D, h) if change == "tightest_ball" else geometric_median(G, D, h)
+    a = geometric_median(G, D, h)
     votes, prior = shared_votes(cosines_about(G, a)), np.zeros(n)
     if change == "no_shared_votes":
         votes = np.ones(n)

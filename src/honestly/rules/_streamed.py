@@ -12,8 +12,8 @@ from honestly.result import Float
 from honestly.rules._votes import copies, merging, shared_votes
 from honestly.rules.base import Geometry, squared_distances
 
-SAMPLE = 512  # clients whose Gram matrix is formed
-ANCHORS = 31  # of them, to which every client's distance is measured in one pass
+SAMPLE = 384  # clients whose Gram matrix is formed
+ANCHORS = 15  # of them, to which every client's distance is measured in one pass
 EQUAL = 1e-5  # relative difference of squared distances that single precision leaves between copies
 
 

@@ -22,7 +22,7 @@ from honestly.rules.settings import choice
 
 MEDIAN_STEPS = 10  # Weiszfeld steps to the centre about which votes are counted
 STEPS, TOLERANCE = 100, 1e-7  # of the EM on a Gram matrix
-PASSES, COARSE = 5, 1e-2  # of the EM where every step is a pass over the data
+PASSES, COARSE = 4, 1e-2  # of the EM where every step is a pass over the data
 
 
 @dataclass(frozen=True, kw_only=True)
