@@ -44,7 +44,8 @@ def aggregate(
         out: for updates from files, where the result is written: a `.safetensors` or `.npz` file or a folder, which
             appears at once when it is complete. `value` is then its path.
         explain: measure, in one more pass, how far each client is from the result in each tensor: see
-            `diagnostics["distance"]`, (K,), and `diagnostics["layers"]`, (K,) squared distances by tensor.
+            `diagnostics["distance"]`, (K,), and `diagnostics["layers"]`, (K,) squared distances by tensor. Rules that
+            weigh clients by their distances give the first without that pass.
 
     Returns:
         An `Aggregate`; `value` has the container, dtype and device of one client's update. A client that cannot be used
@@ -109,6 +110,8 @@ class _Run:
         """The mixers' matrix (None if there is none) and the rule's decision on the mixtures."""
         geometry = self._geometry()
         self._require()
+        measured = isinstance(geometry, GramGeometry) and any(step.gram_needed for step in [*self.mixers, self.rule])
+        self._gram = geometry.gram if measured else None
         mixing: Float | None = None
         for mixer in self.mixers:
             A = mixer.mix(geometry)
@@ -173,6 +176,9 @@ class _Run:
             weights = self._spread(own / own.sum() if own.sum() > 0 else own)
             if abs(1 - own.sum()) > 1e-9:
                 diagnostics["reference_weight"] = float(1 - own.sum())
+            elif self._gram is not None and not self.explain:
+                distances = np.sqrt(GramGeometry(self._gram).residuals(own))
+                diagnostics.setdefault("distance", self._spread(distances, np.nan))
         honesty = None
         if mix.honesty is not None:
             honesty = self._spread(mix.honesty if mixing is None else _honesty_of_parts(mixing, mix.honesty))
@@ -193,16 +199,16 @@ class _Run:
             diagnostics=diagnostics,
         )
 
-    def _explained(self, values: list[Any]) -> dict[str, Any]:
+    def _explained(self, values: Sequence[Any]) -> dict[str, Any]:
         """Squared distances to the result, by tensor; NaN for an excluded client, whom nothing measured."""
         whole = np.full((self.survey.K, len(self.source.leaves)), np.nan)
         whole[self.survey.usable] = self.passes.distances(self.survey.usable, values)
         layers = {leaf.name: whole[:, i] for i, leaf in enumerate(self.source.leaves)}
         return {"distance": np.sqrt(whole.sum(axis=1)), "layers": layers}
 
-    def _spread(self, values: Float) -> Float:
-        """Values of the usable clients among all K: exactly 0 for an excluded one."""
-        whole = np.zeros(self.survey.K)
+    def _spread(self, values: Float, excluded: float = 0.0) -> Float:
+        """Values of the usable clients among all K: exactly 0 for an excluded one, unless told otherwise."""
+        whole = np.full(self.survey.K, excluded)
         whole[self.survey.usable] = values
         return whole
 

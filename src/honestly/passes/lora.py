@@ -93,7 +93,7 @@ class LoraPasses:
             yield pair.b_name, pair.b
         yield from adapter.plain.items()
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[list[Any], bool]:
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """`sum_k w_k scale_k B_k A_k`, written exactly, re-factored, or factor by factor."""
         used = [k for k, weight in zip(clients, weights, strict=True) if weight != 0] or [clients[0]]
         kept = np.array([weight for weight in weights if weight != 0]) if any(weights) else np.zeros(1)
@@ -124,7 +124,7 @@ class LoraPasses:
         self._report(new, float(np.sqrt(error / total)) if total > 0 else 0.0)
         return list(sink.finish()), fine
 
-    def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[list[Any], bool]:
+    def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[Sequence[Any], bool]:
         inner = self.source.factors(used)
         values, fine = HostPasses(inner).mix(weights, used)
         self.source.keep(inner.taken())
@@ -145,7 +145,7 @@ class LoraPasses:
         )
         return values, fine
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[list[Any], bool]:
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """Coordinate-wise rules see the factors' coordinates, and only if the caller asked for factors."""
         if self.source.lora != "factors":
             raise ValueError(

@@ -219,6 +219,17 @@ def test_explain_measures_each_tensor(clients: Clients, tmp_path: Path) -> None:
         assert max(layers, key=lambda name: layers[name][5]) == "layer.0.bias"
 
 
+def test_distances_come_without_another_pass(clients: Clients) -> None:
+    """Rules that weigh by distances know them from the Gram matrix."""
+    paths = clients()
+    paths[3].write_bytes(b"")
+    known = hn.aggregate(paths, "bayesian").diagnostics["distance"]
+    measured = hn.aggregate(paths, "bayesian", explain=True).diagnostics["distance"]
+    np.testing.assert_allclose(known, measured, rtol=1e-3)
+    assert np.isnan(known[3])
+    assert "distance" not in hn.aggregate(paths, "median").diagnostics
+
+
 def test_wrong_arguments(clients: Clients, tmp_path: Path) -> None:
     paths = clients()
     with pytest.raises(ValueError, match="updates are not files"):
