@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 
 import honestly
 from honestly.nvflare import RobustAggregator
@@ -157,6 +159,23 @@ def test_arguments_are_plain_and_kept_under_their_names() -> None:
     aggregator = RobustAggregator(**arguments)  # type: ignore[arg-type]
     assert {name: getattr(aggregator, name) for name in arguments} == arguments
     json.dumps(arguments)
+
+
+def test_the_documented_allow_list_lets_the_class_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "nvflare.md").read_text()
+    blocks = [block.split("```")[0] for block in page.split("```json\n")[1:]]
+    documented = json.loads(next(block for block in blocks if "class_allow_list" in block))
+    authorizer = ComponentPathAuthorizer()
+    resources = tmp_path / "resources.json"
+    monkeypatch.setattr(authorizer, "_get_resources_file_path", lambda **where: str(resources))
+    ours = {"path": f"{RobustAggregator.__module__}.{RobustAggregator.__qualname__}"}
+    resources.write_text("{}")
+    monkeypatch.setattr(authorizer, "_report_default_allow_list", lambda **where: None)
+    with pytest.raises(UnsafeComponentError, match="not in allow_list"):
+        authorizer.authorize_component_config(ours)
+    resources.write_text(json.dumps(documented))
+    authorizer.authorize_component_config(ours)
+    authorizer.authorize_component_config({"path": "nvflare.app_common.np.np_model_persistor.NPModelPersistor"})
 
 
 @pytest.mark.slow
