@@ -279,8 +279,8 @@ def compile_program(
 ) -> Program | None:
     """The model as a batched program over the rows of ``theta``, or None if it has a layer that is not known here.
 
-    ``fused`` makes one op of convolution, pooling, bias and ReLU. By default it does where it is faster: with the
-    Triton kernels of `honestly.sim.train.fused` on a GPU, in rows (`honestly.sim.train.rows`) for one client on a CPU core.
+    ``fused`` makes one op of convolution, pooling, bias and ReLU. By default it does where that is faster: on a GPU by
+    the Triton kernels of `honestly.sim.train.fused`, for one client on a CPU in rows (`honestly.sim.train.rows`).
     """
     layers = _layers_of(model)
     if layers is None:
