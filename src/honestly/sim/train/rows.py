@@ -1,6 +1,6 @@
 """Convolution, pooling, bias and ReLU of one client on a CPU core, two output rows at a time: all of it in the cache.
 
-The plain ops of `program` write every patch of every image to memory and read it back twice. Here two rows of patches
+The plain `ops` write every patch of every image to memory and read it back twice. Here two rows of patches
 are made, multiplied and pooled before the next two; backward they are made again, which is cheaper than to fetch them.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from honestly.sim.train.program import ChannelBias, Convolution, MaxPool, Rectifier, Workspace, positive_part_of
+from honestly.sim.train.ops import ChannelBias, Convolution, MaxPool, Rectifier, Workspace, positive_part_of
 
 
 @dataclass
