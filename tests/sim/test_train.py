@@ -127,20 +127,21 @@ def test_evaluation_is_the_same_in_both_trainers() -> None:
         [nn.Identity(), nn.MaxPool2d(2)],
     ],
 )
-def test_every_layer_has_the_gradient_of_autograd(layers: list[nn.Module]) -> None:
+@pytest.mark.parametrize("K", [1, 2])  # one client alone works in rows
+def test_every_layer_has_the_gradient_of_autograd(layers: list[nn.Module], K: int) -> None:
     torch.manual_seed(0)
     body = nn.Sequential(*layers)
     features = body(torch.zeros(1, 2, 7, 9)).flatten().numel()
     module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 5, bias=False))
     layout = Layout.of_parameters(module)
-    theta = torch.stack([layout.flatten(dict(module.named_parameters())) * scale for scale in (1.0, 0.5)])
+    theta = torch.stack([layout.flatten(dict(module.named_parameters())) * scale for scale in (1.0, 0.5)[:K]])
     grad = torch.full_like(theta, torch.nan)
     program = compile_program(module, layout, theta, grad)
     assert program is not None
-    x = torch.randint(0, 3, (2, 6, 2, 7, 9)).float()  # few values: many ties
-    y = torch.randint(0, 5, (2, 6))
-    program.loss_and_gradient(x.permute(0, 3, 2, 4, 1).contiguous(), y, torch.full((2, 6), 1 / 6))
-    for k in range(2):
+    x = torch.randint(0, 3, (K, 6, 2, 7, 9)).float()  # few values: many ties
+    y = torch.randint(0, 5, (K, 6))
+    program.loss_and_gradient(x.permute(0, 3, 2, 4, 1).contiguous(), y, torch.full((K, 6), 1 / 6))
+    for k in range(K):
         parameters = {name: v.clone().requires_grad_() for name, v in layout.views(theta[k])}
         loss = nn.functional.cross_entropy(torch.func.functional_call(module, parameters, (x[k],)), y[k])
         expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(parameters.values()))])

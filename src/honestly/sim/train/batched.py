@@ -114,6 +114,7 @@ class BatchedTrainer(Trainer):
         self.mine = local()
         self.pool: ThreadPoolExecutor | None = None
         self.graphs: dict[int, Graph] = {}
+        self.sizes: dict[int, int] = {}
 
     @staticmethod
     def supports(module: nn.Module) -> bool:
@@ -127,7 +128,7 @@ class BatchedTrainer(Trainer):
         K = len(schedules)
         theta = torch.empty((K, self.layout.size), device=self.device)
         loss = torch.empty(K, device=self.device)
-        size = self._chunk_size(K)
+        size = self.sizes[K] = self.sizes.get(K) or self._chunk_size(K)  # kept: a graph's memory is in use now
         parts = [range(a, min(a + size, K)) for a in range(0, K, size)]
         if self.device.type == "cuda":
             for part in parts:

@@ -2,7 +2,7 @@
 # pyright: reportMissingParameterType=false, reportIndexIssue=false, reportUnknownLambdaType=false
 """Convolution, pooling, bias and ReLU of all clients in one GPU kernel, forward and backward (Triton).
 
-The plain ops of `program` write every patch of every image to memory and read it back. Here one program computes a
+The plain `ops` write every patch of every image to memory and read it back. Here one program computes a
 pooled output for all channels and 128 images from the input itself and notes which of the four corners won; backward,
 only the winners' windows are read. Same arithmetic in float32; the tests compare both (in Triton's interpreter where
 there is no GPU).
@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from honestly.sim.train.program import ChannelBias, Convolution, MaxPool, Rectifier, Workspace
+from honestly.sim.train.ops import ChannelBias, Convolution, MaxPool, Rectifier, Workspace
 
 DEAD = tl.constexpr(4)  # the code of a pooled output that ReLU set to 0; 0 .. 3 are the corners in reading order
 
