@@ -80,10 +80,24 @@ def one(name: str, parameters: int, clients: int) -> dict[str, float]:
     seconds = time.perf_counter() - started
     done.set()
     watcher.join()
-    high = max(peak[0], int(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))) * 1024)  # noqa: E501
+    high = max(
+        peak[0],
+        int(
+            next(
+                line.split()[1]
+                for line in Path("/proc/self/status").read_text().splitlines()
+                if line.startswith("VmHWM")
+            )
+        )
+        * 1024,
+    )  # noqa: E501
     assert arrays is not None
     del arrays, strategy
-    rows = [np.frombuffer(m.content["arrays"]["layer1"].data, np.float32, offset=128) for m in replies if m.content["arrays"]]
+    rows = [
+        np.frombuffer(m.content["arrays"]["layer1"].data, np.float32, offset=128)
+        for m in replies
+        if m.content["arrays"]
+    ]
     ratio = float("nan")
     if len(rows) == clients:  # some strategies empty the replies that they read
         started = time.perf_counter()
@@ -111,7 +125,16 @@ def main() -> None:
     for name in STRATEGIES:
         if args.only and args.only not in name:
             continue
-        command = [sys.executable, __file__, "--child", name, "--parameters", str(args.parameters), "--clients", str(args.clients)]
+        command = [
+            sys.executable,
+            __file__,
+            "--child",
+            name,
+            "--parameters",
+            str(args.parameters),
+            "--clients",
+            str(args.clients),
+        ]
         found = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         if found.returncode:
             print(f"{name:28} failed: {(found.stderr.strip().splitlines() or ['?'])[-1][:80]}")

@@ -203,7 +203,10 @@ def nvflare() -> dict[str, dict[str, str]]:
         controller = FedAvg(num_clients=K, aggregator=aggregator)
         controller.info = controller.warning = lambda *words: None
         controller.current_round, controller.fl_ctx = 0, None
-        controller._aggr_helper, controller._aggr_metrics_helper = WeightedAggregationHelper(), WeightedAggregationHelper()
+        controller._aggr_helper, controller._aggr_metrics_helper = (
+            WeightedAggregationHelper(),
+            WeightedAggregationHelper(),
+        )
         for k, client in enumerate(clients(fault)):
             meta = {"client_name": f"site-{k}", "NUM_STEPS_CURRENT_ROUND": client.size}
             sent = FLModel(params=dict(client.arrays), metrics=dict(client.metrics), current_round=0, meta=meta)
@@ -292,14 +295,22 @@ def fedn() -> dict[str, dict[str, str]]:
         assert service.implemented_functions["aggregate"], "the platform has retired the function"
         return unpacked(load_model_from_bytes(data, helper)), None
 
-    skip = {"array renamed", "metric key added", "reports a loss of -1e9"}  # arrays have no names; metrics are not averaged
+    skip = {
+        "array renamed",
+        "metric key added",
+        "reports a loss of -1e9",
+    }  # arrays have no names; metrics are not averaged
     return {
         name: {f: "-" if f in skip else outcome(f, lambda run=run, f=f: run(f)) for f in FAULTS}
         for name, run in {"fedavg": own, "exported by honestly": ours}.items()
     }
 
 
-FRAMEWORKS = {"flower": ("Flower", "flwr", flower), "nvflare": ("NVIDIA FLARE", "nvflare", nvflare), "fedn": ("FEDn / Scaleout", "fedn", fedn)}  # noqa: E501
+FRAMEWORKS = {
+    "flower": ("Flower", "flwr", flower),
+    "nvflare": ("NVIDIA FLARE", "nvflare", nvflare),
+    "fedn": ("FEDn / Scaleout", "fedn", fedn),
+}  # noqa: E501
 INTRODUCTION = """# Bad inputs, side by side
 
 Ten clients send a model update; one of them (three where it says so) is bad. Each cell says what becomes of the round under the
