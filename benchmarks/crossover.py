@@ -1,6 +1,6 @@
 """From how many clients on do residuals cost less than the Gram matrix? Both ways timed for rising K, in one run.
 
-    python benchmarks/crossover.py [--parameters 20000]
+python benchmarks/crossover.py [--parameters 20000]
 """
 
 from __future__ import annotations
