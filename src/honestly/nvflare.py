@@ -1,6 +1,6 @@
 """Robust averaging for NVIDIA FLARE: `RobustAggregator` in the place of its weighted mean (extra `[nvflare]`)."""
 
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 # FLARE has no type stubs
 
 from __future__ import annotations
