@@ -14,7 +14,7 @@ PLAIN = 10.0  # r^2 / s^2 at which a neighbourhood is as likely honest as not: o
 
 
 def separated(G: Float, D: Float, h: int, otherwise: Float) -> tuple[Float, Float]:
-    """Weights of a centre to start the EM from, and each client's prior log-odds (at most 0).
+    """Weights of a centre to start the EM from, and each client's prior log-odds, from 0 to `-2 ln n`.
 
     Every client is replaced by the mean of its h nearest clients, itself included. Honest neighbourhoods overlap nearly
     completely, so that their means nearly coincide; those of a shifted group keep most of the shift. The EM on these
@@ -37,7 +37,7 @@ def separated(G: Float, D: Float, h: int, otherwise: Float) -> tuple[Float, Floa
     q = em(floored, start, np.ones(n), prior=np.zeros(n), h=h, steps=100, tolerance=1e-7, slack=PLAIN)
     if q.pi.min() == 1.0:
         return otherwise, np.zeros(n)
-    return q.weights @ N, np.log(np.maximum(q.pi, 1.0 / n**2))
+    return q.weights @ N, -2.0 * np.log(n) * (1.0 - q.pi)
 
 
 @dataclass(frozen=True)
