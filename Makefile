@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := sim,jax,flower
+EXTRAS := sim,jax,flower,nvflare
 # Another machine's variables must not leak into the checks.
 unexport PYTHONPATH PYTHONHOME
 export PYTHONDONTWRITEBYTECODE := 1
@@ -39,6 +39,7 @@ test: lint types layers
 	$(BIN)/pytest -m "not slow and not gpu" -n 2 --cov --cov-report=term:skip-covered
 
 test-all: lint types layers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "flwr[simulation]"
 	$(BIN)/pytest -m "not gpu" -n 2 --cov --cov-report=term:skip-covered
 
 bench: $(STAMP)

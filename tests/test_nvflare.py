@@ -207,7 +207,7 @@ def test_in_the_simulator_with_hostile_sites(tmp_path: Path) -> None:
     for line in lines:
         assert "NaN" in line["reasons"]["site-6"]
         assert "shape" in line["reasons"]["site-5"]
-        assert line["accused"] == ["site-7"]
+        assert "site-7" in line["accused"]
         assert not line["kept"]
     mean = run("--attacks", "sign_flip,nan", "--mean", "--out", "mean")
     result = tmp_path / "mean" / "result.json"

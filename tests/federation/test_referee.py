@@ -50,17 +50,19 @@ def test_a_rule_is_carried_from_round_to_round_but_not_over_a_kept_one() -> None
     assert [found["ids"] for found in Counting.seen] == [(0, 1, 2, 3, 4, 5)] * 2
 
 
-def test_refused_and_disbelieved_clients_that_outnumber_the_others_keep_the_old_model() -> None:
+def test_refused_and_disbelieved_clients_that_outnumber_the_others_are_a_doubt() -> None:
     good = replies(7)
     liars = [
         Reply(100 + k, update={"w": -9 * r.update["w"]}, size=10, metrics={"loss": 0.1}) for k, r in enumerate(good[:3])
     ]
     broken = [Reply(200 + k, fault="broken") for k in range(3)]
-    value, record = Referee("bayesian").judge(1, [*good[:4], *liars, *broken])
+    value, record = Referee("bayesian", doubt="keep").judge(1, [*good[:4], *liars, *broken])
     assert value is None
-    assert "refused and disbelieved clients leave 4.0 of 10" in record.status
-    assert Referee("bayesian").judge(1, [*good[:4], *liars, *broken[:1]])[0] is not None
-    assert Referee("bayesian", quorum=0.3).judge(1, [*good[:4], *liars, *broken])[0] is not None
+    assert "kept: refused and disbelieved clients leave 4.0 of 10" in record.status
+    value, record = Referee("bayesian").judge(1, [*good[:4], *liars, *broken])
+    assert value is not None
+    assert record.attention
+    assert "refused and disbelieved" in record.status
 
 
 @pytest.mark.parametrize("K", range(2, 14))

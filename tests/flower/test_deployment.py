@@ -101,7 +101,7 @@ def test_tls_and_authenticated_nodes(tmp_path: Path) -> None:
         assert federation.finish() == ["finished:completed"]
     history = rounds(tmp_path / "out")
     assert len(history) == 2
-    assert all(line["accused"] == [liar] and not line["kept"] for line in history)
+    assert all(liar in line["accused"] and not line["kept"] for line in history)
     assert accuracy(tmp_path / "out")[-1] > 0.6
 
 

@@ -29,10 +29,9 @@ class Referee:
         pre: mixers applied before the rule.
         quorum: the share of the clients asked (of those that answered, where it is not known who was asked) that must
             have sent a usable update, or the old model is kept. More than this share is needed: 0.5 is a majority.
-            It is kept also if refused and disbelieved clients together leave less than this share of those that
-            answered.
-        doubt: what to do if the rule itself says that it may be wrong (close to half of the clients look dishonest):
-            "accept" takes the average and marks the round; "keep" keeps the old model.
+        doubt: what to do if the rule itself says that it may be wrong (close to half of the clients look dishonest), or
+            if refused and disbelieved clients leave less than `quorum` of those that answered: "accept" takes the
+            average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
         log: receives a level of `logging` and a sentence; the adapter's framework has its own way to log.
     """
@@ -77,9 +76,11 @@ class Referee:
         clients = tuple(dict.fromkeys([*asked, *(reply.client for reply in replies)]))
         usable = {reply.client: reply for reply in replies if reply.client not in excluded}
         out: Aggregate | None = None
+        attention = True
         try:
             out = self._aggregate(usable, excluded, clients, reference)
-            status, kept = self._verdict(out, len({reply.client for reply in replies if not reply.absent}))
+            answered = len({reply.client for reply in replies if not reply.absent})
+            status, kept, attention = self._verdict(out, answered)
         except AggregationError as error:
             excluded |= error.reasons
             status, kept = f"the old model was kept: {str(error).split('; client')[0]}", True
@@ -90,7 +91,7 @@ class Referee:
         ) as error:  # a fault of ours, or of a rule's author, must not end a federation that runs for days
             logging.getLogger("honestly").exception("round %s: the aggregation failed", number)
             status, kept = f"the old model was kept: the aggregation failed ({type(error).__name__}: {error})", True
-        record = self._record(number, clients, excluded, out, kept=kept, status=status)
+        record = self._record(number, clients, excluded, out, kept=kept, status=status, attention=attention)
         record.metrics = robust_metrics(
             {client: reply.metrics or {} for client, reply in usable.items()}, record.votes()
         )
@@ -177,23 +178,21 @@ class Referee:
             need = f"more than {self.quorum:g} of them are needed"
             raise AggregationError(f"only {len(usable)} of {len(clients)} clients sent a usable update, but {need}")
 
-    def _verdict(self, out: Aggregate, answered: int) -> tuple[str, bool]:
-        """How the round ended, and whether the evidence says that the old model must be kept.
+    def _verdict(self, out: Aggregate, answered: int) -> tuple[str, bool, bool]:
+        """How the round ended, whether the old model is kept, and whether a person should look.
 
-        The Bayesian rule believes a majority of those it sees (copies count once), so that one refused client alone
-        never ends a round: it takes refused and disbelieved clients that together outnumber the others.
+        Doubt is the rule's own (close to half of the clients look dishonest), or refused and disbelieved clients that
+        together outnumber the others. It does not stop a round by itself: a rule that wrongly disbelieves one honest
+        client of five would give two broken ones the power to stop the training.
         """
+        status, doubt = str(out.status), not out.status.ok
         believed = None if out.honesty is None else float(out.honesty.sum())
-        if (
-            believed is not None and believed < self.quorum * answered - 0.01
-        ):  # 0.01: the rule stops before rounding does
-            return (
-                f"the old model was kept: refused and disbelieved clients leave {believed:.1f} of {answered}",
-                True,
-            )
-        if out.status is Status.MAJORITY_BOUND and self.doubt == "keep":
-            return f"the old model was kept: {out.status}", True
-        return str(out.status), False
+        if believed is not None and believed < self.quorum * answered - 0.01:  # 0.01: where the rule stops
+            status, doubt = f"refused and disbelieved clients leave {believed:.1f} of {answered}", True
+        bound = out.status is Status.MAJORITY_BOUND or status != str(out.status)
+        if bound and self.doubt == "keep":
+            return f"the old model was kept: {status}", True, True
+        return status, False, doubt
 
     def _record(
         self,
@@ -204,6 +203,7 @@ class Referee:
         *,
         kept: bool,
         status: str,
+        attention: bool,
     ) -> Round:
         honesty = weights = None
         if out is not None and out.honesty is not None:
@@ -211,7 +211,6 @@ class Referee:
         if out is not None and out.weights is not None:
             weights = dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, out.weights), strict=True))
         ordered = {client: excluded[client] for client in clients if client in excluded}
-        attention = kept or out is None or not out.status.ok
         return Round(number, clients, honesty, weights, ordered, kept, status, attention)
 
     def _announce(self, record: Round) -> None:

@@ -33,10 +33,10 @@ class RobustFedAvg(FedAvg):
         rule: a rule of the package or its name: `hn.Bayesian()`, `"median"`, `hn.MultiKrum(f=4, keep=16)`, ...
         pre: mixers applied before the rule, such as `hn.NNM(f=4)`.
         quorum: the share of the sampled nodes that must have sent a usable update; with as many or fewer the round
-            keeps the old model. 0.5 asks for a majority. It is kept also if refused and disbelieved nodes together
-            leave less than this share of the nodes that answered.
-        doubt: "keep" keeps the old model also when the rule says that close to half of the clients look dishonest, so
-            that its answer may be wrong; "accept" (the default) takes the answer and marks the round with `attention`.
+            keeps the old model. 0.5 asks for a majority.
+        doubt: "keep" keeps the old model also when the rule says that close to half of the clients look dishonest, or
+            when refused and disbelieved nodes leave less than `quorum` of those that answered; "accept" (the default)
+            takes the answer and marks the round with `attention`.
         history: a folder that gets `rounds.jsonl` and `rounds.csv` after every round, for `honestly report`.
         fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless
             you give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
