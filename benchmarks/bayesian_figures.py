@@ -73,8 +73,7 @@ def unit(axis, rng):
 
 def label_flip(axis, rng, path):
     if path is None:
-        X = noise(rng, K) + np.where(np.arange(K)[:, None] < K - M, 0.0, 1.8 * noise(rng, 1))
-        X[K - M :] *= 0.7
+        X = noise(rng, K) + np.where(np.arange(K)[:, None] < K - M, 0.0, 2.0 * noise(rng, 1))
         title = "two clusters of comparable spread"
     else:
         with np.load(path) as file:

@@ -127,7 +127,7 @@ def test_a_majority_does_move_it():
         ("sign flip", 2.0, 8, 0.05),
         ("sign flip", 4.0, 9, 0.01),
         ("collusion with jitter", 1.0, 8, 0.12),
-        ("shifted cluster", 1.5, 8, 0.01),
+        ("shifted cluster", 2.0, 8, 0.01),
         ("shifted cluster", 2.0, 9, 0.01),
     ],
 )

