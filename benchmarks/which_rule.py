@@ -107,8 +107,8 @@ def measure(args):
 def answer(cases):
     """The short answers, in sentences made of the numbers."""
     informed = [case for case in cases if not case.guessed]
-    alone = sorted({c.rule for c in informed if not Contestant(c.rule).told and not Contestant(c.rule).needs_root})
-    told = sorted({c.rule for c in informed if Contestant(c.rule).told})
+    alone = sorted({c.rule for c in informed if Contestant(c.rule).knows == "nothing"})
+    told = sorted({c.rule for c in informed if Contestant(c.rule).knows == "f"})
 
     def at(rule, M):
         return [c for c in informed if c.rule == rule and c.malicious == M]
