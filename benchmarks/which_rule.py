@@ -80,16 +80,17 @@ def measure(args):
         rules = tuple(r for r in study.rules if not args.update or r in args.update)
         if not rules or name not in args.studies:
             continue
+        file = args.out / name / "cases.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        kept = [case for case in read(file) if case.rule not in args.update] if args.update else []
         start = time.perf_counter()
-        show = lambda done, of, name=name: print(name, done, "of", of, flush=True)  # noqa: E731
-        cases = stress.run(replace(study, rules=rules), jobs=args.jobs, progress=show)
-        seconds = time.perf_counter() - start
-        total += seconds
-        if args.update:
-            cases += [case for case in read(args.out / name / "cases.jsonl") if case.rule not in args.update]
-            cases.sort(key=lambda case: study.rules.index(case.rule))
-        (args.out / name).mkdir(parents=True, exist_ok=True)
-        (args.out / name / "cases.jsonl").write_text(lines(cases))
+        cases = []
+        for population in study.populations:  # saved one by one, so that an interrupted run has something to show
+            one = replace(study, rules=rules, populations=(population,))
+            show = lambda done, of, what=(name, population): print(*what, done, "of", of, flush=True)  # noqa: E731
+            cases += stress.run(one, jobs=args.jobs, progress=show)
+            file.write_text(lines(sorted([*cases, *kept], key=lambda case: study.rules.index(case.rule))))
+        total += time.perf_counter() - start
     missing = [name for name in studies if not (args.out / name / "cases.jsonl").is_file()]
     if missing:
         raise SystemExit(f"{args.out} has no cases of {', '.join(missing)} yet: run --studies {' '.join(missing)}")
@@ -106,8 +107,8 @@ def measure(args):
 def answer(cases):
     """The short answers, in sentences made of the numbers."""
     informed = [case for case in cases if not case.guessed]
-    alone = sorted({c.rule for c in informed if not Contestant(c.rule).told and not Contestant(c.rule).needs_root})
-    told = sorted({c.rule for c in informed if Contestant(c.rule).told})
+    alone = sorted({c.rule for c in informed if Contestant(c.rule).knows == "nothing"})
+    told = sorted({c.rule for c in informed if Contestant(c.rule).knows == "f"})
 
     def at(rule, M):
         return [c for c in informed if c.rule == rule and c.malicious == M]

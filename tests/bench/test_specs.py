@@ -23,6 +23,18 @@ def test_a_rule_is_told_f_unless_it_has_one_or_needs_none():
     assert Contestant("multi_krum:f=3").build(K=20, f=8, root=None)[1].f == 3
 
 
+def test_says_what_a_rule_is_told():
+    told = {spec: Contestant(spec).knows for spec in ("median", "krum", "fltrust", "monna", "nnm+median", "krum:f=2")}
+    assert told == {
+        "median": "nothing",
+        "krum": "f",
+        "fltrust": "root",
+        "monna": "f, trusted client",
+        "nnm+median": "f",
+        "krum:f=2": "nothing",
+    }
+
+
 def test_f_is_lowered_to_what_the_rule_accepts():
     _, rule, told = Contestant("krum").build(K=20, f=15, root=None)
     assert rule.f == told < 10

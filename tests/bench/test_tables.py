@@ -43,6 +43,6 @@ def test_several_numbers_of_clients_are_compared():
     )
     cases = run(study)
     table = next(table for table in tables(cases) if table.name == "clients")
-    assert list(table.columns) == ["rule", "told f", "2 of 5", "4 of 10"]
+    assert list(table.columns) == ["rule", "told", "2 of 5", "4 of 10"]
     expected = max(case.kappa for case in cases if (case.rule, case.clients, case.malicious) == ("median", 10, 4))
     assert {row[0]: row[3] for row in table.rows}["median"] == expected

@@ -74,6 +74,13 @@ class Contestant:
         return "root" in self.parts[-1][0].needs
 
     @property
+    def knows(self) -> str:
+        """What the rule is told that a server rarely knows: "f", "root", "trusted client", or "nothing"."""
+        what = ["f"] if self.told else []
+        what += [need for need in ("root", "trusted client") if any(need in part.needs for part, _ in self.parts)]
+        return ", ".join(what) or "nothing"
+
+    @property
     def infers_honesty(self) -> bool:
         """Whether the rule says how probable it is that a client is honest."""
         rule = self.parts[-1][0]

@@ -121,6 +121,9 @@ def heatmap(cases: Sequence[Case]) -> bytes | None:
     if not shown:
         return None
     counts = sorted({case.malicious for case in shown})[-3:]
+    cells: dict[tuple[int, str, str], list[float]] = {}
+    for case in shown:
+        cells.setdefault((case.malicious, case.rule, case.attack), []).append(case.kappa)
     rules = list(dict.fromkeys(case.rule for case in shown))
     attacks = attacks_of(shown)
     figure: Any = Figure(
@@ -132,7 +135,7 @@ def heatmap(cases: Sequence[Case]) -> bytes | None:
         grid = np.full((len(rules), len(attacks)), np.nan)
         for i, rule in enumerate(rules):
             for j, attack in enumerate(attacks):
-                value = mean(c.kappa for c in shown if (c.malicious, c.rule, c.attack) == (M, rule, attack))
+                value = mean(cells.get((M, rule, attack), []))
                 grid[i, j] = np.nan if value is None else math.log10(min(max(value, 1e-3), 1e1))
         image = axis.imshow(grid, cmap="RdYlGn_r", vmin=-3, vmax=1, aspect="auto")
         axis.set_yticks(range(len(rules)), rules, fontsize=8)

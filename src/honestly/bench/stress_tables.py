@@ -74,14 +74,14 @@ def _counts(cases: Sequence[Case]) -> list[int]:
 def _by_rule(
     cases: Sequence[Case], columns: Sequence[Callable[[list[Case]], Cell]]
 ) -> tuple[list[list[Cell]], list[bool]]:
-    """A row for each rule: its name, whether it is told f, and the columns; and which rows are not told."""
+    """A row for each rule: its name, what it is told, and the columns; and which rows are told nothing."""
     rows: list[list[Cell]] = []
     alone: list[bool] = []
     for rule in _rules(cases):
         of_rule = [case for case in cases if case.rule == rule]
-        told = Contestant(rule).told
-        rows.append([rule, "yes" if told else "no", *(column(of_rule) for column in columns)])
-        alone.append(not told)
+        told = Contestant(rule).knows
+        rows.append([rule, told, *(column(of_rule) for column in columns)])
+        alone.append(told == "nothing")
     return rows, alone
 
 
@@ -97,8 +97,8 @@ def worst_cases(cases: Sequence[Case], K: int) -> Table:
         "worst",
         f"Worst case, {K} clients",
         "The largest kappa over all populations and attacks, the adaptive attacker included. Bold: the lowest of the "
-        "rules that are not told the number of attackers.",
-        ["rule", "told f", *(f"M = {M}" for M in counts)],
+        "rules that are told nothing: neither the number of attackers f nor a trusted update or client.",
+        ["rule", "told", *(f"M = {M}" for M in counts)],
         rows,
         lowest(rows, range(2, 2 + len(counts)), alone),
     )
@@ -123,7 +123,7 @@ def means(cases: Sequence[Case], K: int) -> Table:
         "mean",
         f"Mean over the fixed attacks, {K} clients",
         "Mean kappa over all populations and all attacks that do not search; the last column is their worst case.",
-        ["rule", "told f", *(f"M = {M}" for M in (0, *counts)), "all M > 0", "worst fixed"],
+        ["rule", "told", *(f"M = {M}" for M in (0, *counts)), "all M > 0", "worst fixed"],
         rows,
         lowest(rows, range(2, 5 + len(counts)), alone),
     )
@@ -142,7 +142,7 @@ def by_population(cases: Sequence[Case], K: int, M: int) -> Table:
         f"population_{M}",
         f"Worst case on each population, {M} of {K} malicious",
         "The largest kappa over all attacks, the adaptive attacker included.",
-        ["rule", "told f", *groups],
+        ["rule", "told", *groups],
         rows,
         lowest(rows, range(2, 2 + len(groups)), alone),
     )
@@ -161,7 +161,7 @@ def by_clients(cases: Sequence[Case]) -> Table:
         "clients",
         "Worst case for different numbers of clients",
         "The largest kappa over all populations and attacks, with the largest number of attackers of the study.",
-        ["rule", "told f", *(f"{most[K]} of {K}" for K in sizes)],
+        ["rule", "told", *(f"{most[K]} of {K}" for K in sizes)],
         rows,
         lowest(rows, range(2, 2 + len(sizes)), alone),
     )
@@ -232,7 +232,7 @@ def truthfulness(cases: Sequence[Case], K: int) -> Table:
         "of an equal share), in %. Under the fixed attacks: AUC of telling honest from malicious, attackers not "
         "turned against in %, mean error of the estimated number of attackers, expected calibration error of honesty. "
         "Last: median time of the rule itself, in ms.",
-        ["rule", "told f", "kappa, M = 0", "accused %", "AUC", "missed %", "count error", "calibration", "ms"],
+        ["rule", "told", "kappa, M = 0", "accused %", "AUC", "missed %", "count error", "calibration", "ms"],
         rows,
     )
 
@@ -298,16 +298,16 @@ def aim(cases: Sequence[Case], K: int) -> Table:
             if ours is None:
                 continue
             rivals = {rule: x for rule, x in worsts.items() if rule != OURS and x is not None}
-            alone = min(((x, r) for r, x in rivals.items() if not Contestant(r).told), default=(None, "-"))
-            told = min(((x, r) for r, x in rivals.items() if Contestant(r).told), default=(None, "-"))
+            alone = min(((x, r) for r, x in rivals.items() if Contestant(r).knows == "nothing"), default=(None, "-"))
+            told = min(((x, r) for r, x in rivals.items() if Contestant(r).knows == "f"), default=(None, "-"))
             rows.append(
                 [f"M = {M}, {group}", ours, *(c for x, r in (alone, told) for c in (x, r, ours / x if x else None))]
             )
     return Table(
         "aim",
         f"The default rule beside the best others, worst case, {K} clients",
-        "Worst kappa of `bayesian`; the best rule that is not told f and the best that is told the true f, each with "
+        "Worst kappa of `bayesian`; the best rule that is told nothing and the best that is told the true f, each with "
         "the ratio ours / theirs (below 1: ours is better).",
-        ["case", "bayesian", "best not told", "which", "ratio", "best told f", "which one", "ratio to it"],
+        ["case", "bayesian", "best told nothing", "which", "ratio", "best told f", "which one", "ratio to it"],
         rows,
     )
