@@ -125,8 +125,7 @@ class _Run:
         if not any(step.gram_needed for step in steps):
             return self._bare_geometry()
         if self.rule.streams and not self.mixers and len(self.survey.usable) >= STREAM_FROM:
-            norms, centre = self.survey.norms()
-            return StreamGeometry(self.survey, norms, centre, self._usable_sizes())
+            return StreamGeometry(self.survey, self.sizes)
         G, centre = self.survey.gram()
         K, clients = self.survey.K, self.survey.usable
         reference = K if self.source.has_reference else None

@@ -8,7 +8,6 @@ may look central where we looked), the pass is repeated on a client that the mat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class Survey:
     def gram(self) -> tuple[Float, int]:
         """Gram matrix of the usable clients and the position of its centre, after screening."""
         tried: set[int] = set()
-        centre = self._first_centre(tried)
+        centre = self.first_centre(tried)
         while True:
             clients = self.usable
             G = self.passes.gram(clients, centre)
@@ -82,28 +81,19 @@ class Survey:
                 return G, centre
             centre = better
 
-    def norms(self) -> tuple[Float, int]:
-        """(k,) squared distances of the usable clients to a central one, after screening: one pass, no K^2 d work."""
-        tried: set[int] = set()
-        while True:
-            centre = self._first_centre(tried)
-            tried.add(centre)
-            clients = self.usable
-            norms = self.passes.norms(clients, centre)
-            wrong = ~(norms < self._overflow())
-            read_badly = self.source.faults()
-            suspects = [k for j, k in enumerate(clients) if wrong[j] or k in read_badly]
-            found = self.screen(suspects)
-            if 2 * len(suspects) > len(clients):
-                self.check_reference()
-            if not found and 2 * len(suspects) <= len(clients):
-                return norms, centre
+    def norms(self) -> Float:
+        """(k,) squared norms of the usable clients as they are, after screening: one pass, no K^2 d work."""
+        clients = self.usable
+        norms = self.passes.norms(clients)
+        fine = norms < self._overflow()
+        self.screen([clients[j] for j in np.flatnonzero(~fine)])
+        return norms[[k not in self.reasons for k in clients]]
 
     def _overflow(self) -> float:
         widest = {COMPUTE[leaf.spec.dtype].__name__ for leaf in self.source.leaves}
         return min(LARGEST[name] for name in widest) ** 2
 
-    def _first_centre(self, tried: set[int]) -> int:
+    def first_centre(self, tried: set[int]) -> int:
         """The reference, else the most central client on a sample of columns that has no fault itself."""
         if self.source.has_reference and self.K not in tried:
             return self.K
@@ -177,55 +167,61 @@ def _far(G: Float) -> bool:
     return bool(sums[middle] > FAR_CENTRE * apart[middle])
 
 
-@dataclass(frozen=True)
 class StreamGeometry:
-    """The geometry of thousands of clients: no K x K matrix, a pass over the data for each question."""
+    """The geometry of thousands of clients: no K x K matrix, a pass over the data for each question.
 
-    survey: Survey
-    norms: Float
-    centre: int
-    sizes: Float | None = None
-    streaming: bool = True
+    Rows are multiplied where they lie, without a centre, as long as the residuals show that this is precise enough;
+    else they are centred on the way, which costs a copy of each block.
+    """
+
     root_products: Float | None = None
+    streaming: bool = True
+
+    def __init__(self, survey: Survey, sizes: Float | None) -> None:
+        self.survey = survey
+        self.has_reference = survey.source.has_reference
+        self._norms: Float | None = survey.norms()
+        self._clients = survey.usable
+        self.ids = survey.ids
+        self.sizes = None if sizes is None else sizes[self._clients]
+        self._centre: int | None = None
 
     @property
     def K(self) -> int:
         """Number of clients."""
-        return len(self.norms)
-
-    @property
-    def ids(self) -> tuple[ClientId, ...]:
-        """The clients' names."""
-        return self.survey.ids
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether the caller gave the previous model."""
-        return self.survey.source.has_reference
+        return len(self._clients)
 
     @property
     def gram(self) -> Float:
         """The whole Gram matrix all the same, at K^2 d work."""
-        return self.survey.passes.gram(self.survey.usable, self.centre)
+        return self.survey.gram()[0]
 
     @property
     def gram_about_reference(self) -> Float:
         """The Gram matrix about the reference, at K^2 d work."""
-        return self.survey.passes.gram(self.survey.usable, self.survey.K if self.has_reference else None)
+        return self.survey.passes.gram(self._clients, self.survey.K if self.has_reference else None)
 
     def residuals(self, a: Float) -> Float:
         """One pass for all rows of `a`."""
-        rows = self.survey.passes.residuals(np.atleast_2d(a), self.survey.usable, self.centre, self.norms)
+        rows = self._residuals(np.atleast_2d(a))
+        if self._norms is not None and np.median(self._norms) > FAR_CENTRE * np.median(rows):
+            self._centre, self._norms = self.survey.first_centre(set()), None
+            rows = self._residuals(np.atleast_2d(a))
         return rows[0] if a.ndim == 1 else rows
+
+    def _residuals(self, a: Float) -> Float:
+        return self.survey.passes.residuals(a, self._clients, self._centre, self._norms)
 
     def subset(self, clients: Sequence[int]) -> GramGeometry:
         """The exact geometry of a few clients, one pass over theirs."""
-        usable = self.survey.usable
-        chosen = [usable[k] for k in clients]
+        chosen = [self._clients[k] for k in clients]
         sizes = None if self.sizes is None else self.sizes[np.asarray(clients)]
-        return GramGeometry(self.survey.passes.gram(chosen, self.centre), tuple(self.ids[k] for k in clients), sizes)
+        G = self.survey.passes.gram(chosen, self.survey.first_centre(set()))
+        if _far(G):
+            G = self.survey.passes.gram(chosen, chosen[_by_majority_radius(G)[0]])
+        return GramGeometry(G, tuple(self.ids[k] for k in clients), sizes)
 
     def sign_counts(self) -> Float:
         """One pass."""
         reference = self.survey.K if self.has_reference else None
-        return self.survey.passes.sign_counts(self.survey.usable, reference, None)
+        return self.survey.passes.sign_counts(self._clients, reference, None)

@@ -20,12 +20,15 @@ class Passes(Protocol):
         """(k, k) Gram matrix of the centred rows; a row that is not finite spoils its own row and column only."""
         ...
 
-    def norms(self, clients: Sequence[int], centre: int) -> Float:
-        """(k,) squared norms of the centred rows."""
+    def norms(self, clients: Sequence[int]) -> Float:
+        """(k,) squared norms of the rows as they are, to see which are finite."""
         ...
 
-    def residuals(self, a: Float, clients: Sequence[int], centre: int, norms: Float) -> Float:
-        """(m, k) squared distances of every row to each mixture `a @ X`, with `a` (m, k) of rows that sum to 1."""
+    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
+        """(m, k) squared distances of every row to each mixture `a @ X`, with `a` (m, k) of rows that sum to 1.
+
+        `norms` are the squared norms of the centred rows, where they are known already.
+        """
         ...
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:

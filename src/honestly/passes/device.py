@@ -59,27 +59,30 @@ class DevicePasses:
                     total += product
         return total
 
-    def norms(self, clients: Sequence[int], centre: int) -> Float:
-        """(k,) squared norms of the centred rows."""
+    def norms(self, clients: Sequence[int]) -> Float:
+        """(k,) squared norms of the rows as they are, to see which are finite."""
         total = np.zeros(len(clients))
         for index, start, stop in self._pieces(len(clients)):
-            middle = self.source.block(index, start, stop, [centre])
-            rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
-            total += arrays.to_host(self._xp.sum(rows * rows, axis=1))
+            rows = self._centred(self.source.block(index, start, stop, clients), None, index)
+            with np.errstate(over="ignore", invalid="ignore"):
+                total += arrays.to_host(self._xp.sum(rows * rows, axis=1))
         return total
 
-    def residuals(self, a: Float, clients: Sequence[int], centre: int, norms: Float) -> Float:
+    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
         """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
         xp, n, m = self._xp, len(clients), len(a)
-        products, mean_norms = np.zeros((m, n)), np.zeros(m)
+        total, products, mean_norms = np.zeros(n), np.zeros((m, n)), np.zeros(m)
         with arrays.full_precision(self._like):
             for index, start, stop in self._pieces(n):
-                middle = self.source.block(index, start, stop, [centre])
+                middle = None if centre is None else self.source.block(index, start, stop, [centre])
                 rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
                 means = xp.matmul(self._moved(a, rows), rows)
+                if norms is None:
+                    total += arrays.to_host(xp.sum(rows * rows, axis=1))
                 products += arrays.to_host(xp.matmul(means, rows.T))
                 mean_norms += arrays.to_host(xp.sum(means * means, axis=1))
-        return np.maximum(norms[None, :] - 2 * products + mean_norms[:, None], 0)
+        total = total if norms is None else norms
+        return np.maximum(total[None, :] - 2 * products + mean_norms[:, None], 0)
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""

@@ -25,6 +25,8 @@ BLOCK = 1 << 18
 # Products of up to a million multiplications take OpenBLAS's path for small matrices: no packing, no thread of its own
 # and no lock, so that our threads do not wait for one another. About twice as fast for a 20 x 2,000 block.
 SMALL_PRODUCT = 1_000_000
+# Columns of a block of thousands of rows: their cache lines and pages are worth opening.
+NARROW = 512
 # Fewer values than this are not worth starting threads for.
 WORTH_THREADS = 1 << 20
 # Columns looked at to find a central client: a guess that the Gram matrix then confirms or corrects.
@@ -80,36 +82,48 @@ class HostPasses:
                 total += part
         return total
 
-    def norms(self, clients: Sequence[int], centre: int) -> Float:
-        """(k,) squared norms of the centred rows."""
+    def norms(self, clients: Sequence[int]) -> Float:
+        """(k,) squared norms of the rows as they are, to see which are finite."""
         n = len(clients)
-        width = max(64, BLOCK // n)
+        width = max(NARROW, BLOCK // n)
 
         def one(block: Block) -> Float:
-            rows = self._scratch(n, width, block.dtype)[:, : block.width]
-            self._fill(block, clients, rows, centre)
+            rows = self._direct(block, clients)
+            if rows is None:
+                rows = self._scratch(n, width, block.dtype)[:, : block.width]
+                self._fill(block, clients, rows, None)
             with np.errstate(over="ignore", invalid="ignore"):
-                return np.einsum("kb,kb->k", rows, rows).astype(np.float64)
+                return np.vecdot(rows, rows).astype(np.float64)
 
         with np.errstate(over="ignore", invalid="ignore"):
             return sum(self._run(one, width, n), np.zeros(n))
 
-    def residuals(self, a: Float, clients: Sequence[int], centre: int, norms: Float) -> Float:
+    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
         """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
         n, m = len(clients), len(a)
-        width = max(64, BLOCK // n)
+        width = max(NARROW, BLOCK // n)
+        A, picked = _two_rows(a), _picked(a)
 
-        def one(block: Block) -> tuple[Float, Float]:
-            rows = self._scratch(n, width, block.dtype)[:, : block.width]
-            self._fill(block, clients, rows, centre)
-            means = np.matmul(a.astype(block.dtype), rows)
-            return np.matmul(means, rows.T), np.einsum("mb,mb->m", means, means)
+        def one(block: Block) -> tuple[Any, Float, Float]:
+            rows = self._direct(block, clients) if centre is None else None
+            if rows is None:
+                rows = self._scratch(n, width, block.dtype)[:, : block.width]
+                self._fill(block, clients, rows, centre)
+            means = np.zeros((len(A), block.width), block.dtype)
+            if picked is None:
+                _multiply(A.astype(block.dtype), rows, means)
+            else:
+                means = rows[picked]
+            own, means = (np.vecdot(rows, rows) if norms is None else 0.0), means[:m]
+            return own, _products(rows, means), np.vecdot(means, means)
 
-        products, mean_norms = np.zeros((m, n)), np.zeros(m)
-        for product, mean_norm in self._run(one, width, n):
+        total, products, mean_norms = np.zeros(n), np.zeros((n, m)), np.zeros(m)
+        for own, product, mean_norm in self._run(one, width, n):
+            total += own
             products += product
             mean_norms += mean_norm
-        return np.maximum(norms[None, :] - 2 * products + mean_norms[:, None], 0)
+        total = total if norms is None else norms
+        return np.maximum(total[None, :] - 2 * products.T + mean_norms[:, None], 0)
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
         """`weights @ X` block by block; clients of weight 0 are not read."""
@@ -118,23 +132,20 @@ class HostPasses:
             used = [0]
         if 2 * len(used) > len(clients) and isinstance(self.source, Matrix):
             used = list(range(len(clients)))  # consecutive rows are multiplied where they lie; 0 * finite is 0
-        rows, row_weights = [clients[j] for j in used], weights[used]
+        rows = [clients[j] for j in used]
         n = len(rows)
-        # Two rows of weights make it a matrix product (the small path above) and not gemv, which locks.
-        A = np.zeros((2, n))
-        A[0] = row_weights
-        width = max(64, min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
+        A = _two_rows(weights[None, used])
+        width = max(4 * NARROW, min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
         sink = self.source.sink()
 
         def one(block: Block) -> bool:
-            scratch = self._scratch(n + 3, width, block.dtype)
-            result = scratch[n + 1 :, : block.width]
             values = self._direct(block, rows)
             if values is None:
-                values = scratch[1 : n + 1, : block.width]
+                values = self._scratch(n, width, block.dtype)[:, : block.width]
                 self._fill(block, rows, values, None)
+            result = np.zeros((2, block.width), block.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
-                np.matmul(A.astype(block.dtype), values, out=result)
+                _multiply(A.astype(block.dtype), values, result)
                 fine = bool(np.abs(result[0]).max() < LARGEST[block.dtype.__name__])
             self._store(block, result[0], sink)
             return fine
@@ -228,6 +239,36 @@ class HostPasses:
     def _store(self, block: Block, values: Any, sink: Sink) -> None:
         for leaf, start, stop, offset in block.segments:
             sink.put(leaf, start, stop, values[offset : offset + stop - start])
+
+
+def _two_rows(a: Float) -> Float:
+    """At least two rows of weights: a matrix product (the small path) and not gemv, which takes threads and a lock."""
+    return a if len(a) > 1 else np.concatenate([a, np.zeros_like(a)])
+
+
+def _picked(a: Float) -> list[int] | None:
+    """The clients that the mixtures are, if each is one client: nothing has to be multiplied then."""
+    single = (np.count_nonzero(a, axis=1) == 1).all() and (a.max(axis=1) == 1.0).all()
+    return a.argmax(axis=1).tolist() if single else None
+
+
+def _multiply(A: Host, rows: Host, out: Host) -> None:
+    """`out += A @ rows`, in groups of rows whose product is small."""
+    step = min(256, max(1, SMALL_PRODUCT // out.size))
+    if out.size * len(rows) <= SMALL_PRODUCT:
+        np.matmul(A, rows, out=out)
+        return
+    for start in range(0, len(rows), step):
+        out += np.matmul(A[:, start : start + step], rows[start : start + step])
+
+
+def _products(rows: Host, means: Host) -> Host:
+    """(k, m) `rows @ means^T`, in groups of rows whose product is small."""
+    if len(means) == 1:
+        return np.vecdot(rows, means[0])[:, None]
+    columns = np.ascontiguousarray(means.T)
+    step = max(1, SMALL_PRODUCT // means.size)
+    return np.concatenate([rows[start : start + step] @ columns for start in range(0, len(rows), step)])
 
 
 def describe_fault(value: float, leaf: Leaf, at: int) -> str:

@@ -12,6 +12,8 @@ from honestly.rules.base import Geometry, Mix, Rule
 from honestly.rules.neighbours import majority, majority_mean
 from honestly.rules.settings import integer, number
 
+PASSES, SETTLED = 15, 1e-4
+
 
 @dataclass(frozen=True, kw_only=True)
 class GeometricMedian(Rule):
@@ -64,7 +66,9 @@ class GeometricMedian(Rule):
         r = np.sqrt(geometry.residuals(a))
         tested: set[int] = set()
         gap = np.inf
-        for step in range(1, self.steps + 1):
+        # Where every step is a pass over the data, it ends when no distance changes by more than a ten-thousandth.
+        steps, settled = (min(self.steps, PASSES), SETTLED) if geometry.streaming else (self.steps, 0.0)
+        for step in range(1, steps + 1):
             nearest = int(np.argmin(r))
             # Closer to a client than a thousandth of the median distance: Weiszfeld would slow down or divide by 0.
             if r[nearest] <= 1e-3 * np.median(r) and nearest not in tested:
@@ -81,9 +85,9 @@ class GeometricMedian(Rule):
             change = np.where(np.abs(r - old) > 8 * np.finfo(float).eps * old, r / old - 1.0, 0.0)
             e = float(np.maximum(change, 0.0).sum())
             gap = float((r * np.maximum(-change, 0.0)).sum()) + e * 2.0 * S / (2 * h - K)
-            if gap <= self.tolerance * S:
+            if gap <= self.tolerance * S or np.abs(change).max() <= settled:
                 return _found(a, r, gap, step, Status.CONVERGED)
-        return _found(a, r, gap, self.steps, Status.STEP_LIMIT)
+        return _found(a, r, gap, steps, Status.STEP_LIMIT)
 
 
 def _found(a: Float, r: Float, gap: float, steps: int, status: Status) -> Mix:
