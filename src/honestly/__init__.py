@@ -38,6 +38,7 @@ from honestly.rules import (
     rules,
 )
 from honestly.rules.base import Mixer, Rule
+from honestly.rules.memory import Memory
 from honestly.sources.checkpoints.options import Checkpoints
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "Mean",
     "Median",
     "MinimumVariance",
+    "Memory",
     "Mixer",
     "MoNNA",
     "MultiKrum",

@@ -10,7 +10,7 @@ from honestly.result import Float
 from honestly.rules._posterior import em, leave_one_out
 from honestly.rules.base import GramGeometry, squared_distances
 
-PLAIN = 16.0  # r^2 / s^2 at which a neighbourhood is as likely honest as not: only a plain separation counts
+PLAIN = 10.0  # r^2 / s^2 at which a neighbourhood is as likely honest as not: only a plain separation counts
 
 
 def separated(G: Float, D: Float, h: int, otherwise: Float) -> tuple[Float, Float]:
@@ -37,7 +37,7 @@ def separated(G: Float, D: Float, h: int, otherwise: Float) -> tuple[Float, Floa
     q = em(floored, start, np.ones(n), prior=np.zeros(n), h=h, steps=100, tolerance=1e-7, slack=PLAIN)
     if q.pi.min() == 1.0:
         return otherwise, np.zeros(n)
-    return q.weights @ N, 2.0 * np.log(np.maximum(q.pi, 1.0 / n))
+    return q.weights @ N, -2.0 * np.log(n) * (1.0 - q.pi)
 
 
 @dataclass(frozen=True)
