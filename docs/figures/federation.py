@@ -1,6 +1,6 @@
 """Draws docs/figures/federation.png: the paper's Figure 1, Fashion-MNIST with changing attackers.
 
-    HONESTLY_DATA=... python docs/figures/federation.py [--device cuda]      # seconds on a GPU, ten minutes on two cores
+HONESTLY_DATA=... python docs/figures/federation.py [--device cuda]    # seconds on a GPU
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-SETTINGS = "dataset=fmnist clients=10 rounds=25 malicious=4 dynamic=true attack=sign_flip rule=bayesian alpha=0.5 seed=1"
+SETTINGS = (
+    "dataset=fmnist clients=10 rounds=25 malicious=4 dynamic=true attack=sign_flip rule=bayesian alpha=0.5 seed=1"
+)
 
 with tempfile.TemporaryDirectory() as folder:
     command = [sys.executable, "-m", "honestly", "simulate", *SETTINGS.split(), "--out", folder, "--quiet"]

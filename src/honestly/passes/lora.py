@@ -49,11 +49,11 @@ class LoraPasses:
         rows = [*clients] if centre is None else [*clients, centre]
         return _about_last(self._grams(rows).sum(axis=0)) if centre is not None else self._grams(rows).sum(axis=0)
 
-    def norms(self, clients: Sequence[int], centre: int) -> Float:
+    def norms(self, clients: Sequence[int]) -> Float:
         """The diagonal of G."""
-        return np.diagonal(self.gram(clients, centre)).copy()
+        return np.diagonal(self.gram(clients, None)).copy()
 
-    def residuals(self, a: Float, clients: Sequence[int], centre: int, norms: Float) -> Float:
+    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
         """`G_kk - 2 (G a)_k + a^T G a`."""
         G = self.gram(clients, centre)
         mixed = a @ G
