@@ -57,7 +57,9 @@ def add(commands: Any) -> None:
     how.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     how.add_argument("--workers", type=int, default=0, metavar="N", help="N local processes (default: this one)")
     how.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help="a Ray cluster; without address a local one")
-    how.add_argument("--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs a run, e.g. 0.25")
+    how.add_argument(
+        "--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs a run, e.g. 0.25 (0: CPU)"
+    )
     how.add_argument("--cpus-per-run", type=float, default=1.0, metavar="X", help="with --ray: CPU cores a run")
     how.add_argument("--keep-models", action="store_true", help="keep the final model of every run in DIR/runs")
     shown = parser.add_mutually_exclusive_group()
@@ -141,6 +143,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError("--ray and --workers: choose one of them")
     if args.ray is None:
         args.device = device_of(args.device)
+    elif args.device != "cpu" and not args.gpus_per_run:
+        raise ValueError(f"--device {args.device} with --ray: say how much of a GPU a run gets, --gpus-per-run 0.25")
 
 
 def _take_in(args: argparse.Namespace, store: Store) -> None:
