@@ -7,7 +7,8 @@ import io
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from honestly.result import AggregationError
 
@@ -76,7 +77,20 @@ def _told(error: OSError) -> str:
 
 @contextmanager
 def escape_what_cannot_be_printed() -> Generator[None]:
-    """A character that the terminal's encoding lacks is written as its code while the command runs."""
+    """A character that the terminal's encoding lacks is written as its code while the command runs.
+
+    Where standard output or error is closed, what is printed goes nowhere.
+    """
+    with ExitStack() as opened:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:
+                nowhere = opened.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                opened.callback(setattr, sys, name, None)
+                setattr(sys, name, nowhere)
+        yield from _escaping()
+
+
+def _escaping() -> Generator[None]:
     streams = [s for s in (sys.stdout, sys.stderr) if isinstance(s, io.TextIOWrapper)]
     before = [s.errors for s in streams]
     for stream in streams:

@@ -29,7 +29,7 @@ def meant(word: str, words: Sequence[str]) -> str:
     >>> meant("simualte", ["simulate", "rules"])
     '; did you mean simulate?'
     """
-    close = get_close_matches(word, words, n=1)
+    close = get_close_matches(word, words, n=1, cutoff=0.7)
     return f"; did you mean {close[0]}?" if close else ""
 
 
