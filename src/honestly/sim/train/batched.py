@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from honestly.sim.train import native
 from honestly.sim.train.base import Model, Trained, Trainer
+from honestly.sim.train.capture import capture
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.program import Program, compile_program
@@ -324,5 +325,5 @@ class Graph:
                 self.chunk.scheduled(self.buffers, self.t)
         torch.cuda.current_stream(device).wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with capture(self.graph):
             self.chunk.scheduled(self.buffers, self.t)

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from honestly.sim.train.capture import WHOLE_DEVICE
 from honestly.sim.train.ops import ChannelBias, Convolution, Dense, Flatten, MaxPool, Op, Rectifier, Workspace
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.sgd import SGD
 
 SHARED = 48 << 10  # bytes of shared memory that a block has without asking
 REGISTERS = 96  # numbers of the input's gradient that a thread holds
+TILE, TEAM, WARPS = 2, 8, 16  # channels a thread, warps a block and a processor, of the filters' gradient
 BLOCKS = 1500  # that many blocks keep every processor of a large GPU busy
 
 
@@ -31,7 +33,7 @@ def compiled(name: str, defines: tuple[str, ...], device: int | None) -> Callabl
     """The kernel for these sizes, compiled by NVRTC on its first use."""
     head = "".join(f"#define {line}\n" for line in defines)
     source = files("honestly.sim.train").joinpath("kernels.cu").read_text(encoding="utf-8")
-    with torch.cuda.device(device):
+    with WHOLE_DEVICE, torch.cuda.device(device):
         return torch.cuda._compile_kernel(head + source, name)
 
 
@@ -67,27 +69,29 @@ class ConvolutionPool:
     saved: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
-    def takes(convolution: Convolution, *, first: bool) -> bool:
+    def takes(convolution: Convolution) -> bool:
         """Whether the kernels can do it: filters that fit a warp, and a gradient that fits registers."""
         M, C, R, S = convolution.weight.shape[1:]
         return convolution.padding == (0, 0) and R * S < 32 and R > 1 and S > 1 and 4 * C * R * S * min(M, 16) <= SHARED
 
-    def _defines(self, shape: Sequence[int]) -> list[str]:
+    def _defines(self, shape: Sequence[int]) -> tuple[list[str], dict[str, int]]:
+        """The kernels' sizes as macros, and those that the launches need."""
         _, H, C, W, B = shape
         M, _, R, S = self.convolution.weight.shape[1:]
-        pair = 2 if M <= 8 and (W - S + 1) // 2 % 2 == 0 else 1
+        h, v = (H - R + 1) // 2, (W - S + 1) // 2
+        pair = 2 if M <= 8 and v % 2 == 0 else 1
+        tile = min(M, 3 if M % 3 == 0 else TILE)  # output channels whose gradient a thread adds up
+        team = min(-(-M // tile), TEAM)
+        sizes = {
+            "C": C, "M": M, "R": R, "S": S, "H": H, "W": W, "PAIR": pair, "WARPS": min(v // pair, 8),
+            "FM": min(M, 16), "GM": tile, "TEAM": team, "RESIDENT": WARPS // team, "THREADS": min(128, -(-B // 32) * 32),
+        }  # fmt: skip
         return [
-            "CONVOLUTION", f"C {C}", f"M {M}", f"R {R}", f"S {S}", f"H {H}", f"W {W}", f"PAIR {pair}",
-            f"FM {min(M, 16)}", f"GM {self._tile()}", f"THREADS {threads(B)}",
+            "CONVOLUTION", *(f"{name} {size}" for name, size in sizes.items()),
             f"BATCH {B if B <= 256 else 'batch'}",  # a constant for training, one kernel for all sizes of test sets
             *["BIAS"] * (self.bias is not None), *["RELU"] * self.relu, *["FLAT"] * self.flat,
             *["INWARD"] * self._inward(shape),
-        ]  # fmt: skip
-
-    def _tile(self) -> int:
-        """Output channels whose gradient one thread adds up."""
-        M = self.convolution.weight.shape[1]
-        return 3 if M % 4 and M % 3 == 0 else min(M, 4)
+        ], {**sizes, "h": h, "v": v}  # fmt: skip
 
     def _inward(self, shape: Sequence[int]) -> bool:
         """Whether the kernel for the input's gradient takes this shape: no row or column is left over by pooling."""
@@ -106,10 +110,10 @@ class ConvolutionPool:
         if self.codes is None or self.codes.numel() < y.numel():
             self.codes = torch.empty(y.numel(), dtype=torch.uint8, device=x.device)
         bias = weight if self.bias is None else self.bias.bias
-        defines = self._defines(x.shape)
-        pair = 2 if "PAIR 2" in defines else 1
+        defines, n = self._defines(x.shape)
+        groups = -(-(v // n["PAIR"]) // n["WARPS"])
         launch(
-            "forward", defines, (K * h * (v // pair), -(-B // threads(B)), -(-M // min(M, 16))), threads(B),
+            "forward", defines, (K * h * groups, -(-B // 32), -(-M // n["FM"])), 32 * n["WARPS"],
             [x, weight, bias, y, self.codes, weight.stride(0), bias.stride(0), B],
         )  # fmt: skip
         self.saved = (x, self.codes)
@@ -120,14 +124,14 @@ class ConvolutionPool:
         assert self.saved is not None
         (x, code), self.saved = self.saved, None
         g = g.contiguous()
-        K, H, C, W, B = x.shape
+        K, B = x.shape[0], x.shape[-1]
         weight, grad = self.convolution.weight, self.convolution.grad
-        M, _, R, _ = weight.shape[1:]
-        defines = self._defines(x.shape)
-        tiles = K * C * -(-M // self._tile())
-        splits = min((H - R + 1) // 2, -(-BLOCKS // tiles))
+        defines, n = self._defines(x.shape)
+        C, M = n["C"], n["M"]
+        blocks = K * C * -(-M // (n["GM"] * n["TEAM"]))
+        splits = min(n["h"] * -(-B // 32), -(-BLOCKS // blocks))
         parts = self.space("parts", (K, splits, M, C, 32), x)
-        launch("weight_gradient", defines, (tiles * splits,), threads(B), [x, g, code, parts, splits, B])
+        launch("weight_gradient", defines, (blocks * splits,), 32 * n["TEAM"], [x, g, code, parts, splits, B])
         bias_grad = grad if self.bias is None else self.bias.grad
         launch(
             "collect", defines, (-(-K * M * C * 32 // 256),), 256,
@@ -137,15 +141,10 @@ class ConvolutionPool:
             return None
         gx = self.space("gx", x.shape, x)
         launch(
-            "input_gradient", defines, (K * C, -(-B // threads(B))), threads(B),
+            "input_gradient", defines, (K * C, -(-B // n["THREADS"])), n["THREADS"],
             [g, code, weight, gx, weight.stride(0), B],
         )  # fmt: skip
         return gx
-
-
-def threads(B: int) -> int:
-    """Threads of a block: whole warps, one lane an image."""
-    return min(128, -(-B // 32) * 32)
 
 
 @dataclass
@@ -194,7 +193,7 @@ def fuse(ops: Sequence[Op], size: tuple[int, int, int]) -> list[Op] | None:
             fused.append(op)
         elif isinstance(op, Dense):
             fused.append(DenseRelu(op, relu=taken(Rectifier) is not None))
-        elif isinstance(op, Convolution) and taken(MaxPool) and ConvolutionPool.takes(op, first=not fused):
+        elif isinstance(op, Convolution) and taken(MaxPool) and ConvolutionPool.takes(op):
             one = ConvolutionPool(op, taken(ChannelBias), taken(Rectifier) is not None, taken(Flatten) is not None)
             _, C, R, S = op.weight.shape[1:]
             if fused and not one._inward((1, H, C, W, 1)):
