@@ -15,6 +15,7 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+pytest_plugins = ["without"]
 LIBRARIES = ("numpy", "torch", "jax", "array_api_strict")
 
 
