@@ -66,6 +66,12 @@ def test_commands_that_need_an_extra_name_it(words: tuple[str, ...], extra: str)
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("adapter", ["flower", "nvflare"])
+def test_an_adapter_without_its_framework_says_what_to_install(adapter: str) -> None:
+    done = run(f"{WITHOUT_EXTRAS}import honestly.{adapter}")
+    assert done.stderr.splitlines()[-1].endswith(f"pip install 'honestly[{adapter}]'")
+
+
 def test_the_import_loads_no_heavy_module() -> None:
     """What takes time to import is imported where it is used."""
     heavy = (*EXTRAS, "argparse", "asyncio", "sqlite3", "multiprocessing", "http", "scipy")
