@@ -25,24 +25,26 @@ __device__ __forceinline__ float over_lanes(float v) {
 #define AT(k, i, m, j) ((((wide)(k) * POOLED_H + (i)) * M + (m)) * POOLED_W + (j))
 #endif
 
-// A thread computes PAIR neighbouring pooled outputs of FM channels for one image: its window is read once into registers.
-// The warps of a block are neighbours in one row of the same 32 images, so that what their windows share is in the cache.
+// A thread computes PAIR neighbouring pooled outputs of FM channels for one image. The warps of a block share the 32
+// images and the row, so that what their windows have in common is in the cache.
 #define CELLS (POOLED_W / PAIR)
-#define FOURS ((FM + 3) / 4)
+#define TILES ((M + FM - 1) / FM)
 #define COLUMNS (S + 2 * PAIR - 1)
+#define FOURS ((FM + 3) / 4)
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 forward(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
         float* __restrict__ y, unsigned char* __restrict__ code, int stride_w, int stride_bias, int batch) {
-    __shared__ float4 filters[C * TAPS * FOURS];  // [tap][channel], so that four channels are one read
-    const int groups = (CELLS + WARPS - 1) / WARPS, cell = blockIdx.x % groups * WARPS + threadIdx.x / 32;
-    const int k = blockIdx.x / (POOLED_H * groups), i = blockIdx.x / groups % POOLED_H, j = cell * PAIR;
-    const int m0 = blockIdx.z * FM, b = blockIdx.y * 32 + threadIdx.x % 32;
-    for (int n = threadIdx.x; n < C * TAPS * FOURS * 4; n += 32 * WARPS) {
-        const int m = n % (FOURS * 4), tap = n / (FOURS * 4);
-        ((float*)filters)[n] = m < FM && m0 + m < M ? w[(wide)k * stride_w + (m0 + m) * (C * TAPS) + tap] : 0.0f;
+    __shared__ float4 filters[TILES][C * TAPS * FOURS];  // [tap][channel], so that four channels are one read
+    const int groups = (CELLS * TILES + WARPS - 1) / WARPS, warp = blockIdx.x % groups * WARPS + threadIdx.x / 32;
+    const int k = blockIdx.x / (POOLED_H * groups), i = blockIdx.x / groups % POOLED_H;
+    const int j = warp / TILES * PAIR, tile = warp % TILES, b = blockIdx.y * 32 + threadIdx.x % 32;
+    for (int n = threadIdx.x; n < TILES * C * TAPS * FOURS * 4; n += 32 * WARPS) {
+        const int q = n % (FOURS * 4), tap = n / (FOURS * 4) % (C * TAPS), m = n / (FOURS * 4 * C * TAPS) * FM + q;
+        ((float*)filters)[n] = q < FM && m < M ? w[(wide)k * stride_w + m * (C * TAPS) + tap] : 0.0f;
     }
     __syncthreads();
-    if (b >= BATCH || cell >= CELLS) return;
+    if (b >= BATCH || warp >= CELLS * TILES) return;
+    const int m0 = tile * FM;
     float sum[FM][2][2 * PAIR];
 #pragma unroll
     for (int m = 0; m < FM; m++)
@@ -51,28 +53,33 @@ forward(const float* __restrict__ x, const float* __restrict__ w, const float* _
     const float* window = x + (((wide)k * H + 2 * i) * C * W + 2 * j) * BATCH + b;
 #pragma unroll 1
     for (int c = 0; c < C; c++, window += W * BATCH) {
-        float a[R + 1][COLUMNS];
+        // two rows of the window at a time; the next one is read while these are computed
+        float upper[COLUMNS], lower[COLUMNS], next[COLUMNS];
 #pragma unroll
-        for (int r = 0; r <= R; r++)
+        for (int s = 0; s < COLUMNS; s++) { upper[s] = window[s * BATCH]; lower[s] = window[(C * W + s) * BATCH]; }
+#pragma unroll 1
+        for (int r = 0; r < R; r++) {
+            const int row = r + 2 <= R ? r + 2 : R;
 #pragma unroll
-            for (int s = 0; s < COLUMNS; s++) a[r][s] = window[(r * C * W + s) * BATCH];
-#pragma unroll
-        for (int r = 0; r < R; r++)
+            for (int s = 0; s < COLUMNS; s++) next[s] = window[(row * C * W + s) * BATCH];
 #pragma unroll
             for (int s = 0; s < S; s++)
 #pragma unroll
                 for (int four = 0; four < FOURS; four++) {
-                    const float4 f4 = filters[(c * TAPS + r * S + s) * FOURS + four];
+                    const float4 f4 = filters[tile][((c * R + r) * S + s) * FOURS + four];
                     const float f[4] = {f4.x, f4.y, f4.z, f4.w};
 #pragma unroll
                     for (int q = 0; q < 4; q++)
                         if (4 * four + q < FM)
 #pragma unroll
                             for (int e = 0; e < 2 * PAIR; e++) {
-                                sum[4 * four + q][0][e] = fmaf(f[q], a[r][s + e], sum[4 * four + q][0][e]);
-                                sum[4 * four + q][1][e] = fmaf(f[q], a[r + 1][s + e], sum[4 * four + q][1][e]);
+                                sum[4 * four + q][0][e] = fmaf(f[q], upper[s + e], sum[4 * four + q][0][e]);
+                                sum[4 * four + q][1][e] = fmaf(f[q], lower[s + e], sum[4 * four + q][1][e]);
                             }
                 }
+#pragma unroll
+            for (int s = 0; s < COLUMNS; s++) { upper[s] = lower[s]; lower[s] = next[s]; }
+        }
     }
 #pragma unroll
     for (int m = 0; m < FM; m++) {
@@ -99,8 +106,7 @@ forward(const float* __restrict__ x, const float* __restrict__ w, const float* _
 
 // The gradient at the corner that won; 0 at the other three. (Multiplying by 0 is cheaper than reading what won.)
 #define CORNERS(up, won) \
-    const float u00 = (won) == 0 ? (up) : 0.0f, u01 = (won) == 1 ? (up) : 0.0f; \
-    const float u10 = (won) == 2 ? (up) : 0.0f, u11 = (won) == 3 ? (up) : 0.0f;
+    const float u[4] = {(won) == 0 ? (up) : 0.0f, (won) == 1 ? (up) : 0.0f, (won) == 2 ? (up) : 0.0f, (won) == 3 ? (up) : 0.0f};
 
 // One exchange of a sum over lanes of 32 entries at once: a lane keeps half of the entries and gives the others away.
 template <int o> __device__ __forceinline__ void halve(float (&entry)[32], int lane) {
@@ -166,15 +172,12 @@ weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const 
                 up[m] = g[at];
                 won[m] = code[at];
 #pragma unroll
-                for (int r = 0; r < R; r++)
+                for (int q = 0; q < 4; q++)  // outermost, so that neighbouring instructions do not wait for each other
 #pragma unroll
-                    for (int s = 0; s < S; s++) {
-                        float& t = sum[m][r * S + s];
-                        t = fmaf(u00, a[r][s], t);
-                        t = fmaf(u01, a[r][s + 1], t);
-                        t = fmaf(u10, a[r + 1][s], t);
-                        t = fmaf(u11, a[r + 1][s + 1], t);
-                    }
+                    for (int r = 0; r < R; r++)
+#pragma unroll
+                        for (int s = 0; s < S; s++)
+                            sum[m][r * S + s] = fmaf(u[q], a[r + q / 2][s + q % 2], sum[m][r * S + s]);
                 sum[m][TAPS] += here;
             }
         }
@@ -252,14 +255,14 @@ input_gradient(const float* __restrict__ g, const unsigned char* __restrict__ co
             for (int j = 0; j < POOLED_W; j++) {
                 CORNERS(up[j], won[j])
 #pragma unroll
-                for (int r = 0; r < R; r++)
+                for (int q = 0; q < 4; q++)
 #pragma unroll
-                    for (int s = 0; s < S; s++) {
-                        sum[r][2 * j + s] = fmaf(u00, f[r * S + s], sum[r][2 * j + s]);
-                        sum[r][2 * j + s + 1] = fmaf(u01, f[r * S + s], sum[r][2 * j + s + 1]);
-                        sum[r + 1][2 * j + s] = fmaf(u10, f[r * S + s], sum[r + 1][2 * j + s]);
-                        sum[r + 1][2 * j + s + 1] = fmaf(u11, f[r * S + s], sum[r + 1][2 * j + s + 1]);
-                    }
+                    for (int r = 0; r < R; r++)
+#pragma unroll
+                        for (int s = 0; s < S; s++) {
+                            float& t = sum[r + q / 2][2 * j + s + q % 2];
+                            t = fmaf(u[q], f[r * S + s], t);
+                        }
             }
 #pragma unroll
             for (int j = 0; j < POOLED_W; j++) { up[j] = next_up[j]; won[j] = next_won[j]; }

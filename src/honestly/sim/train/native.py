@@ -23,8 +23,8 @@ from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.sgd import SGD
 
 SHARED = 48 << 10  # bytes of shared memory that a block has without asking
-REGISTERS = 96  # numbers of the input's gradient that a thread holds
-TILE, TEAM, WARPS = 2, 8, 16  # channels a thread, warps a block and a processor, of the filters' gradient
+REGISTERS = 96  # sums that a thread holds
+TEAM, WARPS = 4, 12  # warps of a block and of a processor that compute the filters' gradient
 BLOCKS = 1500  # that many blocks keep every processor of a large GPU busy
 
 
@@ -72,19 +72,19 @@ class ConvolutionPool:
     def takes(convolution: Convolution) -> bool:
         """Whether the kernels can do it: filters that fit a warp, and a gradient that fits registers."""
         M, C, R, S = convolution.weight.shape[1:]
-        return convolution.padding == (0, 0) and R * S < 32 and R > 1 and S > 1 and 4 * C * R * S * min(M, 16) <= SHARED
+        return convolution.padding == (0, 0) and R * S < 32 and R > 1 and S > 1 and 4 * C * R * S * (M + 12) <= SHARED
 
     def _defines(self, shape: Sequence[int]) -> tuple[list[str], dict[str, int]]:
         """The kernels' sizes as macros, and those that the launches need."""
         _, H, C, W, B = shape
         M, _, R, S = self.convolution.weight.shape[1:]
         h, v = (H - R + 1) // 2, (W - S + 1) // 2
-        pair = 2 if M <= 8 and v % 2 == 0 else 1
-        tile = min(M, 3 if M % 3 == 0 else TILE)  # output channels whose gradient a thread adds up
+        tile = min(M, 3 if M % 3 == 0 else 4)  # output channels that a thread computes, and whose gradient it adds up
+        pair = max(p for p in range(1, v + 1) if v % p == 0 and (p == 1 or 4 * tile * p <= REGISTERS))
         team = min(-(-M // tile), TEAM)
         sizes = {
-            "C": C, "M": M, "R": R, "S": S, "H": H, "W": W, "PAIR": pair, "WARPS": min(v // pair, 8),
-            "FM": min(M, 16), "GM": tile, "TEAM": team, "RESIDENT": WARPS // team, "THREADS": min(128, -(-B // 32) * 32),
+            "C": C, "M": M, "R": R, "S": S, "H": H, "W": W, "PAIR": pair, "WARPS": min(-(-M // tile) * v // pair, 4),
+            "FM": tile, "GM": tile, "TEAM": team, "RESIDENT": WARPS // team, "THREADS": min(128, -(-B // 32) * 32),
         }  # fmt: skip
         return [
             "CONVOLUTION", *(f"{name} {size}" for name, size in sizes.items()),
@@ -111,9 +111,9 @@ class ConvolutionPool:
             self.codes = torch.empty(y.numel(), dtype=torch.uint8, device=x.device)
         bias = weight if self.bias is None else self.bias.bias
         defines, n = self._defines(x.shape)
-        groups = -(-(v // n["PAIR"]) // n["WARPS"])
+        groups = -(-(v // n["PAIR"] * -(-M // n["FM"])) // n["WARPS"])
         launch(
-            "forward", defines, (K * h * groups, -(-B // 32), -(-M // n["FM"])), 32 * n["WARPS"],
+            "forward", defines, (K * h * groups, -(-B // 32)), 32 * n["WARPS"],
             [x, weight, bias, y, self.codes, weight.stride(0), bias.stride(0), B],
         )  # fmt: skip
         self.saved = (x, self.codes)
