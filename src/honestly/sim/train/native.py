@@ -217,7 +217,15 @@ class Step:
     """One mini-batch of every client, read from the schedules by a step counter on the device."""
 
     def __init__(
-        self, ops: Sequence[Op], pixels: Pixels, sgd: SGD, *, theta: Tensor, grad: Tensor, velocity: Tensor, loss: Tensor
+        self,
+        ops: Sequence[Op],
+        pixels: Pixels,
+        sgd: SGD,
+        *,
+        theta: Tensor,
+        grad: Tensor,
+        velocity: Tensor,
+        loss: Tensor,
     ) -> None:
         self.ops, self.pixels, self.sgd = ops, pixels, sgd
         self.theta, self.grad, self.velocity, self.loss = theta, grad, velocity, loss
