@@ -48,6 +48,7 @@ from honestly.sim.attacks import ATTACKS
         ("export s", ["scaleout"]),
         ("export scaleout --rule multi", ["multi_krum"]),
         ("datasets c", ["cifar10"]),
+        ("bench qui", ["quick"]),
         ("completion ", ["bash", "zsh", "fish"]),
         ("completion --w", []),
     ],
