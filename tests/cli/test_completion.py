@@ -45,7 +45,7 @@ from honestly.sim.attacks import ATTACKS
         ("aggregate --pre ", ["nnm", "bucketing", "arc", "static_clipping"]),
         ("aggregate --lora s", ["svd"]),
         ("aggregate a.npz ", []),
-        ("export s", ["scaleout"]),
+        ("export sc", ["scaleout"]),
         ("export scaleout --rule multi", ["multi_krum"]),
         ("datasets c", ["cifar10"]),
         ("bench qui", ["quick"]),
