@@ -76,9 +76,9 @@ def draw(
     tall = min(3.2, max(1.6, 0.12 * K))
     figure = Figure(figsize=(7.2, tall * len(maps) + 2.3), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    axes: Any = figure.subplots(
-        len(maps) + 1, 1, sharex=True, squeeze=False, height_ratios=[tall] * len(maps) + [1.9]
-    )[:, 0]
+    axes: Any = figure.subplots(len(maps) + 1, 1, sharex=True, squeeze=False, height_ratios=[tall] * len(maps) + [1.9])[
+        :, 0
+    ]
     extent = (0.5, T + 0.5, K - 0.5, -0.5)
     for axis, (grid, title, colours) in zip(axes, maps, strict=False):
         image = axis.imshow(grid, aspect="auto", extent=extent, interpolation="nearest", **colours)

@@ -111,8 +111,9 @@ def _table(runs: Sequence[Run]) -> str:
         f"<tr><td>{for_html(run.title)}</td>" + "".join(f"<td>{_number(s[key], n)}</td>" for _, key, n in columns)
         for run, s in zip(runs, found, strict=True)
     ]
-    return svg.scroll(f"<table><thead><tr><th>run</th>{head}</tr></thead><tbody>{'</tr>'.join(rows)}</tr></tbody></table>",
-                      "final numbers")  # fmt: skip
+    body = "".join(f"{row}</tr>" for row in rows)
+    table = f"<table><thead><tr><th>run</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return svg.scroll(table, "final numbers")
 
 
 def maps(run: Run) -> str:
@@ -120,14 +121,15 @@ def maps(run: Run) -> str:
     K, rounds = len(run.clients), [int(r["round"]) for r in run.records]
     parts: list[str] = []
     if run.known:
-        grid = attack_grid(run.records, K)
-        parts += ["<p>Who attacked (dark red), by client and round</p>",
-                  svg.heat(grid, svg.red, label="who attacked", clients=run.clients, rounds=rounds, word=_attacked)]  # fmt: skip
+        drawn = svg.heat(
+            attack_grid(run.records, K), svg.red, label="who attacked", clients=run.clients, rounds=rounds, word=_attacked
+        )
+        parts += ["<p>Who attacked (dark red), by client and round</p>", drawn]
     belief = belief_grid(run.records, K)
     if belief is not None:
         grid, label = belief
-        parts += [f"<p>{label[0].upper() + label[1:]}: red 0, green 1</p>",
-                  svg.heat(grid, svg.red_to_green, label=label, clients=run.clients, rounds=rounds)]  # fmt: skip
+        drawn = svg.heat(grid, svg.red_to_green, label=label, clients=run.clients, rounds=rounds)
+        parts += [f"<p>{label[0].upper() + label[1:]}: red 0, green 1</p>", drawn]
     return "".join(parts)
 
 

@@ -1,10 +1,11 @@
-"""Curves and heatmaps as inline SVG, written by hand: a thousand of them cost seconds and need neither scripts nor fonts.
+"""Curves and heatmaps as inline SVG, written by hand: a thousand of them cost seconds, without scripts or fonts.
 
 They take the colour of the text around them, so that they read on a light and on a dark page.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -89,7 +90,9 @@ def chart(what: Chart, *, height: float = 230.0) -> str:
         points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
         for a, b, s in zip(line.xs, line.ys, line.spread, strict=False):
             if s > 0:
-                out.append(f"<path d='M{x(a):.1f} {y(b - s):.1f}V{y(b + s):.1f}' stroke='{colour}' stroke-width='1.2'/>")
+                out.append(
+                    f"<path d='M{x(a):.1f} {y(b - s):.1f}V{y(b + s):.1f}' stroke='{colour}' stroke-width='1.2'/>"
+                )
         out.append(f"<polyline points='{points}' {stroke}><title>{for_html(line.name)}</title></polyline>")
         if what.dots or len(line.xs) == 1:
             out += [f"<circle cx='{x(a):.1f}' cy='{y(b):.1f}' r='3.5' fill='{colour}'/>"
@@ -111,7 +114,7 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
     step = next(size * m for m in (1, 2, 5, 10) if wide / (size * m) <= most)
     inner = np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
     found = [float(f"{v:.10g}") + 0.0 for v in inner]
-    if found and found[0] - low > 0.4 * step or not found:
+    if not found or found[0] - low > 0.4 * step:
         found.insert(0, float(low))
     return found
 
@@ -170,8 +173,7 @@ def _stretches(row: Grid) -> list[tuple[int, int, float]]:
     """(start, end, value) of the stretches of a row with the same value to two decimals; NaN is left out."""
     rounded = np.where(np.isnan(row), -1.0, np.round(row, 2))
     edges = [0, *(np.flatnonzero(np.diff(rounded)) + 1).tolist(), len(row)]
-    pieces = zip(edges[:-1], edges[1:], strict=True)
-    return [(a, b, float(rounded[a])) for a, b in pieces if b > a and not np.isnan(row[a])]
+        return [(a, b, float(rounded[a])) for a, b in itertools.pairwise(edges) if b > a and not np.isnan(row[a])]
 
 
 def red(value: float) -> str:
