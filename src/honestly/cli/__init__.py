@@ -11,7 +11,7 @@ from honestly._version import __version__
 from honestly.result import AggregationError
 
 # Sub-commands in the order in which a newcomer needs them.
-COMMANDS = ("demo", "aggregate", "simulate", "stress", "export", "rules", "attacks", "datasets")
+COMMANDS = ("demo", "aggregate", "simulate", "stress", "report", "export", "rules", "attacks", "datasets")
 
 EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim", "pooch": "sim"}
 

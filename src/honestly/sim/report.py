@@ -23,7 +23,7 @@ STYLE = (
 body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;overflow-wrap:anywhere}
 table{border-collapse:collapse;margin:.6rem 0;font-variant-numeric:tabular-nums;overflow-wrap:normal}
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--line);vertical-align:top}
-th{font-weight:600}th:first-child,td:first-child,.t td{text-align:left}
+th{font-weight:600}th:first-child,td:first-child,.t td,.t th{text-align:left}
 h2{margin-top:2.2rem}h3{margin:1.6rem 0 .4rem}code{word-break:break-all}
 .quiet{color:var(--quiet)}details{margin:.8rem 0}summary{cursor:pointer}
 .box{display:inline-block;width:.8em;height:.8em;margin:0 .35em 0 0;border-radius:2px}
@@ -61,17 +61,22 @@ class Run:
 
 def page(heading: str, runs: Sequence[Run], *, lead: str = "", back: str = "") -> str:
     """The whole page; `back` is the address of the page that it belongs to."""
-    parts = [f"<p>{for_html(lead)}</p>" if lead else "", _table(runs)]
+    return document(heading, (f"<p>{for_html(lead)}</p>" if lead else "") + body(runs), back=back)
+
+
+def body(runs: Sequence[Run]) -> str:
+    """The runs side by side: numbers and curves together, then each run's maps and accusations."""
+    parts = [_table(runs)]
     for key, title in (("accuracy", "Test accuracy"), ("asr", "Attack success rate")):
         if any(r.get(key) is not None for run in runs for r in run.records):
-            parts += [f"<h2>{title}</h2>", svg.chart(over_rounds(title, {run.title: run.records for run in runs}, key))]
+            parts += [f"<h2>{title}</h2>", svg.chart(over_rounds(title, [(r.title, r.records) for r in runs], key))]
     for run in runs:
-        parts.append(f"<h2>{for_html(run.title)}</h2>" + maps(run) + _accusations(run))
+        parts.append(f"<h2>{for_html(run.title)}</h2>" + maps(run) + _accusations(run) + _noteworthy(run))
         parts += [
             f"<details><summary>{for_html(name)}</summary><p><code>{for_html(text)}</code></p></details>"
             for name, text in run.details.items()
         ]
-    return document(heading, "\n".join(parts), back=back)
+    return "\n".join(parts)
 
 
 def document(heading: str, body: str, *, style: str = "", back: str = "") -> str:
@@ -85,9 +90,9 @@ def document(heading: str, body: str, *, style: str = "", back: str = "") -> str
     )
 
 
-def over_rounds(title: str, runs: Mapping[str, Sequence[dict[str, Any]]], key: str) -> svg.Chart:
+def over_rounds(title: str, runs: Sequence[tuple[str, Sequence[dict[str, Any]]]], key: str) -> svg.Chart:
     """A number between 0 and 1 over the rounds, of one run or several."""
-    lines = [svg.Line(name, *curve(records, key)) for name, records in runs.items()]
+    lines = [svg.Line(name, *curve(records, key)) for name, records in runs]
     last = max((t for line in lines for t in line.xs), default=1)
     return svg.Chart(title, "round", title, lines, xlim=(1, max(last, 2)))
 
@@ -122,7 +127,12 @@ def maps(run: Run) -> str:
     parts: list[str] = []
     if run.known:
         drawn = svg.heat(
-            attack_grid(run.records, K), svg.red, label="who attacked", clients=run.clients, rounds=rounds, word=_attacked
+            attack_grid(run.records, K),
+            svg.red,
+            label="who attacked",
+            clients=run.clients,
+            rounds=rounds,
+            word=_attacked,
         )
         parts += ["<p>Who attacked (dark red), by client and round</p>", drawn]
     belief = belief_grid(run.records, K)
@@ -184,3 +194,23 @@ def _reasons(run: Run) -> dict[int, str]:
             if str(name) in index:
                 found[index[str(name)]] = str(reason)
     return found
+
+
+def _noteworthy(run: Run) -> str:
+    """The rounds that a person should look at: the model was kept, or the rule had doubts."""
+    found = [
+        r for r in run.records
+        if r.get("kept") or r.get("attention") or str(r.get("status") or "").startswith("refused")
+    ]  # fmt: skip
+    if not found:
+        return ""
+    rows = "".join(
+        f"<tr><td>{int(r['round'])}</td><td>{'old model kept' if r.get('kept') else ''}</td>"
+        f"<td>{for_html(r.get('status') or '')}</td></tr>"
+        for r in found[:MOST_ROWS]
+    )
+    more = f"<p>{len(found) - MOST_ROWS} more are not shown.</p>" if len(found) > MOST_ROWS else ""
+    table = (
+        f"<table class='t'><thead><tr><th>round</th><th></th><th>status</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+    return f"<h3>Rounds to look at</h3>{svg.scroll(table, 'rounds to look at')}{more}"

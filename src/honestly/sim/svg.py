@@ -173,7 +173,7 @@ def _stretches(row: Grid) -> list[tuple[int, int, float]]:
     """(start, end, value) of the stretches of a row with the same value to two decimals; NaN is left out."""
     rounded = np.where(np.isnan(row), -1.0, np.round(row, 2))
     edges = [0, *(np.flatnonzero(np.diff(rounded)) + 1).tolist(), len(row)]
-        return [(a, b, float(rounded[a])) for a, b in itertools.pairwise(edges) if b > a and not np.isnan(row[a])]
+    return [(a, b, float(rounded[a])) for a, b in itertools.pairwise(edges) if b > a and not np.isnan(row[a])]
 
 
 def red(value: float) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import re
 
-#: What Markdown, or the HTML inside of it, would take for more than text.
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
+#: What Markdown would take for more than text; an underscore between letters is one.
+_MARKDOWN = re.compile(r"([\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_]))")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -36,8 +36,8 @@ def for_html(text: object) -> str:
 def for_markdown(text: object) -> str:
     """Text for a paragraph or a table's cell of Markdown.
 
-    >>> for_markdown("a|b <i>_x_")
-    'a\\\\|b &lt;i&gt;\\\\_x\\\\_'
+    >>> for_markdown("a|b <i> _x_ sign_flip")
+    'a\\\\|b &lt;i&gt; \\\\_x\\\\_ sign_flip'
     """
     return _MARKDOWN.sub(r"\\\1", html.escape(printable(text), quote=False))
 

@@ -1,19 +1,31 @@
-"""The six tables in HTML, Markdown and LaTeX, ours beside the published numbers, and the count over the 540."""
+"""The six tables in HTML, Markdown and CSV, ours beside the published numbers, and the count over the 540."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from honestly.bench.report.published import (
-    ALPHAS, ATTACKS, DATASETS, EXTRA, MARKS, TABLES, TOLERANCE, VERDICTS, Column, Compared, Key, PaperTable, count,
-    published, rows_of,
-)  # fmt: skip
+    ALPHAS,
+    ATTACKS,
+    DATASETS,
+    EXTRA,
+    MARKS,
+    TABLES,
+    TOLERANCE,
+    VERDICTS,
+    Compared,
+    Key,
+    PaperTable,
+    count,
+    published,
+    rows_of,
+)
 from honestly.bench.report.results import STATISTICS
 from honestly.bench.tables import Table
 from honestly.sim.svg import scroll
-from honestly.sim.text import for_html, for_latex
+from honestly.sim.text import for_html
 
 Found = Mapping[Key, Compared]
 NOTE = (
@@ -74,13 +86,17 @@ def html(all_found: Mapping[str, Found]) -> str:
         total = count(found)
         bar = "".join(f"<span class='{v}' style='flex:{total[v]}'></span>" for v in VERDICTS[:3])
         rest = f"<span style='flex:{total['not run']}'></span>"
-        parts.append(f"<p>{for_html(sentence(found, statistic))}</p><div class='bar' aria-hidden='true'>{bar}{rest}</div>")
+        parts.append(
+            f"<p>{for_html(sentence(found, statistic))}</p><div class='bar' aria-hidden='true'>{bar}{rest}</div>"
+        )
     parts.append(f"<details><summary>By data set and rule</summary>{counts(all_found).html()}</details>")
     picks = "".join(
         f"<label><input type='radio' name='s' id='s-{s}'{' checked' if i == 0 else ''}> {words}</label>"
         for i, (s, words) in enumerate(STATISTICS.items())
     )
-    parts.append(f"<fieldset class='pick'><legend>Our numbers are the</legend>{picks}</fieldset><p class='quiet'>{NOTE}</p>")
+    parts.append(
+        f"<fieldset class='pick'><legend>Our numbers are the</legend>{picks}</fieldset><p class='quiet'>{NOTE}</p>"
+    )
     for table in TABLES:
         parts.append(f"<h3 id='{table.name}'>Table {table.number}. {for_html(table.caption)}</h3>")
         parts += [_html_table(table, found, statistic) for statistic, found in all_found.items()]
@@ -92,7 +108,9 @@ def _html_table(table: PaperTable, found: Found, statistic: str) -> str:
     widths = {a: sum(c.attack == a for c in table.columns) for a in table.attacks}
     head = "".join(f"<th colspan='{n}'>{ATTACKS[a]}</th>" for a, n in widths.items())
     second = "".join(
-        f"<th colspan='{2 if backdoor and a == 'backdoor' else 1}'>α = {alpha}</th>" for a in table.attacks for alpha in ALPHAS
+        f"<th colspan='{2 if backdoor and a == 'backdoor' else 1}'>α = {alpha}</th>"
+        for a in table.attacks
+        for alpha in ALPHAS
     )
     third = "".join(f"<th>{c.metric}</th>" for c in table.columns)
     body: list[str] = []
@@ -190,58 +208,3 @@ def cells_csv(all_found: Mapping[str, Found]) -> str:
             named = [key.dataset, key.config, c.attack, c.alpha, key.rule, c.metric, one.published, statistic]
             writer.writerow([*named, *ours, one.verdict])
     return out.getvalue()
-
-
-# -- LaTeX ----------------------------------------------------------------------------------------------------------
-
-LATEX_MARKS = {"reproduced": r"$=$", "better": r"$\blacktriangle$", "worse": r"$\blacktriangledown$"}
-PACKAGES = ("booktabs", "multirow", "graphicx", "amssymb")
-
-
-def latex(all_found: Mapping[str, Found]) -> str:
-    """The tables with booktabs, in the paper's layout; both statistics."""
-    return "\n".join(_latex_table(t, found, s) for s, found in all_found.items() for t in TABLES)
-
-
-def _latex_table(table: PaperTable, found: Found, statistic: str) -> str:
-    columns = table.columns
-    spans = _spans(columns)
-    last = len(columns) + 2
-    rules = rows_of(found)
-    note = f"Ours ({STATISTICS[statistic]}; mean $\\pm$ standard deviation over seeds) with the published value in brackets"
-    marks = f"{LATEX_MARKS['reproduced']} within {TOLERANCE}, {LATEX_MARKS['better']} better, {LATEX_MARKS['worse']} worse"
-    out = [
-        r"\begin{table}[t]", r"  \centering\small", f"  \\caption{{{for_latex(table.caption)} {note}: {marks}.}}",
-        f"  \\label{{tab:{table.name}-{statistic.replace('_', '')}}}", r"  \resizebox{\linewidth}{!}{%",
-        f"  \\begin{{tabular}}{{ll{'c' * len(columns)}}}", r"    \toprule",
-        "    & " + "".join(f"& \\multicolumn{{{b - a + 1}}}{{c}}{{{ATTACKS[t]}}} " for t, a, b in spans) + r"\\",
-        "    " + " ".join(f"\\cmidrule(lr){{{a}-{b}}}" for _, a, b in spans),
-        "    & " + "".join(f"& $\\alpha={c.alpha}$ " for c in columns) + r"\\",
-        "    & " + "".join(f"& {c.metric} " for c in columns) + r"\\",
-    ]  # fmt: skip
-    before = ""
-    for dataset, rule, row in lines_of(found, table):
-        first = ""
-        if dataset != before:
-            out.append(r"    \midrule")
-            first = f"\\multirow{{{len(rules)}}}{{*}}{{\\rotatebox{{90}}{{{DATASETS[dataset]}}}}}"
-        elif rule == "Ours":
-            out.append(f"    \\cmidrule(lr){{2-{last}}}")
-        before = dataset
-        named = f"\\textbf{{{rule}}}" if rule.startswith("Ours") else f"\\textsc{{{rule}}}"
-        out.append(f"    {first} & {named} & " + " & ".join(_latex_cell(one) for one in row) + r" \\")
-    return "\n".join([*out, r"    \bottomrule", r"  \end{tabular}}", r"\end{table}", ""])
-
-
-def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
-    """(attack, first and last column) of each attack; the first two columns are data set and rule."""
-    attacks = list(dict.fromkeys(c.attack for c in columns))
-    where = {a: [i + 3 for i, c in enumerate(columns) if c.attack == a] for a in attacks}
-    return [(a, where[a][0], where[a][-1]) for a in attacks]
-
-
-def _latex_cell(one: Compared) -> str:
-    if one.found is None:
-        return f"-- ({one.published:.2f})"
-    spread = "" if one.found.sd is None else f"{{\\scriptsize$\\,\\pm\\,${one.found.sd:.3f}}}"
-    return f"{one.found.mean:.3f}{spread} ({one.published:.2f})\\,{LATEX_MARKS[one.verdict]}"
