@@ -78,7 +78,7 @@ class Table:
             for i, row in enumerate(self.rows)
         ]
         return "\n".join([
-            r"\begin{table}[t]", r"  \centering\small",
+            r"\begin{table}[t]", r"  \centering\small\setlength{\belowcaptionskip}{4pt}",
             f"  \\caption{{{for_latex(self.title)}. {for_latex(self.note)}}}",
             r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             f"  \\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"    \toprule",

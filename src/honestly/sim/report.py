@@ -66,12 +66,14 @@ def page(heading: str, runs: Sequence[Run], *, lead: str = "", back: str = "") -
 
 def body(runs: Sequence[Run]) -> str:
     """The runs side by side: numbers and curves together, then each run's maps and accusations."""
+    several = len(runs) > 1
     parts = [_table(runs)]
     for key, title in (("accuracy", "Test accuracy"), ("asr", "Attack success rate")):
         if any(r.get(key) is not None for run in runs for r in run.records):
             parts += [f"<h2>{title}</h2>", svg.chart(over_rounds(title, [(r.title, r.records) for r in runs], key))]
     for run in runs:
-        parts.append(f"<h2>{for_html(run.title)}</h2>" + maps(run) + _accusations(run) + _noteworthy(run))
+        heading = run.title if several else "Whom the rule believed"
+        parts.append(f"<h2>{for_html(heading)}</h2>" + maps(run) + _accusations(run) + _noteworthy(run))
         parts += [
             f"<details><summary>{for_html(name)}</summary><p><code>{for_html(text)}</code></p></details>"
             for name, text in run.details.items()

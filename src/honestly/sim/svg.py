@@ -32,12 +32,17 @@ svg.d text{font:12px system-ui,sans-serif;fill:currentColor}
 
 @dataclass(frozen=True)
 class Line:
-    """A curve; `spread` is the standard deviation at each of its points, where there is one."""
+    """A curve; `spread` is the standard deviation at each point, `shares` its share of the data, where known."""
 
     name: str
     xs: Sequence[float]
     ys: Sequence[float]
     spread: Sequence[float] = ()
+    shares: Sequence[float] = ()
+
+    def sizes(self) -> list[float]:
+        """Areas of the dots between 0 and 1; they grow with the share of the data."""
+        return [share**0.5 for share in self.shares] or [0.25] * len(self.xs)
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,11 @@ def chart(what: Chart, *, height: float = 230.0) -> str:
                 )
         out.append(f"<polyline points='{points}' {stroke}><title>{for_html(line.name)}</title></polyline>")
         if what.dots or len(line.xs) == 1:
-            out += [f"<circle cx='{x(a):.1f}' cy='{y(b):.1f}' r='3.5' fill='{colour}'/>"
-                    for a, b in zip(line.xs, line.ys, strict=True)]  # fmt: skip
+            out += [f"<circle cx='{x(a):.1f}' cy='{y(b):.1f}' r='{2 + 6 * size:.1f}' fill='{colour}'/>"
+                    for a, b, size in zip(line.xs, line.ys, line.sizes(), strict=True)]  # fmt: skip
         key = f"<svg viewBox='0 0 32 10' aria-hidden='true'><path d='M0 5H32' {stroke}/></svg>"
         keys.append(f"<li>{key}{for_html(line.name)}</li>")
-    legend = f"<ul class='keys'>{''.join(keys)}</ul>" if keys else ""
+    legend = f"<ul class='keys'>{''.join(keys)}</ul>" if len(keys) > 1 or what.diagonal else ""
     return scroll("".join(out) + "</svg>", what.title) + legend
 
 
@@ -161,10 +166,11 @@ def heat(
     for i in range(0, K, every):
         name = f"<title>{for_html(clients[kept[i]])}</title>{for_html(names[i])}"
         out.append(f"<text x='{left - 5:g}' y='{(i + 0.5) * tall + 4:.1f}' text-anchor='end'>{name}</text>")
-    for t in sorted({0, *range(max(1, T // 8) - 1, T, max(1, T // 8))} if T else ()):
-        out.append(
-            f"<text x='{left + (t + 0.5) * wide:.1f}' y='{K * tall + 14:g}' text-anchor='middle'>{rounds[t]}</text>"
-        )
+    column = {number: t for t, number in enumerate(rounds)}
+    for number in ticks(rounds[0], rounds[-1]) if T else ():
+        if number in column:
+            x = left + (column[int(number)] + 0.5) * wide
+            out.append(f"<text x='{x:.1f}' y='{K * tall + 14:g}' text-anchor='middle'>{number:g}</text>")
     note = f"<p>{K} of {len(grid)} clients: those with the lowest values.</p>" if len(grid) > K else ""
     return scroll("".join(out) + "</svg>", label) + note
 

@@ -10,7 +10,7 @@ _MARKDOWN = re.compile(r"([\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_]))")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$", "≤": r"$\le$", "–": "--", "−": "$-$",
+    "|": r"\textbar{}", '"': "''", "±": r"$\pm$", "≤": r"$\le$", "–": "--", "−": "$-$",
 }  # fmt: skip
 
 

@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from honestly.bench.report.generic import ATTACK, METRIC_WORDS, RULE
+from honestly.bench.report.generic import ATTACK, METRIC_WORDS, RULE, SHARE
 from honestly.bench.report.results import Result, axes_of, is_warm_up, mean_of
 from honestly.sim.svg import Chart, Line
 
-SHARE = "malicious"
 STATISTIC = "mean_last_20"  # as in the paper's ablation
 
 

@@ -137,15 +137,14 @@ def roc_chart(found: dict[str, Quality]) -> Chart:
 
 
 def reliability_chart(found: dict[str, Quality]) -> Chart:
-    """Stated honesty against the share that was honest."""
+    """Stated honesty against the share that was honest; a dot grows with the share of the statements."""
     lines = [
         Line(
-            rule if q.brier is None else f"{rule} (Brier {q.brier:.3f})",
-            [b.said for b in q.bins],
-            [b.true for b in q.bins],
+            rule if q.brier is None else f"{rule} (Brier {q.brier:.3f})", [b.said for b in q.bins],
+            [b.true for b in q.bins], shares=[b.count / q.statements for b in q.bins],
         )
         for rule, q in found.items()
         if q.bins
-    ]
+    ]  # fmt: skip
     return Chart("Reliability of the honesty probabilities", "stated probability of being honest",
                  "share that was honest", lines, dots=True, diagonal=True)  # fmt: skip

@@ -12,7 +12,7 @@ from honestly.bench.report.sources import Study
 from honestly.bench.tables import Cell, Table, lowest
 from honestly.sim.text import printable
 
-RULE, ATTACK = "rule", "attack"
+RULE, ATTACK, SHARE = "rule", "attack", "malicious"
 MOST_COLUMNS = 12
 LOWER_IS_BETTER = {"ACC": False, "ASR": True}
 METRIC_WORDS = {"ACC": "test accuracy", "ASR": "attack success rate"}
@@ -27,7 +27,7 @@ def tables(study: str, results: Sequence[Result]) -> list[Table]:
     row = RULE if RULE in axes else next(iter(axes))
     others = {axis: values for axis, values in axes.items() if axis != row and len(values) > 1}
     across: list[str] = []
-    for axis in sorted(others, key=lambda a: (a != ATTACK, list(others).index(a))):
+    for axis in sorted(others, key=lambda a: (a != SHARE, a != ATTACK, list(others).index(a))):
         if len(others[axis]) * _product(others[a] for a in across) <= MOST_COLUMNS:
             across.append(axis)
     apart = [axis for axis in others if axis not in across]
@@ -38,8 +38,10 @@ def tables(study: str, results: Sequence[Result]) -> list[Table]:
             here = [r for r in shown if all(r.cell.get(a) == v for a, v in where.items())]
             table = _table(here, metric, statistic, row, {a: others[a] for a in across}, axes[row])
             if table is not None:
-                title = ", ".join([study, *(f"{a} {v}" for a, v in where.items()), METRIC_WORDS[metric], words])
-                columns, rows, best = table
+                fixed, columns, rows, best = table
+                title = ", ".join(
+                    [study, *(_short(a, v) for a, v in (where | fixed).items()), METRIC_WORDS[metric], words]
+                )
                 note = "Mean over seeds, ± standard deviation where there are several. Bold: the best of a column."
                 found.append(Table(f"{metric}-{statistic}", printable(title), note, columns, rows, best))
     return found
@@ -55,7 +57,8 @@ def _product(lists: Iterator[Sequence[Any]]) -> int:
 def _table(
     results: Sequence[Result], metric: str, statistic: str, row: str, across: Mapping[str, Sequence[Any]],
     names: Sequence[Any],
-) -> tuple[list[str], list[list[Cell]], frozenset[tuple[int, int]]] | None:  # fmt: skip
+) -> tuple[dict[str, Any], list[str], list[list[Cell]], frozenset[tuple[int, int]]] | None:  # fmt: skip
+    """What all columns have in common, the heads, the rows and the best cells; None if there is no number."""
     columns = list(itertools.product(*across.values()))
     means: list[list[Mean | None]] = []
     for name in names:
@@ -74,8 +77,11 @@ def _table(
         [printable(name), *(None if line[j] is None else line[j].text() for j in kept)]  # type: ignore[union-attr]
         for name, line in zip(names, means, strict=True)
     ]
-    heads = [printable(", ".join(map(str, columns[j])) or METRIC_WORDS[metric]) for j in kept]
-    return [row, *heads], rows, best if len(names) > 1 else frozenset()
+    used = {axis: {columns[j][i] for j in kept} for i, axis in enumerate(across)}
+    fixed = {axis: next(iter(values)) for axis, values in used.items() if len(values) == 1}
+    parts = [[_short(a, v) for a, v in zip(across, columns[j], strict=True) if a not in fixed] for j in kept]
+    heads = [printable(", ".join(part) or METRIC_WORDS[metric]) for part in parts]
+    return fixed, [row, *heads], rows, best if len(names) > 1 else frozenset()
 
 
 def ranking(results: Sequence[Result], statistic: str = "mean_last_20") -> list[Table]:
@@ -97,7 +103,7 @@ def _ranked(results: Sequence[Result], dataset: Any, statistic: str) -> Table | 
     rules = list(dict.fromkeys(str(r.cell[RULE]) for r in results))
     # a rule is judged by what all rules went through: who was spared the hardest attack must not win by that
     common = {s: by for s, by in settings.items() if set(by) == set(rules)}
-    if len(rules) < 2 or not common:
+    if len(rules) < 2 or len(common) < 2:
         return None
     scored: list[tuple[float, list[Cell]]] = []
     for rule in rules:
@@ -135,7 +141,7 @@ def _worst(
 
 
 def _short(axis: str, value: Any) -> str:
-    return str(value) if axis == ATTACK else f"{axis} {value}"
+    return str(value) if axis in (ATTACK, "dataset") else f"{axis} {value}"
 
 
 def detection(results: Sequence[Result]) -> tuple[dict[str, Quality], list[Table]]:

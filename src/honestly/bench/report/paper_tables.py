@@ -30,10 +30,13 @@ from honestly.sim.text import for_html
 Found = Mapping[Key, Compared]
 NOTE = (
     f"= within {TOLERANCE} of the published number, ▲ better, ▼ worse (a lower attack success rate, ASR, is better), "
-    "· not run. Ours is the mean over the seeds, ± their standard deviation where there are several."
+    "· not run. Ours is the mean over the seeds, ± their standard deviation where there are several. "
+    "A row “Ours (paper)” is the published algorithm without this package's repairs; it is set beside the paper's "
+    "“Ours” and not counted."
 )
 STYLE = """
-.paper td{min-width:5.2rem}.paper .q{display:block;font-size:.82em;color:var(--quiet);white-space:nowrap}
+.paper td{min-width:5.2rem}.paper thead th{text-align:center}.paper thead th[rowspan]{text-align:left}
+.paper .q{display:block;font-size:.82em;color:var(--quiet);white-space:nowrap}
 .paper .set th{text-align:left;padding-top:.8rem}
 .paper td.better{background:#2f9e5833}.paper td.worse{background:#e5484d33}.paper td.reproduced{background:#3b82f61c}
 .pick{margin:.6rem 0}.pick label{margin-right:1.2rem}

@@ -30,10 +30,10 @@ def draw_charts(charts: Sequence[Chart], stem: Path) -> list[Path]:
     down = math.ceil(len(charts) / across)
     figure: Any = Figure(figsize=(4.6 * across, 3.5 * down), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    panels: Any = figure.subplots(down, across, squeeze=False).flat
+    panels: list[Any] = list(figure.subplots(down, across, squeeze=False).flat)
     for axis, chart in zip(panels, charts, strict=False):
         _draw(axis, chart)
-    for axis in list(panels)[len(charts) :]:
+    for axis in panels[len(charts) :]:
         axis.set_visible(False)
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
     for file in files:
@@ -49,7 +49,7 @@ def _draw(axis: Any, chart: Chart) -> None:
         style: Any = (0, tuple(float(d) / 2 for d in dashes.split())) if dashes else "-"
         drawn = {"color": colour, "ls": style, "lw": 1.6, "label": printable(line.name).replace("$", r"\$")}
         if chart.dots:
-            drawn |= {"marker": "o", "ms": 3.5}
+            axis.scatter(line.xs, line.ys, s=[6 + 60 * size for size in line.sizes()], color=colour)
         if any(line.spread):
             axis.errorbar(line.xs, line.ys, yerr=line.spread, capsize=2, **drawn)
         else:

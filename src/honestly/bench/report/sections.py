@@ -112,6 +112,8 @@ def detection(results: Sequence[Result]) -> Section | None:
     charts = [c for c in (roc_chart(overall), reliability_chart(overall)) if c.lines]
     section = _of_tables("Detection", found)
     drawn = "".join(f"<h3>{for_html(c.title)}</h3>{svg.chart(c, height=340)}" for c in charts)
+    if len(charts) > 1:
+        drawn += "<p class='quiet'>The larger a dot, the more of the statements lie there.</p>"
     picture = "![ROC and reliability](figures/detection.png)\n" if charts else ""
     return Section(section.title, section.html + drawn, section.markdown + "\n" + picture, section.latex,
                    {"detection": charts} if charts else None)  # fmt: skip

@@ -20,13 +20,16 @@ from honestly.sim.text import for_html, for_markdown, printable
 
 #: Up to so many runs are shown on the index itself, with all their maps; of more, each has a page.
 FEW = 6
+STYLE = """
+.chapter{margin-top:3rem;padding-top:1rem;border-top:2px solid var(--line);font-size:1.8em}
+td.best{font-weight:700}nav{margin:1rem 0}
+"""
 PREAMBLE = (
     "% \\input this; it needs \\usepackage{booktabs,multirow,graphicx,amssymb}\n"
     "% (tables-document.tex is a document that does)\n\n"
 )
 DOCUMENT = r"""\documentclass{article}
 \usepackage[a4paper,margin=1.5cm]{geometry}
-\usepackage[T1]{fontenc}
 \usepackage{booktabs,multirow,graphicx,amssymb}
 \begin{document}
 \input{tables}
@@ -74,13 +77,11 @@ def write(studies: Sequence[Study], out: Path, options: Options | None = None) -
 
         results = examine(study.entries, each)
         everything += results
-        found = [sections.state(study), sections.tables(study, results), sections.curves(results)]
+        parts = [sections.state(study), _few(study, kept, out if figures else None, files), sections.curves(results)]
         if len(study.entries) > 1:
-            found += [sections.ranking(results)]
-        found += [sections.detection(results), _few(study, kept, out if figures else None, files)]
-        if not few:
-            found.append(sections.runs(results, address))
-        chapters.append((study.name, [section for section in found if section is not None]))
+            parts += [sections.tables(study, results), sections.ranking(results)]
+        parts += [sections.detection(results), None if few else sections.runs(results, address)]
+        chapters.append((study.name, [section for section in parts if section is not None]))
     _number_charts(chapters, out if figures else None, files)
     paper = sections.paper(everything)
     made = sections.provenance(studies)
@@ -191,7 +192,7 @@ def _index(chapters: Sequence[tuple[str, list[Section]]], paper: Section | None,
     for number, (name, chapter) in enumerate(chapters):
         several = len(chapters) > 1
         if several:
-            body.append(f"<h2 id='c{number}'>{for_html(name)}</h2>")
+            body.append(f"<h2 class='chapter' id='c{number}'>{for_html(name)}</h2>")
             links.append(f"<a href='#c{number}'>{for_html(name)}</a>")
         for i, section in enumerate(chapter):
             if section.title:
@@ -202,7 +203,7 @@ def _index(chapters: Sequence[tuple[str, list[Section]]], paper: Section | None,
         body.append(f"<details><summary>Made on</summary>{made.html}</details>")
     nav = f"<nav>{' · '.join(links)}</nav>" if len(links) > 1 else ""
     text = nav + (paper.html if paper else "") + "\n".join(body)
-    return run_report.document(_title(chapters), text, style=paper_tables.STYLE)
+    return run_report.document(_title(chapters), text, style=paper_tables.STYLE + STYLE)
 
 
 def _readme(
