@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from honestly.sim.svg import scroll
-from honestly.sim.text import for_latex, for_markdown
+from honestly.sim.text import for_html, for_latex, for_markdown, printable
 
 Cell: TypeAlias = str | float | int | None
 
@@ -88,17 +87,15 @@ class Table:
 
     def html(self, level: int = 2) -> str:
         """A table element below its title, a heading of the given level, and its note."""
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        head = "".join(f"<th>{for_html(column)}</th>" for column in self.columns)
         rows: list[str] = []
         for i, row in enumerate(self.rows):
             cells = (
-                f'<td class="best">{html.escape(text(c))}</td>'
-                if (i, j) in self.best
-                else f"<td>{html.escape(text(c))}</td>"
+                f'<td class="best">{for_html(text(c))}</td>' if (i, j) in self.best else f"<td>{for_html(text(c))}</td>"
                 for j, c in enumerate(row)
             )
             rows.append(f"<tr>{''.join(cells)}</tr>")
-        caption = f"<h{level}>{html.escape(self.title)}</h{level}><p>{html.escape(self.note)}</p>"
+        caption = f"<h{level}>{for_html(self.title)}</h{level}><p>{for_html(self.note)}</p>"
         body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
         return f"{caption}{scroll(f'<table>{body}</table>', self.title)}"
 
@@ -118,12 +115,12 @@ class Table:
         from rich.table import Table as RichTable
 
         table = RichTable(
-            title=escape(self.title), caption=escape(self.note), title_justify="left", caption_justify="left"
+            title=escape(printable(self.title)), caption=escape(self.note), title_justify="left", caption_justify="left"
         )
         for j, column in enumerate(self.columns):
-            table.add_column(escape(column), justify="left" if j == 0 else "right")
+            table.add_column(escape(printable(column)), justify="left" if j == 0 else "right")
         for i, row in enumerate(self.rows):
-            cells = [escape(text(c)) for c in row]
+            cells = [escape(printable(text(c))) for c in row]
             table.add_row(*(f"[bold green]{c}[/]" if (i, j) in self.best else c for j, c in enumerate(cells)))
         return table
 

@@ -14,6 +14,7 @@ from honestly.result import AggregationError
 COMMANDS = ("demo", "aggregate", "simulate", "stress", "report", "export", "rules", "attacks", "datasets")
 
 EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim", "pooch": "sim"}
+EXTRA_OF |= {"tensorboard": "tensorboard"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from honestly.cli import export_tensorboard
+
 
 def add(commands: Any) -> None:
     """Register `export TARGET`."""
@@ -28,6 +30,7 @@ def add(commands: Any) -> None:
     scaleout.add_argument("--force", action="store_true", help="replace a file that is there")
     scaleout.add_argument("settings", nargs="*", metavar="key=value", help="the rule's settings, e.g. f=2")
     scaleout.set_defaults(run=run)
+    export_tensorboard.add(targets)
 
 
 def run(args: argparse.Namespace) -> int:

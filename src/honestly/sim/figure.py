@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from honestly.sim.svg import Grid
+from honestly.sim.text import shortened
 
 #: The verdicts of `verdict_grid`, by their numbers.
 VERDICTS = ("believed, honest", "accused, attacked", "accused, honest", "believed, attacked", "refused")
@@ -59,9 +60,9 @@ def curve(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[
 
 
 def draw(
-    records: Sequence[dict[str, Any]], path: Path, *, clients: int, rule: str = "", attack: str | None = None
+    records: Sequence[dict[str, Any]], *paths: Path, clients: int, rule: str = "", attack: str | None = None
 ) -> None:
-    """Write the picture; the format follows the file's name (.png, .svg, .pdf). No attack, no map of attackers."""
+    """Write the picture; the format follows a file's name (.png, .svg, .pdf). No attack, no map of attackers."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -82,7 +83,7 @@ def draw(
     extent = (0.5, T + 0.5, K - 0.5, -0.5)
     for axis, (grid, title, colours) in zip(axes, maps, strict=False):
         image = axis.imshow(grid, aspect="auto", extent=extent, interpolation="nearest", **colours)
-        axis.set_title(title, loc="left", fontsize=9, parse_math=False)
+        axis.set_title(shortened(title, 90), loc="left", fontsize=9, parse_math=False)
         axis.set_ylabel("client")
         axis.yaxis.get_major_locator().set_params(integer=True)
         if colours["cmap"] == "RdYlGn":
@@ -94,4 +95,16 @@ def draw(
     axes[-1].grid(alpha=0.3)
     axes[-1].legend(loc="lower right", fontsize=8, frameon=False)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
-    figure.savefig(path)
+    save(figure, *paths)
+
+
+def save(figure: Any, *paths: Path) -> None:
+    """Write a figure without date, version or random ids: the same numbers give the same bytes."""
+    import matplotlib as mpl
+
+    figure.canvas.draw()
+    figure.set_layout_engine("none")  # it is laid out now; doing so again for each file costs as much as all the rest
+    for path in paths:
+        metadata = {".svg": {"Date": None}, ".png": {"Software": None}}.get(path.suffix)
+        with mpl.rc_context({"svg.hashsalt": "honestly", "svg.fonttype": "none"}):
+            figure.savefig(path, metadata=metadata)

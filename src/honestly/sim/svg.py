@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from honestly.sim.text import for_html
+from honestly.sim.text import for_html, shortened
 
 Grid = npt.NDArray[np.float64]
 
@@ -145,8 +145,8 @@ def heat(
     """Clients by rounds; equal neighbours in a row are one rectangle, which says what it is when pointed at."""
     kept = shown_rows(grid)
     K, T = len(kept), grid.shape[1]
-    names = [clients[k] if len(clients[k]) <= 14 else clients[k][:13] + "…" for k in kept]
-    left = 12.0 + 7.2 * max((len(name) for name in names), default=1)
+    names = [shortened(clients[k], 14) for k in kept]
+    left = 12.0 + 8.2 * max((len(name) for name in names), default=1)
     tall = 16.0 if K <= 12 else 12.0 if K <= 40 else 8.0
     wide = (WIDTH - left - 4) / max(T, 1)
     out = [

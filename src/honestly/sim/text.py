@@ -24,6 +24,16 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cleaned)
 
 
+def shortened(text: object, most: int) -> str:
+    """Printable text of at most so many letters.
+
+    >>> shortened("a name of many words", 8)
+    'a name …'
+    """
+    whole = printable(text)
+    return whole if len(whole) <= most else whole[: most - 1] + "…"
+
+
 def for_html(text: object) -> str:
     """Text for an HTML element or a quoted attribute.
 

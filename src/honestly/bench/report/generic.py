@@ -184,6 +184,8 @@ def missing(study: Study) -> list[str]:
     total = len(study.entries)
     if not total:
         return ["there are no runs yet", *study.notes]
+    if total == 1 and not study.entries[0].of:  # a federation goes on as long as it likes
+        return [f"{study.entries[0].rounds} rounds", *study.notes]
     words = {
         "pending": "not started", "running": "still running", "failed": "failed", "stopped": "stopped before the end",
     }  # fmt: skip

@@ -28,7 +28,8 @@ def _latex_table(table: PaperTable, found: Found, statistic: str) -> str:
         f"{LATEX_MARKS['reproduced']} within {TOLERANCE}, {LATEX_MARKS['better']} better, {LATEX_MARKS['worse']} worse"
     )
     out = [
-        r"\begin{table}[t]", r"  \centering\small\setlength{\belowcaptionskip}{4pt}", f"  \\caption{{{for_latex(table.caption)} {note}: {marks}.}}",
+        r"\begin{table}[t]", r"  \centering\small\setlength{\belowcaptionskip}{4pt}",
+        f"  \\caption{{{for_latex(table.caption)} {note}: {marks}.}}",
         f"  \\label{{tab:{table.name}-{statistic.replace('_', '')}}}", r"  \resizebox{\linewidth}{!}{%",
         f"  \\begin{{tabular}}{{ll{'c' * len(columns)}}}", r"    \toprule",
         "    & " + "".join(f"& \\multicolumn{{{b - a + 1}}}{{c}}{{{ATTACKS[t]}}} " for t, a, b in spans) + r"\\",

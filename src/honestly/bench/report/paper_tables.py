@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from honestly.bench.report.published import (
@@ -79,6 +80,15 @@ def sentence(found: Found, statistic: str) -> str:
     return f"Of the 540 published numbers, by the {STATISTICS[statistic]}: {parts}."
 
 
+def seeds(found: Found) -> str:
+    """How many of the numbers rest on how many seeds."""
+    held = Counter(one.found.n for key, one in found.items() if key in published() and one.found is not None)
+    if not held:
+        return "None of them was run."
+    parts = [f"{held[n]} of {n} seed{'' if n == 1 else 's'}" for n in sorted(held)]
+    return f"Numbers that were run: {', '.join(parts)}."
+
+
 # -- HTML -----------------------------------------------------------------------------------------------------------
 
 
@@ -92,6 +102,7 @@ def html(all_found: Mapping[str, Found]) -> str:
         parts.append(
             f"<p>{for_html(sentence(found, statistic))}</p><div class='bar' aria-hidden='true'>{bar}{rest}</div>"
         )
+    parts.append(f"<p>{seeds(next(iter(all_found.values())))}</p>")
     parts.append(f"<details><summary>By data set and rule</summary>{counts(all_found).html()}</details>")
     picks = "".join(
         f"<label><input type='radio' name='s' id='s-{s}'{' checked' if i == 0 else ''}> {words}</label>"
@@ -148,7 +159,8 @@ def _html_cell(one: Compared) -> str:
 
 def markdown(all_found: Mapping[str, Found]) -> str:
     """The counts in words, what differs, and the tables of both statistics."""
-    parts = ["## The paper's tables", "", *(f"- {sentence(f, s)}" for s, f in all_found.items()), "", NOTE, ""]
+    parts = ["## The paper's tables", "", *(f"- {sentence(f, s)}" for s, f in all_found.items())]
+    parts += [f"- {seeds(next(iter(all_found.values())))}", "", f"{NOTE} Every number is in `cells.csv`.", ""]
     parts.append(counts(all_found).markdown())
     for statistic, found in all_found.items():
         parts += [f"### Our numbers: {STATISTICS[statistic]}", ""]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from honestly.sim.figure import save
 from honestly.sim.svg import Chart, colour_of
-from honestly.sim.text import printable
+from honestly.sim.text import shortened
 
 FORMATS = ("png", "svg")
 
@@ -22,7 +23,6 @@ def available() -> bool:
 
 def draw_charts(charts: Sequence[Chart], stem: Path) -> list[Path]:
     """The charts side by side in one picture, in every format; the files."""
-    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,10 +36,7 @@ def draw_charts(charts: Sequence[Chart], stem: Path) -> list[Path]:
     for axis in panels[len(charts) :]:
         axis.set_visible(False)
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
-    for file in files:
-        # no date, no random ids: the same study gives the same bytes
-        with mpl.rc_context({"svg.hashsalt": "honestly", "svg.fonttype": "none"}):
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else {"Software": None})
+    save(figure, *files)
     return files
 
 
@@ -47,7 +44,7 @@ def _draw(axis: Any, chart: Chart) -> None:
     for number, line in enumerate(chart.lines):
         colour, dashes = colour_of(number)
         style: Any = (0, tuple(float(d) / 2 for d in dashes.split())) if dashes else "-"
-        drawn = {"color": colour, "ls": style, "lw": 1.6, "label": printable(line.name).replace("$", r"\$")}
+        drawn = {"color": colour, "ls": style, "lw": 1.6, "label": shortened(line.name, 40).replace("$", r"\$")}
         if chart.dots:
             axis.scatter(line.xs, line.ys, s=[6 + 60 * size for size in line.sizes()], color=colour)
         if any(line.spread):
@@ -62,7 +59,7 @@ def _draw(axis: Any, chart: Chart) -> None:
     axis.set_ylim(y0 - 0.02 * tall, y1 + 0.02 * tall)
     axis.set_xlabel(chart.x, fontsize=8)
     axis.set_ylabel(chart.y, fontsize=8)
-    axis.set_title(printable(chart.title), loc="left", fontsize=9, parse_math=False)
+    axis.set_title(shortened(chart.title, 60), loc="left", fontsize=9, parse_math=False)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.3)
     if chart.lines:

@@ -104,7 +104,7 @@ def page_name(id: str) -> str:
     """The file of a run's page: an id that is not a plain word (a folder's name, say) is hashed.
 
     >>> page_name("0a1b"), page_name("../x")[:11]
-    ('runs/0a1b.html', 'runs/ac30b6')
+    ('runs/0a1b.html', 'runs/d6b96a')
     """
     safe = id if re.fullmatch(r"[0-9A-Za-z_-]{1,80}", id) else hashlib.sha256(id.encode(errors="replace")).hexdigest()
     return f"runs/{safe}.html"
@@ -132,14 +132,13 @@ def _few(study: Study, kept: Sequence[tuple[Entry, Rounds]], out: Path | None, f
     body = run_report.body([_run(entry, rounds) for entry, rounds in shown])
     lines: list[str] = []
     for number, (entry, rounds) in enumerate(shown, start=1):
-        lines += [f"### {for_markdown(named(entry))}", ""]
+        lines += [f"**{for_markdown(named(entry))}**", ""]
         if out is not None:
             stem = f"{_slug(study.name)}-{number}"
-            for kind in pictures.FORMATS:
-                file = out / "figures" / f"{stem}.{kind}"
-                attack = (entry.attack or "attack") if rounds.known else None
-                draw(rounds.records, file, clients=len(rounds.clients), rule=printable(entry.rule), attack=attack)
-                files.append(file)
+            drawn = [out / "figures" / f"{stem}.{kind}" for kind in pictures.FORMATS]
+            attack = (entry.attack or "attack") if rounds.known else None
+            draw(rounds.records, *drawn, clients=len(rounds.clients), rule=entry.rule, attack=attack)
+            files += drawn
             lines += [f"![who was believed](figures/{stem}.png)", ""]
         lines += [*_held_against(rounds), ""]
     return Section("Runs", body, "\n".join(lines))
@@ -219,7 +218,7 @@ def _readme(
     if paper is not None:
         lines += [paper.markdown, ""]
     for name, chapter in chapters:
-        lines += [f"## {for_markdown(name)}", ""]
+        lines += [f"## {for_markdown(name)}", ""] if len(chapters) > 1 or paper is not None else []
         for section in chapter:
             if section.markdown:
                 lines += [f"### {for_markdown(section.title)}", ""] if section.title else []

@@ -42,8 +42,10 @@ def record(
     }  # fmt: skip
 
 
-def rounds_of(cell: dict[str, Any], experiment: dict[str, Any], n: int, shift: float = 0.0) -> list[dict[str, Any]]:
-    """Rounds whose last ones are the published numbers of the cell, plus `shift`."""
+def rounds_of(
+    cell: dict[str, Any], experiment: dict[str, Any], n: int, shift: float = 0.0, *, level: bool = False
+) -> list[dict[str, Any]]:
+    """Rounds that end in the published numbers of the cell, plus `shift`; `level` starts there, too."""
     rule = experiment["rule"]["name"]
     rng = np.random.default_rng(int(cell.get("seed", 0)))
 
@@ -58,7 +60,7 @@ def rounds_of(cell: dict[str, Any], experiment: dict[str, Any], n: int, shift: f
     accuracy, asr = number("ACC"), number("ASR")
     found: list[dict[str, Any]] = []
     for t in range(1, n + 1):
-        grow = 1 - 0.8 * np.exp(-3 * t / n * 3)
+        grow = 1.0 if level else 1 - 0.8 * np.exp(-9 * t / n)
         clip = lambda v: float(min(max(v, 0.0), 1.0))  # noqa: E731
         found.append(
             record(
@@ -77,7 +79,13 @@ def malicious(experiment: dict[str, Any]) -> int:
 
 
 def fill(
-    folder: Path, study: str, *, rounds: int = 3, skip: Any = lambda entry: False, shift: Any = lambda cell: 0.0
+    folder: Path,
+    study: str,
+    *,
+    rounds: int = 3,
+    skip: Any = lambda entry: False,
+    shift: Any = lambda cell: 0.0,
+    level: bool = False,
 ) -> Store:
     """A store of a shipped study with made-up rounds; entries that `skip` chooses stay pending."""
     text = text_of(study)
@@ -87,14 +95,14 @@ def fill(
     store.set_meta(name=study, study=text)
     for entry in entries:
         if not skip(entry):
-            finish(store, entry, rounds, shift(entry.cell))
+            finish(store, entry, rounds, shift(entry.cell), level=level)
     return store
 
 
-def finish(store: Store, entry: Entry | Run, rounds: int, shift: float = 0.0) -> None:
+def finish(store: Store, entry: Entry | Run, rounds: int, shift: float = 0.0, *, level: bool = False) -> None:
     """Give a run its rounds and mark it as done."""
     experiment = json.loads(entry.experiment) if isinstance(entry.experiment, str) else entry.experiment
-    records = rounds_of(entry.cell, experiment, rounds, shift)
+    records = rounds_of(entry.cell, experiment, rounds, shift, level=level)
     store.write_rounds(entry.id, records, [{"train": 0.1}] * len(records))
     made = {"version": "0.1.0", "commit": "abc", "device": "cpu", "torch": "2", "python": "3.11", "seed": 0}
     store.finish(entry.id, summary(records), made)
