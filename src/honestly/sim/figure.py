@@ -102,7 +102,7 @@ def save(figure: Any, *paths: Path) -> None:
     """Write a figure without date, version or random ids: the same numbers give the same bytes."""
     import matplotlib as mpl
 
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     figure.set_layout_engine("none")  # it is laid out now; doing so again for each file costs as much as all the rest
     for path in paths:
         metadata = {".svg": {"Date": None}, ".png": {"Software": None}}.get(path.suffix)
