@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,12 @@ def test_a_run_that_is_finished_later_counts_once(tmp_path: Path) -> None:
     finish(store, next(r for r in store.runs() if r.status == "pending"), 2)
     store.close()
     assert load(tmp_path).count("done") == 3
+
+
+@pytest.mark.slow
+def test_eight_hundred_runs_of_a_hundred_rounds_take_seconds(tmp_path: Path) -> None:
+    fill(tmp_path / "s", "paper-tables", rounds=100).close()
+    begun = time.process_time()
+    write([load(tmp_path / "s")], tmp_path / "out")
+    assert time.process_time() - begun < 60  # 12 s on one core of the machine it was written on
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 798
