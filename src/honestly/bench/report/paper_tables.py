@@ -36,7 +36,8 @@ NOTE = (
     "“Ours” and not counted."
 )
 STYLE = """
-.paper td{min-width:5.2rem;white-space:nowrap}.paper thead th{text-align:center}.paper thead th[rowspan]{text-align:left}
+.paper td{min-width:5.2rem;white-space:nowrap}
+.paper thead th{text-align:center}.paper thead th[rowspan]{text-align:left}
 .paper .q{display:block;font-size:.82em;color:var(--quiet);white-space:nowrap}
 .paper .set th{text-align:left;padding-top:.8rem}
 .paper td.better{background:#2f9e5833}.paper td.worse{background:#e5484d33}.paper td.reproduced{background:#3b82f61c}

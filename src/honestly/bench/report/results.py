@@ -80,13 +80,14 @@ def mean_of(values: Sequence[float | None]) -> Mean | None:
 
 
 def axes_of(results: Sequence[Result]) -> dict[str, list[Any]]:
-    """Axis -> its values in the order in which they come; the seed is not an axis."""
+    """Axis -> its values: numbers by size, others in the order in which they come; the seed is not an axis."""
     axes: dict[str, list[Any]] = {}
     for result in results:
         for axis, value in result.cell.items():
             if axis != SEED and value not in axes.setdefault(axis, []):
                 axes[axis].append(value)
-    return axes
+    numeric = [axis for axis, values in axes.items() if all(isinstance(v, int | float) for v in values)]
+    return axes | {axis: sorted(axes[axis]) for axis in numeric}
 
 
 def same(a: Any, b: Any) -> bool:
