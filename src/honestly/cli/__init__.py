@@ -13,7 +13,15 @@ from honestly.result import AggregationError
 # Sub-commands in the order in which a newcomer needs them.
 COMMANDS = ("demo", "aggregate", "simulate", "stress", "watch", "export", "rules", "attacks", "datasets")
 
-EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim", "pooch": "sim", "starlette": "watch", "uvicorn": "watch"}
+EXTRA_OF = {
+    "rich": "cli",
+    "matplotlib": "cli",
+    "pydantic": "sim",
+    "torch": "sim",
+    "pooch": "sim",
+    "starlette": "watch",
+    "uvicorn": "watch",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

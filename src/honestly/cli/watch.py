@@ -48,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
         def started() -> None:
             print(f"watching {folder} at {url} (Ctrl-C ends it)", flush=True)
             if not is_loopback(args.host):
-                print(f"honestly: --host {args.host}: anybody who can reach this machine sees the page", file=sys.stderr)
+                print(
+                    f"honestly: --host {args.host}: anybody who can reach this machine sees the page", file=sys.stderr
+                )
             if args.open:
                 _open(url)
 

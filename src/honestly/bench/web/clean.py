@@ -50,6 +50,14 @@ def text(value: Any, most: int = LONGEST_TEXT) -> str:
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
+def parsed(content: str) -> Any:
+    """What JSON says; a ValueError for everything that is none, a million open brackets among it."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def items(value: Any) -> list[Any]:
     """A list, or an empty one for anything else."""
     return cast("list[Any]", value) if isinstance(value, list) else []

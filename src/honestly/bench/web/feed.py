@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -36,7 +36,7 @@ class Feed:
         self._look_now = asyncio.Event()
 
     @asynccontextmanager
-    async def reading(self, runs: Iterable[str]) -> AsyncIterator[None]:
+    async def reading(self, runs: Iterable[str]) -> AsyncGenerator[None, None]:
         """For as long as somebody reads; `runs` are those whose rounds are wanted."""
         runs = list(runs)
         self.readers += 1
@@ -72,8 +72,9 @@ class Feed:
             while not self.stopped:
                 self._look_now.clear()
                 if self.readers:
-                    found = await loop.run_in_executor(self._thread, self._look, list(self.wanted))
-                    if self.ledger.take(*found):
+                    look, problem, details = await loop.run_in_executor(self._thread, self._look, list(self.wanted))
+                    # whoever wanted a run may have gone meanwhile
+                    if self.ledger.take(look, problem, {run: d for run, d in details.items() if run in self.wanted}):
                         self._wake()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._look_now.wait(), self.interval if self.readers else None)
@@ -87,14 +88,19 @@ class Feed:
 
     def _look(self, wanted: list[str]) -> tuple[Look | None, str, dict[str, Detail]]:
         try:
-            if self._source is None:
-                self._source = open_source(self.folder)
-            look = self._source.look()
-            details = {run: found for run in wanted if (found := self._source.detail(run)) is not None}
-            return look, "", details
+            return self._read(wanted)
         except SourceError as error:
             self._close()
             return None, str(error), {}
+        except Exception as error:  # the page goes on, and says so
+            self._close()
+            return None, f"{self.folder} cannot be read: {type(error).__name__}: {error}", {}
+
+    def _read(self, wanted: list[str]) -> tuple[Look | None, str, dict[str, Detail]]:
+        if self._source is None:
+            self._source = open_source(self.folder)
+        look = self._source.look()
+        return look, "", {run: found for run in wanted if (found := self._source.detail(run)) is not None}
 
     def _close(self) -> None:
         if self._source is not None:

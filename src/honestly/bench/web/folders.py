@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import time
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from honestly.bench.web.clean import fields, number, text, whole
+from honestly.bench.web.clean import fields, number, parsed, text, whole
 from honestly.bench.web.model import Detail, Look, Run, SourceError, Status
 from honestly.bench.web.rounds import detail
 from honestly.sim.summary import summary
@@ -60,9 +59,9 @@ class RunFolder:
         rounds = found["rounds.jsonl"] or found["experiment.json"]
         self.updated = rounds.st_mtime if rounds else None
         try:
-            self.experiment = fields(fields(json.loads(_read(files["experiment.json"]) or "{}")).get("experiment"))
+            self.experiment = fields(fields(parsed(_read(files["experiment.json"]) or "{}")).get("experiment"))
         except ValueError:
-            self.damage = "experiment.json is damaged"
+            self.damage = "experiment.json is damaged;"
         self._read_rounds(_read(files["rounds.jsonl"]))
         self.seconds = _seconds_a_round(_read(files["seconds.jsonl"]))
         self.signature = signature
@@ -77,10 +76,12 @@ class RunFolder:
             if not line.strip():
                 break
             try:
-                records.append(json.loads(line))
-            except (ValueError, RecursionError):
+                records.append(parsed(line))
+            except ValueError:
                 if i + 1 < len(lines):  # the last line without its end is only not yet whole
-                    self.damage = f"rounds.jsonl is damaged at line {i + 1}: what comes before is shown"
+                    self.damage = (
+                        f"{self.damage} rounds.jsonl is damaged at line {i + 1}: what comes before is shown".strip()
+                    )
                 break
         self.lines, self.records = lines, records
 
@@ -175,7 +176,7 @@ def _seconds_a_round(content: str) -> float | None:
     found: list[float] = []
     for line in content.splitlines()[-10:]:
         try:
-            laps = fields(json.loads(line))
+            laps = fields(parsed(line))
         except ValueError:
             continue
         found.append(sum(number(v) or 0.0 for key, v in laps.items() if key not in ("round", "images")))

@@ -85,6 +85,7 @@ class Guard:
         self.ours = allowed(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

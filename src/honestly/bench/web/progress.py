@@ -9,6 +9,8 @@ from typing import Any
 
 from honestly.bench.web.model import STATUSES, Run
 
+RECENT = 20  # runs whose speed counts, of each data set
+
 
 def progress(runs: Sequence[Run]) -> dict[str, Any]:
     """Runs by status, finished rounds out of all, and the seconds left (None if nobody works or nothing is known).
@@ -37,12 +39,13 @@ def _left(runs: Sequence[Run], workers: int) -> int | None:
     if not workers or not remaining:
         return None
     known: dict[str, list[float]] = defaultdict(list)
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.updated or 0.0, reverse=True):
         if run.seconds is not None and run.rounds:
             known[_kind(run)].append(run.seconds)
     if not known:
         return None
-    usual = {kind: median(seconds) for kind, seconds in known.items()}
+    # the machine of today counts, not that of last week; the median, for an interrupted run counts its pause
+    usual = {kind: median(seconds[:RECENT]) for kind, seconds in known.items()}
     anyone = fmean(usual.values())
     each = [((run.of or 0) - run.rounds) * usual.get(_kind(run), anyone) for run in remaining]
     # side by side, but never sooner than the longest single run

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any, get_args
 
 from honestly.bench import store
 from honestly.bench.database import FILE as DATABASE
-from honestly.bench.web.clean import LONGEST_ERROR, fields, number, text, whole
+from honestly.bench.web.clean import LONGEST_ERROR, fields, number, parsed, text, whole
 from honestly.bench.web.model import Detail, Look, Run, SourceError, Status
 from honestly.bench.web.rounds import detail
 from honestly.sim.summary import LAST, summary
@@ -65,7 +64,9 @@ class StudySource:
         except store.StoreError as error:
             raise SourceError(text(str(error), 1000)) from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise SourceError(f"{self.folder / DATABASE} holds a row that cannot be read ({text(str(error))})") from error
+            raise SourceError(
+                f"{self.folder / DATABASE} holds a row that cannot be read ({text(str(error))})"
+            ) from error
 
     def _run(self, row: store.Run, now: float) -> Run:
         numbers = fields(row.summary) or self._latest(row)
@@ -96,7 +97,7 @@ class StudySource:
         if rounds != row.rounds:
             query = "SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT ?"
             found = self._told(lambda: self.store.database.rows(query, (row.id, LAST)))
-            numbers = self._told(lambda: summary([fields(json.loads(record)) for (record,) in reversed(found)]))
+            numbers = self._told(lambda: summary([fields(parsed(record)) for (record,) in reversed(found)]))
             self.latest[row.id] = (row.rounds, numbers)
         return numbers
 
@@ -118,6 +119,8 @@ def _seconds_a_round(row: store.Run, rounds: int) -> float | None:
 
 
 def _scalar(value: Any) -> Any:
-    return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53) else (
-        found if (found := number(value, 9)) is not None else text(value, 100)
+    return (
+        value
+        if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53)
+        else (found if (found := number(value, 9)) is not None else text(value, 100))
     )

@@ -20,6 +20,8 @@ export function accusations() {
       const judged = rounds.some((r) => r.accused !== null);
       say(sum, found.length ? summary(head, rounds, judged) : judged ? "Nobody was accused or refused." : "This rule accuses nobody.");
       set(scroll, "hidden", found.length === 0);
+      // a phone has no room for columns that say nothing
+      table.classList.toggle("unrefused", !found.some((one) => one.refused));
       keyed(body, found.slice(0, MOST), (one) => one.client, row, (node, one) => node.fill(one, head.truth, judged));
     },
   };

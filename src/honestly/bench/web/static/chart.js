@@ -1,7 +1,7 @@
 // Curves between 0 and 1 over the rounds, drawn anew at the width that there is.
 
 import { line } from "./colour.js";
-import { el, foreign, svg } from "./dom.js";
+import { el, foreign, say, svg } from "./dom.js";
 import { share } from "./format.js";
 
 const HEIGHT = 220;
@@ -35,6 +35,10 @@ export function chart(title) {
       draw();
     },
     draw,
+    rename(text) {
+      title = text;
+      say(root.querySelector("figcaption"), text);
+    },
   };
 }
 

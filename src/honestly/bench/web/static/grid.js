@@ -37,10 +37,12 @@ function grouped(runs, { row, column, rest, axes }, filters) {
   for (const run of runs) {
     const at = (axis) => String(run.cell[axis] ?? "");
     if (Object.entries(filters).some(([axis, value]) => value && at(axis) !== value)) continue;
+    // a warm-up has no rule and no attack: it stands in the lists, not in a table
+    if ((row && !axes.get(row).includes(at(row))) || (column && !axes.get(column).includes(at(column)))) continue;
     const key = JSON.stringify(rest.map(at));
     if (!groups.has(key)) {
       const order = rest.map((axis) => axes.get(axis).indexOf(at(axis)));
-      groups.set(key, { key, order, title: rest.map((axis) => named(axis, at(axis))).join(" · "), cells: new Map() });
+      groups.set(key, { key, order, title: rest.filter(at).map((axis) => named(axis, at(axis))).join(" · "), cells: new Map() });
     }
     const place = JSON.stringify([row ? at(row) : "", column ? at(column) : ""]);
     const { cells } = groups.get(key);

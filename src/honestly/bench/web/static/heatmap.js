@@ -38,14 +38,14 @@ export function heatmap(title, { move }) {
   function paint(pen, width) {
     const w = side(width);
     const h = tall();
-    const gap = w > 4 ? 1 : 0;
+    const gap = w >= 8 ? 1 : 0;
     for (let t = 0; t < shape.columns; t += 1) {
       for (let k = 0; k < shape.names.length; k += 1) {
         const cell = shape.cells(k, t);
         if (!cell || cell.value === null) continue;
         const rgb = scale(cell.value);
         pen.fillStyle = css(rgb);
-        pen.fillRect(left() + t * w, k * h, w - gap, h - (h > 4 ? 1 : 0));
+        pen.fillRect(left() + t * w, k * h, w - gap, h - (h >= 5 ? 1 : 0));
         if (cell.mark && w >= 4 && h >= 5) {
           pen.fillStyle = ink(rgb);
           pen.beginPath();

@@ -40,7 +40,7 @@ export function maps() {
       const total = rounds.reduce((sum, r) => sum + r.attacked.length, 0);
       truth.update({
         ...shape,
-        cells: (k, t) => ({ value: here[t] && !here[t].has(head.shown[k]) ? null : attacks[t].has(head.shown[k]) ? 0 : 0.9, mark: false }),
+        cells: (k, t) => ({ value: here[t] && !here[t].has(head.shown[k]) ? null : attacks[t].has(head.shown[k]) ? 0 : 0.7, mark: false }),
       }, `${total} attacks in ${rounds.length} rounds.`);
     }
     if (head.belief) {

@@ -20,7 +20,7 @@ export function runView(id) {
   const error = el("pre", { class: "bad", tabindex: 0 });
   const tick = el("input", { type: "checkbox", id: "compare-this", change: () => choose(id, tick.checked) });
   const pick = el("p", {}, tick, " ", el("label", { for: "compare-this" }, "compare this run"));
-  const curves = chart("Accuracy and attack success rate");
+  const curves = chart("Accuracy");
   const heat = maps();
   const blame = accusations();
   const notes = el("ul", { class: "notes" });
@@ -57,6 +57,7 @@ export function runView(id) {
     const { rounds, head } = detail;
     const series = [{ name: "accuracy", points: points(rounds, "accuracy") }];
     const asr = points(rounds, "asr");
+    curves.rename(asr.length ? "Accuracy and attack success rate" : "Accuracy");
     if (asr.length) series.push({ name: "attack success rate", points: asr });
     curves.update(series, Math.max(run?.of ?? 0, rounds.length));
     heat.update(run, detail);

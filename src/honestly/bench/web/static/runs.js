@@ -6,7 +6,7 @@ import { el, foreign, keyed, say, set } from "./dom.js";
 import { count, duration, roundsOf, share } from "./format.js";
 import { age } from "./state.js";
 
-const MOST = 12;
+const MOST = 4;
 const MOST_ROWS = 100;
 
 export function runHref(run) {
