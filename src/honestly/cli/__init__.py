@@ -11,7 +11,7 @@ from honestly._version import __version__
 from honestly.result import AggregationError
 
 # Sub-commands in the order in which a newcomer needs them.
-COMMANDS = ("demo", "aggregate", "simulate", "stress", "watch", "export", "rules", "attacks", "datasets")
+COMMANDS = ("demo", "aggregate", "simulate", "bench", "watch", "stress", "export", "rules", "attacks", "datasets")
 
 EXTRA_OF = {
     "rich": "cli",
@@ -19,6 +19,7 @@ EXTRA_OF = {
     "pydantic": "sim",
     "torch": "sim",
     "pooch": "sim",
+    "ray": "ray",
     "starlette": "watch",
     "uvicorn": "watch",
 }

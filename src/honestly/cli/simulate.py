@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         words = [*args.words, *([] if args.seed is None else [f"seed={args.seed}"])]
         experiment = settings.experiment(words)
-        device = _device(args.device)
+        device = device_of(args.device)
         if args.show_partition:
             return _show_partition(experiment, args.data)
         return _simulate(args, experiment, device)
@@ -89,7 +89,8 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
+    """The device that a word stands for; ValueError if this machine does not have it."""
     import torch
 
     if name == "auto":
