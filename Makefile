@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 help:
 	@echo "make demo      a federation under attack, with a table and an HTML report"
 	@echo "make test      every check: ruff, pyright, import layers, pytest (without the slow tests)"
-	@echo "make test-all  the same with the slow tests"
+	@echo "make test-all  the same with the slow tests (needs chromium and chromedriver)"
 	@echo "make bench     speed and memory against the plain mean and the peers"
 
 $(STAMP): pyproject.toml constraints.txt

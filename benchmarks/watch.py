@@ -19,10 +19,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from study_being_run import FakeStudy  # noqa: E402
-from watch_server import watched  # noqa: E402
+from study_being_run import FakeStudy
+from watch_server import watched
 
-from honestly.bench.web.study import StudySource  # noqa: E402
+from honestly.bench.web.study import StudySource
 
 RUNNING = 20
 

@@ -1,9 +1,9 @@
-"""The pictures of docs/watch.md: a study that really runs, photographed in headless Chromium while it does.
+"""The pictures of docs/watch.md: a study and a federation that really run, photographed in headless Chromium meanwhile.
 
-    python docs/figures/watch.py [SECONDS]
+    python docs/figures/watch.py
 
-needs chromium and chromedriver, and the extras sim and watch. Runs `honestly bench quick` and `honestly watch` in a
-temporary folder, waits until a third of the runs are done, and writes watch-study.png and watch-run.png beside this file.
+needs chromium and chromedriver, and the extras sim and watch; takes some minutes. Writes watch-study.png, in light, and
+watch-run.png, in dark.
 """
 
 from __future__ import annotations
@@ -13,67 +13,67 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from browser import Browser
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "tests"))
-
-from browser import Browser  # noqa: E402  (the driver of the tests)
-
 HONESTLY = [sys.executable, "-m", "honestly"]
+PATIENCE = 1500
+FEDERATION = ("rounds=25", "clients=10", "rule=bayesian", "attack=sign_flip", "malicious=0.4", "dynamic=true", "seed=5")
 
 
-def photograph(browser: Browser, name: str) -> None:
+@contextmanager
+def at_work(folder: Path, *words: str) -> Iterator[str]:
+    """A command at work on a folder, and the address at which it is watched."""
+    work = subprocess.Popen([*HONESTLY, *words, "--out", str(folder), "--quiet"])
+    watch = subprocess.Popen([*HONESTLY, "watch", str(folder), "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert watch.stdout is not None
+        yield watch.stdout.readline().split(" at ")[1].split()[0]
+    finally:
+        for process in (work, watch):
+            process.terminate()
+            process.wait(60)
+
+
+def photograph(browser: Browser, path: Path) -> None:
     """A screenshot with few colours: small, and the page has few."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "shot.png"
-        browser.screenshot(path)
-        buffer = io.BytesIO()
-        Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
-    (HERE / name).write_bytes(buffer.getvalue())
-    print(name, len(buffer.getvalue()) // 1024, "kB")
+    time.sleep(1)
+    browser.screenshot(path)
+    buffer = io.BytesIO()
+    with Image.open(path) as picture:
+        picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    path.write_bytes(buffer.getvalue())
+    print(path.name, len(buffer.getvalue()) // 1024, "kB")
 
 
 def main() -> None:
-    patience = float(sys.argv[1]) if len(sys.argv) > 1 else 600
-    with tempfile.TemporaryDirectory() as folder:
-        bench = subprocess.Popen([*HONESTLY, "bench", "quick", "--out", folder, "--quiet"])
-        watch = subprocess.Popen([*HONESTLY, "watch", folder, "--port", "0"], stdout=subprocess.PIPE, text=True)
-        try:
-            assert watch.stdout is not None
-            url = watch.stdout.readline().split(" at ")[1].split()[0]
-            with Browser() as browser:
-                browser.size(1100, 760)
-                browser.goto(url)
-                browser.until(
-                    "document.querySelectorAll('td[data-status=done]').length >= 9 "
-                    "&& document.querySelector('td[data-status=running]')",
-                    seconds=patience,
-                )
-                photograph(browser, "watch-study.png")
-                browser.media(scheme="dark")
-                browser.size(1100, 900)
-                browser.script("document.querySelector('[data-status=running]').closest('tr')")
-                # the Bayesian rule against the backdoor, at work or done
-                cell = (
-                    "[...document.querySelectorAll('.grid td')].find(c => /^Ours, .*(running|done)/.test(c.ariaLabel))"
-                )
-                browser.until(
-                    f"{cell}?.dataset.status === 'done' || {cell}?.dataset.status === 'running'", seconds=patience
-                )
-                browser.script(f"{cell}.click()")
-                browser.until("location.hash.length > 3", seconds=20)
-                if "compare" in browser.script("return location.hash"):
-                    browser.script("location.hash = '#/run/' + location.hash.split('/')[2].split(',')[0]")
-                browser.until("document.querySelectorAll('canvas').length === 2", seconds=20)
-                time.sleep(1)
-                photograph(browser, "watch-run.png")
-        finally:
-            for process in (bench, watch):
-                process.terminate()
-                process.wait(60)
+    with tempfile.TemporaryDirectory() as name, Browser() as browser:
+        with at_work(Path(name) / "run", "simulate", *FEDERATION) as url:
+            browser.media(scheme="dark")
+            browser.size(1000, 860)
+            browser.goto(url)
+            browser.until(
+                "/round (1[5-9]|2.) of/.test(document.querySelector('.headline')?.textContent)", seconds=PATIENCE
+            )
+            photograph(browser, HERE / "watch-run.png")
+        with at_work(Path(name) / "quick", "bench", "quick") as url:
+            browser.media(scheme="light")
+            browser.size(1000, 720)
+            browser.goto(url)
+            browser.until(
+                "document.querySelectorAll('td[data-status=done]').length >= 13 "
+                "&& document.querySelector('td[data-status=running]')",
+                seconds=PATIENCE,
+            )
+            photograph(browser, HERE / "watch-study.png")
 
 
 if __name__ == "__main__":

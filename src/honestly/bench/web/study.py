@@ -38,6 +38,7 @@ class Row(NamedTuple):
 
 
 COLUMNS = ", ".join(Row._fields)
+PATIENCE = 500  # milliseconds
 
 
 class StudySource:
@@ -46,6 +47,8 @@ class StudySource:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store: store.Store = self._told(lambda: store.Store.read(folder))
+        # Ctrl-C waits for a look to end, so a look must not wait for a lock as long as a worker does
+        self.store.database.connection.execute(f"PRAGMA busy_timeout = {PATIENCE}")
         self.file = (folder / DATABASE).stat().st_ino
         self.version = -1
         self.name = ""
@@ -95,6 +98,8 @@ class StudySource:
         try:
             return read()
         except store.StoreError as error:
+            if "locked" in str(error):
+                raise SourceError(f"{self.folder / DATABASE} is locked by another program: trying again") from error
             raise SourceError(text(str(error), 1000)) from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             where = self.folder / DATABASE
