@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import sys
-for name in ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "pooch", "safetensors"):
+for name in ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "safetensors"):
     sys.modules[name] = None  # importing it fails, as where it is not installed
 import numpy as np
 import honestly as hn

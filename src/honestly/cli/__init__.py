@@ -13,7 +13,7 @@ from honestly.result import AggregationError
 # Sub-commands in the order in which a newcomer needs them.
 COMMANDS = ("demo", "aggregate", "simulate", "stress", "export", "rules", "attacks", "datasets")
 
-EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim", "pooch": "sim"}
+EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
