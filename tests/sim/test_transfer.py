@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -139,6 +141,24 @@ def test_an_interrupted_download_goes_on_in_another_process(server: Server, tmp_
     assert (tmp_path / "file").read_bytes() == BODY
 
 
+def test_killed_and_continued(server: Server, tmp_path: Path) -> None:
+    server.pause = 0.1
+    code = "import sys; from pathlib import Path; from honestly.sim.data.transfer import *; transfer(sys.argv[1], "
+    code += f"Path(sys.argv[2]), File({FILE.size}, {FILE.md5!r}))"
+    process = subprocess.Popen([sys.executable, "-c", code, server.url, str(tmp_path / "file")])
+    try:
+        part, patience = tmp_path / "file.part", time.monotonic() + 30
+        while not (part.exists() and part.stat().st_size) and time.monotonic() < patience:
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    have = part.stat().st_size
+    assert 0 < have < len(BODY)
+    assert get(server, tmp_path) == BODY
+    assert server.ranges == [None, f"bytes={have}-"]
+
+
 def test_the_date_does_where_there_is_no_strong_etag(server: Server, tmp_path: Path) -> None:
     server.etag, server.date, server.cut_after = 'W/"weak"', "Sun, 15 Nov 2026 12:00:00 GMT", [10]
     assert get(server, tmp_path) == BODY
@@ -272,8 +292,12 @@ def test_the_next_mirror_is_tried_and_all_reasons_are_told(
     server.statuses = [404]
     with pytest.raises(DownloadError) as caught:
         _from_a_mirror("mnist", tmp_path / "second", FILE, "")
-    for words in ("127.0.0.1:9/second: [Errno 111]", "HTTP status 404", "goes on from there", "MNIST/raw/second"):
+    for words in ("127.0.0.1:9/second: [Errno 111]", "HTTP status 404", "MNIST/raw/second"):
         assert words in str(caught.value)
+    assert "goes on from there" not in str(caught.value)  # nothing has come
+    server.cut_after, server.statuses = [1000], [200, 404]
+    with pytest.raises(DownloadError, match="goes on from there"):
+        _from_a_mirror("mnist", tmp_path / "second", FILE, "")
 
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 
-from honestly.sim.data.transfer import File, Progress, TransferError, transfer
+from honestly.sim.data.transfer import File, Progress, TransferError, part_of, transfer
 
 # Sizes and sums as the data sets' publishers and torchvision give them.
 FILES: dict[str, dict[str, File]] = {
@@ -71,9 +71,10 @@ def _from_a_mirror(name: str, path: Path, wanted: File, title: str) -> None:
         except TransferError as error:
             reason = "".join(c if c.isprintable() else "?" for c in str(error))[:200]
             failures.append(f"  {mirror + path.name}: {reason}")
+    kept = "What has come is kept: the same command goes on from there. " if part_of(path).exists() else ""
     raise DownloadError(
-        f"could not download dataset '{name}':\n" + "\n".join(failures) + "\n"
-        "What has come is kept: the same command goes on from there. If this machine is offline, copy the files from "
+        f"could not download dataset '{name}':\n" + "\n".join(failures) + f"\n{kept}"
+        "If this machine is offline, copy the files from "
         f"another one and name their folder with --data or HONESTLY_DATA (expected there: "
         f"{FOLDERS[name]}/{path.name}), or use dataset=digits, which comes with the package."
     )

@@ -54,6 +54,11 @@ def md5_of(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
+def part_of(path: Path) -> Path:
+    """Where the beginning of a file is kept until the rest has come."""
+    return path.with_name(f"{path.name}.part")
+
+
 def transfer(url: str, path: Path, file: File, progress: Progress = lambda done: None) -> None:
     """Fetch ``url`` to ``path``, continuing what an earlier call has left, however it ended.
 
@@ -63,7 +68,7 @@ def transfer(url: str, path: Path, file: File, progress: Progress = lambda done:
         file: its size and sum.
         progress: called with the number of bytes that are there.
     """
-    part, note = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
+    part, note = part_of(path), path.with_name(f"{path.name}.part.json")
     with alone(path.with_name(f"{path.name}.lock")):
         if file.matches(path):  # another process was faster
             return
