@@ -14,9 +14,9 @@ from torch import nn
 from honestly.sim.models import build
 from honestly.sim.train.base import Model, Trainer
 from honestly.sim.train.batched import BatchedTrainer
+from honestly.sim.train.compiled.build import library, reason
+from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.flat import Layout
-from honestly.sim.train.native.build import library, reason
-from honestly.sim.train.native.trainer import NativeTrainer
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.program import compile_program
 from honestly.sim.train.schedule import Schedule, plan
@@ -25,7 +25,7 @@ from honestly.sim.train.sgd import SGD
 
 RATE = SGD(0.05, 0.9, 1e-3)
 TOLERANCE = 2e-6
-compiled = pytest.mark.skipif(library() is None, reason=f"no compiled program: {reason()}")
+needs_compiler = pytest.mark.skipif(library() is None, reason=f"no compiled program: {reason()}")
 
 
 def store(size: tuple[int, int, int], n: int = 200, crop: int = 0) -> Pixels:
@@ -69,12 +69,12 @@ def by_hand(module: nn.Module, pixels: Pixels, schedule: Schedule) -> tuple[torc
 
 
 @pytest.mark.parametrize(("name", "size"), [("lenet5", (1, 32, 32)), ("cnn", (1, 8, 8)), ("mlp", (3, 8, 8))])
-@pytest.mark.parametrize("at_once", [1, 4, None, pytest.param("native", marks=compiled)])
+@pytest.mark.parametrize("at_once", [1, 4, None, pytest.param("compiled", marks=needs_compiler)])
 def test_batched_equals_plain_pytorch(name: str, size: tuple[int, int, int], at_once: int | str | None) -> None:
     module, pixels, work = build(name, size, 10, 1), store(size), uneven_work(16)
     start = Model.of(module)
     if isinstance(at_once, str):
-        got = NativeTrainer(module, pixels, RATE, 16).train(start, work)
+        got = CompiledTrainer(module, pixels, RATE, 16).train(start, work)
     else:
         got = BatchedTrainer(module, pixels, RATE, 16, at_once=at_once).train(start, work)
     for k, schedule in enumerate(work):
@@ -104,7 +104,9 @@ def test_sequential_equals_plain_pytorch_with_batch_normalisation() -> None:
 
 
 @pytest.mark.parametrize("crop", [0, 2])
-@pytest.mark.parametrize("trainer", [partial(BatchedTrainer, at_once=6), pytest.param(NativeTrainer, marks=compiled)])
+@pytest.mark.parametrize(
+    "trainer", [partial(BatchedTrainer, at_once=6), pytest.param(CompiledTrainer, marks=needs_compiler)]
+)
 def test_batched_equals_sequential_with_flips_and_crops(crop: int, trainer: Callable[..., Trainer]) -> None:
     module, pixels = build("cnn", (1, 8, 8), 10, 0), store((1, 8, 8), crop=crop)
     work = uneven_work(16, flip=True, crop=crop)
@@ -126,7 +128,7 @@ def test_evaluation_is_the_same_in_all_trainers() -> None:
     assert torch.allclose(a, expected, atol=1e-5)
     assert torch.allclose(b, expected, atol=1e-5)
     if library() is not None:
-        c = NativeTrainer(module, pixels, RATE, 16).logits(model, store((1, 32, 32), n=131))
+        c = CompiledTrainer(module, pixels, RATE, 16).logits(model, store((1, 32, 32), n=131))
         assert torch.allclose(c, expected, atol=1e-5)
 
 
@@ -209,7 +211,7 @@ def test_the_seed_alone_decides_the_initial_model() -> None:
     assert not torch.equal(a, c)
 
 
-@pytest.mark.parametrize("trainer", [BatchedTrainer, pytest.param(NativeTrainer, marks=compiled)])
+@pytest.mark.parametrize("trainer", [BatchedTrainer, pytest.param(CompiledTrainer, marks=needs_compiler)])
 def test_the_number_of_threads_does_not_change_a_bit(trainer: Callable[..., Trainer]) -> None:
     module, pixels, work = build("cnn", (1, 8, 8), 10, 1), store((1, 8, 8)), uneven_work(16)
     found = []

@@ -11,9 +11,9 @@ from honestly._version import __version__
 from honestly.result import AggregationError
 
 # Sub-commands in the order in which a newcomer needs them.
-COMMANDS = ("demo", "aggregate", "simulate", "stress", "export", "rules", "attacks", "datasets")
+COMMANDS = ("demo", "aggregate", "simulate", "bench", "stress", "export", "rules", "attacks", "datasets")
 
-EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim"}
+EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim", "ray": "ray"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ examples:
   honestly simulate my.toml rule=multi_krum rule.f=4 attack.gamma=2
 
 keys, beside rule and attack with their settings (rule.f=4, attack.gamma=4) and pre (pre=nnm pre.f=4):
-  dataset model clients rounds partition alpha participation dropout malicious dynamic chosen start period
+  dataset model clients rounds partition alpha participation dropout malicious dynamic chosen start period warm_up
   epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
 
 The run's folder has rounds.jsonl, figure.png and report.html. The same command goes on where it was interrupted.
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         words = [*args.words, *([] if args.seed is None else [f"seed={args.seed}"])]
         experiment = settings.experiment(words)
-        device = _device(args.device)
+        device = device_of(args.device)
         if args.show_partition:
             return _show_partition(experiment, args.data)
         return _simulate(args, experiment, device)
@@ -89,7 +89,8 @@ def _fail(message: str) -> int:
     return 2
 
 
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
+    """The device that a word stands for; ValueError if this machine does not have it."""
     import torch
 
     if name == "auto":

@@ -6,12 +6,15 @@ import difflib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from honestly.sim.models import resnet, small
+
+DRAWING = Lock()  # PyTorch's generator belongs to all threads
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.
     from inspect import signature
 
     make = source(name).make
-    with torch.random.fork_rng(devices=[]):
+    with DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = make(*size, classes) if name in MODELS or signature(make).parameters else make()  # type: ignore[call-arg]
     if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]

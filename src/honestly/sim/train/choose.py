@@ -7,7 +7,7 @@ from torch import nn
 from honestly.sim.experiment import Experiment
 from honestly.sim.train.base import Trainer
 from honestly.sim.train.batched import BatchedTrainer
-from honestly.sim.train.native.trainer import NativeTrainer
+from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
@@ -17,8 +17,8 @@ def choose_trainer(module: nn.Module, pixels: Pixels, experiment: Experiment) ->
     """The compiled program or all clients at once if one of them knows the model, else client after client."""
     e = experiment
     sgd = SGD(e.lr, e.momentum, e.weight_decay, e.nesterov)
-    if e.precision == "fp32" and NativeTrainer.supports(module, pixels):
-        return NativeTrainer(module, pixels, sgd, e.batch)
+    if e.precision == "fp32" and CompiledTrainer.supports(module, pixels):
+        return CompiledTrainer(module, pixels, sgd, e.batch)
     if e.precision == "fp32" and BatchedTrainer.supports(module):
         return BatchedTrainer(module, pixels, sgd, e.batch)
     gpu = pixels.images.device.type == "cuda"

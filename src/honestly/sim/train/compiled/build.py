@@ -1,5 +1,5 @@
 """Compile the C program once for this processor, keep it in the user's cache, and load it. Never a failure: without a
-compiler (or a place to write, or with HONESTLY_NATIVE=0) there is a reason instead, and PyTorch does the work."""
+compiler (or a place to write, or with HONESTLY_COMPILE=0) there is a reason instead, and PyTorch does the work."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def reason() -> str | None:
 
 
 def _load() -> ctypes.CDLL:
-    if os.environ.get("HONESTLY_NATIVE", "1").lower() in ("0", "no", "off", "false"):
-        raise UnavailableError("turned off by HONESTLY_NATIVE")
+    if os.environ.get("HONESTLY_COMPILE", "1").lower() in ("0", "no", "off", "false"):
+        raise UnavailableError("turned off by HONESTLY_COMPILE")
     if platform.system() not in ("Linux", "Darwin"):
         raise UnavailableError(f"not tried on {platform.system()}")
     compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
@@ -69,7 +69,7 @@ def _load() -> ctypes.CDLL:
 def folder() -> Path:
     """Where compiled programs are kept."""
     cache_home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache_home) if cache_home else Path.home() / ".cache") / "honestly" / "native"
+    return (Path(cache_home) if cache_home else Path.home() / ".cache") / "honestly" / "compiled"
 
 
 def _private(place: Path) -> None:

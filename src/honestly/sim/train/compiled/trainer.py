@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from honestly.sim.train.base import Model, Trained, Trainer
+from honestly.sim.train.compiled.build import library
+from honestly.sim.train.compiled.structures import CSchedule, Shown, layers_of
 from honestly.sim.train.flat import Layout
-from honestly.sim.train.native.build import library
-from honestly.sim.train.native.structures import CSchedule, Shown, layers_of
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sgd import SGD
@@ -27,7 +27,7 @@ def _address(array: npt.NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-class NativeTrainer(Trainer):
+class CompiledTrainer(Trainer):
     """Trains clients with the compiled program; `supports` says whether there is one and whether it knows the model."""
 
     def __init__(self, module: nn.Module, pixels: Pixels, sgd: SGD, batch: int) -> None:
