@@ -171,6 +171,8 @@ def _root(function: Callable[[float], tuple[float, float]], low: float, high: fl
     """The root of a function (value, slope), positive at `low` and not at `high`: Newton, kept in its bracket."""
     for _ in range(60):
         value, slope = function(x)
+        if abs(value) < 1e-15:  # nothing but rounding, which might point out of the bracket
+            return x
         if value > 0.0:
             low = x
         else:
