@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 import math
@@ -16,6 +17,7 @@ from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
 from honestly.sim import attacks
 from honestly.sim.adversary import Adversary
+from honestly.sim.own import is_own
 
 MODEL_FOR = {"digits": "cnn", "mnist": "lenet5", "fmnist": "lenet5", "cifar10": "resnet18"}
 # The paper's local training; digits has a hundredth of the images, so it takes smaller and larger steps.
@@ -55,7 +57,7 @@ class Experiment(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     # the federation
-    dataset: Literal["digits", "mnist", "fmnist", "cifar10"] = "digits"
+    dataset: str = "digits"
     model: str = ""
     clients: int = Field(20, ge=1, le=100_000)
     rounds: int = Field(20, ge=1)
@@ -89,6 +91,15 @@ class Experiment(BaseModel):
     # measuring
     evaluate_every: int = Field(1, ge=1)
     seed: int = Field(0, ge=0, lt=2**63)
+
+    @field_validator("dataset")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value in MODEL_FOR or is_own(value):
+            return value
+        close = difflib.get_close_matches(value, MODEL_FOR, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(f"{hint}Allowed: {', '.join(MODEL_FOR)}, or file.py:function of your own")
 
     @field_validator("rule", "attack", mode="before")
     @classmethod
