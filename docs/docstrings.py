@@ -15,7 +15,8 @@ LISTS = {"Args": "Arguments", "Arguments": "Arguments", "Attributes": "Attribute
 
 def documented(name: str, thing: Any, *, level: int = 2) -> str:
     """A heading, the signature, the docstring and the public methods of a class or function."""
-    head = f"{'#' * level} `{name}`\n\n```python\n{_signature(name, thing)}\n```\n\n{markdown(inspect.getdoc(thing) or '')}\n"
+    about = markdown(inspect.getdoc(thing) or "")
+    head = f"{'#' * level} `{name}`\n\n```python\n{_signature(name, thing)}\n```\n\n{about}\n"
     if not inspect.isclass(thing):
         return head
     return head + "".join(f"\n{part}" for part in _members(thing, level + 1))

@@ -13,7 +13,7 @@ from markdown import Extension, Markdown
 from markdown.blockprocessors import BlockProcessor
 from markdown.inlinepatterns import InlineProcessor
 
-# A dollar that opens mathematics touches what follows it, one that closes touches what precedes it: $5 and $3 are prices.
+# A dollar that opens mathematics touches what follows, one that closes touches what precedes: $5 and $3 are prices.
 INLINE = r"(?<![\\\w$])\$(?!\s)([^$\n]+?)(?<!\s)\$(?![\w$])"
 
 

@@ -37,12 +37,13 @@ API = {
     ),
     "api-rules": (
         "Rules in Python",
-        "Every rule and mixer is a frozen dataclass of its settings, which it checks when it is made. In formulas: K clients "
-        "`w_k`, f attackers. What each needs and withstands is [in one table](rules.md); the classes behind a rule of your "
-        "own are at the end.",
+        "Every rule and mixer is a frozen dataclass of its settings, which it checks when it is made. In formulas: K "
+        "clients `w_k`, f attackers. What each needs and withstands is [in one table](rules.md); the classes behind "
+        "a rule of your own are at the end.",
         (
             *(f"hn.{rule.__name__}" for rule in (*RULES, *MIXERS)),
-            *(f"honestly.rules.base.{name}" for name in ("Rule", "ColumnRule", "Mixer", "Geometry", "GramGeometry", "Mix")),
+            "honestly.rules.base.Rule", "honestly.rules.base.ColumnRule", "honestly.rules.base.Mixer",
+            "honestly.rules.base.Geometry", "honestly.rules.base.GramGeometry", "honestly.rules.base.Mix",
             "honestly.rules.base.squared_distances",
         ),
     ),
@@ -60,8 +61,10 @@ API = {
         (
             "honestly.sim.experiment.Experiment", "honestly.sim.settings.experiment", "honestly.sim.rounds.Federation",
             "honestly.sim.rounds.Record", "honestly.sim.run.run", "honestly.sim.summary.summary",
-            "honestly.sim.data.Dataset", "honestly.sim.data.load", "honestly.sim.models.build", "honestly.sim.adversary.Adversary",
-            *(f"honestly.sim.attacks.{name}" for name in ("Attack", "UpdateAttack", "DataAttack", "View", "Phase", "make")),
+            "honestly.sim.data.Dataset", "honestly.sim.data.load", "honestly.sim.models.build",
+            "honestly.sim.adversary.Adversary", "honestly.sim.attacks.Attack", "honestly.sim.attacks.UpdateAttack",
+            "honestly.sim.attacks.DataAttack", "honestly.sim.attacks.View", "honestly.sim.attacks.Phase",
+            "honestly.sim.attacks.make",
         ),
     ),
 }  # fmt: skip
@@ -87,7 +90,7 @@ def command_line() -> str:
     summary = {action.dest: action.help or "" for action in commands._choices_actions}
     rows = [f"| [`honestly {name}`](#honestly-{name}) | {summary[name]} |" for name in commands.choices]
     lead = (
-        "# The command line\n\nEach command prints this page's text with `--help`. The exit status is 0 only on success.\n\n"
+        "# The command line\n\nEach command prints this with `--help`. The exit status is 0 only on success.\n\n"
         "| command | |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
     return lead + "".join(_command(sub) for sub in commands.choices.values())
@@ -134,10 +137,7 @@ def configuration() -> str:
     for key, field in Experiment.model_fields.items():
         about = field.description or ""
         rows.append(f"| `{key}` | {_type(schema['properties'][key])} | {_default(key, field)} | {_cell(about)} |")
-    training = ", ".join(
-        f"`{name}`: " + ", ".join(f"{k} {v}" for k, v in values.items()) for name, values in TRAINING_FOR.items()
-    )
-    usual = ", ".join(f"{k} {v}" for k, v in TRAINING.items())
+    training = "; ".join(f"for `{name}` {_pairs(values)}" for name, values in TRAINING_FOR.items())
     models = ", ".join(f"`{data}`: `{model}`" for data, model in MODEL_FOR.items())
     return "\n".join(
         (
@@ -146,14 +146,15 @@ def configuration() -> str:
             "## An experiment",
             "",
             "The keys of a TOML file for `honestly simulate`, of `key=value` on its command line, and of "
-            "`Experiment.of({...})`. Unknown keys and impossible values are refused with the key, the value and what is "
-            "allowed. The same as a [JSON schema](experiment.schema.json), for editors.",
+            "`Experiment.of({...})`. Unknown keys and impossible values are refused with the key, the value and what "
+            "is allowed. The same as a [JSON schema](experiment.schema.json), for editors.",
             "",
             "| key | value | default | meaning |",
             "|---|---|---|---|",
             *rows,
             "",
-            f"The model that a data set gets unless one is named: {models}. Local training: {usual}; {training}.",
+            f"The model that a data set gets unless one is named: {models}.",
+            f"Local training: {_pairs(TRAINING)}; {training}.",
             "",
             "`rule`, `pre` and `attack` are names, or tables with a `name` and settings; on a command line "
             "`rule=multi_krum rule.f=4 attack=sign_flip attack.gamma=2`.",
@@ -188,17 +189,20 @@ def _study() -> Iterator[str]:
     yield f"{study.__doc__}"
 
 
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
+
+
+KINDS = {"integer": "integer", "number": "number", "boolean": "true, false", "string": "text"}
+
+
 def _type(field: dict[str, Any]) -> str:
     kinds = field.get("anyOf", [field])
     if any("$ref" in kind for kind in kinds) or field.get("items"):
         return "name or table" if not field.get("items") else "list of names or tables"
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
-    shown = " or ".join(
-        {"integer": "integer", "number": "number", "boolean": "true, false", "string": "text"}.get(kind.get("type"), "")
-        for kind in kinds
-        if kind.get("type") != "null"
-    )
+    shown = " or ".join(KINDS[kind["type"]] for kind in kinds if kind["type"] != "null")
     signs = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
     bounds = [f"{sign} {field[key]:g}" for key, sign in signs if key in field and field[key] < 2**62]
     return f"{shown} {', '.join(bounds)}".strip()
@@ -226,8 +230,8 @@ def attacks() -> str:
     """Every attack from its class."""
     knows = {"own": "its own update", "malicious": "all malicious updates", "all": "everything"}
     rows = [
-        f"| `{attack.name}` | {_cell(attack.summary)} | {knows[attack.knows]} | {_kind(attack)} | {_cell(attack.reference)} |"
-        for attack in ATTACKS.values()
+        f"| `{one.name}` | {_cell(one.summary)} | {knows[one.knows]} | {_kind(one)} | {_cell(one.reference)} |"
+        for one in ATTACKS.values()
     ]
     return "\n".join(
         (
