@@ -10,7 +10,16 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from honestly.rules import MIXERS, RULES, make, make_mixer
 from honestly.rules.base import Mixer, Rule
@@ -23,6 +32,11 @@ MODEL_FOR = {"digits": "cnn", "mnist": "lenet5", "fmnist": "lenet5", "cifar10": 
 # The paper's local training; digits has a hundredth of the images, so it takes smaller and larger steps.
 TRAINING_FOR = {"digits": {"epochs": 4, "batch": 16, "lr": 0.05}}
 TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
+# What a warm-up does not take over from the experiment that it is for.
+WARM_UP_LEAVES = (
+    *("rule", "pre", "root", "attack", "malicious", "dynamic", "chosen", "start", "period"),
+    *("rounds", "evaluate_every", "warm_up"),
+)
 
 
 class Choice(BaseModel):
@@ -76,6 +90,7 @@ class Experiment(BaseModel):
     chosen: Literal["last", "random"] = "last"
     start: int = Field(1, ge=1)
     period: int = Field(1, ge=1)
+    warm_up: int = Field(0, ge=0)
     # local training
     epochs: int = Field(0, ge=0)
     batch: int = Field(0, ge=0)
@@ -151,6 +166,14 @@ class Experiment(BaseModel):
         object.__setattr__(self, "pre", full_pre)
         return self
 
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A key that came after the first release is left out at its default, so that ids stay what they were."""
+        values: dict[str, Any] = write(self)
+        if values.get("warm_up") == 0:
+            del values["warm_up"]
+        return values
+
     @classmethod
     def of(cls, values: dict[str, Any]) -> Experiment:
         """An experiment from plain values; an `ExperimentError` names the key, the value and what is allowed."""
@@ -170,6 +193,17 @@ class Experiment(BaseModel):
     def id(self) -> str:
         """SHA-256 of the canonical form, in hexadecimal."""
         return hashlib.sha256(self.canonical.encode()).hexdigest()
+
+    @property
+    def before(self) -> Experiment | None:
+        """The run whose final model this one starts from: ``warm_up`` rounds of plain averaging among honest clients.
+
+        It depends on nothing of the attack and the rule, so that experiments which differ in those share it.
+        """
+        if not self.warm_up:
+            return None
+        settings = self.model_dump(exclude=set(WARM_UP_LEAVES))
+        return Experiment.of({**settings, "rule": "mean", "rounds": self.warm_up, "evaluate_every": self.warm_up})
 
     @property
     def malicious_clients(self) -> int:
