@@ -1,5 +1,6 @@
 """Data sets and models of the user's own, by file or module."""
 
+import json
 import textwrap
 
 import numpy as np
@@ -81,6 +82,55 @@ def test_a_federation_learns_on_it(task):
 def test_what_is_wrong_with_a_data_set_is_said(task, changes, name, message):
     with pytest.raises((ValueError, TypeError), match=message):
         load(f"{task(**changes)}:{name}")
+
+
+PARTS = """
+    from dataclasses import dataclass
+    import numpy as np
+    from honestly.rules.base import Mix, Rule
+    from honestly.sim.attacks import UpdateAttack
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class First(Rule):
+        keep: int = 2
+        name = "first"
+        summary = "the first clients"
+
+        def mix(self, geometry):
+            weights = np.zeros(geometry.K)
+            weights[: self.keep] = 1 / self.keep
+            return Mix.of_weights(weights)
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Zero(UpdateAttack):
+        name = "zero"
+        summary = "nothing"
+        scale: float = 0.0
+
+        def craft(self, view):
+            return self.scale * view.own
+"""
+
+
+def test_a_rule_and_an_attack_of_ones_own(tmp_path):
+    path = tmp_path / "parts.py"
+    path.write_text(textwrap.dedent(PARTS))
+    values = {"clients": 4, "malicious": 1, "rounds": 1, "model": "mlp", "epochs": 1}
+    e = Experiment.of({**values, "rule": {"name": f"{path}:First", "keep": 3}, "attack": f"{path}:Zero"})
+    assert e.attack.settings == {"scale": 0.0}
+    assert Experiment.of(json.loads(e.canonical)).id == e.id  # as a resumed run reads it back
+    (record,) = Federation(e).rounds()
+    assert record.numbers["weights"] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    for wrong, message in (
+        ({"rule": {"name": f"{path}:First", "kep": 3}}, "rule.kep: no setting of .* Allowed: keep"),
+        ({"rule": f"{path}:Zero"}, "must be a dataclass that inherits from Rule"),
+        ({"attack": f"{path}:First"}, "must be a dataclass that inherits from Attack"),
+        ({"attack": {"name": f"{path}:Zero", "scale": "big"}}, "attack.scale = 'big': give a number"),
+    ):
+        with pytest.raises(ExperimentError, match=message):
+            Experiment.of({**values, **wrong})
 
 
 def test_a_misspelt_name_is_not_taken_for_code():
