@@ -20,7 +20,8 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```(?P<language>[\w-]*) *(?:title=\"(?P<title>[^\"]+)\")?\s*$")
@@ -68,8 +69,16 @@ class Reader:
     """Follows a page in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.names, self.printed = folder, {"__name__": "__main__"}, ""
+        self.folder, self.printed = folder, ""
         self.environment = _environment(folder)
+        self.module = ModuleType(f"page_{id(self)}")  # dataclasses look their module up
+
+    def __enter__(self) -> Self:
+        sys.modules[self.module.__name__] = self.module
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del sys.modules[self.module.__name__]
 
     def follow(self, block: Block) -> None:
         """Run, save or check one block."""
@@ -77,6 +86,7 @@ class Reader:
         if block.reason:
             return
         if block.title:
+            (self.folder / block.title).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / block.title).write_text(_expanded(block), encoding="utf-8")
         elif block.language == "python":
             self._python(block)
@@ -97,7 +107,7 @@ class Reader:
         shown = io.StringIO()
         source = "\n" * block.line + block.code  # so that a traceback names the page's line
         with contextlib.redirect_stdout(shown), contextlib.chdir(self.folder):
-            exec(compile(source, block.page, "exec"), self.names)
+            exec(compile(source, block.page, "exec"), vars(self.module))
         self.printed = shown.getvalue()
         _comments_hold(block, self.printed)
 

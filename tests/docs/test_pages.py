@@ -38,11 +38,11 @@ def _cases() -> list[object]:
 @pytest.mark.parametrize("page", _cases())
 def test_a_reader_can_follow(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = blocks(page)
-    reader = Reader(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for block in found:
-        importlib.invalidate_caches()
-        reader.follow(block)
+    with Reader(tmp_path) as reader:
+        for block in found:
+            importlib.invalidate_caches()
+            reader.follow(block)
     for block in found:  # modules that the page wrote
         sys.modules.pop(Path(block.title or "").stem, None)
 
