@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+
+def pytest_configure() -> None:
+    """A process that a script started in the background ignores Ctrl-C, and so would all that the tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+pytest_plugins = ["without"]
 LIBRARIES = ("numpy", "torch", "jax", "array_api_strict")
 
 

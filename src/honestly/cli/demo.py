@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -25,24 +24,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds (default: {ROUNDS})")
     parser.add_argument("--seed", type=int, default=0, help="the seed (default: 0)")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="sim")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; the exit status."""
-    try:
-        from honestly.sim.run import Stop
-    except ImportError as error:
-        print(f"honestly demo: {error.name} is missing: pip install 'honestly[sim]'", file=sys.stderr)
-        return 2
-    try:
-        with Stop() as stop:
-            return _demo(args, stop)
-    except (ValueError, OSError) as error:
-        print(f"honestly demo: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    from honestly.sim.run import Stop
+
+    with Stop() as stop:
+        return _demo(args, stop)
 
 
 def _demo(args: argparse.Namespace, stop: Any) -> int:

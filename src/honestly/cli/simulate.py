@@ -48,15 +48,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
     shown.add_argument("--json", action="store_true", help="print one JSON object a round")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="sim")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; the exit status."""
-    try:
-        from honestly.sim import settings
-    except ImportError as error:
-        return _fail(f"the simulator needs more packages ({error.name} is missing): pip install 'honestly[sim]'")
+    from honestly.sim import settings
+
     if args.presets:
         print("\n".join(settings.presets()))
         return 0
@@ -67,26 +65,8 @@ def run(args: argparse.Namespace) -> int:
         if args.show_partition:
             return _show_partition(experiment, args.data)
         return _simulate(args, experiment, device)
-    except (ValueError, OSError) as error:
-        return _fail(str(error))
-    except MemoryError:
-        return _fail(_OUT_OF_MEMORY)
-    except RuntimeError as error:
-        if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
-            return _fail(_OUT_OF_MEMORY)
-        raise
     except KeyboardInterrupt:
-        print("interrupted: what was finished is saved; the same command goes on from there", file=sys.stderr)
-        return 130
-
-
-_OUT_OF_MEMORY = "out of memory: use fewer clients, a smaller batch or a smaller model; finished rounds are saved"
-
-
-def _fail(message: str) -> int:
-    for line in message.splitlines():
-        print(f"honestly simulate: {line}", file=sys.stderr)
-    return 2
+        raise KeyboardInterrupt("interrupted: finished rounds are saved; the same command goes on from there") from None
 
 
 def _device(name: str) -> str:

@@ -7,9 +7,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 def add(commands: Any) -> None:
@@ -69,6 +71,11 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the study and show it."""
+    if args.jobs < 1:
+        raise ValueError(f"--jobs {args.jobs}: give at least 1")
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -80,21 +87,17 @@ def run(args: argparse.Namespace) -> int:
     errors = Console(stderr=True)
     rules = _flat(args.rules) if args.rules else stress.CORE
     attacks = _flat(args.attacks) if args.attacks else (*stress.SUITE, stress.ADAPTIVE)
-    try:
-        study = stress.Study(
-            rules=tuple(dict.fromkeys(r for rule in rules for r in (RULES if rule == "all" else (rule,)))),
-            attacks=tuple(
-                dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
-            ),
-            populations=tuple(_flat(args.populations) if args.populations else stress.KINDS),
-            clients=tuple(k for ks in args.clients for k in ks),
-            malicious=tuple(m for ms in args.malicious for m in ms),
-            believed=tuple(dict.fromkeys(f for fs in args.believed_f for f in fs)),
-            seeds=tuple(s for ss in args.seeds for s in ss),
-        )
-    except ValueError as error:
-        errors.print(f"honestly stress: {error}", style="red", markup=False, highlight=False)
-        return 2
+    study = stress.Study(
+        rules=tuple(dict.fromkeys(r for rule in rules for r in (RULES if rule == "all" else (rule,)))),
+        attacks=tuple(
+            dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
+        ),
+        populations=tuple(_flat(args.populations) if args.populations else stress.KINDS),
+        clients=tuple(k for ks in args.clients for k in ks),
+        malicious=tuple(m for ms in args.malicious for m in ms),
+        believed=tuple(dict.fromkeys(f for fs in args.believed_f for f in fs)),
+        seeds=tuple(s for ss in args.seeds for s in ss),
+    )
     start = time.perf_counter()
     columns = (TextColumn("stress"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True, disable=args.json or not sys.stderr.isatty()) as bar:
@@ -125,13 +128,20 @@ def _flat(values: Sequence[str]) -> list[str]:
     return [word for value in values for word in value.split(",") if word]
 
 
+def _listed(value: str, kind: Callable[[str], _T], what: str) -> list[_T]:
+    try:
+        return [kind(word) for word in value.split(",") if word]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r}: give {what}, separated by commas or spaces") from None
+
+
 def _numbers(value: str) -> list[float]:
-    return [float(word) for word in value.split(",") if word]
+    return _listed(value, float, "numbers")
 
 
 def _integers(value: str) -> list[int]:
-    return [int(word) for word in value.split(",") if word]
+    return _listed(value, int, "whole numbers")
 
 
 def _beliefs(value: str) -> list[int | None]:
-    return [None if word == "true" else int(word) for word in value.split(",") if word]
+    return _listed(value, lambda word: None if word == "true" else int(word), "whole numbers or 'true'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 from typing import cast
 
 import torch
@@ -12,6 +13,8 @@ from torch import nn
 
 from honestly.sim.models import resnet, small
 from honestly.sim.own import imported, is_own
+
+DRAWING = Lock()  # PyTorch's generator belongs to all threads
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.
     from inspect import signature
 
     make = source(name).make
-    with torch.random.fork_rng(devices=[]):
+    with DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = make(*size, classes) if name in MODELS or signature(make).parameters else make()  # type: ignore[call-arg]
     if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
