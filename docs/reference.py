@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from docstrings import documented
 
 import honestly as hn
-from honestly.cli import COMMANDS
+from honestly.cli import parser
 from honestly.rules import MIXERS, RULES
 from honestly.sim.attacks import ATTACKS
 from honestly.sim.experiment import MODEL_FOR, TRAINING, TRAINING_FOR, Experiment
@@ -83,10 +83,7 @@ def api(title: str, lead: str, names: tuple[str, ...]) -> str:
 
 def command_line() -> str:
     """Every sub-command from its parser."""
-    parser = argparse.ArgumentParser(prog="honestly")
-    commands = parser.add_subparsers()
-    for name in COMMANDS:
-        importlib.import_module(f"honestly.cli.{name}").add(commands)
+    commands = next(one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
     summary = {action.dest: action.help or "" for action in commands._choices_actions}
     rows = [f"| [`honestly {name}`](#honestly-{name}) | {summary[name]} |" for name in commands.choices]
     lead = (

@@ -56,7 +56,7 @@ CHECKS = {
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_it_runs_and_shows_what_it_promises(path: Path, tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error", "HOME": str(tmp_path)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(path)]
     run = subprocess.run(
         command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=110, check=False
