@@ -50,7 +50,9 @@ def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         start = ctypes.CDLL(str(library)).start
 
         def kernel(*, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[Any]) -> None:
-            assert all(a.is_contiguous() or a.dim() > 2 or a.stride(-1) == 1 for a in args if isinstance(a, torch.Tensor))
+            assert all(
+                a.is_contiguous() or a.dim() > 2 or a.stride(-1) == 1 for a in args if isinstance(a, torch.Tensor)
+            )
             held = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_int(a) for a in args]
             pointers = (ctypes.c_void_p * len(held))(*(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in held))
             start((ctypes.c_int * 3)(*grid), block[0], pointers)
@@ -62,7 +64,9 @@ def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native, "BLOCKS", 1)
 
 
-def train(module: nn.Module, work: list[Schedule], batch: int, size: tuple[int, int, int], **options: Any) -> torch.Tensor:
+def train(
+    module: nn.Module, work: list[Schedule], batch: int, size: tuple[int, int, int], **options: Any
+) -> torch.Tensor:
     """What a graph replays, step by step."""
     chunk = Chunk(module, len(work), store(size, **options), RATE, batch, fused=True)
     assert chunk.native is not None

@@ -8,6 +8,7 @@ which is written as `honestly simulate` writes it.
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -75,6 +76,11 @@ def compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
+def canonical(experiment: dict[str, Any]) -> str:
+    """The text whose hash is the id of an experiment."""
+    return json.dumps(experiment, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 class Store:
     """The runs and rounds of one study."""
 
@@ -127,10 +133,20 @@ class Store:
         found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round", (id,))
         return [json.loads(record) for (record,) in found]
 
+    def last_round(self, id: str) -> dict[str, Any] | None:
+        """The latest record of a run."""
+        found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT 1", (id,))
+        return json.loads(found[0][0]) if found else None
+
     def seconds(self, id: str) -> list[dict[str, float]]:
         """How long each round of a run took, by part."""
         found = self.database.rows("SELECT seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
         return [json.loads(laps) if laps else {} for (laps,) in found]
+
+    def left(self, ids: Collection[str]) -> int:
+        """How many of these runs have not ended."""
+        found = self.database.rows("SELECT id FROM runs WHERE status IN ('pending', 'running')")
+        return sum(id in ids for (id,) in found)
 
     def version(self) -> int:
         """A number that changes when another connection has written."""
@@ -180,6 +196,25 @@ class Store:
                 )
             needs = {e.id: e.needs for e in entries if e.needs is not None}
             db.execute("INSERT OR REPLACE INTO meta VALUES ('needs', ?)", (compact(needs),))
+
+    def put(self, run: Run, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> None:
+        """Take in a run from elsewhere as it is, with its rounds, in the place of what is here."""
+        values = {f.name: getattr(run, f.name) for f in fields(Run)}
+        for name in _JSON:
+            values[name] = None if values[name] is None else compact(values[name])
+        values["experiment"] = canonical(run.experiment)
+        with self.database.writing() as db:
+            marks = ", ".join("?" for _ in values)
+            db.execute(f"INSERT OR REPLACE INTO runs({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
+            db.execute("DELETE FROM rounds WHERE run = ?", (run.id,))
+            _insert_rounds(db, run.id, records, seconds)
+
+    def fill(self, id: str, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> int:
+        """Rounds of a finished run that are missing here; how many there were."""
+        with self.database.writing() as db:
+            if not db.execute("SELECT 1 FROM runs WHERE id = ? AND status = 'done'", (id,)).fetchone():
+                return 0
+            return _insert_rounds(db, id, records, seconds, how="IGNORE")
 
     # -- a worker's part ----------------------------------------------------------------------------------------
 
@@ -248,9 +283,13 @@ class Store:
         )
 
     def heartbeat(self, worker: str) -> None:
-        """Say that this worker is alive."""
+        """Say that this worker is alive, and those whose names are its own and a dash (a cluster's tasks)."""
         with self.database.writing() as db:
-            db.execute("UPDATE runs SET updated = ? WHERE worker = ? AND status = 'running'", (time.time(), worker))
+            db.execute(
+                "UPDATE runs SET updated = ? WHERE status = 'running' "
+                "AND (worker = ? OR substr(worker, 1, length(?) + 1) = ? || '-')",
+                (time.time(), worker, worker, worker),
+            )
 
     def release(self, worker: str, *, died: bool = False) -> int:
         """Give back what this worker holds, for others to go on with; how many runs that were.
@@ -298,15 +337,13 @@ class Store:
         with self.database.writing() as db:
             if anew:
                 db.execute("DELETE FROM rounds WHERE run = ?", (id,))
-            for record, laps in zip(records, seconds, strict=True):
-                db.execute(
-                    "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?)",
-                    (id, record["round"], compact(record), compact(laps)),
-                )
+            _insert_rounds(db, id, records, seconds)
             last = records[-1]["round"] if records else 0
-            held = "" if worker is None else "AND worker = ? AND status = 'running'"
+            held = "" if worker is None else "AND worker = ?4 AND status = 'running'"
+            # whoever gets on is no run that takes down its workers
+            tries = "attempts" if anew else "CASE WHEN rounds < ?1 THEN 1 ELSE attempts END"
             changed = db.execute(
-                f"UPDATE runs SET rounds = ?, updated = ? WHERE id = ? {held}",
+                f"UPDATE runs SET attempts = {tries}, rounds = ?1, updated = ?2 WHERE id = ?3 {held}",
                 (last, time.time(), id, *([] if worker is None else [worker])),
             )
             if changed.rowcount == 0:
@@ -333,3 +370,10 @@ class Store:
             )
             if changed.rowcount == 0:
                 raise LostClaimError(f"run {id[:12]} is not this worker's any more")
+
+
+def _insert_rounds(
+    db: sqlite3.Connection, id: str, records: Sequence[Any], seconds: Sequence[Any], *, how: str = "REPLACE"
+) -> int:
+    rows = [(id, r["round"], compact(r), compact(laps)) for r, laps in zip(records, seconds, strict=True)]
+    return max(0, db.executemany(f"INSERT OR {how} INTO rounds VALUES (?, ?, ?, ?)", rows).rowcount)

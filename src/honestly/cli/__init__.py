@@ -16,6 +16,7 @@ COMMANDS = (
     "demo",
     "aggregate",
     "simulate",
+    "bench",
     "stress",
     "export",
     "rules",

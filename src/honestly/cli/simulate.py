@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         words = [*args.words, *([] if args.seed is None else [f"seed={args.seed}"])]
         experiment = settings.experiment(words)
-        device = _device(args.device)
+        device = device_of(args.device)
         if args.show_partition:
             return _show_partition(experiment, args.data)
         return _simulate(args, experiment, device)
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt("interrupted: finished rounds are saved; the same command goes on from there") from None
 
 
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
+    """The device that a word stands for; ValueError if this machine does not have it."""
     import torch
 
     if name == "auto":

@@ -26,23 +26,21 @@ __device__ __forceinline__ float over_lanes(float v) {
 #endif
 
 // A thread computes PAIR neighbouring pooled outputs of FM channels for one image: its window is read once into registers.
-// The warps of a block are neighbours in one row of the same 32 images, so that what their windows share is in the cache.
-#define CELLS (POOLED_W / PAIR)
 #define FOURS ((FM + 3) / 4)
 #define COLUMNS (S + 2 * PAIR - 1)
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(THREADS)
 forward(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
         float* __restrict__ y, unsigned char* __restrict__ code, int stride_w, int stride_bias, int batch) {
     __shared__ float4 filters[C * TAPS * FOURS];  // [tap][channel], so that four channels are one read
-    const int groups = (CELLS + WARPS - 1) / WARPS, cell = blockIdx.x % groups * WARPS + threadIdx.x / 32;
-    const int k = blockIdx.x / (POOLED_H * groups), i = blockIdx.x / groups % POOLED_H, j = cell * PAIR;
-    const int m0 = blockIdx.z * FM, b = blockIdx.y * 32 + threadIdx.x % 32;
-    for (int n = threadIdx.x; n < C * TAPS * FOURS * 4; n += 32 * WARPS) {
+    const int cells = POOLED_W / PAIR;
+    const int k = blockIdx.x / (POOLED_H * cells), i = blockIdx.x / cells % POOLED_H, j = blockIdx.x % cells * PAIR;
+    const int m0 = blockIdx.z * FM, b = blockIdx.y * THREADS + threadIdx.x;
+    for (int n = threadIdx.x; n < C * TAPS * FOURS * 4; n += THREADS) {
         const int m = n % (FOURS * 4), tap = n / (FOURS * 4);
         ((float*)filters)[n] = m < FM && m0 + m < M ? w[(wide)k * stride_w + (m0 + m) * (C * TAPS) + tap] : 0.0f;
     }
     __syncthreads();
-    if (b >= BATCH || cell >= CELLS) return;
+    if (b >= BATCH) return;
     float sum[FM][2][2 * PAIR];
 #pragma unroll
     for (int m = 0; m < FM; m++)
@@ -112,79 +110,74 @@ template <int o> __device__ __forceinline__ void halve(float (&entry)[32], int l
     }
 }
 
-// parts[k, split, m, c, :] = sum over the split's rows and images of gradient x window; entry TAPS is the bias.
-// One block for a client and an input channel: each of its warps has GM output channels, all of them the same 32 images.
-extern "C" __global__ void __launch_bounds__(32 * TEAM, RESIDENT)
+// parts[k, split, m, c, :] = sum over b and the split's rows of gradient x window; entry TAPS is the bias.
+// One block for a client, an input channel, GM output channels and some rows.
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
 weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const unsigned char* __restrict__ code,
                 float* __restrict__ parts, int splits, int batch) {
-    const int groups = (M + GM * TEAM - 1) / (GM * TEAM), lane = threadIdx.x % 32;
-    const int m0 = (blockIdx.x % groups * TEAM + threadIdx.x / 32) * GM, c = blockIdx.x / groups % C;
-    const int split = blockIdx.x / (groups * C) % splits, k = blockIdx.x / (groups * C * splits);
-    if (m0 >= M) return;
-    const int rows = (BATCH + 31) / 32 * POOLED_H;  // pooled rows of all the images, 32 images at a time
+    __shared__ float sums[THREADS / 32][GM][32];
+    const int tiles = (M + GM - 1) / GM;
+    const int m0 = blockIdx.x % tiles * GM, c = blockIdx.x / tiles % C;
+    const int split = blockIdx.x / (tiles * C) % splits, k = blockIdx.x / (tiles * C * splits);
+    const int from = POOLED_H * split / splits, to = POOLED_H * (split + 1) / splits;
     float sum[GM][32];
 #pragma unroll
     for (int m = 0; m < GM; m++)
 #pragma unroll
         for (int t = 0; t < 32; t++) sum[m][t] = 0.0f;
+    for (int b = threadIdx.x; b < BATCH; b += THREADS)
 #pragma unroll 1
-    for (int row = rows * split / splits; row < rows * (split + 1) / splits; row++) {
-        const int i = row % POOLED_H, image = row / POOLED_H * 32 + lane, b = image < BATCH ? image : BATCH - 1;
-        const float* window = x + (((wide)k * H + 2 * i) * C + c) * W * BATCH + b;
-        float a[R + 1][S + 1], next[R + 1][2], up[GM];
-        int won[GM];
+        for (int i = from; i < to; i++) {
+            const float* window = x + (((wide)k * H + 2 * i) * C + c) * W * BATCH + b;
+            float a[R + 1][S + 1];
 #pragma unroll
-        for (int r = 0; r <= R; r++) {
+            for (int r = 0; r <= R; r++)
 #pragma unroll
-            for (int s = 0; s < S - 1; s++) a[r][s + 2] = window[(r * C * W + s) * BATCH];
-            next[r][0] = window[(r * C * W + S - 1) * BATCH];
-            next[r][1] = window[(r * C * W + S) * BATCH];
-        }
-#pragma unroll
-        for (int m = 0; m < GM; m++) {
-            const wide at = AT(k, i, m0 + m < M ? m0 + m : m0, 0) * BATCH + b;
-            up[m] = g[at];
-            won[m] = code[at];
-        }
+                for (int s = 0; s < S - 1; s++) a[r][s + 2] = window[(r * C * W + s) * BATCH];
 #pragma unroll 1
-        for (int j = 0; j < POOLED_W; j++) {
-            const int ahead = j + 1 < POOLED_W ? j + 1 : j;  // read while this window is computed
+            for (int j = 0; j < POOLED_W; j++) {
 #pragma unroll
-            for (int r = 0; r <= R; r++) {  // the window moves two columns on
+                for (int r = 0; r <= R; r++) {  // the window moves two columns on
 #pragma unroll
-                for (int s = 0; s < S - 1; s++) a[r][s] = a[r][s + 2];
-                a[r][S - 1] = next[r][0];
-                a[r][S] = next[r][1];
-                next[r][0] = window[(r * C * W + 2 * ahead + S - 1) * BATCH];
-                next[r][1] = window[(r * C * W + 2 * ahead + S) * BATCH];
-            }
+                    for (int s = 0; s < S - 1; s++) a[r][s] = a[r][s + 2];
+                    a[r][S - 1] = window[(r * C * W + 2 * j + S - 1) * BATCH];
+                    a[r][S] = window[(r * C * W + 2 * j + S) * BATCH];
+                }
 #pragma unroll
-            for (int m = 0; m < GM; m++) {
-                const float here = image < BATCH && m0 + m < M && won[m] < DEAD ? up[m] : 0.0f;
-                CORNERS(here, won[m])
-                const wide at = AT(k, i, m0 + m < M ? m0 + m : m0, ahead) * BATCH + b;
-                up[m] = g[at];
-                won[m] = code[at];
+                for (int m = 0; m < GM; m++) {
+                    const bool inside = m0 + m < M;
+                    const wide at = AT(k, i, inside ? m0 + m : m0, j) * BATCH + b;
+                    const float up = inside ? g[at] : 0.0f;
+                    const int won = code[at];
+                    CORNERS(up, won)
 #pragma unroll
-                for (int r = 0; r < R; r++)
+                    for (int r = 0; r < R; r++)
 #pragma unroll
-                    for (int s = 0; s < S; s++) {
-                        float& t = sum[m][r * S + s];
-                        t = fmaf(u00, a[r][s], t);
-                        t = fmaf(u01, a[r][s + 1], t);
-                        t = fmaf(u10, a[r + 1][s], t);
-                        t = fmaf(u11, a[r + 1][s + 1], t);
-                    }
-                sum[m][TAPS] += here;
+                        for (int s = 0; s < S; s++) {
+                            float& t = sum[m][r * S + s];
+                            t = fmaf(u00, a[r][s], t);
+                            t = fmaf(u01, a[r][s + 1], t);
+                            t = fmaf(u10, a[r + 1][s], t);
+                            t = fmaf(u11, a[r + 1][s + 1], t);
+                        }
+                    sum[m][TAPS] += won < DEAD ? up : 0.0f;
+                }
             }
         }
-    }
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int m = 0; m < GM; m++) {
         halve<16>(sum[m], lane); halve<8>(sum[m], lane); halve<4>(sum[m], lane); halve<2>(sum[m], lane);
         halve<1>(sum[m], lane);  // entry 0 of lane l is now the sum of entry l over all lanes
-        if (m0 + m < M && lane <= TAPS)
-            parts[((((wide)k * splits + split) * M + m0 + m) * C + c) * 32 + lane] = sum[m][0];
+        sums[warp][m][lane] = sum[m][0];
+    }
+    __syncthreads();
+    for (int n = threadIdx.x; n < GM * 32; n += THREADS) {
+        const int m = n / 32, t = n % 32;
+        if (m0 + m >= M || t > TAPS) continue;
+        float total = 0.0f;
+        for (int v = 0; v < THREADS / 32; v++) total += sums[v][m][t];
+        parts[((((wide)k * splits + split) * M + m0 + m) * C + c) * 32 + t] = total;
     }
 }
 

@@ -24,7 +24,6 @@ from honestly.sim.train.sgd import SGD
 
 SHARED = 48 << 10  # bytes of shared memory that a block has without asking
 REGISTERS = 96  # numbers of the input's gradient that a thread holds
-TILE, TEAM, WARPS = 2, 8, 16  # channels a thread, warps a block and a processor, of the filters' gradient
 BLOCKS = 1500  # that many blocks keep every processor of a large GPU busy
 
 
@@ -74,24 +73,22 @@ class ConvolutionPool:
         M, C, R, S = convolution.weight.shape[1:]
         return convolution.padding == (0, 0) and R * S < 32 and R > 1 and S > 1 and 4 * C * R * S * min(M, 16) <= SHARED
 
-    def _defines(self, shape: Sequence[int]) -> tuple[list[str], dict[str, int]]:
-        """The kernels' sizes as macros, and those that the launches need."""
+    def _defines(self, shape: Sequence[int]) -> list[str]:
         _, H, C, W, B = shape
         M, _, R, S = self.convolution.weight.shape[1:]
-        h, v = (H - R + 1) // 2, (W - S + 1) // 2
-        pair = 2 if M <= 8 and v % 2 == 0 else 1
-        tile = min(M, 3 if M % 3 == 0 else TILE)  # output channels whose gradient a thread adds up
-        team = min(-(-M // tile), TEAM)
-        sizes = {
-            "C": C, "M": M, "R": R, "S": S, "H": H, "W": W, "PAIR": pair, "WARPS": min(v // pair, 8),
-            "FM": min(M, 16), "GM": tile, "TEAM": team, "RESIDENT": WARPS // team, "THREADS": min(128, -(-B // 32) * 32),
-        }  # fmt: skip
+        pair = 2 if M <= 8 and (W - S + 1) // 2 % 2 == 0 else 1
         return [
-            "CONVOLUTION", *(f"{name} {size}" for name, size in sizes.items()),
+            "CONVOLUTION", f"C {C}", f"M {M}", f"R {R}", f"S {S}", f"H {H}", f"W {W}", f"PAIR {pair}",
+            f"FM {min(M, 16)}", f"GM {self._tile()}", f"THREADS {threads(B)}",
             f"BATCH {B if B <= 256 else 'batch'}",  # a constant for training, one kernel for all sizes of test sets
             *["BIAS"] * (self.bias is not None), *["RELU"] * self.relu, *["FLAT"] * self.flat,
             *["INWARD"] * self._inward(shape),
-        ], {**sizes, "h": h, "v": v}  # fmt: skip
+        ]  # fmt: skip
+
+    def _tile(self) -> int:
+        """Output channels whose gradient one thread adds up."""
+        M = self.convolution.weight.shape[1]
+        return 3 if M % 4 and M % 3 == 0 else min(M, 4)
 
     def _inward(self, shape: Sequence[int]) -> bool:
         """Whether the kernel for the input's gradient takes this shape: no row or column is left over by pooling."""
@@ -110,10 +107,10 @@ class ConvolutionPool:
         if self.codes is None or self.codes.numel() < y.numel():
             self.codes = torch.empty(y.numel(), dtype=torch.uint8, device=x.device)
         bias = weight if self.bias is None else self.bias.bias
-        defines, n = self._defines(x.shape)
-        groups = -(-(v // n["PAIR"]) // n["WARPS"])
+        defines = self._defines(x.shape)
+        pair = 2 if "PAIR 2" in defines else 1
         launch(
-            "forward", defines, (K * h * groups, -(-B // 32), -(-M // n["FM"])), 32 * n["WARPS"],
+            "forward", defines, (K * h * (v // pair), -(-B // threads(B)), -(-M // min(M, 16))), threads(B),
             [x, weight, bias, y, self.codes, weight.stride(0), bias.stride(0), B],
         )  # fmt: skip
         self.saved = (x, self.codes)
@@ -124,14 +121,14 @@ class ConvolutionPool:
         assert self.saved is not None
         (x, code), self.saved = self.saved, None
         g = g.contiguous()
-        K, B = x.shape[0], x.shape[-1]
+        K, H, C, W, B = x.shape
         weight, grad = self.convolution.weight, self.convolution.grad
-        defines, n = self._defines(x.shape)
-        C, M = n["C"], n["M"]
-        blocks = K * C * -(-M // (n["GM"] * n["TEAM"]))
-        splits = min(n["h"] * -(-B // 32), -(-BLOCKS // blocks))
+        M, _, R, _ = weight.shape[1:]
+        defines = self._defines(x.shape)
+        tiles = K * C * -(-M // self._tile())
+        splits = min((H - R + 1) // 2, -(-BLOCKS // tiles))
         parts = self.space("parts", (K, splits, M, C, 32), x)
-        launch("weight_gradient", defines, (blocks * splits,), 32 * n["TEAM"], [x, g, code, parts, splits, B])
+        launch("weight_gradient", defines, (tiles * splits,), threads(B), [x, g, code, parts, splits, B])
         bias_grad = grad if self.bias is None else self.bias.grad
         launch(
             "collect", defines, (-(-K * M * C * 32 // 256),), 256,
@@ -141,10 +138,15 @@ class ConvolutionPool:
             return None
         gx = self.space("gx", x.shape, x)
         launch(
-            "input_gradient", defines, (K * C, -(-B // n["THREADS"])), n["THREADS"],
+            "input_gradient", defines, (K * C, -(-B // threads(B))), threads(B),
             [g, code, weight, gx, weight.stride(0), B],
         )  # fmt: skip
         return gx
+
+
+def threads(B: int) -> int:
+    """Threads of a block: whole warps, one lane an image."""
+    return min(128, -(-B // 32) * 32)
 
 
 @dataclass
@@ -215,7 +217,15 @@ class Step:
     """One mini-batch of every client, read from the schedules by a step counter on the device."""
 
     def __init__(
-        self, ops: Sequence[Op], pixels: Pixels, sgd: SGD, *, theta: Tensor, grad: Tensor, velocity: Tensor, loss: Tensor
+        self,
+        ops: Sequence[Op],
+        pixels: Pixels,
+        sgd: SGD,
+        *,
+        theta: Tensor,
+        grad: Tensor,
+        velocity: Tensor,
+        loss: Tensor,
     ) -> None:
         self.ops, self.pixels, self.sgd = ops, pixels, sgd
         self.theta, self.grad, self.velocity, self.loss = theta, grad, velocity, loss
