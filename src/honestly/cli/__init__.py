@@ -17,6 +17,7 @@ COMMANDS = (
     "aggregate",
     "simulate",
     "bench",
+    "watch",
     "stress",
     "export",
     "rules",
