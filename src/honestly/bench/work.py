@@ -51,17 +51,19 @@ class Options:
 
 
 class Datasets:
-    """Data sets, each read once."""
+    """Data sets, each read once, whichever thread asks first."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.held: dict[str, Dataset] = {}
+        self.lock = threading.Lock()
 
     def get(self, name: str) -> Dataset:
         """The data set of that name."""
-        if name not in self.held:
-            self.held[name] = load(name, self.folder)
-        return self.held[name]
+        with self.lock:
+            if name not in self.held:
+                self.held[name] = load(name, self.folder)
+            return self.held[name]
 
 
 def work(store: Store, run: Run, *, worker: str, options: Options, data: Datasets | None = None) -> bool:
@@ -160,9 +162,9 @@ def serve(store: Store, ids: Collection[str], worker: str, turn: Callable[[], bo
                 store.release(worker)
 
 
-def one_by_one(store: Store, ids: Collection[str], worker: str, options: Options) -> bool:
+def one_by_one(store: Store, ids: Collection[str], worker: str, options: Options, data: Datasets | None = None) -> bool:
     """Do runs one after the other in this process; False if asked to stop."""
-    data = Datasets(options.data)
+    data = data or Datasets(options.data)
 
     def turn() -> bool | None:
         if options.halt is not None and options.halt():

@@ -56,6 +56,7 @@ def add(commands: Any) -> None:
     how.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
     how.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     how.add_argument("--workers", type=int, default=0, metavar="N", help="N local processes (default: this one)")
+    how.add_argument("--together", type=int, default=1, metavar="N", help="N runs side by side on one GPU")
     how.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help="a Ray cluster; without address a local one")
     how.add_argument(
         "--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs a run, e.g. 0.25 (0: CPU)"
@@ -136,11 +137,11 @@ def _bench(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     from honestly.cli.simulate import device_of
 
-    for name, least in (("workers", 0), ("gpus_per_run", 0), ("cpus_per_run", 0)):
+    for name, least in (("workers", 0), ("together", 1), ("gpus_per_run", 0), ("cpus_per_run", 0)):
         if getattr(args, name) < least:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {least}")
-    if args.ray is not None and args.workers:
-        raise ValueError("--ray and --workers: choose one of them")
+    if (args.ray is not None) + bool(args.workers) + (args.together > 1) > 1:
+        raise ValueError("--ray, --workers and --together: choose one of them")
     if args.ray is None:
         args.device = device_of(args.device)
     elif args.device != "cpu" and not args.gpus_per_run:
@@ -222,6 +223,10 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
             from honestly.bench.workers import processes
 
             finished = processes(args.out, ids, args.workers, options)
+        elif args.together > 1:
+            from honestly.bench.together import side_by_side
+
+            finished = side_by_side(args.out, ids, args.together, options)
         else:
             finished = one_by_one(store, ids, new_worker(), options)
     return _end(args, store, study, ids, time.perf_counter() - begun, finished)
