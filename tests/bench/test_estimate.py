@@ -52,7 +52,7 @@ def test_finished_runs_are_measured_and_others_calibrated(tmp_path: Path, monkey
 
 
 def test_a_calibration_is_about_right() -> None:
-    e = Experiment.of({"clients": 10, "epochs": 8, "rounds": 3, "rule": "mean", "model": "mlp"})
+    e = Experiment.of({"clients": 10, "rounds": 3, "rule": "mean"})
     real = min(sum(record.seconds.values()) for record in Federation(e).rounds())
     guess = min(calibrate(e, "cpu") for _ in range(3))
     assert real / 4 < guess < real * 4

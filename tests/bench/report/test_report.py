@@ -151,7 +151,7 @@ def test_an_unfinished_study_says_what_is_missing(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "20 of 72 runs are finished: 49 not started, 2 still running, 1 failed" in text
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    assert "running (1 of 12)" in page
+    assert "running (1 of 10)" in page
     assert "no data: &lt;/title&gt;" in page
     checked_page(tmp_path / "out" / "index.html")
     assert not (tmp_path / "out" / "figures").exists()
