@@ -17,6 +17,8 @@ COMMANDS = (
     "aggregate",
     "simulate",
     "bench",
+    "report",
+    "watch",
     "stress",
     "export",
     "rules",
