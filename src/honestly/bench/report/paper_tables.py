@@ -149,9 +149,10 @@ def _html_cell(one: Compared) -> str:
     seeds = f"{one.found.n} seed{'s' if one.found.n > 1 else ''}"
     title = f"{one.verdict}: {one.difference:+.3f} against the paper's {one.published:.2f}; {seeds}"
     spread = "" if one.found.sd is None else f" <small>±{one.found.sd:.3f}</small>"
+    apart = "" if one.verdict == "reproduced" else f" ({one.difference:+.2f})"
     return (
         f"<td class='{one.verdict}' title='{title}'>{one.found.mean:.3f}{spread}"
-        f"<span class='q'>{MARKS[one.verdict]} paper {one.published:.2f}</span></td>"
+        f"<span class='q'>{MARKS[one.verdict]} paper {one.published:.2f}{apart}</span></td>"
     )
 
 
