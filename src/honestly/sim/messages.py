@@ -30,5 +30,6 @@ def _line(e: dict[str, Any], values: dict[str, Any], model: type[BaseModel]) -> 
         close = difflib.get_close_matches(str(e["input"]), expected.split(", "), n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         return f"{where} = {e['input']!r}: {hint}Allowed: {expected}"
-    message = message[0].lower() + message[1:]
+    if e["type"] != "value_error":  # pydantic's own sentences
+        message = message[0].lower() + message[1:]
     return f"{where} = {e['input']!r}: {message}"
