@@ -177,7 +177,11 @@ def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
     names = [f"{ATTACKS[c.attack]} α={c.alpha:g} {c.metric}" for c in table.columns]
     yield "| data set | rule | " + " | ".join(names) + " |"
     yield "|---|---|" + "---:|" * len(names)
-    for dataset, rule, row in lines_of(found, table):
+    lines = list(lines_of(found, table))
+    run = {dataset for dataset, _, row in lines if any(one.found is not None for one in row)}
+    for dataset, rule, row in lines:
+        if dataset not in run:
+            continue
         cells = [
             f"{MARKS['not run']} ({one.published:.2f})"
             if one.found is None
@@ -185,6 +189,9 @@ def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
             for one in row
         ]
         yield f"| {DATASETS[dataset]} | {rule} | " + " | ".join(cells) + " |"
+    for dataset, shown in DATASETS.items():
+        if dataset not in run:
+            yield f"| {shown} | not run |" + " |" * len(names)
 
 
 def _listed(all_found: Mapping[str, Found], wanted: str, title: str) -> list[str]:
