@@ -35,4 +35,4 @@ def side_by_side(folder: Path, ids: Collection[str], count: int, options: Option
                 broken.set()  # a full disk stops the others, too
                 raise
 
-        return all([work.result() for work in [pool.submit(serve) for _ in range(count)]])
+        return all(work.result() for work in [pool.submit(serve) for _ in range(count)])
