@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from honestly.passes import Passes, Verdict, passes_over
+from honestly.passes import Passes, Verdict, passes_over, picked
 from honestly.result import Aggregate, AggregationError, Float
 from honestly.rules import make, make_mixer
 from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule
@@ -161,6 +161,9 @@ class _Run:
         if isinstance(self.rule, ColumnRule):
             A = mix.matrix if self.rule.gram_needed else None
             A = mixing if A is None else A if mixing is None else A @ mixing
+            chosen = None if A is None else picked(A)
+            if chosen is not None:  # rows are read, not multiplied
+                A, rows = None, [rows[j] for j in chosen]
             if A is not None and self.source.has_reference:
                 A, rows = _with_reference(A), [*rows, self.survey.K]
             return self.passes.reduce(self.rule, A, rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 
@@ -61,3 +63,9 @@ class Passes(Protocol):
     def fault(self, client: int) -> str | None:
         """Why this client's values cannot be used, by reading all of them; None if they can."""
         ...
+
+
+def picked(mixing: Float) -> list[int] | None:
+    """The clients that the mixtures are, if each is one client: nothing has to be multiplied then."""
+    single = (np.count_nonzero(mixing, axis=1) == 1).all() and (mixing.max(axis=1) == 1.0).all()
+    return mixing.argmax(axis=1).tolist() if single else None

@@ -10,9 +10,9 @@ import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST, Host
 from honestly.passes import explain
-from honestly.passes.base import Verdict
+from honestly.passes.base import Verdict, picked
 from honestly.passes.plan import Block, blocks, in_order, threads
-from honestly.passes.ranking import rank_rows
+from honestly.passes.ranking import mean_of_rows, network_of, rank_rows
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 from honestly.sources import Leaf, Sink, Source
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 # A block of this many values (1 MiB in float32) stays in a core's second-level cache between its two uses.
 BLOCK = 1 << 18
+# The same where rows are compared with one another: longer operations, for each takes Python's lock twice; but no
+# longer than OpenBLAS adds up a row without threads of its own.
+RANKED_BLOCK, LONGEST_DOT = 3 << 17, 10_000
 # Products of up to a million multiplications take OpenBLAS's path for small matrices: no packing, no thread of its own
 # and no lock, so that our threads do not wait for one another. About twice as fast for a 20 x 2,000 block.
 SMALL_PRODUCT = 1_000_000
@@ -107,7 +110,7 @@ class HostPasses:
         """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
         n, m = len(clients), len(a)
         width = max(NARROW, BLOCK // n)
-        A, picked = _two_rows(a), _picked(a)
+        A, chosen = _two_rows(a), picked(a)
 
         def one(block: Block) -> tuple[Any, Float, Float]:
             rows = self._direct(block, clients) if centre is None else None
@@ -115,10 +118,10 @@ class HostPasses:
                 rows = self._scratch(n, width, block.dtype)[:, : block.width]
                 self._fill(block, clients, rows, centre)
             means = np.zeros((len(A), block.width), block.dtype)
-            if picked is None:
+            if chosen is None:
                 _multiply(A.astype(block.dtype), rows, means)
             else:
-                means = rows[picked]
+                means = rows[chosen]
             own, means = (np.vecdot(rows, rows) if norms is None else 0.0), means[:m]
             return own, _products(rows, means), np.vecdot(means, means)
 
@@ -162,18 +165,23 @@ class HostPasses:
         """Sort each column of X (or of `mixing @ X`) and reduce it."""
         n = len(clients)
         m = n if mixing is None else len(mixing)
-        first, last = rule.ranks(m)
-        width = max(64, BLOCK // (n + m))
+        network = network_of(rule, m)
+        width = min(max(64, RANKED_BLOCK // (n + m)), LONGEST_DOT)
         sink = self.source.sink()
 
         def one(block: Block) -> bool:
-            values = self._scratch(n, width, block.dtype)[:, : block.width]
-            self._fill(block, clients, values, None)
+            values = self._direct(block, clients)
+            if values is None:
+                values = self._scratch(n, width, block.dtype)[:, : block.width]
+                self._fill(block, clients, values, None)
             with np.errstate(over="ignore", invalid="ignore"):
-                fine = bool((np.abs(values.sum(axis=1, dtype=values.dtype)) < LARGEST[block.dtype.__name__]).all())
+                sums = np.vecdot(values, np.ones(block.width, block.dtype))  # not finite if one value is not
+                fine = bool((np.abs(sums) < LARGEST[block.dtype.__name__]).all())
                 if mixing is not None:
                     values = np.matmul(mixing.astype(block.dtype), values)
-                self._store(block, rule.reduce(rank_rows(values, first, last), np), sink)
+                ranked = rank_rows(values, network)
+                result = mean_of_rows(ranked) if rule.averages else rule.reduce(np.stack(ranked), np)
+                self._store(block, result, sink)
             return fine
 
         fine = all(list(self._run(one, width, n)))
@@ -249,12 +257,6 @@ class HostPasses:
 def _two_rows(a: Float) -> Float:
     """At least two rows of weights: a matrix product (the small path) and not gemv, which takes threads and a lock."""
     return a if len(a) > 1 else np.concatenate([a, np.zeros_like(a)])
-
-
-def _picked(a: Float) -> list[int] | None:
-    """The clients that the mixtures are, if each is one client: nothing has to be multiplied then."""
-    single = (np.count_nonzero(a, axis=1) == 1).all() and (a.max(axis=1) == 1.0).all()
-    return a.argmax(axis=1).tolist() if single else None
 
 
 def _multiply(A: Host, rows: Host, out: Host) -> None:
