@@ -33,14 +33,13 @@ class Passes(Protocol):
         """(k, k) Gram matrix of the centred rows; a row that is not finite spoils its own row and column only."""
         ...
 
-    def norms(self, clients: Sequence[int]) -> Float:
-        """(k,) squared norms of the rows as they are, to see which are finite."""
-        ...
-
-    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
         """(m, k) squared distances of every row to each mixture `a @ X`, with `a` (m, k) of rows that sum to 1.
 
-        `norms` are the squared norms of the centred rows, where they are known already.
+        And the squared norms of the centred rows, which the caller may pass when he knows them already. A row that is
+        not finite spoils its own norm; it spoils the mixtures that it is part of, and no others.
         """
         ...
 

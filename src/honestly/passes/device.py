@@ -77,30 +77,28 @@ class DevicePasses:
             rows = self._centred(rows, middle, index)
             return arrays.to_host(self._xp.matmul(rows, rows.T)).astype(np.float64)
 
-    def norms(self, clients: Sequence[int]) -> Float:
-        """(k,) squared norms of the rows as they are, to see which are finite."""
-        total = np.zeros(len(clients))
-        for index, start, stop in self._pieces(len(clients)):
-            rows = self._centred(self.source.block(index, start, stop, clients), None, index)
-            with np.errstate(over="ignore", invalid="ignore"):
-                total += arrays.to_host(self._xp.sum(rows * rows, axis=1))
-        return total
-
-    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
         """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
         xp, n, m = self._xp, len(clients), len(a)
         total, products, mean_norms = np.zeros(n), np.zeros((m, n)), np.zeros(m)
-        with arrays.full_precision(self._like):
+        used = np.flatnonzero(a.any(axis=0)).tolist()
+        parts = [clients[j] for j in used] if len(used) < n else None  # 0 * NaN is not 0
+        with arrays.full_precision(self._like), np.errstate(over="ignore", invalid="ignore"):
             for index, start, stop in self._pieces(n):
                 middle = None if centre is None else self.source.block(index, start, stop, [centre])
                 rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
-                means = xp.matmul(self._moved(a, rows), rows)
+                mixed = rows
+                if parts is not None:
+                    mixed = self._centred(self.source.block(index, start, stop, parts), middle, index)
+                means = xp.matmul(self._moved(a if parts is None else a[:, used], mixed), mixed)
                 if norms is None:
                     total += arrays.to_host(xp.sum(rows * rows, axis=1))
                 products += arrays.to_host(xp.matmul(means, rows.T))
                 mean_norms += arrays.to_host(xp.sum(means * means, axis=1))
-        total = total if norms is None else norms
-        return np.maximum(total[None, :] - 2 * products + mean_norms[:, None], 0)
+            total = total if norms is None else norms
+            return np.maximum(total[None, :] - 2 * products + mean_norms[:, None], 0), total
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""

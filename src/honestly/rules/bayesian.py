@@ -170,7 +170,8 @@ def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
     voters = Representatives(geometry, seen.first)
     start: Float = np.bincount(seen.group, weights=seen.start).astype(np.float64)
     prior = seen.apart if prior is None else seen.apart + prior[seen.first]
-    found = em(voters, start, seen.votes, prior=prior, h=majority(voters.K), steps=PASSES, tolerance=COARSE)
+    r2 = leave_one_out(seen.r2[seen.first], start)
+    found = em(voters, start, seen.votes, prior=prior, h=majority(voters.K), steps=PASSES, tolerance=COARSE, r2=r2)
     # copies are equal to rounding, so that the first of each group may carry the weight of all
     only_first = np.full(geometry.K, np.inf)
     only_first[seen.first] = 1.0

@@ -79,6 +79,8 @@ class Matrix(InMemory):
     def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
         """One fused subtraction where the rows are consecutive and of the working precision."""
         view = self._block(start, stop, clients)
+        if view is None and max(clients) < len(self.ids):
+            view = self._rows[np.asarray(clients), start:stop]
         if view is None:
             for j, k in enumerate(clients):
                 self.read(leaf, start, stop, [k], out[j : j + 1], minus)
