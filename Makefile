@@ -3,27 +3,32 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := sim,jax,flower,nvflare
+EXTRAS := sim,jax,flower,nvflare,tensorboard,watch
 # Another machine's variables must not leak into the checks.
 unexport PYTHONPATH PYTHONHOME
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: demo test test-all lint types layers bench clean help
+.PHONY: demo docs test test-all test-pythons lint types layers bench clean help
 
 help:
 	@echo "make demo      a federation under attack, with a table and an HTML report"
 	@echo "make test      every check: ruff, pyright, import layers, pytest (without the slow tests)"
-	@echo "make test-all  the same with the slow tests"
+	@echo "make test-all  the same with the slow tests (needs chromium and chromedriver)"
+	@echo "make test-pythons  the tests under every declared Python, without PyTorch"
+	@echo "make docs      the documentation, built strictly into site/index.html"
 	@echo "make bench     speed and memory against the plain mean and the peers"
 
 $(STAMP): pyproject.toml constraints.txt
 	command -v $(PYTHON) >/dev/null 2>&1 && $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]" --group test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]" --group test --group docs
 	touch $@
 
 demo: $(STAMP)
 	$(BIN)/honestly demo --out demo
+
+docs: $(STAMP)
+	$(BIN)/python docs/build.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -40,11 +45,14 @@ test: lint types layers
 
 test-all: lint types layers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "flwr[simulation]"
-	$(BIN)/pytest -m "not gpu" -n 2 --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -m "not gpu" -n 2 --hypothesis-profile=explore --cov --cov-report=term:skip-covered
+
+test-pythons:
+	$(PYTHON) tests/release/pythons.py
 
 bench: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt byzfl flwr
 	$(BIN)/python benchmarks/aggregation.py
 
 clean:
-	rm -rf $(VENV) demo .pytest_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-pythons demo .pytest_cache .ruff_cache .coverage

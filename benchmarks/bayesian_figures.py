@@ -1,4 +1,6 @@
-"""Draw docs/figures/failures.png: three failures of the published rule, and what the shipped one does.
+"""Draw the pictures of docs/explanation/bayesian.md: failures of the published rule, and what the shipped one does.
+
+failures.png measures three failures; believed.png shows whom each rule believes, in the plane of the attack.
 
     python benchmarks/bayesian_figures.py [--recorded FILE.npz]
 
@@ -15,6 +17,7 @@ import numpy as np
 from honestly.rules.base import GramGeometry
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.geometric_median import GeometricMedian
+from honestly.rules.mean import Mean
 
 K, M, d = 20, 8, 2000
 SHIPPED, PAPER, RIVAL = "#1b6ca8", "#d95f02", "0.55"
@@ -86,6 +89,50 @@ def label_flip(axis, rng, path):
     axis.set_title(title)
 
 
+def scenes(rng):
+    """(name, updates) whose last M are malicious, and the two directions in which they are drawn."""
+    along, across = noise(rng, 1)[0], noise(rng, 1)[0]
+    honest = along + noise(rng, K)
+    flipped, copied, shifted, hidden = (honest.copy() for _ in range(4))
+    flipped[K - M :] *= -1.5
+    copied[K - M :] = honest[: K - M].mean(0) + 1.1 * across
+    shifted[K - M :] += 2.2 * across
+    hidden[K - M :] += 0.7 * across
+    return (
+        ("sign flip", flipped, along, across),
+        ("eight copies, one spread away", copied, across, along),
+        ("a second cluster (label flip)", shifted, across, along),
+        ("inside the honest spread", hidden, across, along),
+    )
+
+
+def believed(path, rng):
+    rules = (("mean", Mean()), ("published", Bayesian(variant="paper")), ("shipped", Bayesian()))
+    drawn = scenes(rng)
+    figure, axes = plt.subplots(3, len(drawn), figsize=(12.5, 8.2), layout="constrained", sharex="col", sharey="col")
+    for column, (title, X, first, second) in zip(axes.T, drawn, strict=True):
+        # the part of each update that the plane shows; what it does not show is as long and at right angles
+        e1 = first / np.linalg.norm(first)
+        e2 = second - (second @ e1) * e1
+        plane = np.stack([e1, e2 / np.linalg.norm(e2)], axis=1)
+        spread = noise(rng, K)[:, :1] * np.sqrt(d) * 0.25  # so that clients do not hide each other
+        points = X @ plane + np.c_[np.zeros(K), spread[:, 0]]
+        for axis, (name, rule) in zip(column, rules, strict=True):
+            w = weights(rule, X)
+            colours = np.where(np.arange(K) < K - M, SHIPPED, "#c0392b")
+            axis.scatter(*points.T, s=12, c=colours, zorder=3)
+            axis.scatter(*points.T, s=6000 * w, facecolors=colours, alpha=0.18, linewidths=0)
+            axis.scatter(*(w @ X @ plane), marker="x", s=70, c="k", zorder=4)
+            axis.scatter(*(X[: K - M].mean(0) @ plane), marker="+", s=110, c="0.3", zorder=4)
+            axis.set(xticks=[], yticks=[])
+            axis.margins(0.18)
+            if axis is column[0]:
+                axis.set_title(title, fontsize=11)
+            if title == drawn[0][0]:
+                axis.set_ylabel(name, fontsize=12)
+    figure.savefig(path, dpi=80)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recorded", type=Path)
@@ -95,7 +142,9 @@ def main():
     collapse(axes[0], rng)
     unit(axes[1], rng)
     label_flip(axes[2], rng, args.recorded)
-    figure.savefig(Path(__file__).parents[1] / "docs" / "figures" / "failures.png", dpi=100)
+    figures = Path(__file__).parents[1] / "docs" / "figures"
+    figure.savefig(figures / "failures.png", dpi=100)
+    believed(figures / "believed.png", np.random.default_rng(1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure the Bayesian rule on updates and write the tables and the reliability curve of docs/bayesian.md.
+"""Measure the Bayesian rule on updates and write the tables and the reliability curve of docs/explanation/bayesian.md.
 
     python benchmarks/bayesian_study.py --recorded FOLDER [--out FOLDER] [--jobs N]     measure, then write the page
     python benchmarks/bayesian_study.py --from FOLDER                                   write the page again
@@ -20,7 +20,7 @@ from bayesian_variants import CHANGES, Variant
 from honestly.bench import specs, stress
 
 ROOT = Path(__file__).parents[1]
-PAGE, FIGURE = ROOT / "docs" / "bayesian.md", ROOT / "docs" / "figures" / "reliability.png"
+PAGE, FIGURE = ROOT / "docs" / "explanation" / "bayesian.md", ROOT / "docs" / "figures" / "reliability.png"
 specs.RULES[Variant.name] = Variant
 SHIPPED, PAPER = "bayesian", "bayesian:variant=paper"
 RULES = (SHIPPED, PAPER, *(f"variant:change={change}" for change in CHANGES if change != "none"))

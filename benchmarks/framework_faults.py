@@ -2,7 +2,7 @@
 
     python benchmarks/framework_faults.py flower nvflare --json a.json      # what this environment has
     python benchmarks/framework_faults.py fedn --json b.json                # fedn does not go together with nvflare
-    python benchmarks/framework_faults.py --merge a.json b.json --out docs/framework-faults.md
+    python benchmarks/framework_faults.py --merge a.json b.json --out docs/results/framework-faults.md
 
 Ten clients train the same small model; one of them (three where it says so) is bad. Everything goes through the
 frameworks' own classes, in one process: Flower's strategies on Message objects, FLARE's FedAvg controller on FLModel

@@ -1,7 +1,7 @@
 """The paper's setting, rule by rule and attack by attack, over several seeds; and the table in docs made from it.
 
     HONESTLY_DATA=... python benchmarks/proof.py run --device cuda --out proof.json --limit 540
-    python benchmarks/proof.py table proof.json > docs/simulation-results.md
+    python benchmarks/proof.py table proof.json > docs/results/simulation-results.md
 
 Fashion-MNIST, LeNet-5, 20 clients, balanced Dirichlet(0.5), 8 malicious, 30 rounds of 10 local epochs. Runs are
 ordered by seed, so that a run which is stopped by --limit has whole seeds; `run` goes on where an earlier one stopped.

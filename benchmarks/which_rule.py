@@ -1,4 +1,4 @@
-"""Measure every rule under every attack and write the tables of docs/which-rule.md.
+"""Measure every rule under every attack and write the tables of docs/results/which-rule.md.
 
     python benchmarks/which_rule.py [--recorded FOLDER] [--out FOLDER] [--jobs N]
 
@@ -16,11 +16,12 @@ from pathlib import Path
 
 from honestly.bench import stress
 from honestly.bench.specs import RULES, Contestant
+from honestly.bench.stress_cases import fixed, mean, worst
 from honestly.bench.stress_report import lines, read
-from honestly.bench.stress_tables import fixed, mean, tables, worst
+from honestly.bench.stress_tables import tables
 from honestly.bench.tables import fill, text
 
-PAGE = Path(__file__).parents[1] / "docs" / "which-rule.md"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "which-rule.md"
 STUDIES = ("rules", "clients", "guesses")
 # the exact subset searches get a limit that a round of training would also give them
 LIMITED = {"smea": "smea:work=10000000", "mda": "mda:work=2000000", "minimum_variance": "minimum_variance:work=2000000"}

@@ -162,7 +162,7 @@ def test_arguments_are_plain_and_kept_under_their_names() -> None:
 
 
 def test_the_documented_allow_list_lets_the_class_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (EXAMPLE.parents[1] / "docs" / "nvflare.md").read_text()
+    page = (EXAMPLE.parents[1] / "docs" / "how-to" / "nvflare.md").read_text()
     blocks = [block.split("```")[0] for block in page.split("```json\n")[1:]]
     documented = json.loads(next(block for block in blocks if "class_allow_list" in block))
     authorizer = ComponentPathAuthorizer()

@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 import nvflare.client as flare
-from task import join, partition, split, train
+from task import digits, train
 
 KEY = "numpy_key"  # what FLARE's NumPy recipe calls the model, which is one array
 
@@ -20,23 +20,25 @@ def main() -> None:
     k = int(flare.get_site_name().rpartition("-")[2]) - 1  # the simulator calls its sites site-1, site-2, ...
     attacks = [name for name in args.attacks.split(",") if name]
     attack = attacks[args.sites - 1 - k] if args.sites - 1 - k < len(attacks) else ""
-    x, y = partition(k, args.sites)
+    x, y = digits(k, args.sites)
     while flare.is_running():
         received = flare.receive()
         if received is None:
             break
-        old = split(received.params[KEY])
-        new, loss = train(old, x, y, epochs=3, rate=0.1)
+        old = np.asarray(received.params[KEY])
+        new, loss = train(old, x, y, steps=100, rate=1.0)
         steps = len(y)
-        if attack == "sign_flip":
-            new = [w0 - 4 * (w - w0) for w0, w in zip(old, new, strict=True)]
+        if attack in ("sign_flip", "size_liar"):
+            new = old - 4 * (new - old)
+        if attack == "size_liar":
+            steps = 10**9
         elif attack == "nan":
-            new[0][0, 0] = np.nan
-        elif attack == "size_liar":
-            new, steps = [w0 - 4 * (w - w0) for w0, w in zip(old, new, strict=True)], 10**9
+            new[0, 0] = np.nan
+        elif attack == "wrong_shape":
+            new = new[:-1]
         flare.send(
             flare.FLModel(
-                params={KEY: join(new)[:-1] if attack == "wrong_shape" else join(new)},
+                params={KEY: new},
                 metrics={"train_loss": loss},
                 meta={"NUM_STEPS_CURRENT_ROUND": steps},
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
 from nvflare.recipe import SimEnv
-from task import join, new_model, split, test, test_set
+from task import accuracy, digits, new_model
 
 from honestly.nvflare import RobustAggregator
 
@@ -32,7 +32,7 @@ def main() -> None:
     here = Path(__file__).resolve().parent
     recipe = NumpyFedAvgRecipe(
         name="digits",
-        model=join(new_model()).tolist(),
+        model=new_model().tolist(),
         min_clients=args.sites,
         num_rounds=args.rounds,
         train_script=str(here / "client.py"),
@@ -44,9 +44,9 @@ def main() -> None:
     models = sorted(Path(str(run.get_result())).rglob("server.npy"))
     if not models:
         raise SystemExit(f"the job left no model: {run.get_status()}")
-    loss, accuracy = test(split(np.load(models[0])), *test_set())
-    (out / "result.json").write_text(json.dumps({"loss": loss, "accuracy": accuracy}) + "\n")
-    print(f"accuracy of the global model: {accuracy:.3f}")
+    found = accuracy(np.load(models[0]), *digits(0, 0))
+    (out / "result.json").write_text(json.dumps({"accuracy": found}) + "\n")
+    print(f"accuracy of the global model: {found:.3f}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from honestly.bench.stress import Study, run
 from honestly.bench.stress_tables import tables
 from honestly.bench.tables import fill
 
-PAGE = Path(__file__).parents[2] / "docs" / "which-rule.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "which-rule.md"
 
 
 def test_fill_replaces_every_marked_part_and_nothing_else():

@@ -1,21 +1,15 @@
 """The commands as a person calls them."""
 
-import argparse
 import json
 
 import pytest
 
-from honestly.cli import attacks, stress
+from honestly.cli import main
 from honestly.sim.attacks import ATTACKS
 
 
 def call(*words):
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers()
-    stress.add(commands)
-    attacks.add(commands)
-    chosen = parser.parse_args(words)
-    return chosen.run(chosen)
+    return main(words)
 
 
 SMALL = ("stress", "--rules", "bayesian,median", "--attacks", "sign_flip", "--populations", "isotropic", "--jobs", "1")
@@ -54,6 +48,28 @@ def test_stress_all_rules_and_fixed_attacks_are_words(capsys):
 def test_stress_refuses_a_misspelt_word(capsys):
     assert call("stress", "--rules", "bayesan") == 2
     assert "did you mean bayesian" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--malicious", "x"), "argument --malicious: 'x': give numbers"),
+        (("--clients", "8,y"), "argument --clients: '8,y': give whole numbers"),
+        (("--believed-f", "maybe"), "give whole numbers or 'true'"),
+    ],
+)
+def test_stress_names_what_is_no_number(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        call("stress", *words)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_stress_says_at_once_that_it_cannot_write(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert call(*SMALL, "--out", str(tmp_path / "file" / "out")) == 1
+    assert "Not a directory" in capsys.readouterr().err
+    assert call(*SMALL, "--jobs", "0") == 2
 
 
 def test_attacks_lists_every_name(capsys):

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("entry", [*RULES, *MIXERS], ids=lambda entry: entry.name)
 def test_every_rule_has_a_row_with_what_it_needs(entry):
-    text = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "rules.md").read_text(encoding="utf-8")
     rows = re.findall(rf"^\| `{entry.name}` \|.*$", text, re.M)
     assert len(rows) == 1
     for need in entry.needs:
@@ -24,7 +24,9 @@ def test_every_rule_has_a_row_with_what_it_needs(entry):
 
 def test_the_skeleton_of_a_new_rule_runs_and_passes_the_common_tests(tmp_path):
     """The page's file, test and line, copied as a newcomer would: tests of the copy pass."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "adding-a-rule.md").read_text(encoding="utf-8"), re.S)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "own-rule.md").read_text(encoding="utf-8"), re.S
+    )
     rule, test, line = blocks
     package = tmp_path / "newcomer"
     package.mkdir()

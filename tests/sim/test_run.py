@@ -18,7 +18,7 @@ import pytest
 from honestly.sim import checkpoint
 from honestly.sim.checkpoint import Store, StoreError, read_state, write_atomically
 from honestly.sim.experiment import Experiment, ExperimentError
-from honestly.sim.rounds import Federation
+from honestly.sim.rounds import Federation, State
 from honestly.sim.run import run
 
 # everything that is random takes part: sampling, drop-out, a dynamic adversary, noise, a rule of many steps
@@ -217,10 +217,45 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
     belief = belief_grid(records, 10)
     assert belief is not None
     assert belief[1].startswith("weight")
-    draw(E, records, tmp_path / "f.png")
+    draw(records, tmp_path / "f.png", clients=10, rule="mean", attack="sign_flip")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    text = page("a <title>", [Run("one & two", E, records)])
+    text = page("a <title>", [Run.of("one & two", E, records)])
     assert "a &lt;title&gt;" in text
     assert "one &amp; two" in text
-    assert text.count("<rect") == 2 * sum(len(r["participants"]) for r in records)
+    for r in records:
+        for k in r["attacked"]:
+            assert f"<title>client {k}, round" in text
     assert "http" not in text.replace("http://www.w3.org", "")
+
+
+def test_a_run_may_start_from_a_model_trained_without_attack(tmp_path: Path) -> None:
+    cold = Experiment.of(SETTINGS)
+    warm = Experiment.of({**SETTINGS, "warm_up": 3})
+    assert "warm_up" not in cold.canonical, "ids of older experiments would change"
+    assert warm.id != cold.id
+    before = warm.before
+    assert before is not None
+    assert (before.attack.name, before.rule.name, before.rounds, before.warm_up) == ("none", "mean", 3, 0)
+    other = Experiment.of({**SETTINGS, "warm_up": 3, "rule": "median", "attack": "sign_flip"}).before
+    assert other == before, "rules and attacks share their warm-up"
+
+    first = run(warm, tmp_path / "a", warm_up=tmp_path / "shared")
+    alone = run(warm, tmp_path / "b")
+    assert first.records == alone.records == run(warm).records
+    assert run(before, tmp_path / "again").finished
+    assert bytes_of(tmp_path / "shared") == bytes_of(tmp_path / "again") == bytes_of(tmp_path / "b" / "warm-up")
+    # the first round starts where the warm-up ended
+    trained = checkpoint.final_model(tmp_path / "shared", 3, Federation(warm).start().model)
+    state = Federation(warm).start()
+    expected = next(iter(Federation(warm).rounds(State(0, trained, state.rule, state.mixers))))
+    assert first.records[0] == expected.numbers
+    assert first.records[0] != run(cold).records[0]
+
+
+def test_a_missing_or_damaged_start_is_named(tmp_path: Path) -> None:
+    like = Federation(E).start().model
+    with pytest.raises(StoreError, match=r"state-3\.bin is missing"):
+        checkpoint.final_model(tmp_path, 3, like)
+    (tmp_path / "state-3.bin").write_bytes(b"nothing")
+    with pytest.raises(StoreError, match="checksum"):
+        checkpoint.final_model(tmp_path, 3, like)

@@ -8,34 +8,53 @@ import sys
 from collections.abc import Sequence
 
 from honestly._version import __version__
-from honestly.result import AggregationError
+from honestly.cli.failures import ending, escape_what_cannot_be_printed
+from honestly.cli.parser import Parser, understood
 
 # Sub-commands in the order in which a newcomer needs them.
-COMMANDS = ("demo", "aggregate", "simulate", "stress", "export", "rules", "attacks", "datasets")
+COMMANDS = (
+    "demo",
+    "aggregate",
+    "simulate",
+    "bench",
+    "report",
+    "watch",
+    "stress",
+    "export",
+    "rules",
+    "attacks",
+    "datasets",
+    "doctor",
+    "completion",
+)
 
-EXTRA_OF = {"rich": "cli", "matplotlib": "cli", "pydantic": "sim", "torch": "sim", "pooch": "sim"}
+EPILOG = """\
+exit status: 0 done, 1 it could not be done, 2 the command line or a setting is wrong, 130 interrupted
+Each command has its own --help. `honestly doctor` shows what is installed here and what is missing.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command, with every sub-command."""
+    top = Parser(
+        prog="honestly",
+        description="Robust averaging for federated learning: it tells which clients to believe.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"honestly {__version__}", help="show the version and exit")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name in COMMANDS:
+        importlib.import_module(f"honestly.cli.{name}").add(commands)
+    return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; the exit status is 0 only on success."""
-    parser = argparse.ArgumentParser(
-        prog="honestly", description="Robust averaging for federated learning: it tells which clients to believe."
-    )
-    parser.add_argument("--version", action="version", version=f"honestly {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        importlib.import_module(f"honestly.cli.{name}").add(commands)
-    chosen = parser.parse_args(arguments)
-    try:
-        return int(chosen.run(chosen))
-    except KeyboardInterrupt:
-        print("honestly: stopped", file=sys.stderr)
-        return 130
-    except ModuleNotFoundError as missing:
-        extra = EXTRA_OF.get((missing.name or "").split(".")[0])
-        if extra is None:
-            raise
-        print(f"honestly: {missing.name} is missing; install it with: pip install 'honestly[{extra}]'", file=sys.stderr)
-    except (AggregationError, ValueError, OSError) as error:
-        print(f"honestly: {error}", file=sys.stderr)
-    return 1
+    with escape_what_cannot_be_printed():
+        top = parser()
+        chosen = understood(top, sys.argv[1:] if arguments is None else arguments)
+        if chosen.command is None:
+            top.print_help(sys.stderr)
+            return 2
+        return ending(chosen)

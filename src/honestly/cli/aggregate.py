@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import json
 import secrets
 import signal
@@ -14,10 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from honestly.cli.failures import DONE, FAILED, complain
+
 if TYPE_CHECKING:
     from honestly.result import Aggregate
 
-DONE, REFUSED, USAGE, EXCLUSIONS, INTERRUPTED = 0, 1, 2, 3, 130
+EXCLUSIONS = 3
 
 DESCRIPTION = """\
 Average K model files into one, robustly, in bounded memory, and say which clients were believed.
@@ -55,7 +58,7 @@ def add(commands: Any) -> None:
     parser.add_argument("files", nargs="+", metavar="FILES", help="one file or folder per client")
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the average is written")
     parser.add_argument(
-        "--rule", default="bayesian", metavar="NAME[:K=V,...]", help="rule, see `honestly rules` (%(default)s)"
+        "--rule", default="bayesian", metavar="NAME[:K=V,...]", help="rule, see `honestly rules` (default: %(default)s)"
     )
     parser.add_argument(
         "--pre", action="append", default=[], metavar="NAME[:K=V,...]", help="mixer before the rule; may be repeated"
@@ -74,18 +77,20 @@ def add(commands: Any) -> None:
         "--exclusions",
         choices=["ok", "status", "fail"],
         default="status",
-        help="what an excluded client means for the exit status (%(default)s)",
+        help="what an excluded client means for the exit status (default: %(default)s)",
     )
     parser.add_argument(
         "--lora",
         choices=["exact", "svd", "factors"],
         default="exact",
-        help="how the mean of LoRA products is written (%(default)s)",
+        help="how the mean of LoRA products is written (default: %(default)s)",
     )
     parser.add_argument("--rank", type=int, help="rank of the result for --lora svd; that of most clients by default")
     parser.add_argument("--allow-torch", action="store_true", help="read PyTorch files too, with weights_only=True")
     parser.add_argument("--follow-symlinks", action="store_true", help="read through symbolic links")
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda to stream the blocks through a GPU (%(default)s)")
+    parser.add_argument(
+        "--device", default="cpu", help="cpu, or cuda to stream the blocks through a GPU (default: %(default)s)"
+    )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--quiet", action="store_true", help="print nothing but errors")
     output.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -94,19 +99,11 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Average, report, and return the exit status."""
-    from honestly.result import AggregationError
-
     try:
         with _terminated_like_interrupted():
             return _run(args)
-    except AggregationError as error:
-        return _refuse(str(error), REFUSED)
-    except ValueError as error:
-        return _refuse(str(error), USAGE)
-    except OSError as error:
-        return _refuse(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", REFUSED)
     except KeyboardInterrupt:
-        return _refuse("interrupted; the output is as it was", INTERRUPTED)
+        raise KeyboardInterrupt("interrupted; the output is as it was") from None
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -142,13 +139,13 @@ def _run(args: argparse.Namespace) -> int:
                 explain=explain,
             )
             if found.excluded and args.exclusions == "fail":
-                status = REFUSED
+                status = FAILED
             else:
                 target.keep()
                 status = EXCLUSIONS if found.excluded and args.exclusions == "status" else DONE
     notes = [str(warning.message) for warning in warned if issubclass(warning.category, UserWarning)]
     report = as_json(
-        found, rule=args.rule, pre=args.pre, out=None if status == REFUSED else args.out, paths=paths, notes=notes
+        found, rule=args.rule, pre=args.pre, out=None if status == FAILED else args.out, paths=paths, notes=notes
     )
     for file in args.report:
         write(file, as_html(report) if file.endswith((".html", ".htm")) else json.dumps(report, indent=1) + "\n")
@@ -158,19 +155,12 @@ def _run(args: argparse.Namespace) -> int:
         show(report)
     for note in notes:
         print(f"honestly aggregate: warning: {note}", file=sys.stderr)
-    if status == REFUSED:
-        _refuse(_excluded(found), REFUSED)
-    return status
+    return complain("honestly aggregate", _excluded(found), FAILED) if status == FAILED else status
 
 
 def _excluded(found: Aggregate) -> str:
     listed = "; ".join(f"client {name!r}: {reason}" for name, reason in found.reasons.items())
     return f"clients were excluded, and --exclusions fail was asked for; {listed}"
-
-
-def _refuse(message: str, status: int) -> int:
-    print(f"honestly aggregate: {message.encode('utf-8', 'backslashreplace').decode()}", file=sys.stderr)
-    return status
 
 
 def _step(text: str, make: Any) -> Any:
@@ -191,7 +181,7 @@ def _step(text: str, make: Any) -> Any:
 def _ids(asked: str | None, files: Sequence[str]) -> list[str]:
     """A different name for each client: what was asked, or file names where these differ, or the paths."""
     if asked is not None:
-        names = Path(asked[1:]).read_text().splitlines() if asked.startswith("@") else asked.split(",")
+        names = _text("--ids", asked[1:]).splitlines() if asked.startswith("@") else asked.split(",")
         names = [name.strip() for name in names if name.strip()]
         if len(names) != len(files):
             raise ValueError(f"--ids names {len(names)} clients, but there are {len(files)} files")
@@ -208,13 +198,23 @@ def _ids(asked: str | None, files: Sequence[str]) -> list[str]:
 def _sizes(file: str | None) -> Any:
     if file is None:
         return None
-    text = Path(file).read_text()
+    text = _text("--sizes", file)
     if text.lstrip().startswith(("{", "[")):
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"--sizes {file}: it begins like JSON and is none ({error})") from error
     rows = [line.rsplit(",", 1) for line in text.splitlines() if line.strip()]
     if all(len(row) == 1 for row in rows):
         return [row[0] for row in rows]
     return {row[0].strip(): row[-1] for row in rows}
+
+
+def _text(option: str, file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{option} {file}: it is no UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 class _Target:
@@ -279,8 +279,8 @@ def _terminated_like_interrupted() -> Generator[None]:
 
 @contextmanager
 def _progress(silent: bool, passes: float) -> Generator[Any]:
-    """Bytes read, rate and time left, on a terminal only."""
-    if silent or not sys.stderr.isatty():
+    """Bytes read, rate and time left, on a terminal only and where rich is installed."""
+    if silent or not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         yield None
         return
     from rich.console import Console

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from honestly._version import __version__
+from honestly.sim.text import printable as shown
 
 if TYPE_CHECKING:
     from honestly.result import Aggregate
@@ -101,12 +102,6 @@ def _most(excess: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
     return [{"layer": shown(names[i]), "share": _plain(excess[i] / total)} for i in order if excess[i] > 0]
 
 
-def shown(text: object) -> str:
-    """Text that a terminal, a page and a UTF-8 file can take: what cannot be printed is written as its code."""
-    cleaned = str(text).encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cleaned)
-
-
 def _plain(value: Any) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
@@ -114,20 +109,16 @@ def _plain(value: Any) -> float | None:
 
 def show(report: Mapping[str, Any]) -> None:
     """Print the table."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from honestly.cli.tables import Table
 
-    table = Table(box=None, pad_edge=False)
     inferred = any(client["honesty"] is not None for client in report["clients"])
     weighted = any(client["weight"] is not None for client in report["clients"])
     measured = any(client.get("layers") for client in report["clients"])
-    for title, wanted in (("client", True), ("honesty", inferred), ("weight", weighted), ("distance", True),
-                          ("differs most in", measured), ("", True)):  # fmt: skip
-        if wanted:
-            table.add_column(
-                title, justify="right" if title in ("honesty", "weight", "distance") else "left", overflow="fold"
-            )
+    excluded = bool(report["excluded"])
+    titles = {"client": True, "honesty": inferred, "weight": weighted, "distance": True, "differs most in": measured}
+    columns = [title for title, wanted in {**titles, "": excluded}.items() if wanted]
+    rows: list[list[str]] = []
+    styles: list[str] = []
     known = [client["distance"] for client in report["clients"] if client["distance"] is not None]
     usual = float(np.median(known)) if known else 0.0
     for client in report["clients"]:
@@ -143,18 +134,18 @@ def show(report: Mapping[str, Any]) -> None:
         cells += [_digits(client["weight"], 4)] if weighted else []
         cells += ["-" if client["distance"] is None else f"{client['distance']:.4g}"]
         cells += [_first_layer(client, usual)] if measured else []
-        cells += [f"excluded: {client['reason']}" if client["excluded"] else ""]
-        table.add_row(*(Text(cell) for cell in cells), style=style)
-    console = Console(highlight=False, soft_wrap=False)
-    console.print(table)
+        cells += [f"excluded: {client['reason']}" if client["excluded"] else ""] if excluded else []
+        rows.append(cells)
+        styles.append(style)
+    Table(columns, rows, right=("honesty", "weight", "distance"), styles=styles).show()
     used = len(report["clients"]) - len(report["excluded"])
-    console.print(Text(f"{report['rule']}: {report['status']}; {used} of {len(report['clients'])} clients used"))
+    print(f"{shown(report['rule'])}: {report['status']}; {used} of {len(report['clients'])} clients used")
     if report["malicious"] is not None:
-        console.print(Text(f"estimated number of malicious clients: {report['malicious']:.2f}"))
+        print(f"estimated number of malicious clients: {report['malicious']:.2f}")
     for key, value in (report.get("lora") or {}).items():
-        console.print(Text(f"LoRA {key.replace('_', ' ')}: {value}"))
+        print(f"LoRA {key.replace('_', ' ')}: {value}")
     if report["out"] is not None:
-        console.print(Text(f"written to {report['out']}"))
+        print(f"written to {report['out']}")
 
 
 def _first_layer(client: Mapping[str, Any], usual: float) -> str:

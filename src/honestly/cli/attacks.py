@@ -37,16 +37,20 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    from rich.console import Console
-    from rich.table import Table
+    from honestly.cli.tables import Table
 
     knows = {"own": "its own update", "malicious": "all attackers' updates", "all": "everything"}
-    table = Table(title=f"{len(rows)} attacks", title_justify="left", show_lines=False)
-    for column in ("name", "what it does", "on", "knows", "settings", "reference"):
-        table.add_column(column, no_wrap=column == "name")
-    for row in rows:
-        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
-        on = " and ".join(row["on"])
-        table.add_row(row["name"], row["summary"], on, knows[row["knows"]], settings, row["reference"])
-    Console().print(table, markup=False)
+    columns = ["name", "what it does", "on", "knows", "settings", "reference"]
+    table = [
+        [
+            row["name"],
+            row["summary"],
+            " and ".join(row["on"]),
+            knows[row["knows"]],
+            ", ".join(f"{key}={value}" for key, value in row["settings"].items()),
+            row["reference"],
+        ]
+        for row in rows
+    ]
+    Table(columns, table).show()
     return 0

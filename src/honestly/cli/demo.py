@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,30 +18,28 @@ RUNS = (
 def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Register the command."""
     parser = commands.add_parser(
-        "demo", help="a federation under attack, in a minute: a table and an HTML report", description=__doc__
+        "demo",
+        help="a federation under attack, in a minute: a table and an HTML report",
+        description="Train a federation in which 40 %% of the clients lie, averaged by FedAvg and by the Bayesian "
+        "rule: a table, a picture and an HTML report.",
     )
-    parser.add_argument("--out", type=Path, default=Path("demo"), metavar="DIR", help="the folder (default: demo)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds (default: {ROUNDS})")
-    parser.add_argument("--seed", type=int, default=0, help="the seed (default: 0)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo"), metavar="DIR", help="the folder of picture and report (default: demo)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds of training (default: {ROUNDS})"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the seed of all random numbers (default: 0)")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="sim")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; the exit status."""
-    try:
-        from honestly.sim.run import Stop
-    except ImportError as error:
-        print(f"honestly demo: {error.name} is missing: pip install 'honestly[sim]'", file=sys.stderr)
-        return 2
-    try:
-        with Stop() as stop:
-            return _demo(args, stop)
-    except (ValueError, OSError) as error:
-        print(f"honestly demo: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    from honestly.sim.run import Stop
+
+    with Stop() as stop:
+        return _demo(args, stop)
 
 
 def _demo(args: argparse.Namespace, stop: Any) -> int:
@@ -67,6 +64,8 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         f"{CLIENTS} clients learn to read digits together; {MALICIOUS} of them send four times the opposite of what "
         "they learned.\n"
     )
+    common = {"dataset": "digits", "clients": CLIENTS, "rounds": args.rounds, "seed": args.seed}
+    experiments = [(title, Experiment.of({**common, **changes})) for title, changes in RUNS]
     finished: list[Run] = []
     columns = (
         TextColumn("{task.description:20}"),
@@ -75,10 +74,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         TextColumn("{task.fields[news]}"),
     )
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        for title, changes in RUNS:
-            e = Experiment.of(
-                {"dataset": "digits", "clients": CLIENTS, "rounds": args.rounds, "seed": args.seed, **changes}
-            )
+        for title, e in experiments:
             task = progress.add_task(title, total=e.rounds, news="")
             records: list[dict[str, Any]] = []
             for found in Federation(e).rounds():
@@ -90,11 +86,11 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
                 progress.update(task, advance=1, news=news)
                 if stop.asked:
                     raise KeyboardInterrupt
-            finished.append(Run(title, e, records))
+            finished.append(Run.of(title, e, records))
     table = Table("", "accuracy", "attackers missed, a round", "falsely accused, a round")
     for one in finished:
         s = summary(one.records)
-        lied = bool(one.experiment.adversary.malicious)
+        lied = any(r["attacked"] for r in one.records)
         cells = [f"{s['misses_per_round']:.1f}" if lied else "–", f"{s['false_accusations_per_round']:.1f}"]
         table.add_row(one.title, f"{s['accuracy_last']:.3f}", *cells)
     console.print(table)
@@ -104,6 +100,8 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         "from the updates alone whom to believe, without being told how many lie."
     )
     write_atomically(args.out / "report.html", page("A federation under attack", finished, lead=lead).encode())
-    draw(finished[-1].experiment, finished[-1].records, args.out / "figure.png")
-    console.print(f"{args.out / 'report.html'}\n{args.out / 'figure.png'}\n{time.perf_counter() - begun:.0f} s")
+    last = experiments[-1][1]
+    picture = args.out / "figure.png"
+    draw(finished[-1].records, picture, clients=CLIENTS, rule=last.rule.name, attack=last.attack.name)
+    console.print(f"{args.out / 'report.html'}\n{picture}\n{time.perf_counter() - begun:.0f} s")
     return 0

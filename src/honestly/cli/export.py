@@ -1,4 +1,4 @@
-"""`honestly export`: write what another program can run."""
+"""`honestly export`: files for other programs: the results of a study, server functions for Scaleout."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from honestly.cli import export_tensorboard
+
+STUDIES = {
+    "runs": "the runs of a study, one row each, as CSV or JSON lines",
+    "rounds": "the rounds of all runs of a study, one row each, as CSV or JSON lines",
+    "study": "a whole study with its unfinished runs, to go on elsewhere with honestly bench --import",
+}
+
 
 def add(commands: Any) -> None:
     """Register `export TARGET`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "export",
-        help="write a file that another program runs: server functions for Scaleout",
-        description="Write what another program can run.",
+        help="write files for other programs: a study's results, server functions for Scaleout",
+        description="Write files for other programs.",
     )
     targets: Any = parser.add_subparsers(dest="target", required=True, metavar="TARGET")
     scaleout: argparse.ArgumentParser = targets.add_parser(
@@ -23,11 +31,20 @@ def add(commands: Any) -> None:
         "and any failure keeps the previous model.",
         epilog="example: honestly export scaleout -o server_functions.py --rule multi_krum f=2",
     )
-    scaleout.add_argument("-o", "--out", default="server_functions.py", help="the file, or - for standard output")
+    scaleout.add_argument(
+        "-o", "--out", default="server_functions.py", help="the file, or - for standard output (default: %(default)s)"
+    )
     scaleout.add_argument("--rule", default="bayesian", help="a rule that weighs clients (default: %(default)s)")
     scaleout.add_argument("--force", action="store_true", help="replace a file that is there")
     scaleout.add_argument("settings", nargs="*", metavar="key=value", help="the rule's settings, e.g. f=2")
     scaleout.set_defaults(run=run)
+    export_tensorboard.add(targets)
+    for what, about in STUDIES.items():
+        study: argparse.ArgumentParser = targets.add_parser(what, help=about, description=f"Write {about}.")
+        study.add_argument("folder", type=Path, metavar="DIR", help="the study's folder")
+        endings = ".tar.gz" if what == "study" else ".csv or .jsonl, also with .gz"
+        study.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help=f"the file: {endings}")
+        study.set_defaults(run=run_study)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,6 +61,20 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{path} is there already; add --force to replace it")
     path.write_text(source, encoding="utf-8")
     print(f"{path}: pass its class ServerFunctions to start_session(server_functions=...)")
+    return 0
+
+
+def run_study(args: argparse.Namespace) -> int:
+    """Write a study's results."""
+    from honestly.bench.export import archive, export
+    from honestly.bench.store import Store
+
+    with Store.read(args.folder) as store:
+        if args.target == "study":
+            told = f"the study with {archive(store, args.out)} folder(s) of runs to go on with"
+        else:
+            told = f"{export(store, args.target, args.out)} {args.target}"
+    print(f"{args.out}: {told}")
     return 0
 
 

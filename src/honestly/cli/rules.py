@@ -30,24 +30,11 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write("\n")
         return 0
 
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from honestly.cli.tables import Table
 
-    table = Table(box=box.SIMPLE_HEAD, caption="streams: avoids K² d work for thousands of clients")
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("what it does")
-    table.add_column("settings")
-    table.add_column("needs")
-    table.add_column("honesty")
-    table.add_column("streams")
-    table.add_column("reference", style="dim")
-    kind = listed[0].kind
-    for info in listed:
-        if info.kind != kind:
-            table.add_section()
-            kind = info.kind
-        table.add_row(
+    columns = ["name", "what it does", "settings", "needs", "honesty", "streams", "reference"]
+    rows = [
+        [
             info.name if info.kind == "rule" else f"{info.name} (mixer)",
             info.summary,
             ", ".join(info.settings),
@@ -55,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
             "yes" if info.infers_honesty else "",
             "yes" if info.streams else "",
             info.reference,
-        )
-    # A pipe or file has no width: names must not be cut there.
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+        ]
+        for info in listed
+    ]
+    Table(columns, rows).show()
+    print("streams: avoids K² d work for thousands of clients")
     return 0

@@ -20,7 +20,7 @@ examples:
   honestly simulate my.toml rule=multi_krum rule.f=4 attack.gamma=2
 
 keys, beside rule and attack with their settings (rule.f=4, attack.gamma=4) and pre (pre=nnm pre.f=4):
-  dataset model clients rounds partition alpha participation dropout malicious dynamic chosen start period
+  dataset model clients rounds partition alpha participation dropout malicious dynamic chosen start period warm_up
   epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
 
 The run's folder has rounds.jsonl, figure.png and report.html. The same command goes on where it was interrupted.
@@ -32,14 +32,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     parser = commands.add_parser(
         "simulate",
         help="train a federation under attack and see whom the rule believes",
-        description=__doc__,
+        description="Train a federation under attack in this process, and see whom the rule believes.\n"
+        "Everything has a default; `honestly rules`, `honestly attacks` and `honestly datasets` list the names.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="FILE.toml | key=value", help="a file or preset, and changes to it")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/ID)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
-    parser.add_argument("--seed", type=int, help="the same as seed=N")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same as seed=N")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     parser.add_argument("--record", type=Path, metavar="DIR", help="save the honest updates of every round there")
     parser.add_argument("--restart", action="store_true", help="forget what the run's folder holds and start anew")
@@ -48,48 +49,29 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
     shown.add_argument("--json", action="store_true", help="print one JSON object a round")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="sim")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; the exit status."""
-    try:
-        from honestly.sim import settings
-    except ImportError as error:
-        return _fail(f"the simulator needs more packages ({error.name} is missing): pip install 'honestly[sim]'")
+    from honestly.sim import settings
+
     if args.presets:
         print("\n".join(settings.presets()))
         return 0
     try:
         words = [*args.words, *([] if args.seed is None else [f"seed={args.seed}"])]
         experiment = settings.experiment(words)
-        device = _device(args.device)
+        device = device_of(args.device)
         if args.show_partition:
             return _show_partition(experiment, args.data)
         return _simulate(args, experiment, device)
-    except (ValueError, OSError) as error:
-        return _fail(str(error))
-    except MemoryError:
-        return _fail(_OUT_OF_MEMORY)
-    except RuntimeError as error:
-        if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
-            return _fail(_OUT_OF_MEMORY)
-        raise
     except KeyboardInterrupt:
-        print("interrupted: what was finished is saved; the same command goes on from there", file=sys.stderr)
-        return 130
+        raise KeyboardInterrupt("interrupted: finished rounds are saved; the same command goes on from there") from None
 
 
-_OUT_OF_MEMORY = "out of memory: use fewer clients, a smaller batch or a smaller model; finished rounds are saved"
-
-
-def _fail(message: str) -> int:
-    for line in message.splitlines():
-        print(f"honestly simulate: {line}", file=sys.stderr)
-    return 2
-
-
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
+    """The device that a word stands for; ValueError if this machine does not have it."""
     import torch
 
     if name == "auto":
@@ -136,8 +118,8 @@ def write_pictures(outcome: Outcome, out: Path) -> None:
     e = outcome.experiment
     write_atomically(out / "summary.json", json.dumps(summary(outcome.records), indent=2).encode() + b"\n")
     title = f"{e.rule.name} against {e.attack.name}: {e.dataset}, {e.clients} clients"
-    write_atomically(out / "report.html", page(title, [Run(e.rule.name, e, outcome.records)]).encode())
-    draw(e, outcome.records, out / "figure.png")
+    write_atomically(out / "report.html", page(title, [Run.of(e.rule.name, e, outcome.records)]).encode())
+    draw(outcome.records, out / "figure.png", clients=e.clients, rule=e.rule.name, attack=e.attack.name)
 
 
 def _show_partition(experiment: Any, folder: Path | None) -> int:

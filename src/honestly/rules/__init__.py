@@ -189,7 +189,8 @@ def _make(table: tuple[type[_T], ...], kind: str, name: str, settings: dict[str,
             )
     missing = [field.name for field in fields(entry) if _required(field) and field.name not in settings]
     if missing:
-        raise ValueError(f"{kind} {name!r} must be told {' and '.join(missing)}: give a value for each")
+        wanted = " and ".join(f"{setting}=..." for setting in missing)
+        raise ValueError(f"{kind} {name!r} must be told {' and '.join(missing)}: give {wanted}")
     return entry(**settings)
 
 

@@ -63,7 +63,7 @@ class Bayesian(Rule):
         ((7, 8),)
 
     Reference: Karakulev et al., Bayesian robust aggregation for federated learning, 2025; hardened as in
-    docs/bayesian.md.
+    docs/explanation/bayesian.md.
     """
 
     variant: Literal["robust", "paper"] = "robust"
@@ -72,7 +72,7 @@ class Bayesian(Rule):
 
     name: ClassVar[str] = "bayesian"
     summary: ClassVar[str] = "mean weighted by each client's inferred probability of being honest; nothing to tune"
-    reference: ClassVar[str] = "Karakulev et al. 2025, hardened (docs/bayesian.md)"
+    reference: ClassVar[str] = "Karakulev et al. 2025, hardened (docs/explanation/bayesian.md)"
     streams: ClassVar[bool] = True
     infers_honesty: ClassVar[bool] = True
 

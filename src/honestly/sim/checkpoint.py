@@ -213,21 +213,37 @@ def write_state(path: Path, state: State) -> None:
 
 def read_state(path: Path, like: State) -> State:
     """The state in a file; ValueError if it is damaged or of another model."""
+    arrays = _arrays(path)
+    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.rule, like.mixers), arrays)
+
+
+def final_model(folder: Path, rounds: int, like: Model) -> Model:
+    """The model with which a finished run of that many rounds ended."""
+    path = folder / f"state-{rounds}.bin"
+    try:
+        return _model(_arrays(path), like)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} is missing: it has the model to start from") from error
+    except ValueError as error:
+        raise StoreError(f"{path} has the model to start from, but {error}") from error
+
+
+def _arrays(path: Path) -> dict[str, Any]:
     head, _, body = path.read_bytes().partition(b"\n")
     if not head.startswith(MAGIC) or head[len(MAGIC) :] != hashlib.sha256(body).hexdigest().encode():
         raise ValueError("its checksum is wrong")
     with np.load(io.BytesIO(body), allow_pickle=False) as file:
-        arrays: dict[str, Any] = dict(file)
+        return dict(file)
 
+
+def _model(arrays: dict[str, Any], like: Model) -> Model:
     def tensor(name: str, old: Tensor) -> Tensor:
         new = torch.from_numpy(arrays[name])
         if new.shape != old.shape:
             raise ValueError(f"{name} has {tuple(new.shape)} numbers, the model has {tuple(old.shape)}")
         return new.to(old.device, old.dtype)
 
-    old = like.model
-    model = Model(*(tensor(n, getattr(old, n)) for n in ("theta", "statistics", "counters")))
-    return with_memory(State(int(arrays["round"]), model, like.rule, like.mixers), arrays)
+    return Model(*(tensor(n, getattr(like, n)) for n in ("theta", "statistics", "counters")))
 
 
 def write_updates(folder: Path, round: int, honest: Tensor, reference: Tensor, extra: Mapping[str, Tensor]) -> None:

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
+import difflib
 import hashlib
 import json
 import math
-from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from honestly.rules import MIXERS, RULES, make, make_mixer
 from honestly.rules.base import Mixer, Rule
-from honestly.rules.memory import Memory
 from honestly.sim import attacks
 from honestly.sim.adversary import Adversary
+from honestly.sim.choices import Choice, made, written
+from honestly.sim.own import is_own
 
 MODEL_FOR = {"digits": "cnn", "mnist": "lenet5", "fmnist": "lenet5", "cifar10": "resnet18"}
 # The paper's local training; digits has a hundredth of the images, so it takes smaller and larger steps.
 TRAINING_FOR = {"digits": {"epochs": 4, "batch": 16, "lr": 0.05}}
 TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
-
-
-class Choice(BaseModel):
-    """A rule, mixer or attack by name, with its settings beside the name."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    name: str
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings without the name."""
-        return dict(self.model_extra or {})
-
-    @classmethod
-    def named(cls, value: Any) -> Any:
-        """`"krum"` stands for `{"name": "krum"}`."""
-        return {"name": value} if isinstance(value, str) else value
+# What a warm-up does not take over from the experiment that it is for.
+WARM_UP_LEAVES = (
+    *("rule", "pre", "root", "attack", "malicious", "dynamic", "chosen", "start", "period"),
+    *("rounds", "evaluate_every", "warm_up"),
+)
 
 
 class Experiment(BaseModel):
@@ -52,43 +48,84 @@ class Experiment(BaseModel):
     honestly.sim.experiment.ExperimentError: clints = 3: unknown key, did you mean clients? ...
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
     # the federation
-    dataset: Literal["digits", "mnist", "fmnist", "cifar10"] = "digits"
+    dataset: str = "digits"
+    """`digits` (comes with the package), `mnist`, `fmnist`, `cifar10`, or `file.py:function` of your own"""
     model: str = ""
+    """`cnn`, `mlp`, `lenet5`, `resnet18`, `resnet18_half`, or `file.py:factory` of your own"""
     clients: int = Field(20, ge=1, le=100_000)
+    """how many clients there are"""
     rounds: int = Field(20, ge=1)
+    """how many rounds are trained; a finished run can be prolonged"""
     partition: Literal["balanced", "dirichlet", "iid", "shards"] = "balanced"
+    """who has which images: Dirichlet by class with equal client sizes (the paper's); plain Dirichlet with unequal
+    sizes; independent; sorted shards"""
     alpha: float = Field(0.5, gt=0, le=1e6, allow_inf_nan=False)
+    """of the Dirichlet: the smaller, the more the clients differ"""
     participation: float = Field(1.0, gt=0, le=1)
+    """share of the clients asked in a round"""
     dropout: float = Field(0.0, ge=0, lt=1)
+    """chance that a client that was asked does not answer"""
     # the defence
     rule: Choice = Choice(name="bayesian")
+    """the aggregation rule, or `file.py:Class` of your own"""
     pre: tuple[Choice, ...] = ()
+    """mixers in front of the rule"""
     root: int = Field(100, ge=1)
+    """training images that the server has of its own, for rules that want a trusted update (`fltrust`)"""
     # the attack
     attack: Choice = Choice(name="none")
+    """what malicious clients do, or `file.py:Class` of your own"""
     malicious: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """how many clients are malicious: a fraction below 1, or a number"""
     dynamic: bool = False
+    """each round a random number of the malicious clients attacks, the others behave"""
     chosen: Literal["last", "random"] = "last"
+    """who is malicious: the last ones by index, or random ones"""
     start: int = Field(1, ge=1)
+    """the first round with attacks"""
     period: int = Field(1, ge=1)
+    """an attack only every so many rounds"""
+    warm_up: int = Field(0, ge=0)
+    """rounds of plain averaging among honest clients before the first round"""
     # local training
     epochs: int = Field(0, ge=0)
+    """passes over a client's images in a round; a fresh optimiser (SGD) every round"""
     batch: int = Field(0, ge=0)
+    """images in a mini-batch"""
     lr: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """learning rate"""
     momentum: float = Field(0.9, ge=0, lt=1)
+    """of SGD"""
     nesterov: bool = True
+    """whether the momentum is Nesterov's"""
     weight_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
+    """of SGD"""
     precision: Literal["fp32", "bf16"] = "fp32"
+    """`bf16`: layers in bfloat16, parameters in float32"""
     # images
     fit: Literal["pad", "resize"] = "pad"
+    """small images are padded (the paper's text) or resized (its code) to the model's size"""
     flip: bool | None = None
+    """mirror training images at random"""
     crop: int = Field(0, ge=0, le=16)
+    """random crops out of a border of so many pixels"""
     # measuring
     evaluate_every: int = Field(1, ge=1)
+    """rounds between evaluations on the full test set"""
     seed: int = Field(0, ge=0, lt=2**63)
+    """of everything that is random"""
+
+    @field_validator("dataset")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value in MODEL_FOR or is_own(value):
+            return value
+        close = difflib.get_close_matches(value, MODEL_FOR, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(f"{hint}Allowed: {', '.join(MODEL_FOR)}, or file.py:function of your own")
 
     @field_validator("rule", "attack", mode="before")
     @classmethod
@@ -133,12 +170,18 @@ class Experiment(BaseModel):
         if self.clients < M:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
         (mixers[0] if mixers else rule).check(self.participants)
-        for key, made in (("rule", rule), ("attack", attack)):
-            full = Choice.model_validate({"name": made.name, **_settings(made)})
-            object.__setattr__(self, key, full)
-        full_pre = tuple(Choice.model_validate({"name": m.name, **_settings(m)}) for m in mixers)
-        object.__setattr__(self, "pre", full_pre)
+        object.__setattr__(self, "rule", written(self.rule, rule))
+        object.__setattr__(self, "attack", written(self.attack, attack))
+        object.__setattr__(self, "pre", tuple(written(c, m) for c, m in zip(self.pre, mixers, strict=True)))
         return self
+
+    @model_serializer(mode="wrap")
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A key that came after the first release is left out at its default, so that ids stay what they were."""
+        values: dict[str, Any] = write(self)
+        if values.get("warm_up") == 0:
+            del values["warm_up"]
+        return values
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Experiment:
@@ -161,6 +204,17 @@ class Experiment(BaseModel):
         return hashlib.sha256(self.canonical.encode()).hexdigest()
 
     @property
+    def before(self) -> Experiment | None:
+        """The run whose final model this one starts from: ``warm_up`` rounds of plain averaging among honest clients.
+
+        It depends on nothing of the attack and the rule, so that experiments which differ in those share it.
+        """
+        if not self.warm_up:
+            return None
+        settings = self.model_dump(exclude=set(WARM_UP_LEAVES))
+        return Experiment.of({**settings, "rule": "mean", "rounds": self.warm_up, "evaluate_every": self.warm_up})
+
+    @property
     def malicious_clients(self) -> int:
         """How many clients are malicious: ``malicious`` is a fraction below 1, else a number."""
         return round(self.malicious * self.clients) if self.malicious < 1 else int(self.malicious)
@@ -180,70 +234,16 @@ class Experiment(BaseModel):
 
     def make_rule(self) -> Rule:
         """The rule, freshly made."""
-        return make(self.rule.name, **typed("rule", self.rule, RULES))
+        return made("rule", self.rule, RULES, make, Rule)
 
     def make_mixers(self) -> list[Mixer]:
         """The mixers in front of the rule."""
-        return [make_mixer(c.name, **typed("pre", c, MIXERS)) for c in self.pre]
+        return [made("pre", c, MIXERS, make_mixer, Mixer) for c in self.pre]
 
     def make_attack(self) -> attacks.Attack:
         """The attack, freshly made."""
-        return attacks.make(self.attack.name, **typed("attack", self.attack, attacks.attacks()))
+        return made("attack", self.attack, attacks.attacks(), attacks.make, attacks.Attack)
 
 
 class ExperimentError(ValueError):
     """Settings that cannot be run; every line names a key, its value and what is allowed."""
-
-
-def typed(key: str, choice: Choice, known: Sequence[type[Any]]) -> dict[str, Any]:
-    """The settings of a choice as their owner wants them: 4 becomes 4.0 for a float, and text is no number.
-
-    Names that nobody knows are left for their owner to refuse.
-    """
-    owner = next((one for one in known if one.name == choice.name), None)
-    settings = choice.settings
-    for field in () if owner is None else dataclasses.fields(owner):
-        if field.name not in settings:
-            continue
-        value, kind = settings[field.name], str(field.type)
-        if field.name == "root":
-            raise ValueError(
-                f"{key}.root = {value!r}: the server trains it; root=100 says on how many images of its own"
-            )
-        if field.name == "memory":
-            settings["memory"] = _memory(key, value, kind)
-            continue
-        if kind.startswith(("int", "float")) and not (value is None and "None" in kind):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"{key}.{field.name} = {value!r}: give a number")
-            if kind.startswith("int") and not float(value).is_integer():
-                raise ValueError(f"{key}.{field.name} = {value!r}: give a whole number")
-            settings[field.name] = int(value) if kind.startswith("int") else float(value)
-        elif kind == "bool" and not isinstance(value, bool):
-            raise ValueError(f"{key}.{field.name} = {value!r}: give true or false")
-    return settings
-
-
-def _memory(key: str, value: Any, kind: str) -> Memory | None:
-    """A rule's memory between rounds is given by how much of the past it keeps."""
-    if value is None or value is False:
-        return None
-    if kind != "Memory | None" or isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{key}.memory = {value!r}: give the share of the past that is kept, such as 0.9")
-    return Memory(forgetting=float(value))
-
-
-def _settings(made: Any) -> dict[str, Any]:
-    """The settings of a rule or attack that have a plain value (state, such as a memory of rounds, has none)."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(made):
-        value = getattr(made, field.name)
-        if field.name == "memory":
-            found["memory"] = value.forgetting if isinstance(value, Memory) else None
-        elif field.name == "root":
-            continue
-        elif isinstance(value, bool | int | float | str) or value is None:
-            found[field.name] = value
-        elif isinstance(value, tuple | list) and all(isinstance(v, bool | int | float | str) for v in value):
-            found[field.name] = list(value)
-    return found

@@ -268,7 +268,7 @@ class Clock:
     def lap(self, name: str) -> None:
         """End the lap of that name."""
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+            torch.cuda.current_stream(self.device).synchronize()
         now = time.perf_counter()
         self.laps[name], self.last = now - self.last, now
 

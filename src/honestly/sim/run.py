@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
-from honestly.sim.checkpoint import Store
+from honestly.sim.checkpoint import Store, final_model
 from honestly.sim.data import Dataset
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation, Record
@@ -60,6 +61,7 @@ def run(
     device: str = "cpu",
     record: Path | None = None,
     restart: bool = False,
+    warm_up: Path | None = None,
     on_start: Callable[[Federation, list[dict[str, Any]]], None] | None = None,
     on_round: Callable[[Record], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
@@ -73,6 +75,8 @@ def run(
         device: "cpu" or "cuda".
         record: a folder for the honest updates of every round.
         restart: forget what the folder holds.
+        warm_up: the folder of the run that this one starts from, if it has one; done first if it is not finished
+            (default: ``warm-up`` in the run's folder).
         on_start, on_round, on_warning: called with what there is to show.
     """
     store = None if out is None else Store.open(out, experiment, restart=restart)
@@ -86,6 +90,17 @@ def run(
             if on_warning is not None:
                 on_warning(warning)
     resumed_at = state.round
+    before = experiment.before
+    if before is not None and state.round == 0:
+        with TemporaryDirectory() as nowhere:
+            where = warm_up or (Path(nowhere) if out is None else out / "warm-up")
+            found = run(
+                before, where, data=federation.data, device=device, restart=restart and warm_up is None,
+                on_warning=on_warning,
+            )  # fmt: skip
+            if not found.finished:
+                return Outcome(experiment, [], [], False)
+            state = replace(state, model=final_model(where, before.rounds, state.model))
     if on_start is not None:
         on_start(federation, records)
     with Stop() as stop:

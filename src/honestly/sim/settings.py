@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -57,16 +57,22 @@ def override(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     >>> override({"rule": {"name": "krum", "f": 2}}, ["rule.trim=0.1", "rule=trimmed_mean"])
     {'rule': {'name': 'trimmed_mean', 'trim': 0.1}}
     """
-    changed = dict(values)
-    pairs: list[tuple[list[str], Any]] = []
+    pairs: list[tuple[str, Any]] = []
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key.strip():
             raise ExperimentError(f"'{word}' is not of the form key=value, such as rounds=6 or attack.gamma=4")
-        pairs.append((key.strip().split("."), value_of(text.strip())))
-    for path, value in sorted(pairs, key=lambda pair: len(pair[0])):
+        pairs.append((key.strip(), value_of(text.strip())))
+    return change(values, pairs)
+
+
+def change(values: Mapping[str, Any], pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Settings changed by pairs such as ``("rounds", 6)`` and ``("attack.gamma", 4)``, in any order."""
+    changed = dict(values)
+    for key, value in sorted(pairs, key=lambda pair: pair[0].count(".")):
+        path = key.split(".")
         if len(path) == 1:
-            changed[path[0]] = value
+            changed[key] = value
         elif len(path) == 2 and path[0] in ("rule", "attack", "pre"):
             held = changed.get(path[0], {})
             held = held[0] if isinstance(held, list) and len(held) == 1 else held
@@ -76,11 +82,11 @@ def override(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
                 default = {} if path[0] == "pre" else {"name": Experiment.model_fields[path[0]].default.name}
                 held = {**default, **(held if isinstance(held, dict) else {})}
             if "name" not in held:
-                raise ExperimentError(f"{'.'.join(path)} = {value!r}: name the mixer first, such as pre=nnm")
+                raise ExperimentError(f"{key} = {value!r}: name the mixer first, such as pre=nnm")
             changed[path[0]] = {**held, path[1]: value}
         else:
             raise ExperimentError(
-                f"{'.'.join(path)} = {value!r}: only rule, attack and pre have settings of their own, such as rule.f=4"
+                f"{key} = {value!r}: only rule, attack and pre have settings of their own, such as rule.f=4"
             )
     return changed
 

@@ -103,7 +103,7 @@ def test_a_folder_with_other_files_is_not_touched(clients: Clients, tmp_path: Pa
     ("out", "reason"),
     [
         ("no/such/out.safetensors", "does not exist"),
-        ("out.pt", "not as pickles"),
+        ("out.pt", "results are written as .safetensors"),
         ("folder.safetensors", "is a folder"),
         ("file", "without a known ending"),
     ],

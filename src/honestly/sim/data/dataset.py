@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from honestly.sim.own import imported, is_own
+
 Images: TypeAlias = npt.NDArray[np.uint8]  # (n, channels, height, width), raw pixels
 Labels: TypeAlias = npt.NDArray[np.int64]
 Fit: TypeAlias = Literal["pad", "resize"]
@@ -92,18 +94,50 @@ def load(name: str, folder: Path | str | None = None, *, download: bool = True) 
     """The data set of that name.
 
     Args:
-        name: digits, mnist, fmnist or cifar10.
+        name: digits, mnist, fmnist, cifar10, or a function of your own that returns a `Dataset`:
+            ``package.module:function`` or ``file.py:function``.
         folder: where the files are; by default the folder named by HONESTLY_DATA, else the user's cache.
         download: fetch what is missing from the public mirrors.
 
     >>> load("digits").images.shape
     (1438, 1, 8, 8)
     """
+    if is_own(name):
+        return _own(name)
     if name not in DATASETS:
         close = difflib.get_close_matches(name, DATASETS, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise ValueError(f"unknown dataset '{name}': {hint}Allowed: {', '.join(DATASETS)}")
+        raise ValueError(
+            f"unknown dataset '{name}': {hint}Allowed: {', '.join(DATASETS)}, or file.py:function of your own"
+        )
     return DATASETS[name].read(None if folder is None else Path(folder), download)
+
+
+def _own(name: str) -> Dataset:
+    """What the user's function returns, checked: a wrong dtype or label would fail far from here."""
+    data = imported("dataset", name)()
+    if not isinstance(data, Dataset):
+        raise ValueError(
+            f"dataset '{name}' returned a {type(data).__name__}: it must return a honestly.sim.data.Dataset"
+        )
+    for part, images, labels in (
+        ("images", data.images, data.labels),
+        ("test_images", data.test_images, data.test_labels),
+    ):
+        if images.dtype != np.uint8 or images.ndim != 4:
+            given = f"{images.dtype} of shape {images.shape}"
+            raise ValueError(f"dataset '{name}': {part} must be uint8 (n, channels, height, width), got {given}")
+        if len(images) != len(labels) or len(labels) == 0:
+            raise ValueError(f"dataset '{name}': {len(images)} {part} and {len(labels)} labels; there must be as many")
+        if labels.dtype != np.int64 or labels.min() < 0 or labels.max() >= len(data.classes):
+            given = f"{labels.dtype} from {labels.min()} to {labels.max()}"
+            raise ValueError(f"dataset '{name}': labels must be int64 in 0 .. {len(data.classes) - 1}, got {given}")
+    if not len(data.mean) == len(data.std) == data.size[0]:
+        given = f"{len(data.mean)} and {len(data.std)}"
+        raise ValueError(
+            f"dataset '{name}': mean and std need one entry for each of {data.size[0]} channels, got {given}"
+        )
+    return data
 
 
 def prepare(images: Images, size: tuple[int, int], fit: Fit = "pad") -> Images:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from threading import Lock
+from typing import cast
 
 import torch
 from torch import nn
 
 from honestly.sim.models import resnet, small
+from honestly.sim.own import imported, is_own
+
+DRAWING = Lock()  # PyTorch's generator belongs to all threads
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ MODELS: dict[str, ModelSource] = {
 
 
 def source(name: str) -> ModelSource:
-    """The model of that name, or of a dotted name such as ``package.module.factory`` (or ``package.module:factory``).
+    """The model of that name, or a factory of one's own: ``package.module:factory``, ``file.py:factory``.
 
     >>> source("lenet")
     Traceback (most recent call last):
@@ -49,19 +52,15 @@ def source(name: str) -> ModelSource:
     """
     if name in MODELS:
         return MODELS[name]
-    module_name, _, factory = name.replace(":", ".").rpartition(".")
-    if module_name:
-        try:
-            made: Any = getattr(importlib.import_module(module_name), factory)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"model '{name}' cannot be loaded: {error}") from error
-        if not callable(made):
-            raise ValueError(f"model '{name}' is no factory: it must be callable and return an nn.Module")
-        return ModelSource(name, "a model of yours", cast("Callable[..., nn.Module]", made))
+    if is_own(name) or "." in name:  # package.module.factory stands for package.module:factory
+        spec = name if is_own(name) else ":".join(name.rsplit(".", 1))
+        return ModelSource(name, "a model of yours", cast("Callable[..., nn.Module]", imported("model", spec)))
     close = difflib.get_close_matches(name, MODELS, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     allowed = ", ".join(MODELS)
-    raise ValueError(f"unknown model '{name}': {hint}Allowed: {allowed}, or package.module.factory of your own")
+    raise ValueError(
+        f"unknown model '{name}': {hint}Allowed: {allowed}, or package.module:factory or file.py:factory of your own"
+    )
 
 
 def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
@@ -72,7 +71,7 @@ def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.
     from inspect import signature
 
     make = source(name).make
-    with torch.random.fork_rng(devices=[]):
+    with DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = make(*size, classes) if name in MODELS or signature(make).parameters else make()  # type: ignore[call-arg]
     if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]

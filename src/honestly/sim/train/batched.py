@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import local
 from typing import Any
@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from honestly.sim.train import native
 from honestly.sim.train.base import Model, Trained, Trainer
+from honestly.sim.train.capture import capture
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.program import Program, compile_program
@@ -35,12 +37,17 @@ class Chunk:
         self.grad = torch.zeros_like(self.theta)
         self.velocity = torch.zeros_like(self.theta)
         self.loss = torch.zeros(K, device=device)
-        program = compile_program(module, self.layout, self.theta, self.grad, fused=fused)
+        program = compile_program(module, self.layout, self.theta, self.grad, size=pixels.size, fused=fused)
         if program is None:
             raise ValueError("this model has layers that the batched program does not know: use the sequential trainer")
         self.program: Program = program
         C, H, W = pixels.size
         self.x = torch.empty(K * H * C * W * batch, device=device)
+        self.native = self._native() if program.native else None
+
+    def _native(self) -> native.Step:
+        rows = {"theta": self.theta, "grad": self.grad, "velocity": self.velocity, "loss": self.loss}
+        return native.Step(self.program.ops, self.pixels, self.sgd, **rows)
 
     def step(
         self,
@@ -52,6 +59,13 @@ class Chunk:
         keep: Tensor | None,
     ) -> None:
         """One mini-batch of every client: ``samples`` and ``weights`` are (K, B)."""
+        x = self.images(samples, flips, crops)
+        loss = self.program.loss_and_gradient(x, self.pixels.labels[samples], weights)
+        self.loss.add_(loss if rate is None else loss * rate[:, 0])
+        self.sgd.step(self.theta, self.grad, self.velocity, rate=rate, keep=keep)
+
+    def images(self, samples: Tensor, flips: Tensor | None, crops: Tensor | None) -> Tensor:
+        """(K, H, C, W, B): the images of a mini-batch, mirrored, cropped and normalised."""
         K, B = samples.shape
         C, H, W = self.pixels.size
         raw = self.pixels.batch(
@@ -59,10 +73,20 @@ class Chunk:
             None if flips is None else flips.reshape(-1),
             None if crops is None else crops.reshape(-1, 2),
         )
-        x = self.pixels.batch_inner(raw, K, out=self.x[: K * H * C * W * B].view(K, H, C, W, B))
-        loss = self.program.loss_and_gradient(x, self.pixels.labels[samples], weights)
-        self.loss.add_(loss if rate is None else loss * rate[:, 0])
-        self.sgd.step(self.theta, self.grad, self.velocity, rate=rate, keep=keep)
+        return self.pixels.batch_inner(raw, K, out=self.x[: K * H * C * W * B].view(K, H, C, W, B))
+
+    def scheduled(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
+        """Step number ``t`` (on the device) of the schedules (T, K, ...), and ``t`` moves on."""
+        if self.native is not None and not self.pixels.crop and "flips" not in schedule:
+            self.native(schedule, t)
+            return
+        now = {name: b.index_select(0, t)[0] for name, b in schedule.items()}
+        flips, crops = now.get("flips"), now.get("crops")
+        if self.native is not None:
+            self.native(schedule, t, self.images(now["samples"], flips, crops))
+        else:
+            self.step(now["samples"], now["weights"], flips, crops, now["rate"], now["keep"])
+            t.add_(1)
 
     def run(self, stack: Stack) -> None:
         """All mini-batches, one after the other."""
@@ -172,7 +196,10 @@ class BatchedTrainer(Trainer):
         held: Program | None = getattr(self.mine, "evaluator", None)
         if held is None:
             row = torch.empty((1, self.layout.size), device=self.device)
-            held = self.mine.evaluator = compile_program(self.module, self.layout, row, row, fused=self.fused)
+            size = self.pixels.size
+            held = self.mine.evaluator = compile_program(
+                self.module, self.layout, row, row, size=size, fused=self.fused
+            )
             assert held is not None
         held.theta.copy_(theta[None])
         return held
@@ -291,19 +318,12 @@ class Graph:
         }
         self.t = torch.zeros(1, dtype=torch.int64, device=device)
 
-        def step() -> None:
-            now = {name: b.index_select(0, self.t)[0] for name, b in self.buffers.items()}
-            self.chunk.step(
-                now["samples"], now["weights"], now.get("flips"), now.get("crops"), now["rate"], now["keep"]
-            )
-            self.t.add_(1)
-
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(3):  # so that every library is loaded and every workspace exists before the capture
-                step()
+                self.chunk.scheduled(self.buffers, self.t)
         torch.cuda.current_stream(device).wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            step()
+        with capture(self.graph):
+            self.chunk.scheduled(self.buffers, self.t)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from honestly.sim.train.base import Model
+from honestly.sim.train.capture import capture
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sequential import Lane
 
@@ -105,9 +106,9 @@ class Lanes:
                     for _ in range(3):  # every kernel chosen and every library loaded before the capture
                         self._train(place, n, weights)
             torch.cuda.current_stream(self.device).wait_stream(side)
-            torch.cuda.synchronize(self.device)
+            torch.cuda.current_stream(self.device).synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.memory):
+            with capture(graph, pool=self.memory):
                 if len(places) == 1:
                     self._train(places[0], n, weights)
                 else:

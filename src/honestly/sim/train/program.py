@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ class Program:
     theta: Tensor  # (K, d)
     grad: Tensor  # (K, d)
     ops: Sequence[Op] = field(default_factory=tuple)
+    native: bool = False  # its ops are kernels of our own
 
     def logits(self, x: Tensor) -> Tensor:
         """(K, classes, B) from images (K, H, C, W, B)."""
@@ -49,12 +49,19 @@ class Program:
 
 
 def compile_program(
-    model: nn.Module, layout: Layout, theta: Tensor, grad: Tensor, *, fused: bool | None = None
+    model: nn.Module,
+    layout: Layout,
+    theta: Tensor,
+    grad: Tensor,
+    *,
+    size: tuple[int, int, int] | None = None,
+    fused: bool | None = None,
 ) -> Program | None:
     """The model as a batched program over the rows of ``theta``, or None if it has a layer that is not known here.
 
-    ``fused`` makes one op of convolution, pooling, bias and ReLU. By default it does where that is faster: on a GPU by
-    the Triton kernels of `honestly.sim.train.fused`, for one client on a CPU in rows (`honestly.sim.train.rows`).
+    ``fused`` makes one op of convolution, pooling, bias and ReLU. By default it does where that is faster: for images
+    of ``size`` on a GPU by kernels of our own (`honestly.sim.train.native`), for one client on a CPU in rows
+    (`honestly.sim.train.rows`).
     """
     layers = _layers_of(model)
     if layers is None:
@@ -66,13 +73,13 @@ def compile_program(
             return None
         ops += made
     ops = _pool_early(ops)
-    if fused is None:
-        fused = find_spec("triton") is not None if theta.is_cuda else len(theta) == 1
-    if fused and (theta.is_cuda or len(theta) > 1):
-        from honestly.sim.train.fused import fuse
+    if size is not None and fused is not False and (theta.is_cuda or fused):
+        from honestly.sim.train import native
 
-        ops = fuse(ops)
-    elif fused:
+        own = native.fuse(ops, size) if native.works_on(theta.device) else None
+        if own is not None:
+            return Program(theta, grad, tuple(own), native=True)
+    if (len(theta) == 1 and not theta.is_cuda) if fused is None else fused:
         from honestly.sim.train.rows import by_rows
 
         ops = by_rows(ops)

@@ -36,10 +36,8 @@ class Output:
         """Check the target before any work is done. Raises ValueError if it cannot be written."""
         path = Path(out)
         suffix = path.suffix.lower()
-        if suffix in (".pt", ".pth", ".bin", ".ckpt"):
-            raise ValueError(
-                f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder, not as pickles"
-            )
+        if suffix in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".npy", ".h5", ".onnx", ".gguf", ".zip", ".json", ".txt"):
+            raise ValueError(f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder")
         kind = {".safetensors": "file", ".npz": "npz"}.get(suffix, "folder")
         if not path.parent.is_dir():
             raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} does not exist: make it first")

@@ -1,0 +1,269 @@
+"""Writes the pages of the reference that come from the code: API, command line, configuration, attacks.
+
+python docs/reference.py    # `make docs` does it; the pages are not kept in the repository
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from docstrings import documented
+
+import honestly as hn
+from honestly.cli import parser
+from honestly.rules import MIXERS, RULES
+from honestly.sim.attacks import ATTACKS
+from honestly.sim.experiment import MODEL_FOR, TRAINING, TRAINING_FOR, Experiment
+
+HERE = Path(__file__).parent / "reference"
+
+API = {
+    "api": (
+        "The library",
+        "`import honestly as hn`. Everything here needs NumPy and array-api-compat alone.",
+        (
+            "hn.aggregate", "hn.Aggregate", "hn.Status", "hn.AggregationError", "hn.rules", "hn.make", "hn.make_mixer",
+            "hn.Checkpoints", "hn.Memory",
+        ),
+    ),
+    "api-rules": (
+        "Rules in Python",
+        "Every rule and mixer is a frozen dataclass of its settings, which it checks when it is made. In formulas: K "
+        "clients `w_k`, f attackers. What each needs and withstands is [in one table](rules.md); the classes behind "
+        "a rule of your own are at the end.",
+        (
+            *(f"hn.{rule.__name__}" for rule in (*RULES, *MIXERS)),
+            "honestly.rules.base.Rule", "honestly.rules.base.ColumnRule", "honestly.rules.base.Mixer",
+            "honestly.rules.base.Geometry", "honestly.rules.base.GramGeometry", "honestly.rules.base.Mix",
+            "honestly.rules.base.squared_distances",
+        ),
+    ),
+    "api-frameworks": (
+        "Frameworks in Python",
+        "One adapter for each framework. Each imports its framework, so each needs its extra.",
+        (
+            "honestly.flower.RobustFedAvg", "honestly.flower.LegacyRobustFedAvg", "honestly.nvflare.RobustAggregator",
+            "honestly.scaleout.server_functions",
+        ),
+    ),
+    "api-simulation": (
+        "Simulation in Python",
+        "What is behind `honestly simulate` and `honestly stress`. Needs `honestly[sim]`.",
+        (
+            "honestly.sim.experiment.Experiment", "honestly.sim.settings.experiment", "honestly.sim.rounds.Federation",
+            "honestly.sim.rounds.Record", "honestly.sim.run.run", "honestly.sim.summary.summary",
+            "honestly.sim.data.Dataset", "honestly.sim.data.load", "honestly.sim.models.build",
+            "honestly.sim.adversary.Adversary", "honestly.sim.attacks.Attack", "honestly.sim.attacks.UpdateAttack",
+            "honestly.sim.attacks.DataAttack", "honestly.sim.attacks.View", "honestly.sim.attacks.Phase",
+            "honestly.sim.attacks.make",
+        ),
+    ),
+}  # fmt: skip
+
+
+def api(title: str, lead: str, names: tuple[str, ...]) -> str:
+    """A page of classes and functions from their docstrings."""
+    parts = [f"# {title}\n\n{lead}\n"]
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        found = hn if module == "hn" else importlib.import_module(module)
+        shown = name if module == "hn" else f"{module}.{attribute}"
+        parts.append(documented(shown, getattr(found, attribute)))
+    return "\n".join(parts)
+
+
+def command_line() -> str:
+    """Every sub-command from its parser."""
+    commands = next(one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
+    summary = {action.dest: action.help or "" for action in commands._choices_actions}
+    rows = [f"| [`honestly {name}`](#honestly-{name}) | {summary[name]} |" for name in commands.choices]
+    lead = (
+        "# The command line\n\nEach command prints this with `--help`. The exit status is 0 only on success.\n\n"
+        "| command | |\n|---|---|\n" + "\n".join(rows) + "\n"
+    )
+    return lead + "".join(_command(sub) for sub in commands.choices.values())
+
+
+def _command(parser: argparse.ArgumentParser) -> Iterator[str] | str:
+    usage = parser.format_usage().removeprefix("usage: ").strip()
+    rows = list(_arguments(parser))
+    text = f"\n## {parser.prog}\n\n{_prose(parser.description)}\n\n```text\n{usage}\n```\n"
+    if rows:
+        text += "\n| argument | |\n|---|---|\n" + "\n".join(rows) + "\n"
+    if parser.epilog:
+        text += f"\n```text\n{parser.epilog.strip()}\n```\n"
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            text += "".join(_command(sub) for sub in action.choices.values())
+    return text
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
+            continue
+        value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
+        value = value if isinstance(value, str) else " ".join(value)
+        if action.choices and not action.metavar:
+            value = "{" + ",".join(map(str, action.choices)) + "}"
+        shown = ", ".join(f"{option} {value}".strip() for option in action.option_strings) or value
+        yield f"| `{_cell(shown)}` | {_cell(parser._get_formatter()._expand_help(action) if action.help else '')} |"
+
+
+def _prose(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+def configuration() -> str:
+    """The keys of an experiment, of each rule and of each attack."""
+    schema = Experiment.model_json_schema()
+    rows = []
+    for key, field in Experiment.model_fields.items():
+        about = field.description or ""
+        rows.append(f"| `{key}` | {_type(schema['properties'][key])} | {_default(key, field)} | {_cell(about)} |")
+    training = "; ".join(f"for `{name}` {_pairs(values)}" for name, values in TRAINING_FOR.items())
+    models = ", ".join(f"`{data}`: `{model}`" for data, model in MODEL_FOR.items())
+    return "\n".join(
+        (
+            "# Configuration",
+            "",
+            "## An experiment",
+            "",
+            "The keys of a TOML file for `honestly simulate`, of `key=value` on its command line, and of "
+            "`Experiment.of({...})`. Unknown keys and impossible values are refused with the key, the value and what "
+            "is allowed. The same as a [JSON schema](experiment.schema.json), for editors.",
+            "",
+            "| key | value | default | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"The model that a data set gets unless one is named: {models}.",
+            f"Local training: {_pairs(TRAINING)}; {training}.",
+            "",
+            "`rule`, `pre` and `attack` are names, or tables with a `name` and settings; on a command line "
+            "`rule=multi_krum rule.f=4 attack=sign_flip attack.gamma=2`.",
+            "",
+            "## Settings of the rules and mixers",
+            "",
+            "| `rule` | settings and defaults |",
+            "|---|---|",
+            *(_settings(rule) for rule in (*RULES, *MIXERS)),
+            "",
+            "`rule.memory=0.9` gives the Bayesian rule a memory that keeps nine tenths of the past every round.",
+            "",
+            "## Settings of the attacks",
+            "",
+            "| `attack` | settings and defaults |",
+            "|---|---|",
+            *(_settings(attack) for attack in ATTACKS.values()),
+            "",
+            *_study(),
+        )
+    )
+
+
+def _study() -> Iterator[str]:
+    """The keys of a study, once there is one."""
+    try:
+        from honestly.bench import study
+    except ImportError:
+        return
+    yield "## A study"
+    yield ""
+    yield f"{study.__doc__}"
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
+
+
+KINDS = {"integer": "integer", "number": "number", "boolean": "true, false", "string": "text"}
+
+
+def _type(field: dict[str, Any]) -> str:
+    kinds = field.get("anyOf", [field])
+    if any("$ref" in kind for kind in kinds) or field.get("items"):
+        return "name or table" if not field.get("items") else "list of names or tables"
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    shown = " or ".join(KINDS[kind["type"]] for kind in kinds if kind["type"] != "null")
+    signs = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+    bounds = [f"{sign} {field[key]:g}" for key, sign in signs if key in field and field[key] < 2**62]
+    return f"{shown} {', '.join(bounds)}".strip()
+
+
+def _default(key: str, field: Any) -> str:
+    if key in {"model", "flip", *TRAINING}:
+        return "by data set"
+    value = field.default
+    if hasattr(value, "name"):
+        return f"`{value.name}`"
+    return "none" if value in ((), None) else f"`{json.dumps(value)}`"
+
+
+def _settings(owner: type[Any]) -> str:
+    fields = [field for field in dataclasses.fields(owner) if field.name not in ("root",)]
+    shown = [
+        f"`{field.name}`" + ("" if field.default is dataclasses.MISSING else f" = {_cell(repr(field.default))}")
+        for field in fields
+    ]
+    return f"| `{owner.name}` | {', '.join(shown) or 'none'} |"
+
+
+def attacks() -> str:
+    """Every attack from its class."""
+    knows = {"own": "its own update", "malicious": "all malicious updates", "all": "everything"}
+    rows = [
+        f"| `{one.name}` | {_cell(one.summary)} | {knows[one.knows]} | {_kind(one)} | {_cell(one.reference)} |"
+        for one in ATTACKS.values()
+    ]
+    return "\n".join(
+        (
+            "# Attacks",
+            "",
+            "`honestly attacks` prints this list. An attack says how malicious clients lie; who lies and when is the "
+            "experiment's `malicious`, `dynamic`, `chosen`, `start` and `period` "
+            "([configuration](configuration.md)). One of your own is [one class](../how-to/own-attack.md).",
+            "",
+            "| name | what it does | it knows | changes | reference |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+        )
+    )
+
+
+def _kind(attack: type[Any]) -> str:
+    from honestly.sim.attacks import DataAttack, UpdateAttack
+
+    kinds = [name for kind, name in ((DataAttack, "data"), (UpdateAttack, "updates")) if issubclass(attack, kind)]
+    return " and ".join(kinds) or "nothing"
+
+
+def write() -> list[Path]:
+    """All pages; their paths."""
+    HERE.mkdir(exist_ok=True)
+    pages = {f"{name}.md": api(*about) for name, about in API.items()}
+    pages |= {"cli.md": command_line(), "configuration.md": configuration(), "attacks.md": attacks()}
+    pages["experiment.schema.json"] = json.dumps(Experiment.model_json_schema(), indent=1) + "\n"
+    for name, text in pages.items():
+        (HERE / name).write_text(text, encoding="utf-8")
+    return [HERE / name for name in pages]
+
+
+if __name__ == "__main__":
+    for path in write():
+        print(path)

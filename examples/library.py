@@ -1,0 +1,39 @@
+"""One call: ten clients' updates in, their robust average and whom to believe out.
+
+python examples/library.py
+"""
+
+import numpy as np
+
+import honestly as hn
+
+NAMES = ["Aarhus", "Bergen", "Cork", "Delft", "Espoo", "Faro", "Graz", "Lyon", "Oulu", "Porto"]
+
+
+def update(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """What an honest client sends: a state dict, as torch and others have it."""
+    return {
+        "layer.weight": (0.5 + rng.normal(size=(64, 32))).astype(np.float32),
+        "layer.bias": (0.5 + rng.normal(size=32)).astype(np.float32),
+        "norm.num_batches_tracked": np.array(7),
+    }
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    updates = {name: update(rng) for name in NAMES}
+    for liar in ("Graz", "Lyon", "Oulu"):  # the opposite of what they learned, four times
+        updates[liar] = {name: -4 * array for name, array in updates[liar].items() if "num" not in name}
+        updates[liar]["norm.num_batches_tracked"] = np.array(7)
+    updates["Porto"]["layer.bias"][3] = np.nan  # and one is broken
+
+    out = hn.aggregate(updates)
+    for name, honesty in zip(out.clients, out.honesty, strict=True):
+        print(f"{name:8} honest with probability {honesty:.2f}   {out.reasons.get(name, '')}")
+    print(f"about {out.malicious:.0f} cannot be believed; {out.status}")
+    mean = hn.aggregate(updates, rule="mean").value["layer.weight"].mean()
+    print(f"average weight: {out.value['layer.weight'].mean():.2f}, and by the plain mean {mean:.2f} (truth: 0.5)")
+
+
+if __name__ == "__main__":
+    main()

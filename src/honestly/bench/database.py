@@ -1,0 +1,150 @@
+"""The SQLite file of a study: how it is opened, what a transaction is, and what its errors mean to a person."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FILE = "study.sqlite"
+SCHEMA = 1
+TABLES = (
+    "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT)",
+    "CREATE TABLE runs(id TEXT PRIMARY KEY, ordinal INTEGER, cell TEXT, experiment TEXT, status TEXT, worker TEXT, "
+    "started REAL, updated REAL, finished REAL, attempts INTEGER, rounds INTEGER, of INTEGER, error TEXT, "
+    "summary TEXT, provenance TEXT)",
+    "CREATE TABLE rounds(run TEXT, round INTEGER, record TEXT, seconds TEXT, PRIMARY KEY (run, round)) WITHOUT ROWID",
+)
+
+
+class StoreError(OSError):
+    """The study's store cannot be used; the message says why and what to do."""
+
+
+class Database:
+    """One connection, usable from several threads; every write is one short transaction."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self.connection = path, connection
+        self.lock = threading.RLock()
+
+    @classmethod
+    def create(cls, folder: Path) -> Database:
+        """Open the store of a folder for writing; folder and file are made if they are missing."""
+        path = folder / FILE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StoreError(f"{folder} is a file: choose another folder with --out") from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"cannot make {folder}: {reason}. Choose a folder that you may write to.") from error
+        with _told(path):
+            connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+        database = cls(path, connection)
+        try:
+            with database.writing():  # whole or not at all: two processes may create it at once
+                if not database.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+                    for table in TABLES:
+                        connection.execute(table)
+                    connection.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+                database.check()
+            with _told(path):
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            connection.close()
+            raise
+        return database
+
+    @classmethod
+    def look(cls, folder: Path) -> Database:
+        """Open the store of a folder for reading alone, also on a disk that cannot be written."""
+        path = folder / FILE
+        if not path.is_file():
+            raise StoreError(f"no study in {folder} ({FILE} is missing): make one with honestly bench ... --out DIR")
+        address = path.resolve().as_uri()
+        # SQLite's log needs a writable folder even to be read; without a log there is nothing that could change.
+        log = path.with_name(FILE + "-wal")
+        frozen = "" if log.exists() and log.stat().st_size else "&immutable=1"
+        failed: Exception | None = None
+        for options in ("mode=ro", f"mode=ro{frozen}"):
+            try:
+                with _told(path):
+                    connection = sqlite3.connect(
+                        f"{address}?{options}", uri=True, timeout=60, isolation_level=None, check_same_thread=False
+                    )
+                database = cls(path, connection)
+                try:
+                    database.check()
+                except BaseException:
+                    connection.close()
+                    raise
+                return database
+            except StoreError as error:
+                failed = failed or error
+        assert failed is not None
+        raise failed
+
+    def check(self) -> None:
+        """Refuse a database that is not a study's, or one of a later version."""
+        tables = {row[0] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        found = self.rows("SELECT value FROM meta WHERE key = 'schema'") if "meta" in tables else []
+        if not found or not {"runs", "rounds"} <= tables:
+            raise StoreError(f"{self.path} is a database, but not of a study: choose another folder with --out")
+        if found[0][0] != str(SCHEMA):
+            raise StoreError(
+                f"{self.path} was written by another version of honestly (schema {found[0][0]}, this one knows "
+                f"{SCHEMA}): update honestly, or choose another folder with --out"
+            )
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """What a query gives."""
+        with self.lock, _told(self.path):
+            return self.connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def writing(self) -> Generator[sqlite3.Connection]:
+        """One transaction: all of it happens, or nothing."""
+        with self.lock, _told(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self.lock:
+            self.connection.close()
+
+
+@contextmanager
+def _told(path: Path) -> Generator[None]:
+    """SQLite's errors as sentences that say what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(_remedy(error, path)) from error
+
+
+def _remedy(error: sqlite3.Error, path: Path) -> str:
+    why = str(error)
+    if "disk is full" in why:
+        return f"cannot write {path}: the disk is full. Free some space and run the same command again: it goes on."
+    if "readonly" in why or "unable to open" in why:
+        return f"cannot write {path}: {why}. Choose a folder that you may write to with --out."
+    if "not a database" in why or "malformed" in why or "disk image" in why:
+        return (
+            f"{path} is damaged or no SQLite file ({why}): move it away, then bring back what is left of it or of a "
+            "copy with honestly bench --import"
+        )
+    if "locked" in why or "busy" in why:
+        return f"{path} is locked by another program for more than a minute ({why}): end it, then run the command again"
+    return f"{path}: {why}"

@@ -1,0 +1,120 @@
+"""How long a study will take: measured on its own finished rounds, else on a few images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from honestly.bench.store import Entry, Store
+from honestly.sim.data import Dataset
+from honestly.sim.experiment import Experiment
+from honestly.sim.rounds import Federation
+
+#: What decides the time of a round, beside the device: experiments that agree in it take about as long.
+SHAPE = ("dataset", "model", "clients", "participation", "epochs", "batch", "precision", "crop")
+# images (channels, side), training and test images: what a calibration makes up instead of reading
+SIZES = {"digits": (1, 8, 1438, 359), "mnist": (1, 28, 60_000, 10_000), "fmnist": (1, 28, 60_000, 10_000),
+         "cifar10": (3, 32, 50_000, 10_000)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The time of what is left of a study.
+
+    Attributes:
+        runs, done: how many runs were asked for, and how many of them are done.
+        rounds: rounds that are left.
+        seconds: the sum over those, one run at a time.
+        measured: runs that are left whose time was measured in this store.
+        calibrated: the others; theirs is that of a few made-up images.
+    """
+
+    runs: int
+    done: int
+    rounds: int
+    seconds: float
+    measured: int
+    calibrated: int
+
+
+def estimate(entries: Sequence[Entry], store: Store | None, device: str) -> Estimate:
+    """How long the runs will take that are not done yet, one after the other on this device."""
+    held = {} if store is None else {run.id: run for run in store.runs()}
+    speeds = {} if store is None else measured(store, device)
+    calibrated: dict[str, float] = {}
+    rounds, seconds, from_store, left = 0, 0.0, 0, 0
+    for entry in entries:
+        run = held.get(entry.id)
+        if run is not None and run.status == "done":
+            continue
+        left += 1
+        todo = entry.of - (0 if run is None else run.rounds)
+        settings = json.loads(entry.experiment)
+        shape = shape_of(settings)
+        if shape in speeds:
+            from_store += 1
+        elif shape not in calibrated:
+            calibrated[shape] = calibrate(Experiment.of(settings), device)
+        rounds += todo
+        seconds += todo * (speeds[shape] if shape in speeds else calibrated[shape])
+    return Estimate(len(entries), len(entries) - left, rounds, seconds, from_store, left - from_store)
+
+
+def shape_of(settings: dict[str, Any]) -> str:
+    """What decides the time of a round, as one text."""
+    return json.dumps([settings.get(key) for key in SHAPE])
+
+
+def measured(store: Store, device: str) -> dict[str, float]:
+    """The median time of a round by shape, from the finished runs of this kind of device."""
+    kind = device.partition(":")[0]
+    found: dict[str, list[float]] = {}
+    for run in store.runs():
+        if run.status == "done" and str((run.provenance or {}).get("device", "")).startswith(kind):
+            laps = [sum(v for k, v in lap.items() if k != "images") for lap in store.seconds(run.id) if lap]
+            found.setdefault(shape_of(run.experiment), []).extend(laps)
+    return {shape: median(laps) for shape, laps in found.items() if laps}
+
+
+def calibrate(experiment: Experiment, device: str) -> float:
+    """Seconds of a round of this shape: one short round on made-up images, scaled to the real number.
+
+    Averaging is plain and nobody attacks: training takes nearly all the time. Few clients are enough on a processor,
+    which trains them one after the other; a GPU trains all at once, so that all are there.
+    """
+    _, _, images, tests = SIZES[experiment.dataset]
+    clients = experiment.participants if device.startswith("cuda") else min(2, experiment.participants)
+    per_client = max(1, min(2 * experiment.batch, images // experiment.clients))
+    small = Experiment.of(
+        {
+            **experiment.model_dump(include={"dataset", "model", "batch", "precision", "crop", "fit", "flip"}),
+            "clients": clients, "epochs": 1, "rounds": 2, "rule": "mean", "partition": "iid",
+        }
+    )  # fmt: skip
+    data = made_up(experiment.dataset, clients * per_client, 256)
+    *_, record = Federation(small, data=data, device=device).rounds()  # the first round warms up
+    per_round = images * experiment.epochs * experiment.participants / experiment.clients
+    laps = record.seconds
+    train, evaluate = laps["train"] / max(record.images, 1), laps["evaluate"] / len(data.test_labels)
+    return train * per_round + evaluate * tests / experiment.evaluate_every + laps["aggregate"]
+
+
+def made_up(name: str, images: int, tests: int) -> Dataset:
+    """A data set of noise with the shape of a real one: a calibration must not download anything."""
+    channels, side, _, _ = SIZES[name]
+    rng = np.random.default_rng(0)
+
+    def noise(n: int) -> Any:
+        return rng.integers(0, 256, (n, channels, side, side), dtype=np.uint8)
+
+    def labels(n: int) -> Any:
+        return np.arange(n, dtype=np.int64) % 10
+
+    grey = (0.5,) * channels
+    names = tuple(map(str, range(10)))
+    return Dataset(name, noise(images), labels(images), noise(tests), labels(tests), grey, grey, names)

@@ -1,0 +1,70 @@
+"""Where a number comes from: the versions, the commit and the device behind a run."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from honestly._version import __version__
+
+
+def provenance(device: str, seed: int, **more: Any) -> dict[str, Any]:
+    """What a run's record says about its making."""
+    import numpy as np
+    import torch
+
+    return {
+        "version": __version__,
+        "commit": commit(),
+        "device": device_name(device),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "seed": seed,
+        **more,
+    }
+
+
+def device_name(device: str) -> str:
+    """The device in words, such as `cuda (NVIDIA H200)` or `cpu (x86_64)`."""
+    import torch
+
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(torch.device(device))})"
+    return f"{kind} ({_processor()})"
+
+
+@cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine() or "unknown"
+
+
+@cache
+def commit() -> str | None:
+    """The commit of the source tree that the package runs from; None for an installed package.
+
+    `+` says that files of the package differ from that commit.
+    """
+    here = Path(__file__).resolve().parents[1]
+    tracked = _git(here, "ls-files", "--error-unmatch", "__init__.py")
+    if tracked is None:  # no git, no repository, or a repository that is not ours
+        return None
+    head = _git(here, "rev-parse", "HEAD")
+    return head if head is None or not _git(here, "status", "--porcelain", "--", ".") else f"{head}+"
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        found = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None

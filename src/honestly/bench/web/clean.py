@@ -1,0 +1,96 @@
+"""Values out of files that anybody may have written: finite numbers, short texts, or nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, cast
+
+LONGEST_TEXT = 300
+LONGEST_ERROR = 4000
+
+
+def number(value: Any, digits: int = 4) -> float | None:
+    """A finite number, rounded; None for anything else.
+
+    >>> number(0.123456), number(float("nan")), number("7"), number(True), number(10**400)
+    (0.1235, None, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return round(found, digits) if math.isfinite(found) else None
+
+
+def whole(value: Any, *, most: int = 10**9) -> int | None:
+    """A whole number from 0 to `most`; None for anything else.
+
+    >>> whole(3), whole(3.0), whole(-1), whole("3"), whole(2**70)
+    (3, 3, None, None, None)
+    """
+    found = number(value)
+    return int(found) if found is not None and 0 <= found <= most and found == int(found) else None
+
+
+def text(value: Any, most: int = LONGEST_TEXT) -> str:
+    """Text of a bearable length that can be encoded; None gives the empty text.
+
+    >>> text("abcdef", 4), text(None), text(3), text("\\ud800")
+    ('abc…', '', '3', '?')
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        value = _shown(value)
+    if len(value) > most:
+        value = value[: most - 1] + "…"
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def parsed(content: str) -> Any:
+    """What JSON says; a ValueError for everything that is none, a million open brackets among it."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def items(value: Any) -> list[Any]:
+    """A list, or an empty one for anything else."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def fields(value: Any) -> dict[str, Any]:
+    """A mapping, or an empty one for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, str]:
+    """Settings as one name and one text each: `{"rule": {"name": "krum", "f": 4}}` gives rule and rule.f.
+
+    >>> flat({"rule": {"name": "krum", "f": 4}, "alpha": 0.5})
+    {'rule': 'krum', 'rule.f': '4', 'alpha': '0.5'}
+    """
+    found: dict[str, str] = {}
+    for key, value in list(fields(values).items())[:200]:
+        name = prefix if prefix and key == "name" else f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, dict) and prefix.count(".") < 3:
+            found |= flat(value, text(name, 100))
+        else:
+            found[text(name, 100)] = text(value)
+    return found
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool | int | float):
+        try:
+            return str(value).lower() if isinstance(value, bool) else f"{value:.15g}"
+        except OverflowError:  # an integer beyond float's range
+            return "a huge number"
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return type(value).__name__

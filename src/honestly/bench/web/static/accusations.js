@@ -1,0 +1,74 @@
+// Client by client: how often it attacked, was accused, wrongly or rightly, and was refused, with the last reason.
+
+import { el, foreign, keyed, say, set } from "./dom.js";
+import { count } from "./format.js";
+
+const MOST = 50;
+const COLUMNS = ["client", "attacked", "accused", "wrongly", "missed", "refused", "last reason"];
+
+export function accusations() {
+  const body = el("tbody");
+  const sum = el("p");
+  const top = COLUMNS.map((name) => el("th", { scope: "col" }, name));
+  const table = el("table", { class: "list" }, el("thead", {}, el("tr", {}, ...top)), body);
+  const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Accusations by client" }, table);
+  const root = el("section", { "aria-labelledby": "accusations" }, el("h2", { id: "accusations" }, "Accusations"), sum, scroll);
+  return {
+    root,
+    update({ head, rounds }) {
+      const found = tally(head, rounds);
+      const judged = rounds.some((r) => r.accused !== null);
+      say(sum, found.length ? summary(head, rounds, judged) : judged ? "Nobody was accused or refused." : "This rule accuses nobody.");
+      set(scroll, "hidden", found.length === 0);
+      // a phone has no room for columns that say nothing
+      table.classList.toggle("unrefused", !found.some((one) => one.refused));
+      keyed(body, found.slice(0, MOST), (one) => one.client, row, (node, one) => node.fill(one, head.truth, judged));
+    },
+  };
+}
+
+export function tally(head, rounds) {
+  const clients = head.shown.map((client, i) => ({
+    client, name: head.names?.[i] ?? String(client), attacked: 0, accused: 0, wrongly: 0, missed: 0, refused: 0, reason: "",
+  }));
+  const at = new Map(clients.map((one) => [one.client, one]));
+  for (const round of rounds) {
+    const attacked = new Set(round.attacked);
+    const accused = new Set(round.accused ?? []);
+    for (const k of attacked) {
+      at.get(k).attacked += 1;
+      if (!accused.has(k)) at.get(k).missed += 1;
+    }
+    for (const k of accused) {
+      at.get(k).accused += 1;
+      if (!attacked.has(k)) at.get(k).wrongly += 1;
+    }
+    for (const [k, why] of Object.entries(round.excluded ?? {})) {
+      at.get(Number(k)).refused += 1;
+      at.get(Number(k)).reason = why;
+    }
+  }
+  const notable = clients.filter((one) => one.attacked || one.accused || one.refused);
+  return notable.sort((a, b) => b.accused + b.refused - a.accused - a.refused || a.client - b.client);
+}
+
+function summary(head, rounds, judged) {
+  const add = (key) => rounds.reduce((total, r) => total + (r[key] ?? 0), 0);
+  const accused = rounds.reduce((total, r) => total + (r.accused?.length ?? 0), 0);
+  const parts = judged ? [count(accused, "accusation")] : ["This rule accuses nobody"];
+  if (head.truth && judged) parts.push(`${add("false")} of them wrong`, `${count(add("missed"), "attack")} missed`);
+  return `${parts.join(", ")}, in ${count(rounds.length, "round")}.`;
+}
+
+function row() {
+  const name = el("th", { scope: "row" });
+  const cells = COLUMNS.slice(1).map(() => el("td"));
+  const node = el("tr", {}, name, ...cells);
+  node.fill = (one, truth, judged) => {
+    if (name.textContent !== one.name) name.replaceChildren(foreign(one.name));
+    const known = [truth, judged, truth && judged, truth && judged, true];
+    ["attacked", "accused", "wrongly", "missed", "refused"].forEach((key, i) => say(cells[i], known[i] ? one[key] : "–"));
+    if (cells[5].textContent !== one.reason) cells[5].replaceChildren(foreign(one.reason));
+  };
+  return node;
+}

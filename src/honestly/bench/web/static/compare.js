@@ -1,0 +1,85 @@
+// Several runs side by side: their curves in one picture, their numbers in one table, a heatmap each.
+
+import { axesOf, label } from "./axes.js";
+import { chart } from "./chart.js";
+import { MOST, choose, setChosen } from "./chosen.js";
+import { el, foreign, keyed, say, set } from "./dom.js";
+import { share } from "./format.js";
+import { maps } from "./maps.js";
+import { points } from "./run.js";
+import { runHref } from "./runs.js";
+import { state } from "./state.js";
+
+const COLUMNS = ["run", "rounds", "accuracy", "mean of last 20", "ASR", "wrongly accused a round", "missed a round", ""];
+
+export function compareView(ids) {
+  if (ids.length) setChosen(ids);
+  const title = el("h1", {}, "Comparison");
+  const hint = el("p", { class: "muted" });
+  const accuracy = chart("Accuracy");
+  const asr = chart("Attack success rate");
+  const body = el("tbody");
+  const top = COLUMNS.map((name) => el("th", { scope: "col" }, name || el("span", { class: "unseen" }, "remove")));
+  const table = el("table", { class: "list" }, el("thead", {}, el("tr", {}, ...top)), body);
+  const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Numbers of the runs" }, table);
+  const pictures = el("div", { class: "several" });
+  const root = el("div", {}, title, hint, accuracy.root, asr.root, scroll, pictures);
+
+  function update() {
+    const runs = ids.map((id) => state.runs.get(id)).filter(Boolean);
+    const axes = axesOf(runs.length > 1 ? runs : [...state.runs.values()]);
+    const name = (run) => label(run, axes, state.head.kind);
+    const empty = state.ready && !runs.length;
+    say(hint, empty ? `Choose up to ${MOST} runs: tick them in “All runs”, or open a row or column of a table.` : "");
+    for (const part of [accuracy.root, asr.root, scroll]) set(part, "hidden", !runs.length);
+    const last = Math.max(1, ...runs.map((run) => run.of ?? run.rounds));
+    const series = (key) => runs.map((run) => ({ name: name(run), href: runHref(run), points: points(state.details.get(run.id)?.rounds ?? [], key) }));
+    accuracy.update(series("accuracy"), last);
+    const rates = series("asr").filter((one) => one.points.length);
+    set(asr.root, "hidden", !rates.length);
+    asr.update(rates, last);
+    keyed(body, runs, (run) => run.id, row, (node, run) => node.fill(run, name(run)));
+    keyed(pictures, runs.filter((run) => state.details.has(run.id)), (run) => run.id, picture, (node, run) => node.fill(run, name(run)));
+  }
+
+  const redraw = () => {
+    for (const node of pictures.children) node.drawn = "";
+    accuracy.draw();
+    asr.draw();
+    update();
+  };
+  return { root, update, redraw, wanted: () => ids };
+}
+
+function row(run) {
+  const name = el("a", { href: runHref(run) });
+  const cells = Array.from({ length: 6 }, () => el("td"));
+  const remove = el("button", { type: "button", click: () => {
+    choose(run.id, false);
+    location.hash = "#/compare";
+  } }, "remove");
+  const node = el("tr", {}, el("th", { scope: "row" }, name), ...cells, el("td", {}, remove));
+  node.fill = (now, text) => {
+    if (name.textContent !== text) name.replaceChildren(foreign(text));
+    set(remove, "aria-label", `remove ${text}`);
+    const values = [now.of ? `${now.rounds} / ${now.of}` : now.rounds, ...["accuracy", "mean20", "asr"].map((k) => share(now[k])), ...["false_accusations", "misses"].map((k) => share(now[k], 2))];
+    cells.forEach((cell, i) => say(cell, values[i]));
+  };
+  return node;
+}
+
+function picture(run) {
+  const title = el("h2");
+  const heat = maps();
+  const node = el("section", {}, title, heat.root);
+  node.drawn = "";
+  node.fill = (now, text) => {
+    if (title.textContent !== text) title.replaceChildren(foreign(text));
+    const detail = state.details.get(run.id);
+    const form = JSON.stringify([detail.rounds.length, now.of, detail.rounds.at(-1)]);
+    if (form === node.drawn) return;
+    node.drawn = form;
+    heat.update(now, detail);
+  };
+  return node;
+}

@@ -1,0 +1,73 @@
+// A run's two heatmaps with one cursor: whom the rule believed, beside who really attacked.
+
+import { el, say, set } from "./dom.js";
+import { heatmap } from "./heatmap.js";
+
+const BELIEF = { honesty: "Probability of being honest", weight: "Weight, the largest of a round is 1" };
+
+export function maps() {
+  const readout = el("p", { class: "readout", "aria-live": "polite" });
+  let held = null;
+  let cursor = null;
+  const move = (next) => {
+    cursor = next;
+    for (const map of [truth, belief]) map.point(cursor);
+    say(readout, cursor ? tell(held, cursor) : "");
+  };
+  const truth = heatmap("Who really attacked", { move });
+  const belief = heatmap(BELIEF.honesty, { move });
+  const none = el("p", { class: "muted" });
+  const root = el("div", {}, el("div", { class: "pair" }, truth.root, belief.root), none, readout);
+
+  function update(run, detail) {
+    held = detail;
+    const { head, rounds } = detail;
+    const names = head.shown.map((k, i) => head.names?.[i] ?? String(k));
+    const last = Math.max(run?.of ?? 0, rounds.length);
+    set(truth.root, "hidden", !head.truth);
+    set(belief.root, "hidden", !head.belief);
+    const notes = [];
+    if (!head.truth) notes.push("Nobody knows who really attacked in a real federation.");
+    if (!head.belief) notes.push("This rule works coordinate by coordinate: it neither weighs nor judges clients.");
+    if (head.shown.length < head.clients) notes.push(`${head.shown.length} of ${head.clients} clients are shown.`);
+    if (head.belief) notes.push("A dot marks a client that is accused.");
+    say(none, notes.join(" "));
+    const shape = { names, columns: rounds.length, last };
+    const attacks = rounds.map((r) => new Set(r.attacked));
+    const accused = rounds.map((r) => new Set(r.accused ?? []));
+    const here = rounds.map((r) => (r.here ? new Set(r.here) : null));
+    if (head.truth) {
+      const total = rounds.reduce((sum, r) => sum + r.attacked.length, 0);
+      truth.update({
+        ...shape,
+        cells: (k, t) => ({ value: here[t] && !here[t].has(head.shown[k]) ? null : attacks[t].has(head.shown[k]) ? 0 : 0.7, mark: false }),
+      }, `${total} attacks in ${rounds.length} rounds.`);
+    }
+    if (head.belief) {
+      belief.caption(BELIEF[head.belief]);
+      belief.update({
+        ...shape,
+        cells: (k, t) => {
+          const value = rounds[t].belief?.[k];
+          return value === null || value === undefined ? null : { value: value / 1000, mark: accused[t].has(head.shown[k]) };
+        },
+      }, `${names.length} clients, ${rounds.length} rounds.`);
+    }
+    if (cursor && (cursor.t >= rounds.length || cursor.k >= names.length)) move(null);
+  }
+
+  return { root, update, draw: () => [truth, belief].forEach((map) => map.draw()) };
+}
+
+export function tell({ head, rounds }, { k, t }) {
+  const round = rounds[t];
+  const client = head.shown[k];
+  const parts = [`client ${head.names?.[k] ?? client}, round ${round.round}`];
+  const value = round.belief?.[k];
+  if (value !== null && value !== undefined) parts.push(`${head.belief} ${(value / 1000).toFixed(3)}`);
+  else if (round.here && !round.here.includes(client)) parts.push("did not take part");
+  if (head.truth) parts.push(round.attacked.includes(client) ? "attacked" : "behaved");
+  if (round.accused?.includes(client)) parts.push("accused");
+  if (round.excluded?.[client] !== undefined) parts.push(`refused: ${round.excluded[client] || "no reason given"}`);
+  return parts.join(", ");
+}

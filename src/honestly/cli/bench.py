@@ -1,0 +1,250 @@
+"""`honestly bench`: many experiments at once, from a study's file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from honestly.bench.store import Entry, Store
+    from honestly.bench.study import Study
+
+EPILOG = """\
+examples:
+  honestly bench quick --out results/quick --workers 2
+  honestly bench paper-tables --out results/tables --dry-run
+  honestly bench paper-tables --out results/tables --only dataset=fmnist --only rule=Ours,Krum --device cuda
+  honestly bench paper-tables --out results/tables --shard 1/4          (the first of four machines)
+  honestly bench paper-tables --out results/tables --ray auto --gpus-per-run 0.25
+  honestly bench --out results/tables --import other/tables             (bring results of several machines together)
+  honestly bench --out results/tables                                   (go on with the study that is there)
+
+Finished runs are skipped, interrupted ones go on, failed ones are tried again. Exit status: 0 if every run is done,
+1 if some failed, 2 if the study cannot be run, 130 if stopped.
+"""
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "bench",
+        help="run a study: many experiments, several at once, resumable",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="a TOML file, or a study that comes with honestly")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the study's folder (default: results/NAME)")
+    parser.add_argument("--list", action="store_true", help="list the studies that come with honestly, and stop")
+    parser.add_argument("--dry-run", action="store_true", help="say how many runs there are and how long they take")
+    choice = parser.add_argument_group("which runs")
+    choice.add_argument(
+        "--only", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="runs with this value"
+    )
+    choice.add_argument("--shard", metavar="I/N", help="the I-th of N parts, for N machines")
+    choice.add_argument("--skip-failed", action="store_true", help="leave runs that failed before as they are")
+    choice.add_argument("--replace", action="store_true", help="drop runs of an earlier form of the study")
+    choice.add_argument(
+        "--import", action="append", default=[], type=Path, metavar="FILE", dest="imports",
+        help="first take in results from another study's folder or an export of it",
+    )  # fmt: skip
+    how = parser.add_argument_group("how they are done")
+    how.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
+    how.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
+    how.add_argument("--workers", type=int, default=0, metavar="N", help="N local processes (default: this one)")
+    how.add_argument("--together", type=int, default=1, metavar="N", help="N runs side by side on one GPU")
+    how.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help="a Ray cluster; without address a local one")
+    how.add_argument("--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs a run, e.g. 0.25")
+    how.add_argument("--cpus-per-run", type=float, default=1.0, metavar="X", help="with --ray: CPU cores a run")
+    how.add_argument("--keep-models", action="store_true", help="keep the final model of every run in DIR/runs")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    shown.add_argument("--json", action="store_true", help="print one JSON object for every run that ends")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; the exit status."""
+    try:
+        from honestly.bench import study as studies
+    except ImportError as error:
+        return _fail(f"studies need more packages ({error.name} is missing): pip install 'honestly[sim]'")
+    try:
+        if args.list:
+            for name in studies.shipped():
+                print(f"{name:16} {studies.Study.parse(studies.text_of(name)).about}")
+            return 0
+        return _bench(args)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        return _fail("--ray needs the package ray: pip install 'honestly[ray]'")
+    except (ValueError, OSError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        print(f"honestly bench: {_go_on(args)}", file=sys.stderr)
+        return 130
+
+
+def _fail(message: str) -> int:
+    for line in message.splitlines():
+        print(f"honestly bench: {line}", file=sys.stderr)
+    return 2
+
+
+def _go_on(args: argparse.Namespace) -> str:
+    return f"stopped; what was finished is saved. Go on with the same command, or: honestly bench --out {args.out}"
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from honestly.bench.store import Store
+    from honestly.bench.study import Study, text_of
+
+    text = None if args.study is None else text_of(args.study)
+    study = None if text is None else Study.parse(text, str(args.study))
+    if args.out is None:
+        if study is None:
+            raise ValueError("name a study, or the folder of one with --out; honestly bench --list shows some")
+        args.out = Path("results") / study.name
+    _check(args)
+    if args.dry_run:
+        return _dry_run(args, study)
+    with Store.open(args.out) as store:
+        _take_in(args, store)
+        if study is None:
+            if args.imports:
+                return 0
+            text = store.meta().get("study")
+            if text is None:
+                raise ValueError(
+                    f"{args.out} has no study yet: name one, such as honestly bench quick --out {args.out}"
+                )
+            study = Study.parse(text, str(args.out))
+        entries = study.entries()
+        store.add(entries, replace=args.replace)
+        assert text is not None
+        created = store.meta().get("created", f"{time.time():.0f}")
+        store.set_meta(name=study.name, study=text, created=created)
+        return _run_all(args, store, study, entries)
+
+
+def _check(args: argparse.Namespace) -> None:
+    from honestly.cli.simulate import device_of
+
+    for name, least in (("workers", 0), ("together", 1), ("gpus_per_run", 0), ("cpus_per_run", 0)):
+        if getattr(args, name) < least:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least {least}")
+    if (args.ray is not None) + bool(args.workers) + (args.together > 1) > 1:
+        raise ValueError("--ray, --workers and --together: choose one of them")
+    if args.ray is None:
+        args.device = device_of(args.device)
+
+
+def _take_in(args: argparse.Namespace, store: Store) -> None:
+    from honestly.bench.transfer import take_in
+
+    for path in args.imports:
+        found = take_in(store, path)
+        if not args.quiet:
+            print(f"{path}: {found}", file=sys.stderr)
+
+
+def _selected(args: argparse.Namespace, study: Study, entries: list[Entry]) -> list[Entry]:
+    from honestly.bench.study import only, select, shard
+
+    chosen = select(entries, only(args.only, study), None if args.shard is None else shard(args.shard))
+    if not chosen:
+        raise ValueError("no run is left by --only and --shard")
+    return chosen
+
+
+def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
+    """Nothing is written."""
+    from honestly.bench.database import FILE
+    from honestly.bench.estimate import estimate
+    from honestly.bench.progress import duration
+    from honestly.bench.store import Store
+    from honestly.bench.study import Study
+
+    store = Store.read(args.out) if (args.out / FILE).is_file() else None
+    try:
+        if study is None:
+            text = "" if store is None else store.meta().get("study", "")
+            study = Study.parse(text, str(args.out)) if text else None
+        if study is None:
+            raise ValueError("name a study, or the folder of one with --out; honestly bench --list shows some")
+        found = estimate(_selected(args, study, study.entries()), store, args.device)
+    finally:
+        if store is not None:
+            store.close()
+    workers = max(1, args.workers)
+    if args.json:
+        print(json.dumps({"event": "dry-run", **vars(found), "workers": workers}))
+        return 0
+    todo = found.runs - found.done
+    source = [f"{n} from {what}" for n, what in (
+        (found.measured, "finished runs"), (found.calibrated, "a short calibration")) if n]  # fmt: skip
+    print(f"{study.name}: {found.runs} runs, {found.done} done, {todo} to do with {found.rounds:,} rounds")
+    if todo:
+        print(f"about {duration(found.seconds)} on {args.device}, one run at a time ({', '.join(source)})")
+        if workers > 1:
+            print(f"about {duration(found.seconds / workers)} with {workers} workers, if each has cores of its own")
+    return 0
+
+
+def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list[Entry]) -> int:
+    from honestly.bench.progress import Bars, Lines, Monitor
+    from honestly.bench.work import Options, free_the_dead, new_worker, one_by_one
+
+    chosen = _selected(args, study, entries)
+    ids = {entry.id for entry in chosen}
+    if not args.skip_failed:
+        store.retry(ids)
+    free_the_dead(store)
+    options = Options(device=args.device, data=args.data, keep_models=args.keep_models)
+    kind = Lines if args.json else Monitor if args.quiet else Bars
+    begun = time.perf_counter()
+    with kind(args.out, ids):
+        if args.ray is not None:
+            from honestly.bench.cluster import on_ray
+
+            finished = on_ray(
+                store, ids, options, address=args.ray, gpus=args.gpus_per_run, cpus=args.cpus_per_run
+            )  # fmt: skip
+        elif args.workers:
+            from honestly.bench.workers import processes
+
+            finished = processes(args.out, ids, args.workers, options)
+        elif args.together > 1:
+            from honestly.bench.together import side_by_side
+
+            finished = side_by_side(args.out, ids, args.together, options)
+        else:
+            finished = one_by_one(store, ids, new_worker(), options)
+    return _end(args, store, study, ids, time.perf_counter() - begun, finished)
+
+
+def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], seconds: float, finished: bool) -> int:
+    from honestly.bench.progress import duration
+    from honestly.bench.study import shown
+
+    runs = [run for run in store.runs() if run.id in ids]
+    count = {status: sum(run.status == status for run in runs) for status in ("done", "failed")}
+    left = len(runs) - sum(count.values())
+    if args.json:
+        print(json.dumps({"event": "end", **count, "left": left, "seconds": round(seconds, 3)}), flush=True)
+    elif not args.quiet:
+        print(f"{study.name}: {count['done']} of {len(runs)} runs done in {duration(seconds)}; {args.out}")
+    failed = [run for run in runs if run.status == "failed"]
+    for run in failed[:5]:
+        print(f"honestly bench: failed: {shown(run.cell)}: {run.error}", file=sys.stderr)
+    if failed:
+        print(f"honestly bench: {len(failed)} run(s) failed; the same command tries them again", file=sys.stderr)
+    if not finished:
+        print(f"honestly bench: {_go_on(args)}", file=sys.stderr)
+        return 130
+    return 1 if failed or left else 0

@@ -1,0 +1,205 @@
+"""`honestly doctor`: what is installed here, what is missing, and how to get it. Nothing is sent or downloaded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "honestly-doctor/1"
+#: Below this many free bytes a folder counts as full.
+LITTLE = 200 << 20
+
+EPILOG = """\
+exit status
+  0  nothing is wrong; extras and data sets that are not here are no fault
+  1  something is wrong: a package that does not work or has the wrong version, or a folder that cannot be written or
+     is almost full. The lines that begin with `problem` say which, and what to do
+"""
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "doctor",
+        help="show what is installed here, and what is missing",
+        description="Versions, devices, extras, data sets and disk space of this machine. Nothing is sent or "
+        "downloaded.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was found; the exit status says whether something is wrong."""
+    found = examine(args.data)
+    if args.json:
+        print(json.dumps(found, indent=1))
+    else:
+        _print(found)
+    return 1 if found["problems"] else 0
+
+
+def examine(data: Path | None = None) -> dict[str, Any]:
+    """All that is known, as plain values. Never raises for what is wrong here: that is listed under `problems`."""
+    from honestly._version import __version__
+
+    problems: list[str] = []
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "honestly": __version__,
+        "installed": str(Path(__file__).parents[1]),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "system": f"{platform.system()} {platform.machine()}",
+        "core": _core(problems),
+        "extras": _extras(problems),
+        "devices": _devices(problems),
+        "data": _data(data, problems),
+        "folders": _folders(data, problems),
+    }
+    return {**found, "problems": problems, "ok": not problems}
+
+
+def _core(problems: list[str]) -> list[dict[str, Any]]:
+    from honestly.cli.requirements import pip_line, requirements
+
+    needed = [r for r in requirements() if not r.extra]
+    for r in needed:
+        if r.installed is None or r.problem:
+            problems.append(f"{r.problem or f'{r.name} is not installed'}: {pip_line('')}")
+    return [{"name": r.name, "needed": r.bounds, "version": r.installed} for r in needed]
+
+
+def _extras(problems: list[str]) -> list[dict[str, Any]]:
+    from honestly.cli.requirements import pip_line, requirements
+
+    extras: dict[str, list[Any]] = {}
+    for r in requirements():
+        if r.extra:
+            extras.setdefault(r.extra, []).append(r)
+    for r in {r.name: r for needed in extras.values() for r in needed if r.problem}.values():
+        problems.append(f"{r.problem}: {pip_line(r.extra)}")
+    return [
+        {
+            "extra": extra,
+            "complete": all(r.installed and not r.problem for r in needed),
+            "found": {r.name: r.installed for r in needed if r.installed},
+            "missing": [r.name for r in needed if not r.installed],
+            "install": pip_line(extra),
+        }
+        for extra, needed in extras.items()
+    ]
+
+
+def _devices(problems: list[str]) -> dict[str, Any]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found: dict[str, Any] = {"cpu": {"cores": cores}, "cuda": []}
+    try:
+        import torch
+    except ImportError as error:
+        if getattr(error, "name", None) != "torch":  # it is there, and broken
+            problems.append(f"torch does not load ({_first_line(error)}): reinstall it")
+        return found
+    except Exception as error:
+        problems.append(f"torch does not load ({_first_line(error)}): reinstall it")
+        return found
+    found["cpu"]["threads"] = torch.get_num_threads()
+    try:
+        if torch.cuda.is_available():
+            for i in range(torch.cuda.device_count()):
+                about = torch.cuda.get_device_properties(i)
+                found["cuda"].append({"name": about.name, "memory": about.total_memory})
+    except Exception as error:
+        problems.append(f"CUDA does not work ({_first_line(error)}): use --device cpu, or repair the driver")
+    return found
+
+
+def _data(data: Path | None, problems: list[str]) -> list[dict[str, Any]]:
+    from honestly.sim.data import DATASETS
+
+    rows: list[dict[str, Any]] = []
+    for name, source in DATASETS.items():
+        try:
+            place = source.found(data)
+        except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+            place = None
+            problems.append(f"cannot look for data set {name}: {_first_line(error)}; name a folder with --data")
+        rows.append({"name": name, "where": None if place is None else str(place)})
+    return rows
+
+
+def _folders(data: Path | None, problems: list[str]) -> list[dict[str, Any]]:
+    """Where files will be written: the folder of runs and that of the data sets."""
+    from honestly.sim.data.files import home
+
+    places = [("current folder", Path.cwd)]
+    places.append(("data sets", lambda: home(data)))
+    rows: list[dict[str, Any]] = []
+    for use, find in places:
+        row: dict[str, Any] = {"use": use, "path": None, "writable": False, "free": None}
+        rows.append(row)
+        try:
+            path = find()
+            row["path"] = str(path)
+            there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+            row["writable"] = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+            row["free"] = shutil.disk_usage(there).free
+        except (OSError, RuntimeError) as error:
+            problems.append(f"{use}: {_first_line(error)}; {_elsewhere(use)}")
+            continue
+        if not row["writable"]:
+            problems.append(f"{use} {path} cannot be written; {_elsewhere(use)}")
+        elif row["free"] < LITTLE:
+            problems.append(f"{use} {path} has only {_size(row['free'])} free; {_elsewhere(use)}")
+    return rows
+
+
+def _elsewhere(use: str) -> str:
+    return "name another with --data or HONESTLY_DATA" if use == "data sets" else "work in another folder, or use --out"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def _size(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size >> 20} MiB"
+
+
+def _print(found: dict[str, Any]) -> None:
+    from honestly.cli.aggregate_report import shown
+
+    rows: list[tuple[str, str]] = [
+        ("honestly", f"{found['honestly']} in {found['installed']}"),
+        ("python", f"{found['python']}, {found['system']}, {found['executable']}"),
+    ]
+    rows += [(package["name"], package["version"] or "not installed") for package in found["core"]]
+    for extra in found["extras"]:
+        have = ", ".join(f"{name} {version}" for name, version in extra["found"].items())
+        lacks = f"missing: {', '.join(extra['missing'])}; {extra['install']}" if extra["missing"] else ""
+        rows.append((f"extra {extra['extra']}", "; ".join(part for part in (have, lacks) if part)))
+    rows.append(("cpu", f"{found['devices']['cpu']['cores']} cores"))
+    gpus = [f"{gpu['name']}, {_size(gpu['memory'])}" for gpu in found["devices"]["cuda"]]
+    rows += [("cuda", gpu) for gpu in gpus or ["none"]]
+    for data in found["data"]:
+        rows.append((f"data {data['name']}", data["where"] or "not here: downloaded when it is first used"))
+    for folder in found["folders"]:
+        state = "writable" if folder["writable"] else "not writable"
+        free = "" if folder["free"] is None else f", {_size(folder['free'])} free"
+        rows.append((folder["use"], f"{folder['path'] or 'unknown'}: {state}{free}"))
+    rows += [("problem", problem) for problem in found["problems"]]
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(f"{name:{width}}  {shown(text)}")
+    if not found["problems"]:
+        print("nothing is wrong")

@@ -1,0 +1,113 @@
+"""How a command ends: one sentence instead of a traceback for a foreseeable mistake, and the right exit status."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from honestly.result import AggregationError
+
+DONE, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+OUT_OF_MEMORY = "out of memory: use fewer clients, a smaller batch or a smaller model; finished rounds are saved"
+
+
+def ending(chosen: argparse.Namespace) -> int:
+    """Run the chosen sub-command; the exit status."""
+    command = f"honestly {chosen.command}"
+    try:
+        status = int(chosen.run(chosen))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _forget_standard_output()
+        return BROKEN_PIPE  # as a program that the signal ends: nobody reads on, and nobody is told
+    except KeyboardInterrupt as stopped:
+        return complain(command, str(stopped) or "interrupted", INTERRUPTED)
+    except ModuleNotFoundError as missing:
+        remedy = _remedy(missing.name or "", getattr(chosen, "extra", None))
+        if remedy is None:
+            raise
+        return complain(command, remedy, FAILED)
+    except AggregationError as error:
+        return complain(command, str(error), FAILED)
+    except ValueError as error:
+        return complain(command, str(error), USAGE)
+    except OSError as error:
+        return complain(command, _told(error), FAILED)
+    except MemoryError:
+        return complain(command, OUT_OF_MEMORY, FAILED)
+    except RuntimeError as error:
+        if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
+            return complain(command, OUT_OF_MEMORY, FAILED)
+        raise
+
+
+def complain(command: str, message: str, status: int) -> int:
+    """Print the message, each line after the command's name; the status."""
+    from honestly.cli.aggregate_report import shown
+
+    for line in message.splitlines():
+        print(f"{command}: {shown(line)}", file=sys.stderr)
+    return status
+
+
+def _remedy(module: str, extra: str | None) -> str | None:
+    """Which extra brings a module that is missing: the one that the command needs, else one that lists it."""
+    from honestly.cli.requirements import pip_line, requirements
+
+    name = module.partition(".")[0]
+    extras = [r.extra for r in requirements() if r.name.lower().replace("-", "_") == name and r.extra]
+    if not extras:
+        return None
+    return f"{name} is not installed: {pip_line(extra if extra in extras else extras[0])}"
+
+
+def _told(error: OSError) -> str:
+    """What the system says, with the file it is about and without `[Errno 2]`."""
+    if error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+
+
+@contextmanager
+def escape_what_cannot_be_printed() -> Generator[None]:
+    """A character that the terminal's encoding lacks is written as its code while the command runs.
+
+    Where standard output or error is closed, what is printed goes nowhere.
+    """
+    with ExitStack() as opened:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:
+                nowhere = opened.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+                opened.callback(setattr, sys, name, None)
+                setattr(sys, name, nowhere)
+        yield from _escaping()
+
+
+def _escaping() -> Generator[None]:
+    streams = [s for s in (sys.stdout, sys.stderr) if isinstance(s, io.TextIOWrapper)]
+    before = [s.errors for s in streams]
+    for stream in streams:
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        for stream, errors in zip(streams, before, strict=True):
+            stream.reconfigure(errors=errors)
+
+
+def _forget_standard_output() -> None:
+    """What is left in the buffer goes nowhere, so that Python does not complain about it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):  # a standard output without a file, as in a test
+        return
+    finally:
+        os.close(nowhere)

@@ -1,0 +1,76 @@
+"""A parser that tells what was probably meant, and takes `key=value` words also after options."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with a suggestion for a misspelt choice."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit status 2, the usage and the message."""
+        # Python 3.11 quotes the choices, 3.12 does not.
+        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message)
+        if found:
+            choices = [choice.strip("'") for choice in found[2].split(", ")]
+            hint = meant(found[1], choices)
+            message = f"{message[: found.start()]}{found[1]!r} is none of {', '.join(choices)}{hint}"
+        super().error(message)
+
+
+def meant(word: str, words: Sequence[str]) -> str:
+    """A question after a message, if one of the words is close.
+
+    >>> meant("simualte", ["simulate", "rules"])
+    '; did you mean simulate?'
+    """
+    close = get_close_matches(word, words, n=1, cutoff=0.7)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def understood(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """The words as a namespace; what no parser takes ends with the usage of the sub-command that was asked for.
+
+    argparse takes the words of `simulate FILE key=value ...` only where they stand together; here they may also
+    follow an option.
+    """
+    chosen, rest = top.parse_known_args(words)
+    if rest:
+        _take(rest, chosen, _asked(top, chosen))
+    return chosen
+
+
+def _take(rest: Sequence[str], chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Words that argparse left go to the argument that takes several; for all else the parser ends the program."""
+    several = [action for action in parser._get_positional_actions() if action.nargs in ("*", "+")]  # pyright: ignore[reportPrivateUsage]
+    if several and not any(word.startswith("-") for word in rest):
+        getattr(chosen, several[-1].dest).extend(rest)
+        return
+    wrong = next((word for word in rest if word.startswith("-")), rest[0])
+    name = wrong.partition("=")[0]
+    options = [option for action in parser._actions for option in action.option_strings]  # pyright: ignore[reportPrivateUsage]
+    hint = meant(name, options) if name.startswith("--") else ""
+    if not hint and several and "key=value" in str(several[-1].metavar) and name.startswith("--"):
+        hint = f"; settings are written {name[2:].replace('-', '_')}=VALUE"
+    parser.error(f"unknown {'option' if name.startswith('-') else 'argument'}: {wrong}{hint}")
+
+
+def _asked(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> argparse.ArgumentParser:
+    """The innermost sub-command's parser."""
+    for action in subcommands(parser):
+        name = getattr(chosen, action.dest, None)
+        if name in action.choices:
+            return _asked(action.choices[name], chosen)
+    return parser
+
+
+def subcommands(parser: argparse.ArgumentParser) -> Iterator[argparse._SubParsersAction[Any]]:  # pyright: ignore[reportPrivateUsage]
+    """The actions of a parser that lead to parsers of their own."""
+    for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
+        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+            yield action

@@ -1,0 +1,63 @@
+"""Code of the user's own, by name: `package.module:name`, or `file.py:name` for a file that is not installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def is_own(name: str) -> bool:
+    """Whether this names code rather than something that comes with the package.
+
+    >>> is_own("lenet5"), is_own("package.module:net"), is_own("task.py:net")
+    (False, True, True)
+    """
+    return ":" in name
+
+
+def imported(what: str, name: str) -> Any:
+    """What a name such as ``package.module:factory`` or ``folder/file.py:factory`` stands for.
+
+    Args:
+        what: how messages call it, "model" or "dataset".
+        name: the module or file, a colon, and the name of a callable in it.
+
+    Naming code runs it: take experiments only from people whose code you would run.
+
+    >>> imported("model", "collections:OrderedDict").__name__
+    'OrderedDict'
+    >>> imported("model", "nowhere.py:net")
+    Traceback (most recent call last):
+    ValueError: model 'nowhere.py:net' cannot be loaded: there is no file nowhere.py
+    """
+    place, _, attribute = name.rpartition(":")
+    try:
+        found: Any = getattr(_file(place) if place.endswith(".py") else importlib.import_module(place), attribute)
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{what} '{name}' cannot be loaded: {error}") from error
+    if not callable(found):
+        raise ValueError(f"{what} '{name}' is no factory: it must be callable")
+    return found
+
+
+def _file(path: str) -> ModuleType:
+    """The module in that file; loaded once in a process, so that classes in it stay the same."""
+    place = Path(path).resolve()
+    name = f"honestly_own_{place.stem}_{abs(hash(place)):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, place)
+    if not place.is_file() or spec is None or spec.loader is None:
+        raise ImportError(f"there is no file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,65 @@
+"""Every example runs as it is printed, in a process of its own, and shows what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def _accuracies(text: str, rule: str) -> list[float]:
+    return [float(a) for a in re.search(rf"^{rule}\s+accuracy by round: (.*)$", text, re.M)[1].split()]
+
+
+def library(said: str) -> None:
+    assert "Porto    honest with probability 0.00   tensor 'layer.bias' at flat index 3 is NaN" in said
+    assert "average weight: 0.50, and by the plain mean -0.3" in said
+
+
+def custom_rule(said: str) -> None:
+    averages = dict(re.findall(r"^(\S+(?: \+ \S+)?)\s+average ([+-]\S+)", said, re.M))
+    assert float(averages["mean"]) < 0 < 0.4 < float(averages["medoid_mean"])
+
+
+def custom_attack(said: str) -> None:
+    kappa = {line.split()[0]: float(line.split()[2]) for line in said.splitlines()}
+    assert kappa["bayesian"] < 0.1 * kappa["mean"]
+
+
+def training(said: str) -> None:
+    assert max(_accuracies(said, "mean")) < 0.5
+    assert _accuracies(said, "bayesian")[-1] > 0.85
+    assert "[1. 1. 1. 1. 1. 1. 0. 0. 0. 0.]" in said
+
+
+def files(said: str) -> None:
+    assert re.findall(r"client-(\d).npz\s+honest with probability 0\.00", said) == ["5", "6", "7"]
+    assert "written: global.safetensors" in said
+
+
+CHECKS = {
+    "library": library,
+    "custom_rule": custom_rule,
+    "custom_attack": custom_attack,
+    "torch_training": training,
+    "jax_training": training,
+    "files": files,
+}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_it_runs_and_shows_what_it_promises(path: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(path)]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=110, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    CHECKS[path.stem](run.stdout)  # an example without a check is not finished

@@ -1,0 +1,146 @@
+"""Data sets and models of the user's own, by file or module."""
+
+import json
+import textwrap
+
+import numpy as np
+import pytest
+
+from honestly.sim.data import load
+from honestly.sim.experiment import Experiment, ExperimentError
+from honestly.sim.models import build
+from honestly.sim.rounds import Federation
+
+TASK = """
+    import numpy as np
+    from torch import nn
+    from honestly.sim.data import Dataset
+
+
+    def stripes():
+        rng = np.random.default_rng(0)
+        labels = np.arange(120) % 2
+        images = rng.integers(0, 100, (120, 1, 6, 6))
+        images[labels == 1, :, ::2] += 150
+        images = images.astype(np.{dtype})
+        return Dataset("stripes", images[:80], labels[:80], images[80:], labels[80:], (0.4,), (0.3,), ({classes}))
+
+
+    def net(channels, height, width, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
+
+
+    def no_net():
+        return 3
+
+
+    NOTHING = 0
+"""
+
+
+@pytest.fixture
+def task(tmp_path):
+    def write(dtype="uint8", classes='"plain", "striped"'):
+        path = tmp_path / f"task_{dtype}_{len(classes)}.py"
+        path.write_text(textwrap.dedent(TASK).format(dtype=dtype, classes=classes))
+        return path
+
+    return write
+
+
+def test_a_federation_learns_on_it(task):
+    path = task()
+    e = Experiment.of(
+        {
+            "dataset": f"{path}:stripes",
+            "model": f"{path}:net",
+            "clients": 5,
+            "malicious": 1,
+            "attack": "sign_flip",
+            "rounds": 4,
+            "batch": 8,
+            "lr": 0.1,
+            "alpha": 100.0,
+        }
+    )
+    records = [record.numbers for record in Federation(e).rounds()]
+    assert records[-1]["accuracy"] > 0.9
+    assert records[-1]["accused"] == [4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "message"),
+    [
+        ({"dtype": "float32"}, "stripes", "images must be uint8 .* got float32"),
+        ({"classes": '"plain",'}, "stripes", "labels must be int64 in 0 .. 0, got int64 from 0 to 1"),
+        ({}, "net", "cannot be loaded|missing 4 required"),
+        ({}, "no_net", "returned a int"),
+        ({}, "NOTHING", "is no factory"),
+        ({}, "stirpes", "has no attribute 'stirpes'"),
+    ],
+)
+def test_what_is_wrong_with_a_data_set_is_said(task, changes, name, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        load(f"{task(**changes)}:{name}")
+
+
+PARTS = """
+    from dataclasses import dataclass
+    import numpy as np
+    from honestly.rules.base import Mix, Rule
+    from honestly.sim.attacks import UpdateAttack
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class First(Rule):
+        keep: int = 2
+        name = "first"
+        summary = "the first clients"
+
+        def mix(self, geometry):
+            weights = np.zeros(geometry.K)
+            weights[: self.keep] = 1 / self.keep
+            return Mix.of_weights(weights)
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Zero(UpdateAttack):
+        name = "zero"
+        summary = "nothing"
+        scale: float = 0.0
+
+        def craft(self, view):
+            return self.scale * view.own
+"""
+
+
+def test_a_rule_and_an_attack_of_ones_own(tmp_path):
+    path = tmp_path / "parts.py"
+    path.write_text(textwrap.dedent(PARTS))
+    values = {"clients": 4, "malicious": 1, "rounds": 1, "model": "mlp", "epochs": 1}
+    e = Experiment.of({**values, "rule": {"name": f"{path}:First", "keep": 3}, "attack": f"{path}:Zero"})
+    assert e.attack.settings == {"scale": 0.0}
+    assert Experiment.of(json.loads(e.canonical)).id == e.id  # as a resumed run reads it back
+    (record,) = Federation(e).rounds()
+    assert record.numbers["weights"] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+    for wrong, message in (
+        ({"rule": {"name": f"{path}:First", "kep": 3}}, "rule.kep: no setting of .* Allowed: keep"),
+        ({"rule": f"{path}:Zero"}, "must be a dataclass that inherits from Rule"),
+        ({"attack": f"{path}:First"}, "must be a dataclass that inherits from Attack"),
+        ({"attack": {"name": f"{path}:Zero", "scale": "big"}}, "attack.scale = 'big': give a number"),
+    ):
+        with pytest.raises(ExperimentError, match=message):
+            Experiment.of({**values, **wrong})
+
+
+def test_a_misspelt_name_is_not_taken_for_code():
+    with pytest.raises(ExperimentError, match="dataset = 'digit': did you mean digits\\? Allowed: digits, mnist"):
+        Experiment.of({"dataset": "digit"})
+
+
+def test_a_model_in_a_module_and_a_file_are_the_same(task):
+    made = build(f"{task()}:net", (1, 6, 6), 2, seed=0)
+    again = build(f"{task()}:net", (1, 6, 6), 2, seed=0)
+    assert np.array_equal(made[1].weight.detach(), again[1].weight.detach())
+    with pytest.raises(ValueError, match="there is no file"):
+        build("not/there.py:net", (1, 6, 6), 2, seed=0)

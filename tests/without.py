@@ -1,0 +1,63 @@
+"""`pytest --without torch`: the tests where a module is not installed. What needs it is left out, as skipped.
+
+Without the option a module that is missing fails the tests, as it must: nothing is left out by accident.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MISSING = pytest.StashKey[frozenset[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without", metavar="MODULES", default="", help="modules, with commas, that are not installed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[MISSING] = frozenset(filter(None, config.getoption("--without").split(",")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """A file that cannot be imported without the module is left out."""
+    report = yield
+    call = getattr(report, "call", None)
+    missing = _needed(call.excinfo.value if call and call.excinfo else None, collector.config)
+    if missing is None:
+        return report
+    for name, module in list(sys.modules.items()):  # half imported: the next one who asks must fail in the same way
+        if getattr(module, "__file__", None) == str(collector.path):
+            del sys.modules[name]
+    return _left_out(report, missing, collector.path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    """A test that imports the module, or a command that says that it does, is left out."""
+    report = yield
+    missing = _needed(call.excinfo.value if call.excinfo else None, item.config)
+    if missing is None and report.failed:
+        told = f"{report.longreprtext}\n{report.capstderr}"
+        missing = next((name for name in item.config.stash[MISSING] if f"{name} is not installed: pip" in told), None)
+    return _left_out(report, missing, item.path) if missing else report
+
+
+def _needed(error: BaseException | None, config: pytest.Config) -> str | None:
+    """The missing module that an error, or what led to it, is about."""
+    while error is not None:
+        name = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
+        if name in config.stash[MISSING]:
+            return name
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _left_out(report: Any, module: str, path: Path) -> Any:
+    report.outcome, report.longrepr = "skipped", (str(path), 0, f"Skipped: needs {module}")
+    return report
