@@ -189,7 +189,7 @@ class Driver:
                         self.store.release(task.worker)
 
     def room(self) -> int:
-        """How many runs the nodes can do at once, as they are now; a run needs one node that has enough of everything."""
+        """How many runs the nodes can do at once, as they are now; a run needs a node that has enough of everything."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         if not self.need:
             return len(nodes)
