@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 VERSIONS = ("3.11", "3.12", "3.13")
 EXTRAS = "cli,jax,flower,nvflare"
 # what the extra `sim` brings beside PyTorch
-MORE = ("pydantic", "pooch")
+MORE = ("pydantic",)
 
 
 def prepare(version: str) -> Path:
