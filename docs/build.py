@@ -1,6 +1,6 @@
 """Builds the documentation site into site/, strictly and offline: a broken link, anchor or page ends it with status 1.
 
-python docs/build.py [--out DIR] [--serve]    # `make docs` is the first; --serve shows it in a browser and follows changes
+python docs/build.py [--out DIR] [--serve]    # `make docs` is the first; --serve shows it and follows changes
 """
 
 from __future__ import annotations
