@@ -45,7 +45,7 @@ test: lint types layers
 
 test-all: lint types layers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "flwr[simulation]"
-	$(BIN)/pytest -m "not gpu" -n 2 --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -m "not gpu" -n 2 --hypothesis-profile=explore --cov --cov-report=term:skip-covered
 
 test-pythons:
 	$(PYTHON) tests/release/pythons.py

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from honestly.bench import stress
 from honestly.bench.specs import RULES, Contestant
+from honestly.bench.stress_cases import fixed, mean, worst
 from honestly.bench.stress_report import lines, read
-from honestly.bench.stress_tables import fixed, mean, tables, worst
+from honestly.bench.stress_tables import tables
 from honestly.bench.tables import fill, text
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "which-rule.md"

@@ -8,12 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 
 def pytest_configure() -> None:
     """A process that a script started in the background ignores Ctrl-C, and so would all that the tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# On a busy machine an example may take long; what `make test` draws is the same every time, `make test-all` explores.
+settings.register_profile("same", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("explore", settings.get_profile("same"), derandomize=False, print_blob=True)
+settings.load_profile("same")
 
 pytest_plugins = ["without"]
 LIBRARIES = ("numpy", "torch", "jax", "array_api_strict")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 from flwr.app import Array, ArrayRecord, Error, Message, Metadata, MetricRecord, RecordDict
 
 FIRST_NODE = 2**64 - 100  # node ids are unsigned and beyond int64
+BAD = FIRST_NODE + 50  # the client whose reply is bad
 MODEL = {"conv.weight": (4, 3), "conv.bias": (4,), "head.weight": (2, 4)}
 
 
@@ -66,9 +68,33 @@ def honest(K: int = 9, first: int = 0) -> list[Message]:
     return [reply(node, update(node), {"num-examples": 100 + k, "loss": 0.1 * k}) for k, node in enumerate(nodes)]
 
 
+def nan() -> Message:
+    """A reply with one value that is no number."""
+    arrays = update(BAD)
+    arrays["conv.weight"][1, 1] = np.nan
+    return reply(BAD, arrays)
+
+
 def lying(node: int) -> Message:
     """A sign flip with gamma = 4."""
     return reply(node, {n: -4 * v if v.dtype.kind == "f" else v for n, v in update(node).items()})
+
+
+def values(arrays: ArrayRecord | None) -> dict[str, np.ndarray]:
+    """The arrays of a record."""
+    assert arrays is not None
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+def distance(arrays: dict[str, np.ndarray], centre: float = 1.0) -> float:
+    """The largest difference from the common step."""
+    return max(float(np.abs(arrays[name] - centre).max()) for name in MODEL)
+
+
+def grid(nodes: Any) -> Mock:
+    """A grid that knows these nodes."""
+    nodes = list(dict.fromkeys(nodes))
+    return Mock(get_node_ids=Mock(return_value=nodes))
 
 
 @pytest.fixture

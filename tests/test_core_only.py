@@ -42,8 +42,9 @@ def test_the_library_works_without_any_extra() -> None:
 
 
 @pytest.mark.parametrize("command", ["--version", "rules", "attacks", "datasets", "doctor", "aggregate", "export"])
-def test_commands_that_need_no_extra(command: str, tmp_path: Path) -> None:
+def test_commands_that_need_no_extra(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [command]
+    monkeypatch.setenv("HONESTLY_DATA", str(tmp_path))  # whoever runs the tests may have no home to write to
     if command == "aggregate":
         for k in range(5):
             np.savez(tmp_path / f"{k}.npz", w=np.random.default_rng(k).normal(size=9))
@@ -64,6 +65,12 @@ def test_commands_that_need_an_extra_name_it(words: tuple[str, ...], extra: str)
     assert done.returncode == 1
     assert f"pip install 'honestly[{extra}]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("adapter", ["flower", "nvflare"])
+def test_an_adapter_without_its_framework_says_what_to_install(adapter: str) -> None:
+    done = run(f"{WITHOUT_EXTRAS}import honestly.{adapter}")
+    assert done.stderr.splitlines()[-1].endswith(f"pip install 'honestly[{adapter}]'")
 
 
 def test_the_import_loads_no_heavy_module() -> None:

@@ -5,6 +5,7 @@ Without the option a module that is missing fails the tests, as it must: nothing
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,22 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
     report = yield
     call = getattr(report, "call", None)
     missing = _needed(call.excinfo.value if call and call.excinfo else None, collector.config)
-    return _left_out(report, missing, collector.path) if missing else report
+    if missing is None:
+        return report
+    for name, module in list(sys.modules.items()):  # half imported: the next one who asks must fail in the same way
+        if getattr(module, "__file__", None) == str(collector.path):
+            del sys.modules[name]
+    return _left_out(report, missing, collector.path)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
-    """A test that imports the module itself is left out."""
+    """A test that imports the module, or a command that says that it does, is left out."""
     report = yield
     missing = _needed(call.excinfo.value if call.excinfo else None, item.config)
+    if missing is None and report.failed:
+        told = f"{report.longreprtext}\n{report.capstderr}"
+        missing = next((name for name in item.config.stash[MISSING] if f"{name} is not installed: pip" in told), None)
     return _left_out(report, missing, item.path) if missing else report
 
 

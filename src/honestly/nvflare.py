@@ -8,9 +8,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+
+if find_spec("nvflare") is None:
+    raise ModuleNotFoundError("honestly.nvflare needs FLARE: pip install 'honestly[nvflare]'", name="nvflare")
+
 from nvflare.apis.fl_constant import FLMetaKey
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator

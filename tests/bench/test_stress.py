@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from honestly.aggregate import aggregate
+from honestly.bench.attacked import Round
 from honestly.bench.populations import synthetic
 from honestly.bench.specs import RULES, Contestant
-from honestly.bench.stress import ADAPTIVE, CORE, SUITE, Round, Study, Task, run
+from honestly.bench.stress import ADAPTIVE, CORE, SUITE, Study, Task, run
 from honestly.bench.stress_tables import tables
 from honestly.sim.attacks import ATTACKS, DataAttack, View, make
 

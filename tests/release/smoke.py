@@ -42,7 +42,7 @@ def commands(folder: Path) -> None:
     assert len(json.loads(honestly("rules", "--json").stdout)) == len(hn.rules())
     for word in ("rules", "attacks", "datasets"):
         assert honestly(word).stdout
-    assert json.loads(honestly("doctor", "--json").stdout)["ok"]
+    assert json.loads(honestly("doctor", "--json", "--data", str(folder)).stdout)["ok"]
     for shell in ("bash", "zsh", "fish"):
         assert "honestly" in honestly("completion", shell).stdout
     files = [str(folder / f"client-{k}.npz") for k in range(5)]

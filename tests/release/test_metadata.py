@@ -12,7 +12,8 @@ import pytest
 from honestly import __version__
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
@@ -61,6 +62,25 @@ def test_links_of_these_pages_lead_somewhere() -> None:
     for page in ROOT.glob("*.md"):
         for target in re.findall(r"\]\((?!http|mailto)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (ROOT / target).exists(), f"{page.name}: {target}"
+
+
+def test_contributors_are_told_the_layers_that_are_checked() -> None:
+    layers = SETTINGS["tool"]["importlinter"]["contracts"][0]["layers"]
+    told = " > ".join(layer.replace("honestly.", "") for layer in layers)
+    assert told in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?`) \|", page, re.M)
+    assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == re.findall(r"\w+", told)
+
+
+def test_the_design_page_names_what_there_is() -> None:
+    page = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
+    for path in re.findall(r"`([a-z_/]+/[a-z_]*(?:\.py)?)`", page):
+        assert any((ROOT / top / path).exists() for top in ("", "src/honestly")), path
+    for name in re.findall(r"`(\w+Rule)`", page):
+        assert any(
+            f"class {name}" in file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("rules/*.py")
+        ), name
 
 
 def test_no_file_names_a_machine() -> None:

@@ -69,11 +69,6 @@ class Contestant:
         return any(_takes_f(part) and "f" not in settings for part, settings in self.parts)
 
     @property
-    def needs_root(self) -> bool:
-        """Whether the rule rests on a trusted root update."""
-        return "root" in self.parts[-1][0].needs
-
-    @property
     def knows(self) -> str:
         """What the rule is told that a server rarely knows: "f", "root", "trusted client", or "nothing"."""
         what = ["f"] if self.told else []

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from honestly._version import __version__
+from honestly.bench.attacked import Case
 from honestly.bench.scores import reliability
-from honestly.bench.stress import Case, Study
-from honestly.bench.stress_tables import attacks_of, fixed, mean, statements, tables
+from honestly.bench.stress import Study
+from honestly.bench.stress_cases import attacks_of, fixed, mean, statements
+from honestly.bench.stress_tables import tables
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --mark: #1a7f37; }

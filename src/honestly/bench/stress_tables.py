@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from honestly.bench.attacked import Case
 from honestly.bench.scores import calibration_error, reliability
-from honestly.bench.specs import Contestant, words
-from honestly.bench.stress import ADAPTIVE, SUITE, Case
+from honestly.bench.specs import Contestant
+from honestly.bench.stress_cases import attacks_of, counts_of, fixed, group_of, mean, rules_of, statements, worst
 from honestly.bench.tables import Cell, Table, lowest
 
 #: The rule that every study is about, where it takes part.
 OURS = "bayesian"
-
-
-def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what there is."""
-    found = [v for v in values if v is not None]
-    return float(np.mean(found)) if found else None
-
-
-def worst(cases: Iterable[Case]) -> float | None:
-    """The largest kappa."""
-    found = [case.kappa for case in cases]
-    return max(found) if found else None
-
-
-def fixed(cases: Iterable[Case]) -> list[Case]:
-    """Without the adaptive attacker, whose mean over attacks would mean nothing."""
-    return [case for case in cases if words(case.attack)[0] != ADAPTIVE]
-
-
-def group_of(case: Case) -> str:
-    """The column of a population: its kind, or "recorded" for all files together."""
-    return "recorded" if case.recorded else case.population
-
-
-def attacks_of(cases: Iterable[Case]) -> list[str]:
-    """The attacks in the order of the suite, others after it in order of appearance."""
-    found = list(dict.fromkeys(case.attack for case in cases))
-    order = {attack: i for i, attack in enumerate((*SUITE, *(a for a in found if a not in SUITE)))}
-    return sorted(found, key=order.__getitem__)
 
 
 def tables(cases: Sequence[Case]) -> list[Table]:
@@ -52,8 +24,8 @@ def tables(cases: Sequence[Case]) -> list[Table]:
         informed = [case for case in of_K if not case.guessed]
         if any(case.malicious for case in informed):
             found += [aim(informed, K), worst_cases(informed, K), means(informed, K)]
-            found += [by_population(informed, K, M) for M in _counts(informed)]
-            found += [by_attack(informed, K, M) for M in _counts(informed)[-2:]]
+            found += [by_population(informed, K, M) for M in counts_of(informed)]
+            found += [by_attack(informed, K, M) for M in counts_of(informed)[-2:]]
         if informed:
             found.append(truthfulness(informed, K))
         if any(case.guessed for case in of_K):
@@ -63,21 +35,13 @@ def tables(cases: Sequence[Case]) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-def _rules(cases: Sequence[Case]) -> list[str]:
-    return list(dict.fromkeys(case.rule for case in cases))
-
-
-def _counts(cases: Sequence[Case]) -> list[int]:
-    return sorted({case.malicious for case in cases if case.malicious})
-
-
 def _by_rule(
     cases: Sequence[Case], columns: Sequence[Callable[[list[Case]], Cell]]
 ) -> tuple[list[list[Cell]], list[bool]]:
     """A row for each rule: its name, what it is told, and the columns; and which rows are told nothing."""
     rows: list[list[Cell]] = []
     alone: list[bool] = []
-    for rule in _rules(cases):
+    for rule in rules_of(cases):
         of_rule = [case for case in cases if case.rule == rule]
         told = Contestant(rule).knows
         rows.append([rule, told, *(column(of_rule) for column in columns)])
@@ -87,7 +51,7 @@ def _by_rule(
 
 def worst_cases(cases: Sequence[Case], K: int) -> Table:
     """The worst case over all populations and attacks, the adaptive one included, for each number of attackers."""
-    counts = _counts(cases)
+    counts = counts_of(cases)
 
     def column(M: int) -> Callable[[list[Case]], Cell]:
         return lambda found: worst(case for case in found if case.malicious == M)
@@ -106,7 +70,7 @@ def worst_cases(cases: Sequence[Case], K: int) -> Table:
 
 def means(cases: Sequence[Case], K: int) -> Table:
     """The mean over populations and fixed attacks."""
-    counts, plain = _counts(cases), fixed(cases)
+    counts, plain = counts_of(cases), fixed(cases)
 
     def column(M: int) -> Callable[[list[Case]], Cell]:
         return lambda found: mean(case.kappa for case in found if case.malicious == M)
@@ -170,7 +134,7 @@ def by_clients(cases: Sequence[Case]) -> Table:
 def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
     """The mean over populations for each attack."""
     found = [case for case in cases if case.malicious == M]
-    rules = _rules(found)
+    rules = rules_of(found)
     rows: list[list[Cell]] = []
     for attack in attacks_of(found):
         of_attack = [case for case in found if case.attack == attack]
@@ -237,22 +201,11 @@ def truthfulness(cases: Sequence[Case], K: int) -> Table:
     )
 
 
-def statements(cases: Iterable[Case]) -> tuple[list[float], list[bool]]:
-    """Every stated honesty, and whether that client was honest."""
-    said: list[float] = []
-    true: list[bool] = []
-    for case in cases:
-        if case.honesty is not None:
-            said += case.honesty
-            true += [k < case.clients - case.malicious for k in range(case.clients)]
-    return said, true
-
-
 def wrong_f(cases: Sequence[Case], K: int) -> Table:
     """Mean and worst kappa of each rule that needs f, for what it believed, beside the best that needs none."""
-    counts = _counts(cases)
+    counts = counts_of(cases)
     rows: list[list[Cell]] = []
-    for rule in _rules(cases):
+    for rule in rules_of(cases):
         of_rule = [case for case in cases if case.rule == rule]
         if not Contestant(rule).told:
             rows.append([rule, "needs none", *_mean_worst(of_rule, counts)])
@@ -288,12 +241,12 @@ def _mean_worst(cases: Sequence[Case], counts: Sequence[int]) -> list[Cell]:
 def aim(cases: Sequence[Case], K: int) -> Table:
     """The default Bayesian rule beside the best of those that are not told f, and of those that are."""
     rows: list[list[Cell]] = []
-    for M in _counts(cases):
+    for M in counts_of(cases):
         found = [case for case in cases if case.malicious == M]
         groups = list(dict.fromkeys(group_of(case) for case in found))
         for group in (*groups, "all") if len(groups) > 1 else groups:
             here = [case for case in found if group in ("all", group_of(case))]
-            worsts = {rule: worst(case for case in here if case.rule == rule) for rule in _rules(here)}
+            worsts = {rule: worst(case for case in here if case.rule == rule) for rule in rules_of(here)}
             ours = worsts.get(OURS)
             if ours is None:
                 continue

@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
     parser.add_argument("files", nargs="+", metavar="FILES", help="one file or folder per client")
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the average is written")
     parser.add_argument(
-        "--rule", default="bayesian", metavar="NAME[:K=V,...]", help="rule, see `honestly rules` (%(default)s)"
+        "--rule", default="bayesian", metavar="NAME[:K=V,...]", help="rule, see `honestly rules` (default: %(default)s)"
     )
     parser.add_argument(
         "--pre", action="append", default=[], metavar="NAME[:K=V,...]", help="mixer before the rule; may be repeated"
@@ -77,18 +77,20 @@ def add(commands: Any) -> None:
         "--exclusions",
         choices=["ok", "status", "fail"],
         default="status",
-        help="what an excluded client means for the exit status (%(default)s)",
+        help="what an excluded client means for the exit status (default: %(default)s)",
     )
     parser.add_argument(
         "--lora",
         choices=["exact", "svd", "factors"],
         default="exact",
-        help="how the mean of LoRA products is written (%(default)s)",
+        help="how the mean of LoRA products is written (default: %(default)s)",
     )
     parser.add_argument("--rank", type=int, help="rank of the result for --lora svd; that of most clients by default")
     parser.add_argument("--allow-torch", action="store_true", help="read PyTorch files too, with weights_only=True")
     parser.add_argument("--follow-symlinks", action="store_true", help="read through symbolic links")
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda to stream the blocks through a GPU (%(default)s)")
+    parser.add_argument(
+        "--device", default="cpu", help="cpu, or cuda to stream the blocks through a GPU (default: %(default)s)"
+    )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--quiet", action="store_true", help="print nothing but errors")
     output.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -90,6 +90,14 @@ def _data_sets(before: Sequence[str], current: str) -> list[str]:
     return _matching(current, DATASETS)
 
 
+def _studies(before: Sequence[str], current: str) -> list[str]:
+    try:
+        from honestly.bench.study import shipped
+    except ImportError:  # pydantic is missing, and so is the command
+        return []
+    return _matching(current, shipped())
+
+
 def _experiment(before: Sequence[str], current: str) -> list[str]:
     """Presets, `key=`, the values of keys that have a list of them, and `rule.f=` of the rule that was named."""
     try:
@@ -134,4 +142,5 @@ _FINDERS: dict[tuple[str, str], Callable[[Sequence[str], str], list[str]]] = {
     ("stress", "populations"): _populations,
     ("datasets", "fetch"): _data_sets,
     ("simulate", "words"): _experiment,
+    ("bench", "study"): _studies,
 }

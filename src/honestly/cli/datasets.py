@@ -10,8 +10,15 @@ from typing import Any
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
     """Register the command."""
-    parser = commands.add_parser("datasets", help="list the data sets, or download one", description=__doc__)
-    parser.add_argument("fetch", nargs="*", metavar="NAME", help="download these (mnist, fmnist, cifar10)")
+    parser = commands.add_parser(
+        "datasets",
+        help="list the data sets, or download one",
+        description="Which data sets there are, and where they are on this machine. Those that are named are "
+        "downloaded if they are not here.",
+    )
+    parser.add_argument(
+        "fetch", nargs="*", metavar="NAME", help="download these if they are missing: mnist, fmnist, cifar10"
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     parser.set_defaults(run=run, extra="sim")

@@ -29,7 +29,9 @@ def add(commands: Any) -> None:
         "and any failure keeps the previous model.",
         epilog="example: honestly export scaleout -o server_functions.py --rule multi_krum f=2",
     )
-    scaleout.add_argument("-o", "--out", default="server_functions.py", help="the file, or - for standard output")
+    scaleout.add_argument(
+        "-o", "--out", default="server_functions.py", help="the file, or - for standard output (default: %(default)s)"
+    )
     scaleout.add_argument("--rule", default="bayesian", help="a rule that weighs clients (default: %(default)s)")
     scaleout.add_argument("--force", action="store_true", help="replace a file that is there")
     scaleout.add_argument("settings", nargs="*", metavar="key=value", help="the rule's settings, e.g. f=2")

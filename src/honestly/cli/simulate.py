@@ -32,14 +32,15 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     parser = commands.add_parser(
         "simulate",
         help="train a federation under attack and see whom the rule believes",
-        description=__doc__,
+        description="Train a federation under attack in this process, and see whom the rule believes.\n"
+        "Everything has a default; `honestly rules`, `honestly attacks` and `honestly datasets` list the names.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="FILE.toml | key=value", help="a file or preset, and changes to it")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/ID)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
-    parser.add_argument("--seed", type=int, help="the same as seed=N")
+    parser.add_argument("--seed", type=int, metavar="N", help="the same as seed=N")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     parser.add_argument("--record", type=Path, metavar="DIR", help="save the honest updates of every round there")
     parser.add_argument("--restart", action="store_true", help="forget what the run's folder holds and start anew")

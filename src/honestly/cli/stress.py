@@ -13,17 +13,30 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
+DESCRIPTION = """\
+Every rule against every attack on honest populations of updates, without training. Reports
+kappa = |aggregate - honest mean|^2 / honest variance: mean, worst case with an attacker that searches
+against each rule, false accusations, detection and calibration.
+"""
+EPILOG = """\
+names are listed by `honestly rules` and `honestly attacks`; several are separated by spaces or commas
+
+examples
+  honestly stress
+  honestly stress --rules bayesian geometric_median nnm+median --malicious 8
+  honestly stress --believed-f true 0 4 9 --out stress
+  honestly stress --populations recorded/ isotropic
+"""
+
 
 def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "stress",
         help="rules against attacks on updates, without training",
-        description="Every rule against every attack on honest populations of updates, without training. Reports "
-        "kappa = |aggregate - honest mean|^2 / honest variance: mean, worst case with an attacker that searches "
-        "against each rule, false accusations, detection and calibration.",
-        epilog="Examples: honestly stress; honestly stress --rules bayesian geometric_median nnm+median --malicious 8; "
-        "honestly stress --believed-f true 0 4 9 --out stress; honestly stress --populations recorded/ isotropic",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--rules",
@@ -45,14 +58,16 @@ def add(commands: Any) -> None:
         help="isotropic, low_rank, heavy_tailed, unequal_norms, clustered, or recorded updates: .npz files or folders "
         "of them, made by `honestly simulate --record` (default: the synthetic ones)",
     )
-    parser.add_argument("--clients", nargs="+", type=_integers, default=[[20]], metavar="K", help="default 20")
+    parser.add_argument(
+        "--clients", nargs="+", type=_integers, default=[[20]], metavar="K", help="numbers of clients (default: 20)"
+    )
     parser.add_argument(
         "--malicious",
         nargs="+",
         type=_numbers,
         default=[[0, 1, 4, 8, 9]],
         metavar="M",
-        help="numbers of attackers, or shares such as 0.4 (default 0,1,4,8,9)",
+        help="numbers of attackers, or shares such as 0.4 (default: 0,1,4,8,9)",
     )
     parser.add_argument(
         "--believed-f",
@@ -60,10 +75,12 @@ def add(commands: Any) -> None:
         type=_beliefs,
         default=[[None]],
         metavar="F",
-        help="what rules that need f are told: 'true' or a number; several show the cost of a wrong one (default true)",
+        help="what rules that need f are told: 'true' or a number; several show what a wrong one costs (default: true)",
     )
-    parser.add_argument("--seeds", nargs="+", type=_integers, default=[[0]], metavar="S", help="default 0")
-    parser.add_argument("--jobs", type=int, default=_cores(), help="processes (default: one for each core)")
+    parser.add_argument("--seeds", nargs="+", type=_integers, default=[[0]], metavar="S", help="seeds (default: 0)")
+    parser.add_argument(
+        "--jobs", type=int, default=_cores(), metavar="N", help="processes (default: one for each core)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cases, tables, heatmap and an HTML page here")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     parser.set_defaults(run=run)

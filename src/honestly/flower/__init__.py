@@ -1,5 +1,10 @@
 """Robust averaging for Flower: `RobustFedAvg` in the place of `FedAvg` (extra `[flower]`)."""
 
+from importlib.util import find_spec
+
+if find_spec("flwr") is None:
+    raise ModuleNotFoundError("honestly.flower needs Flower: pip install 'honestly[flower]'", name="flwr")
+
 from honestly.flower.legacy import LegacyRobustFedAvg
 from honestly.flower.strategy import RobustFedAvg
 

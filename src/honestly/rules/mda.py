@@ -7,14 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.result import Float, Status
-from honestly.rules.base import Geometry, Mix, Rule, squared_distances
-from honestly.rules.settings import integer
-from honestly.rules.subsets import Subset, concentrated, lightest_subset
+from honestly.result import Float
+from honestly.rules.base import squared_distances
+from honestly.rules.subsets import Subset, SubsetRule, concentrated, lightest_subset
 
 
 @dataclass(frozen=True, kw_only=True)
-class MDA(Rule):
+class MDA(SubsetRule):
     """The mean of the K - f clients with the smallest diameter.
 
         S = argmin over |S| = K - f of  max_{k, j in S} ||w_k - w_j||;    value = wbar_S
@@ -37,42 +36,17 @@ class MDA(Rule):
     Reference: El Mhamdi et al., The Hidden Vulnerability of Distributed Learning in Byzantium, ICML 2018.
     """
 
-    f: int
     work: int = 50_000_000
 
     name: ClassVar[str] = "mda"
     summary: ClassVar[str] = "mean of the K - f clients with the smallest diameter, exact for small K"
     reference: ClassVar[str] = "El Mhamdi et al., ICML 2018"
-    needs: ClassVar[frozenset[str]] = frozenset({"f"})
-    bound: ClassVar[str] = "2f+1"
 
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-        integer(self, "work", self.work, least=1)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
-
-    def mix(self, geometry: Geometry) -> Mix:
-        """Equal weights for the subset."""
-        K = geometry.K
-        self.check(K)
-        m = K - self.f
-        D = squared_distances(geometry.gram)
+    def search(self, gram: Float, m: int) -> tuple[Subset, dict[str, float]]:
+        """By bisection over the distances."""
+        D = squared_distances(gram)
         found = smallest_diameter(D, m, self.work)
-        weights = np.zeros(K)
-        weights[found.members] = 1.0 / m
-        return Mix.of_weights(
-            weights,
-            status=Status.CONVERGED if found.exact else Status.STEP_LIMIT,
-            steps=found.nodes,
-            diagnostics={
-                "diameter": float(np.sqrt(D[np.ix_(found.members, found.members)].max())),
-                "exact": found.exact,
-                "selected": found.members,
-            },
-        )
+        return found, {"diameter": float(np.sqrt(D[np.ix_(found.members, found.members)].max()))}
 
 
 def smallest_diameter(D: Float, m: int, work: int) -> Subset:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from honestly.result import Status
-from honestly.rules.base import Geometry, Mix, Rule, squared_distances
-from honestly.rules.settings import integer
-from honestly.rules.subsets import lightest_subset
+from honestly.result import Float
+from honestly.rules.base import squared_distances
+from honestly.rules.subsets import Subset, SubsetRule, lightest_subset
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinimumVariance(Rule):
+class MinimumVariance(SubsetRule):
     """The mean of the K - f clients that lie closest around their own mean (the set form of Karakulev et al.).
 
         S = argmin over |S| = K - f of  sum_{k in S} ||w_k - wbar_S||^2 = 1/(K - f) * sum_{k < j in S} ||w_k - w_j||^2
@@ -42,34 +39,13 @@ class MinimumVariance(Rule):
     Reference: Karakulev et al., Bayesian Robust Aggregation for Federated Learning, 2025.
     """
 
-    f: int
     work: int = 50_000_000
 
     name: ClassVar[str] = "minimum_variance"
     summary: ClassVar[str] = "mean of the K - f clients with the smallest variance, exact for small K"
     reference: ClassVar[str] = "Karakulev et al. 2025, Proposition 1"
-    needs: ClassVar[frozenset[str]] = frozenset({"f"})
-    bound: ClassVar[str] = "2f+1"
 
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-        integer(self, "work", self.work, least=1)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
-
-    def mix(self, geometry: Geometry) -> Mix:
-        """Equal weights for the subset."""
-        K = geometry.K
-        self.check(K)
-        m = K - self.f
-        found = lightest_subset(squared_distances(geometry.gram), m, self.work)
-        weights = np.zeros(K)
-        weights[found.members] = 1.0 / m
-        return Mix.of_weights(
-            weights,
-            status=Status.CONVERGED if found.exact else Status.STEP_LIMIT,
-            steps=found.nodes,
-            diagnostics={"variance": found.weight / m / m, "exact": found.exact, "selected": found.members},
-        )
+    def search(self, gram: Float, m: int) -> tuple[Subset, dict[str, float]]:
+        """The lightest subset by squared distances."""
+        found = lightest_subset(squared_distances(gram), m, self.work)
+        return found, {"variance": found.weight / m / m}

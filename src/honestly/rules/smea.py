@@ -8,17 +8,16 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from honestly.result import Float, Status
-from honestly.rules.base import Geometry, Mix, Rule, squared_distances
-from honestly.rules.settings import integer
-from honestly.rules.subsets import Subset, concentrated
+from honestly.result import Float
+from honestly.rules.base import squared_distances
+from honestly.rules.subsets import Subset, SubsetRule, concentrated
 
 # Subsets whose eigenvalues are computed together.
 _CHUNK = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class SMEA(Rule):
+class SMEA(SubsetRule):
     """The mean of the K - f clients whose covariance has the smallest top eigenvalue.
 
         S = argmin over |S| = K - f of  lambda_max(1/|S| sum_{k in S} (w_k - wbar_S)(w_k - wbar_S)^T);    value = wbar_S
@@ -42,37 +41,16 @@ class SMEA(Rule):
     Reference: Allouah et al., On the Privacy-Robustness-Utility Trilemma in Distributed Learning, ICML 2023.
     """
 
-    f: int
     work: int = 200_000_000
 
     name: ClassVar[str] = "smea"
     summary: ClassVar[str] = "mean of the K - f clients with the smallest top eigenvalue, exact for small K"
     reference: ClassVar[str] = "Allouah et al., ICML 2023"
-    needs: ClassVar[frozenset[str]] = frozenset({"f"})
-    bound: ClassVar[str] = "2f+1"
 
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-        integer(self, "work", self.work, least=1)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
-
-    def mix(self, geometry: Geometry) -> Mix:
-        """Equal weights for the subset."""
-        K = geometry.K
-        self.check(K)
-        m = K - self.f
-        found = smallest_eigenvalue(geometry.gram, m, self.work)
-        weights = np.zeros(K)
-        weights[found.members] = 1.0 / m
-        return Mix.of_weights(
-            weights,
-            status=Status.CONVERGED if found.exact else Status.STEP_LIMIT,
-            steps=found.nodes,
-            diagnostics={"eigenvalue": found.weight / m, "exact": found.exact, "selected": found.members},
-        )
+    def search(self, gram: Float, m: int) -> tuple[Subset, dict[str, float]]:
+        """By branch and bound over growing subsets."""
+        found = smallest_eigenvalue(gram, m, self.work)
+        return found, {"eigenvalue": found.weight / m}
 
 
 def top_scatter(G: Float, subsets: npt.NDArray[np.intp]) -> Float:

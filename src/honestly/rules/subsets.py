@@ -1,13 +1,21 @@
-"""The lightest subset of a weighted complete graph, exactly, by branch and bound on arrays of partial subsets."""
+"""The lightest subset of a weighted complete graph, exactly, by branch and bound on arrays of partial subsets.
+
+And what the rules share that average such a subset: `SubsetRule`.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from honestly.result import Float
+from honestly.result import Float, Status
+from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.minority import Minority
+from honestly.rules.settings import integer
 
 Indices = npt.NDArray[np.intp]
 
@@ -133,3 +141,34 @@ def _bounds(need: npt.NDArray[np.intp], weight: Float, cross: Float, halves: Flo
                 costs = np.partition(costs, t - 1, axis=1)[:, :t]
             bound[rows] = weight[rows] + costs.sum(axis=1)
     return bound
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsetRule(Minority, Rule):
+    """The mean of the K - f clients that are best by some measure, found by a search with a limit."""
+
+    work: int
+
+    needs: ClassVar[frozenset[str]] = frozenset({"f"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer(self, "work", self.work, least=1)
+
+    @abstractmethod
+    def search(self, gram: Float, m: int) -> tuple[Subset, dict[str, float]]:
+        """The best m clients, and their measure by its name."""
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Equal weights for the subset."""
+        self.check(geometry.K)
+        m = geometry.K - self.f
+        found, measure = self.search(geometry.gram, m)
+        weights = np.zeros(geometry.K)
+        weights[found.members] = 1.0 / m
+        return Mix.of_weights(
+            weights,
+            status=Status.CONVERGED if found.exact else Status.STEP_LIMIT,
+            steps=found.nodes,
+            diagnostics={**measure, "exact": found.exact, "selected": found.members},
+        )

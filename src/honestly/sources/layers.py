@@ -41,7 +41,6 @@ class Layers(InMemory):
         ]
         named = [rows[k] for k in usable] or [extras[0]]
         self._template = next((updates[k] for k in usable), reference)
-        self._paths = list(expected)
         specs = {path: _result_spec([row[path] for row in named if row is not None]) for path in expected}
         self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")
         self.integers = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind != "float")
