@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := sim,jax,flower,nvflare,watch
+EXTRAS := sim,jax,flower,nvflare,tensorboard,watch
 # Another machine's variables must not leak into the checks.
 unexport PYTHONPATH PYTHONHOME
 export PYTHONDONTWRITEBYTECODE := 1
@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE := 1
 help:
 	@echo "make demo      a federation under attack, with a table and an HTML report"
 	@echo "make test      every check: ruff, pyright, import layers, pytest (without the slow tests)"
-	@echo "make test-all  the same with the slow tests"
+	@echo "make test-all  the same with the slow tests (needs chromium and chromedriver)"
 	@echo "make test-pythons  the tests under every declared Python, without PyTorch"
 	@echo "make docs      the documentation, built strictly into site/index.html"
 	@echo "make bench     speed and memory against the plain mean and the peers"

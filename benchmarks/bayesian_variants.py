@@ -10,7 +10,7 @@ import numpy as np
 from honestly.result import Float
 from honestly.rules._neighbourhoods import separated, tightest
 from honestly.rules._posterior import e_step, em, evidence, leave_one_out
-from honestly.rules._votes import copies, cosines_about, merging, shared_votes
+from honestly.rules._votes import copies, likeness_about, merging, shared_votes
 from honestly.rules.base import Geometry, GramGeometry, Mix, Rule, squared_distances
 from honestly.rules.bayesian import geometric_median
 from honestly.rules.neighbours import majority
@@ -43,8 +43,8 @@ class Variant(Rule):
 
     def mix(self, geometry: Geometry) -> Mix:
         G = geometry.gram
-        D = squared_distances(G)
-        group = np.arange(len(G)) if self.change == "copies_not_merged" else copies(D)
+        group = None if self.change == "copies_not_merged" else copies(GramGeometry(G))
+        group = np.arange(len(G)) if group is None else group
         A = merging(group)
         G = A @ G @ A.T
         a, pi = first_form(G) if self.change == "first_form" else changed(G, self.change)
@@ -53,10 +53,10 @@ class Variant(Rule):
 
 def changed(G: Float, change: str) -> tuple[Float, Float]:
     n, h = len(G), majority(len(G))
-    D = squared_distances(G)
     g = GramGeometry(G)
-    a = geometric_median(G, D, h)
-    votes, prior = shared_votes(cosines_about(G, a)), np.zeros(n)
+    D = g.distances
+    a = geometric_median(g, h)
+    votes, prior = shared_votes(likeness_about(G, a)), None
     if change == "no_shared_votes":
         votes = np.ones(n)
     if change == "votes_by_distance":
@@ -65,13 +65,14 @@ def changed(G: Float, change: str) -> tuple[Float, Float]:
     if change == "eager_neighbourhoods":
         a, prior = neighbourhood(G, D, h)
     elif change != "no_neighbourhoods":
-        a, prior = separated(G, D, h, a)
+        a, prior = separated(g, h, a)
     if change == "votes_recounted":
         pi = np.ones(n)
         for _ in range(40):
             r2 = leave_one_out(g.residuals(a), a)
-            pi, _, _ = e_step(evidence(r2, float(np.partition(r2, h - 1)[h - 1])) + prior, h)
-            a = shared_votes(cosines_about(G, a)) * pi
+            known = evidence(r2, float(np.partition(r2, h - 1)[h - 1]))
+            pi, _, _ = e_step(known if prior is None else known + prior, h)
+            a = shared_votes(likeness_about(G, a)) * pi
             a /= a.sum()
         return a, pi
     found = em(g, a, votes, prior=prior, h=h, steps=100, tolerance=1e-7)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "pooch", "safetensors")
+EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors")
 # Importing them fails, as where they are not installed.
 WITHOUT_EXTRAS = f"""
 import importlib.util, sys

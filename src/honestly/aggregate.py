@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from honestly.passes import Passes, passes_over
+from honestly.passes import Passes, Verdict, passes_over
 from honestly.result import Aggregate, AggregationError, Float
 from honestly.rules import make, make_mixer
 from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule
@@ -94,12 +94,14 @@ class _Run:
         """Screen, decide, average; once more if the values themselves show a fault that the first look missed."""
         while True:
             mixing, mix = self._decide()
-            values, fine = self._values(mixing, mix)
+            values, verdict = self._values(mixing, mix)
+            found = self._found(mixing, mix)  # while a device may still be at work on the values
+            fine = verdict()
             suspects = [k for k in self.source.faults() if k in self.survey.usable] if fine else self.survey.usable
             if not suspects or not self.survey.screen(suspects):
                 if not fine:
                     self.survey.check_reference()
-                return self._report(mixing, mix, values)
+                return self._report(found, values)
             self._require()
 
     def _require(self) -> None:
@@ -111,7 +113,7 @@ class _Run:
         geometry = self._geometry()
         self._require()
         measured = isinstance(geometry, GramGeometry) and any(step.gram_needed for step in [*self.mixers, self.rule])
-        self._gram = geometry.gram if measured else None
+        self._gram = geometry if measured else None
         mixing: Float | None = None
         for mixer in self.mixers:
             A = mixer.mix(geometry)
@@ -126,7 +128,10 @@ class _Run:
             return self._bare_geometry()
         if self.rule.streams and not self.mixers and len(self.survey.usable) >= STREAM_FROM:
             return StreamGeometry(self.survey, self.sizes)
-        G, centre = self.survey.gram()
+        return self.survey.measured(self._described)[0]
+
+    def _described(self, G: Float, centre: int) -> GramGeometry:
+        """The geometry with this Gram matrix; what few rules ask for takes a pass of its own."""
         K, clients = self.survey.K, self.survey.usable
         reference = K if self.source.has_reference else None
         about = None if centre == reference else (lambda: self.passes.gram(self.survey.usable, reference))
@@ -150,7 +155,7 @@ class _Run:
     def _usable_sizes(self) -> Float | None:
         return None if self.sizes is None else self.sizes[self.survey.usable]
 
-    def _values(self, mixing: Float | None, mix: Mix) -> tuple[Sequence[Any], bool]:
+    def _values(self, mixing: Float | None, mix: Mix) -> tuple[Sequence[Any], Verdict]:
         """The second pass: `reduce(A @ X + (1 - A 1) reference)`."""
         rows = self.survey.usable
         if isinstance(self.rule, ColumnRule):
@@ -164,23 +169,34 @@ class _Run:
             A, rows = _with_reference(A), [*rows, self.survey.K]
         return self.passes.mix(A[0], rows)
 
-    def _report(self, mixing: Float | None, mix: Mix, values: Sequence[Any]) -> Aggregate:
-        clients = self.survey.usable
-        diagnostics = dict(mix.diagnostics) | dict(self.source.notes)
-        if self.explain:
-            diagnostics |= self._explained(values)
+    def _found(self, mixing: Float | None, mix: Mix) -> dict[str, Any]:
+        """What the rule's decision says of each client: the fields of `Aggregate` that no value is needed for."""
+        diagnostics = {**mix.diagnostics, **self.source.notes}
         weights: Float | None = None
         if not isinstance(self.rule, ColumnRule):
             own = (mix.matrix if mixing is None else mix.matrix @ mixing)[0]
-            weights = self._spread(own / own.sum() if own.sum() > 0 else own)
-            if abs(1 - own.sum()) > 1e-9:
-                diagnostics["reference_weight"] = float(1 - own.sum())
+            total = float(own.sum())
+            weights = self._spread(own / total if total > 0 else own)
+            if abs(1 - total) > 1e-9:
+                diagnostics["reference_weight"] = 1 - total
             elif self._gram is not None and not self.explain:
-                distances = np.sqrt(GramGeometry(self._gram).residuals(own))
+                distances = np.sqrt(self._gram.residuals(own))
                 diagnostics.setdefault("distance", self._spread(distances, np.nan))
         honesty = None
         if mix.honesty is not None:
             honesty = self._spread(mix.honesty if mixing is None else _honesty_of_parts(mixing, mix.honesty))
+        return {
+            "weights": weights,
+            "honesty": honesty,
+            "status": mix.status,
+            "steps": mix.steps,
+            "diagnostics": diagnostics,
+        }
+
+    def _report(self, found: dict[str, Any], values: Sequence[Any]) -> Aggregate:
+        clients, weights = self.survey.usable, found["weights"]
+        if self.explain:
+            found["diagnostics"] |= self._explained(values)
         votes = np.ones(len(clients)) if weights is None else weights[clients]
         integers = [
             weighted_mode(self.source.read_integers(i, clients), votes) for i in range(len(self.source.integers))
@@ -188,14 +204,10 @@ class _Run:
         reasons = self.survey.named_reasons()
         return Aggregate(
             value=self.source.assemble(values, integers),
-            weights=weights,
-            honesty=honesty,
             excluded=tuple(reasons),
             reasons=reasons,
             clients=self.source.ids,
-            status=mix.status,
-            steps=mix.steps,
-            diagnostics=diagnostics,
+            **found,
         )
 
     def _explained(self, values: Sequence[Any]) -> dict[str, Any]:
@@ -207,6 +219,8 @@ class _Run:
 
     def _spread(self, values: Float, excluded: float = 0.0) -> Float:
         """Values of the usable clients among all K: exactly 0 for an excluded one, unless told otherwise."""
+        if len(values) == self.survey.K:
+            return values.copy()
         whole = np.full(self.survey.K, excluded)
         whole[self.survey.usable] = values
         return whole

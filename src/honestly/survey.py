@@ -1,18 +1,21 @@
 """The first pass: who can be used at all, and the geometry of those who can.
 
-Distances of float32 weights need a centre near the honest clients: the reference where there is one, else a central
-client found on a sample of columns. Neither is trusted: if the Gram matrix shows that the centre is far away (a liar
-may look central where we looked), the pass is repeated on a client that the matrix itself shows to be central.
+Distances of float32 weights need a centre near the honest clients: the reference where there is one, else the median of
+three clients (where the pass can take it on the way) or a central client found on a sample of columns. None is trusted:
+if the Gram matrix shows that the centre is far away (a liar may look central where we looked), the pass is repeated on
+a client that the matrix itself shows to be central.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST
-from honestly.passes import Passes
+from honestly.passes import BETWEEN, Passes
 from honestly.result import AggregationError, ClientId, Float
 from honestly.rules.base import GramGeometry, squared_distances
 from honestly.sources import Source
@@ -24,33 +27,37 @@ MOST_CANDIDATES = 256
 
 
 class Survey:
-    """Screening and measuring of a source's clients; `usable` shrinks and `reasons` grows as faults are found."""
+    """Screening and measuring of a source's clients; `usable` shrinks and `reasons` grows as faults are found.
+
+    Attributes:
+        K: how many clients answered.
+        usable: positions of the clients that have not been refused.
+        ids: names of the usable clients.
+        reasons: why the others were refused, by position.
+    """
 
     def __init__(self, source: Source, passes: Passes) -> None:
         self.source = source
         self.passes = passes
         self.K = len(source.ids)
         self.reasons: dict[int, str] = dict(source.refused)
+        self._list_usable()
         if not source.leaves and not source.integers and not self.reasons:
             raise AggregationError("the updates hold no values")
 
-    @property
-    def usable(self) -> list[int]:
-        """Positions of the clients that have not been refused."""
-        return [k for k in range(self.K) if k not in self.reasons]
-
-    @property
-    def ids(self) -> tuple[ClientId, ...]:
-        """Names of the usable clients."""
-        return tuple(self.source.ids[k] for k in self.usable)
+    def _list_usable(self) -> None:
+        self.usable: list[int] = [k for k in range(self.K) if k not in self.reasons]
+        self.ids: tuple[ClientId, ...] = tuple([self.source.ids[k] for k in self.usable])
 
     def screen(self, suspects: Sequence[int]) -> bool:
         """Read every value of these clients and refuse those with a fault; True if there was one."""
         known = self.source.faults()
         faults = {k: None if k in known else self.passes.fault(k) for k in suspects}
         faults |= {k: reason for k, reason in self.source.faults().items() if k in faults}
-        self.reasons |= {k: fault for k, fault in faults.items() if fault is not None}
-        return any(fault is not None for fault in faults.values())
+        found = {k: fault for k, fault in faults.items() if fault is not None}
+        self.reasons |= found
+        self._list_usable()
+        return bool(found)
 
     def check_reference(self) -> None:
         """Raise ValueError if the reference itself is not finite: no client is to blame for that."""
@@ -60,25 +67,33 @@ class Survey:
 
     def gram(self) -> tuple[Float, int]:
         """Gram matrix of the usable clients and the position of its centre, after screening."""
+        geometry, centre = self.measured(lambda G, _: GramGeometry(G))
+        return geometry.gram, centre
+
+    def measured(self, described: Callable[[Float, int], GramGeometry]) -> tuple[GramGeometry, int]:
+        """The geometry of the usable clients, which `described` makes of their Gram matrix, and its centre."""
         tried: set[int] = set()
-        centre = self.first_centre(tried)
+        between = not self.source.has_reference and self.passes.between(len(self.usable))
+        centre = BETWEEN if between else self.first_centre(tried)
         while True:
             clients = self.usable
             G = self.passes.gram(clients, centre)
             tried.add(centre)
             wrong = {clients[j] for j in _not_finite(G, self._overflow())} | set(self.source.faults())
-            suspects = [k for k in clients if k in wrong]
+            suspects = [k for k in clients if k in wrong] if wrong else []
             if suspects and self.screen(suspects):
                 kept = [j for j, k in enumerate(clients) if k not in self.reasons]
                 G, suspects = G[np.ix_(kept, kept)], [k for k in suspects if k not in self.reasons]
                 clients = self.usable
             if 2 * len(suspects) > len(clients):
                 self.check_reference()
-            if not clients or (2 * len(suspects) <= len(clients) and centre not in self.reasons and not _far(G)):
-                return G, centre
+            geometry = described(G, centre)
+            near = 2 * len(suspects) <= len(clients) and centre not in self.reasons
+            if not clients or (near and not _far(geometry)):
+                return geometry, centre
             better = self._better_centre(G, clients, tried)
             if better is None:
-                return G, centre
+                return geometry, centre
             centre = better
 
     def norms(self) -> Float:
@@ -138,7 +153,10 @@ class Survey:
 
 def _not_finite(G: Float, limit: float) -> list[int]:
     """Rows with an overflowed norm, then rows that are not finite for another reason than such a row's column."""
-    fine = np.diagonal(G) < limit
+    norms = G.diagonal()
+    if len(G) and float(norms.max()) < limit and math.isfinite(float(G.sum())):
+        return []
+    fine = norms < limit
     fine[fine] = np.isfinite(G[np.ix_(fine, fine)]).all(axis=1)
     return np.flatnonzero(~fine).tolist()
 
@@ -152,17 +170,18 @@ def _by_majority_radius(G: Float) -> list[int]:
     return np.argsort(np.partition(distances, half, axis=1)[:, half], kind="stable").tolist()
 
 
-def _far(G: Float) -> bool:
+def _far(clients: GramGeometry) -> bool:
     """True if the centre is so far from the tightest majority that their distances have drowned in its norm."""
-    K = len(G)
+    K = clients.K
     if K < 2:
         return False
-    norms = np.diagonal(G)
-    distances = squared_distances(G)
-    radii = np.partition(distances, K // 2, axis=1)[:, K // 2]
-    nearest = np.argpartition(distances[np.argmin(radii)], K // 2)[: K // 2 + 1]
-    sums = np.sort((norms[:, None] + norms[None, :])[np.ix_(nearest, nearest)], axis=None)
-    apart = np.sort(distances[np.ix_(nearest, nearest)], axis=None)
+    norms, ranked = clients.gram.diagonal(), clients.ranked
+    if 2.0 * float(norms.max()) <= FAR_CENTRE * float(ranked[:, 1].min()):
+        return False  # true of every pair
+    nearest = np.argpartition(clients.distances[np.argmin(ranked[:, K // 2])], K // 2)[: K // 2 + 1]
+    few = norms[nearest]
+    sums = np.sort(few[:, None] + few, axis=None)
+    apart = np.sort(clients.distances[nearest][:, nearest], axis=None)
     middle = (len(apart) + len(nearest)) // 2  # the median pair: the diagonal's zeros come first
     return bool(sums[middle] > FAR_CENTRE * apart[middle])
 
@@ -216,10 +235,11 @@ class StreamGeometry:
         """The exact geometry of a few clients, one pass over theirs."""
         chosen = [self._clients[k] for k in clients]
         sizes = None if self.sizes is None else self.sizes[np.asarray(clients)]
-        G = self.survey.passes.gram(chosen, self.survey.first_centre(set()))
-        if _far(G):
-            G = self.survey.passes.gram(chosen, chosen[_by_majority_radius(G)[0]])
-        return GramGeometry(G, tuple(self.ids[k] for k in clients), sizes)
+        ids = tuple(self.ids[k] for k in clients)
+        few = GramGeometry(self.survey.passes.gram(chosen, self.survey.first_centre(set())), ids, sizes)
+        if not _far(few):
+            return few
+        return replace(few, gram=self.survey.passes.gram(chosen, chosen[_by_majority_radius(few.gram)[0]]))
 
     def sign_counts(self) -> Float:
         """One pass."""

@@ -1,4 +1,4 @@
-"""The engine on a CUDA device: torch (Triton kernels and the plain way), CuPy and JAX against float64 on the host."""
+"""The engine on a CUDA device: torch (fused kernels and the plain way), CuPy and JAX against float64 on the host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import honestly as hn
-from honestly.passes import fused, passes_over
+from honestly.passes import BETWEEN, fused, passes_over
 from honestly.rules.base import squared_distances
 from honestly.sources import open_source
 from honestly.survey import Survey
@@ -64,7 +64,7 @@ def test_rules_on_the_device(library: str, dtype: str, rule: hn.Rule) -> None:
     np.testing.assert_allclose(back(out.value), expected.value, rtol=0, atol=width * 3)
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["triton", "plain"])
+@pytest.mark.parametrize("plain", [False, True], ids=["fused", "plain"])
 @pytest.mark.parametrize("K", [2, 3, 16, 20, 33, 64, 100])
 def test_distances_have_no_tf32_error(K: int, plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if plain:
@@ -87,6 +87,36 @@ def test_faults_on_the_device() -> None:
         assert out.excluded == (1, 3, 7)
         assert "NaN" in out.reasons[1]
         assert bool(torch.isfinite(out.value).all())
+
+
+@pytest.mark.parametrize("bad", [(0,), (10,), (19,), (0, 19), (0, 10, 19)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, 1e12])
+def test_liars_among_the_three_clients_that_make_the_centre(bad: tuple[int, ...], value: float) -> None:
+    """Their median is the first centre: it must hold with one liar, and be noticed to be wrong with two."""
+    X = (1e3 * np.random.default_rng(1).normal(size=20_000) + 1e-3 * federation(d=20_000, M=0)).astype(np.float32)
+    X[list(bad)] = value
+    source = open_source(torch.tensor(X, device="cuda"))
+    survey = Survey(source, passes_over(source))
+    G, _ = survey.gram()
+    assert survey.usable == [k for k in range(20) if k not in bad or value == 1e12]
+    honest = [j for j, k in enumerate(survey.usable) if k not in bad]
+    exact = X[[k for k in range(20) if k not in bad]].astype(np.float64)
+    true = np.stack([((exact - row) ** 2).sum(1) for row in exact])
+    found = squared_distances(G)[np.ix_(honest, honest)]
+    assert np.max(np.abs(found - true)[true > 0] / true[true > 0]) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("K", [2, 3, 7, 20])
+@pytest.mark.parametrize("n", [4096, 4099, 300_001])
+def test_gram_about_every_kind_of_centre(K: int, n: int, dtype: str) -> None:
+    X = torch.randn((K, n + 5), device="cuda").to(getattr(torch, dtype))[:, 3 : n + 3]
+    row = torch.randn((1, n), device="cuda").to(X.dtype)
+    three = torch.stack([X[0], X[K // 2], X[K - 1]]).double().sort(0).values[1]
+    for middle, centre in ((None, 0), (row, row.double()), (BETWEEN, three)):
+        C = X.double() - centre
+        found = fused.gram(X, middle)
+        np.testing.assert_allclose(found, (C @ C.T).cpu().numpy(), rtol=1e-5, atol=1e-4 * n)
 
 
 def test_state_dicts_on_the_device_and_one_on_the_host() -> None:

@@ -38,6 +38,23 @@ def test_matrix_agrees_with_the_host(
         np.testing.assert_allclose(accelerated.numpy(out.value), expected.value, rtol=0, atol=5 * tolerance(dtype))
 
 
+@pytest.mark.parametrize("liars", [(), (0,), (0, 14), (0, 7, 14)])
+def test_the_median_of_three_clients_as_the_centre(
+    accelerated: Library, federation: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch, liars: tuple[int, ...]
+) -> None:
+    """Where a kernel offers it; with two liars among the three, or a NaN, another centre must be found."""
+    monkeypatch.setattr(device.DevicePasses, "between", lambda self, rows: True)
+    X = federation(K=15, d=3000) + 300 * federation(K=1, d=3000, seed=1)
+    X[list(liars)] = 1e9
+    expected = hn.aggregate(X)
+    out = hn.aggregate(accelerated.array(X))
+    np.testing.assert_allclose(out.weights, expected.weights, atol=1e-4)
+    if liars:
+        X[liars[0], 5] = np.nan
+        out = hn.aggregate(accelerated.array(X))
+        assert out.excluded == (liars[0],)
+
+
 def test_layers_with_reference_and_faults(accelerated: Library, federation: Callable[..., np.ndarray]) -> None:
     X = federation(K=9, M=2, d=3000)
     X[3, 2500] = np.nan

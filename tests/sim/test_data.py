@@ -15,6 +15,7 @@ from honestly.sim.data import DATASETS, load, prepare
 from honestly.sim.data import download as downloads
 from honestly.sim.data.download import DownloadError
 from honestly.sim.data.files import IDX, find, home, load_arrays
+from honestly.sim.data.transfer import File, md5_of
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -102,6 +103,57 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "harmed").exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({b"data": np.zeros((4, 3072), np.float32), b"labels": [0] * 4}, "images float32"),
+        ({b"data": np.zeros((3, 3072), np.uint8), b"labels": [0] * 4}, r"4 labels, but images uint8 \(3, 3072\)"),
+        ({b"data": np.zeros((4, 1024), np.uint8), b"labels": [0] * 4}, r"images uint8 \(4, 1024\)"),
+        ({b"data": np.zeros((4, 3072), np.uint8), b"labels": [0, 1, 2, 10]}, "labels from 0 to 10"),
+        ({b"pixels": 3}, "KeyError: b'data'"),
+        (b"not a pickle", "delete it and run again"),
+        ([1], "delete it and run again"),
+    ],
+)
+def test_a_damaged_batch_is_refused_by_name(tmp_path: Path, content: object, complaint: str) -> None:
+    write_cifar(tmp_path / "cifar-10-batches-py")
+    raw = content if isinstance(content, bytes) else pickle.dumps(content)
+    (tmp_path / "cifar-10-batches-py" / "data_batch_4").write_bytes(raw)
+    with pytest.raises(ValueError, match=f"data_batch_4 is damaged or not a CIFAR-10 file .*{complaint}"):
+        load("cifar10", tmp_path, download=False)
+
+
+def test_a_batch_cut_short_or_missing(tmp_path: Path) -> None:
+    write_cifar(tmp_path / "cifar-10-batches-py")
+    file = tmp_path / "cifar-10-batches-py" / "test_batch"
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(ValueError, match="test_batch is damaged"):
+        load("cifar10", tmp_path, download=False)
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=r"cifar10.*cifar-10-batches-py"):
+        load("cifar10", tmp_path, download=False)
+
+
+def test_the_official_archive_is_unpacked_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tarfile
+
+    data = write_cifar(tmp_path / "cifar-10-batches-py")
+    place = tmp_path / "home" / "cifar-10-batches-py"
+    place.mkdir(parents=True)
+    archive = place / "cifar-10-python.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "cifar-10-batches-py", "cifar-10-batches-py")
+        tar.add(__file__, "cifar-10-batches-py/data_batch_9")  # no batch of the data set
+    monkeypatch.setitem(downloads.FILES, "cifar10", {archive.name: File(archive.stat().st_size, md5_of(archive))})
+    monkeypatch.setitem(downloads.MIRRORS, "cifar10", ())  # offline
+    assert np.array_equal(load("cifar10", tmp_path / "home").images[:4].reshape(4, -1), data)
+    (place / "data_batch_2").unlink()  # as the message about a damaged one says
+    assert len(load("cifar10", tmp_path / "home").labels) == 20
+    assert sorted(f.name for f in place.iterdir()) == [
+        archive.name, *(f"data_batch_{i}" for i in range(1, 6)), "test_batch"
+    ]  # fmt: skip
+
+
 def test_old_pickles_of_arrays_can_be_read() -> None:
     array = np.arange(6, dtype=np.uint8).reshape(2, 3)
     raw = pickle.dumps({b"data": array}, protocol=2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
@@ -114,13 +166,13 @@ def test_missing_without_download(tmp_path: Path) -> None:
 
 
 def test_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("honestly.sim.data.transfer.PAUSE", 0.01)
     monkeypatch.setitem(downloads.MIRRORS, "fmnist", ("http://127.0.0.1:9/", "http://127.0.0.1:9/other/"))
     with pytest.raises(DownloadError, match=r"could not download dataset 'fmnist'(.|\n)*--data(.|\n)*dataset=digits"):
         load("fmnist", tmp_path)
 
 
 def test_a_download_is_checked_and_the_next_mirror_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import hashlib
     import threading
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -136,7 +188,7 @@ def test_a_download_is_checked_and_the_next_mirror_tried(tmp_path: Path, monkeyp
         top = f"http://127.0.0.1:{server.server_address[1]}"
         monkeypatch.setitem(downloads.MIRRORS, "mnist", (f"{top}/bad/raw/", f"{top}/good/raw/"))
         good = tmp_path / "good" / "raw"
-        sums = {f.name: hashlib.md5(f.read_bytes()).hexdigest() for f in good.iterdir()}
+        sums = {f.name: File(f.stat().st_size, md5_of(f)) for f in good.iterdir()}
         monkeypatch.setitem(downloads.FILES, "mnist", sums)
         data = load("mnist", tmp_path / "home")
     finally:

@@ -217,12 +217,14 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
     belief = belief_grid(records, 10)
     assert belief is not None
     assert belief[1].startswith("weight")
-    draw(E, records, tmp_path / "f.png")
+    draw(records, tmp_path / "f.png", clients=10, rule="mean", attack="sign_flip")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    text = page("a <title>", [Run("one & two", E, records)])
+    text = page("a <title>", [Run.of("one & two", E, records)])
     assert "a &lt;title&gt;" in text
     assert "one &amp; two" in text
-    assert text.count("<rect") == 2 * sum(len(r["participants"]) for r in records)
+    for r in records:
+        for k in r["attacked"]:
+            assert f"<title>client {k}, round" in text
     assert "http" not in text.replace("http://www.w3.org", "")
 
 

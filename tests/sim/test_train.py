@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ import torch
 from torch import nn
 
 from honestly.sim.models import build
-from honestly.sim.train.base import Model
+from honestly.sim.train.base import Model, Trainer
 from honestly.sim.train.batched import BatchedTrainer
+from honestly.sim.train.compiled.build import library, reason
+from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.program import compile_program
@@ -21,6 +25,7 @@ from honestly.sim.train.sgd import SGD
 
 RATE = SGD(0.05, 0.9, 1e-3)
 TOLERANCE = 2e-6
+needs_compiler = pytest.mark.skipif(library() is None, reason=f"no compiled program: {reason()}")
 
 
 def store(size: tuple[int, int, int], n: int = 200, crop: int = 0) -> Pixels:
@@ -64,11 +69,14 @@ def by_hand(module: nn.Module, pixels: Pixels, schedule: Schedule) -> tuple[torc
 
 
 @pytest.mark.parametrize(("name", "size"), [("lenet5", (1, 32, 32)), ("cnn", (1, 8, 8)), ("mlp", (3, 8, 8))])
-@pytest.mark.parametrize("at_once", [1, 4, None])
-def test_batched_equals_plain_pytorch(name: str, size: tuple[int, int, int], at_once: int | None) -> None:
+@pytest.mark.parametrize("at_once", [1, 4, None, pytest.param("compiled", marks=needs_compiler)])
+def test_batched_equals_plain_pytorch(name: str, size: tuple[int, int, int], at_once: int | str | None) -> None:
     module, pixels, work = build(name, size, 10, 1), store(size), uneven_work(16)
     start = Model.of(module)
-    got = BatchedTrainer(module, pixels, RATE, 16, at_once=at_once).train(start, work)
+    if isinstance(at_once, str):
+        got = CompiledTrainer(module, pixels, RATE, 16).train(start, work)
+    else:
+        got = BatchedTrainer(module, pixels, RATE, 16, at_once=at_once).train(start, work)
     for k, schedule in enumerate(work):
         expected, _ = by_hand(module, pixels, schedule)
         assert (got.theta[k] - expected).abs().max() < TOLERANCE
@@ -96,17 +104,20 @@ def test_sequential_equals_plain_pytorch_with_batch_normalisation() -> None:
 
 
 @pytest.mark.parametrize("crop", [0, 2])
-def test_batched_equals_sequential_with_flips_and_crops(crop: int) -> None:
+@pytest.mark.parametrize(
+    "trainer", [partial(BatchedTrainer, at_once=6), pytest.param(CompiledTrainer, marks=needs_compiler)]
+)
+def test_batched_equals_sequential_with_flips_and_crops(crop: int, trainer: Callable[..., Trainer]) -> None:
     module, pixels = build("cnn", (1, 8, 8), 10, 0), store((1, 8, 8), crop=crop)
     work = uneven_work(16, flip=True, crop=crop)
     start = Model.of(module)
-    a = BatchedTrainer(module, pixels, RATE, 16, at_once=6).train(start, work)
+    a = trainer(module, pixels, RATE, 16).train(start, work)
     b = SequentialTrainer(module, pixels, RATE, 16).train(start, work)
     assert (a.theta - b.theta).abs().max() < TOLERANCE
     assert torch.allclose(a.loss, b.loss, atol=1e-5)
 
 
-def test_evaluation_is_the_same_in_both_trainers() -> None:
+def test_evaluation_is_the_same_in_all_trainers() -> None:
     module, pixels = build("lenet5", (1, 32, 32), 10, 0), store((1, 32, 32), n=131)
     model = Model.of(module)
     a = BatchedTrainer(module, pixels, RATE, 16).logits(model, pixels)
@@ -116,6 +127,9 @@ def test_evaluation_is_the_same_in_both_trainers() -> None:
         expected = module(x)
     assert torch.allclose(a, expected, atol=1e-5)
     assert torch.allclose(b, expected, atol=1e-5)
+    if library() is not None:
+        c = CompiledTrainer(module, pixels, RATE, 16).logits(model, store((1, 32, 32), n=131))
+        assert torch.allclose(c, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -197,10 +211,11 @@ def test_the_seed_alone_decides_the_initial_model() -> None:
     assert not torch.equal(a, c)
 
 
-def test_the_number_of_threads_does_not_change_a_bit() -> None:
+@pytest.mark.parametrize("trainer", [BatchedTrainer, pytest.param(CompiledTrainer, marks=needs_compiler)])
+def test_the_number_of_threads_does_not_change_a_bit(trainer: Callable[..., Trainer]) -> None:
     module, pixels, work = build("cnn", (1, 8, 8), 10, 1), store((1, 8, 8)), uneven_work(16)
     found = []
     for threads in (1, 3):
         torch.set_num_threads(threads)
-        found.append(BatchedTrainer(module, pixels, RATE, 16).train(Model.of(module), work).theta)
+        found.append(trainer(module, pixels, RATE, 16).train(Model.of(module), work).theta)
     assert torch.equal(*found)

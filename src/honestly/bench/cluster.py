@@ -24,7 +24,8 @@ from honestly.sim.checkpoint import final_model, write_atomically
 from honestly.sim.run import Stop
 from honestly.sim.summary import summary
 
-STATE_EVERY = 20.0  # seconds between states that a task sends: what a lost node costs at most, beside its round
+# A task sends the state after every round if it is small, else every few seconds: what a lost node costs at most.
+SMALL, STATE_EVERY = 1 << 20, 20.0
 Files = dict[str, bytes]
 
 
@@ -37,7 +38,7 @@ class Task:
     worker: str
 
 
-def rounds_of(experiment: str, files: Files, start: Files, data: Any, state_every: float) -> Iterator[dict[str, Any]]:
+def rounds_of(experiment: str, files: Files, start: Files, data: Any) -> Iterator[dict[str, Any]]:
     """The task, on a node: go on from the files of the run's folder; send each round, now and then the files, the end.
 
     Args:
@@ -45,7 +46,6 @@ def rounds_of(experiment: str, files: Files, start: Files, data: Any, state_ever
         files: the run's folder so far, by name.
         start: the folder of the run that this one starts from; {} for none.
         data: the data set.
-        state_every: seconds between two states.
     """
     import torch
 
@@ -73,7 +73,8 @@ def rounds_of(experiment: str, files: Files, start: Files, data: Any, state_ever
             folder.save(record)
             laps = {"images": record.images, **{k: round(v, 6) for k, v in record.seconds.items()}}
             message: dict[str, Any] = {"record": record.numbers, "seconds": laps}
-            if record.state.round == e.rounds or time.monotonic() - sent >= state_every:
+            small = record.state.model.theta.nbytes <= SMALL
+            if small or record.state.round == e.rounds or time.monotonic() - sent >= STATE_EVERY:
                 message["files"] = files_of(here)
                 sent = time.monotonic()
             yield message
@@ -108,7 +109,6 @@ def on_ray(
     address: str = "",
     gpus: float = 0.0,
     cpus: float = 1.0,
-    state_every: float = STATE_EVERY,
 ) -> bool:
     """Do runs on a Ray cluster; False if asked to stop.
 
@@ -118,11 +118,17 @@ def on_ray(
         options: where the data sets are, and whether to keep models.
         address: the cluster; "" starts one on this machine.
         gpus, cpus: what a run takes; a fraction of a GPU lets several runs share it.
-        state_every: seconds between two states that a task sends.
     """
     ray = _ray()
-    with _connected(ray, address):
-        return Driver(store, ids, options, gpus, cpus, state_every, ray).run()
+    with _aside(store.folder / "ray.log"), _connected(ray, address):
+        return Driver(store, ids, options, gpus, cpus, ray).run()
+
+
+@contextlib.contextmanager
+def _aside(path: Path) -> Generator[None]:
+    """Ray prints what happens on nodes to the driver's terminal: it goes to a file, apart from our own output."""
+    with path.open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+        yield
 
 
 @contextlib.contextmanager
@@ -145,13 +151,12 @@ class Driver:
     """Hands out runs and writes down what comes back."""
 
     def __init__(
-        self, store: Store, ids: Collection[str], options: Options, gpus: float, cpus: float, every: float, ray: Any
+        self, store: Store, ids: Collection[str], options: Options, gpus: float, cpus: float, ray: Any
     ) -> None:
         self.store, self.ids, self.options, self.ray = store, ids, options, ray
         self.need = {name: amount for name, amount in (("GPU", gpus), ("CPU", cpus)) if amount}
         # a lost node is ours to mend: Ray would start the run anew, we go on from its latest state
         self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(rounds_of)
-        self.every = every
         self.data = Datasets(options.data)
         self.shared: dict[str, Any] = {}
         self.tasks: list[Task] = []
@@ -198,7 +203,7 @@ class Driver:
                 before = self.store.needs().get(run.id)
                 stream = self.remote.remote(
                     json.dumps(run.experiment), files_of(self.store.run_folder(run.id)),
-                    {} if before is None else files_of(self.store.run_folder(before)), self.shared[name], self.every,
+                    {} if before is None else files_of(self.store.run_folder(before)), self.shared[name],
                 )  # fmt: skip
             except (ValueError, OSError) as error:  # a data set that is not there
                 self.store.fail(run.id, told(error), worker=worker)

@@ -62,13 +62,14 @@ class Database:
 
     @classmethod
     def look(cls, folder: Path) -> Database:
-        """Open the store of a folder for reading alone; nothing is written, not even on a read-only disk."""
+        """Open the store of a folder for reading alone, also on a disk that cannot be written."""
         path = folder / FILE
         if not path.is_file():
             raise StoreError(f"no study in {folder} ({FILE} is missing): make one with honestly bench ... --out DIR")
         address = path.resolve().as_uri()
-        # A write-ahead log needs a writable folder to be read; without one there is nothing that could change.
-        frozen = "" if path.with_name(FILE + "-wal").exists() else "&immutable=1"
+        # SQLite's log needs a writable folder even to be read; without a log there is nothing that could change.
+        log = path.with_name(FILE + "-wal")
+        frozen = "" if log.exists() and log.stat().st_size else "&immutable=1"
         failed: Exception | None = None
         for options in ("mode=ro", f"mode=ro{frozen}"):
             try:

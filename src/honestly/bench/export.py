@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from honestly.bench.database import FILE
-from honestly.bench.store import Run, Store, compact
+from honestly.bench.rows import Run, compact
+from honestly.bench.store import Store
 from honestly.sim.checkpoint import write_atomically
 
 ROUND_COLUMNS = (

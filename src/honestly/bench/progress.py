@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Collection
@@ -59,9 +60,13 @@ class Monitor:
 class Lines(Monitor):
     """One JSON object for every run that ends."""
 
+    def __init__(self, folder: Path, ids: Collection[str]) -> None:
+        super().__init__(folder, ids)
+        self.out = sys.stdout
+
     def end_of_run(self, run: Run) -> None:
         """The run in one line."""
-        print(json.dumps(line_of(run), separators=(",", ":")), flush=True)
+        print(json.dumps(line_of(run), separators=(",", ":")), file=self.out, flush=True)
 
 
 def line_of(run: Run) -> dict[str, Any]:
@@ -82,7 +87,7 @@ class Bars(Monitor):
         from rich.progress import BarColumn, Progress, TextColumn
 
         super().__init__(folder, ids)
-        self.console = Console()
+        self.console = Console(file=sys.stdout)  # as it is now: Ray's messages are sent elsewhere
         columns = (TextColumn("{task.fields[what]}"), BarColumn(24), TextColumn("{task.fields[news]}"))
         self.progress = Progress(*columns, console=self.console, refresh_per_second=4)
         self.whole = self.progress.add_task("", what="study", news="", total=None)

@@ -8,77 +8,36 @@ which is written as `honestly simulate` writes it.
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from honestly.bench.database import Database, StoreError
+from honestly.bench.rows import (
+    COLUMNS,
+    DONE,
+    FAILED,
+    JSON_COLUMNS,
+    PENDING,
+    RUNNING,
+    Entry,
+    Run,
+    canonical,
+    compact,
+    insert_rounds,
+    run_of,
+)
 
 __all__ = ["Entry", "LostClaimError", "Run", "Store", "StoreError"]
 
 LEASE = 60.0  # seconds after which a silent worker is given up
 ATTEMPTS = 3  # workers that a run may take down before it counts as failed
-PENDING, RUNNING, DONE, FAILED = "pending", "running", "done", "failed"
 
 
 class LostClaimError(RuntimeError):
     """Another worker was given the run meanwhile; whoever gets this stops working on it."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A run that a study wants: its cell, its experiment, and the run that must be done before it (a warm-up)."""
-
-    id: str
-    cell: dict[str, Any]
-    experiment: str
-    of: int
-    needs: str | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """A row of the table of runs."""
-
-    id: str
-    ordinal: int
-    cell: dict[str, Any]
-    experiment: dict[str, Any]
-    status: str
-    worker: str | None
-    started: float | None
-    updated: float | None
-    finished: float | None
-    attempts: int
-    rounds: int
-    of: int
-    error: str | None
-    summary: dict[str, Any] | None
-    provenance: dict[str, Any] | None
-
-
-COLUMNS = ", ".join(f.name for f in fields(Run))
-_JSON = ("cell", "experiment", "summary", "provenance")
-
-
-def _run(row: Sequence[Any]) -> Run:
-    values = {f.name: value for f, value in zip(fields(Run), row, strict=True)}
-    for name in _JSON:
-        values[name] = None if values[name] is None else json.loads(values[name])
-    return Run(**values)
-
-
-def compact(value: Any) -> str:
-    """JSON without spaces; NaN is refused, for JSON has none."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def canonical(experiment: dict[str, Any]) -> str:
-    """The text whose hash is the id of an experiment."""
-    return json.dumps(experiment, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class Store:
@@ -119,14 +78,14 @@ class Store:
 
     def runs(self) -> list[Run]:
         """All runs, in the study's order."""
-        return [_run(row) for row in self.database.rows(f"SELECT {COLUMNS} FROM runs ORDER BY ordinal, id")]
+        return [run_of(row) for row in self.database.rows(f"SELECT {COLUMNS} FROM runs ORDER BY ordinal, id")]
 
     def run(self, id: str) -> Run:
         """The run of that id."""
         found = self.database.rows(f"SELECT {COLUMNS} FROM runs WHERE id = ?", (id,))
         if not found:
             raise KeyError(f"no run {id!r} in {self.folder}")
-        return _run(found[0])
+        return run_of(found[0])
 
     def rounds(self, id: str) -> list[dict[str, Any]]:
         """The simulator's records of a run, in the order of the rounds."""
@@ -200,21 +159,21 @@ class Store:
     def put(self, run: Run, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> None:
         """Take in a run from elsewhere as it is, with its rounds, in the place of what is here."""
         values = {f.name: getattr(run, f.name) for f in fields(Run)}
-        for name in _JSON:
+        for name in JSON_COLUMNS:
             values[name] = None if values[name] is None else compact(values[name])
         values["experiment"] = canonical(run.experiment)
         with self.database.writing() as db:
             marks = ", ".join("?" for _ in values)
             db.execute(f"INSERT OR REPLACE INTO runs({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
             db.execute("DELETE FROM rounds WHERE run = ?", (run.id,))
-            _insert_rounds(db, run.id, records, seconds)
+            insert_rounds(db, run.id, records, seconds)
 
     def fill(self, id: str, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> int:
         """Rounds of a finished run that are missing here; how many there were."""
         with self.database.writing() as db:
             if not db.execute("SELECT 1 FROM runs WHERE id = ? AND status = 'done'", (id,)).fetchone():
                 return 0
-            return _insert_rounds(db, id, records, seconds, how="IGNORE")
+            return insert_rounds(db, id, records, seconds, how="IGNORE")
 
     # -- a worker's part ----------------------------------------------------------------------------------------
 
@@ -252,7 +211,7 @@ class Store:
                 (now - lease,),
             )
             for row in free.fetchall():
-                run = _run(row)
+                run = run_of(row)
                 before = ended.get(needs[run.id]) if run.id in needs else DONE
                 if before is None or (among is not None and run.id not in among):
                     continue
@@ -337,7 +296,7 @@ class Store:
         with self.database.writing() as db:
             if anew:
                 db.execute("DELETE FROM rounds WHERE run = ?", (id,))
-            _insert_rounds(db, id, records, seconds)
+            insert_rounds(db, id, records, seconds)
             last = records[-1]["round"] if records else 0
             held = "" if worker is None else "AND worker = ?4 AND status = 'running'"
             # whoever gets on is no run that takes down its workers
@@ -370,10 +329,3 @@ class Store:
             )
             if changed.rowcount == 0:
                 raise LostClaimError(f"run {id[:12]} is not this worker's any more")
-
-
-def _insert_rounds(
-    db: sqlite3.Connection, id: str, records: Sequence[Any], seconds: Sequence[Any], *, how: str = "REPLACE"
-) -> int:
-    rows = [(id, r["round"], compact(r), compact(laps)) for r, laps in zip(records, seconds, strict=True)]
-    return max(0, db.executemany(f"INSERT OR {how} INTO rounds VALUES (?, ?, ?, ?)", rows).rowcount)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from honestly.sim.svg import scroll
+from honestly.sim.text import for_html, for_latex, for_markdown, printable
 
 Cell: TypeAlias = str | float | int | None
 
@@ -48,28 +50,54 @@ class Table:
         def line(cells: Sequence[str]) -> str:
             return "| " + " | ".join(cells) + " |"
 
+        def safe(cell: Cell) -> str:
+            return for_markdown(text(cell))
+
         body = [
-            line([f"**{text(c)}**" if (i, j) in self.best else text(c) for j, c in enumerate(row)])
+            line([f"**{safe(c)}**" if (i, j) in self.best else safe(c) for j, c in enumerate(row)])
             for i, row in enumerate(self.rows)
         ]
         rule = line(["---", *("---:" for _ in self.columns[1:])])
-        return "\n".join([f"**{self.title}.** {self.note}", "", line(list(self.columns)), rule, *body, ""])
+        head = line([for_markdown(column) for column in self.columns])
+        return "\n".join([f"**{for_markdown(self.title)}.** {self.note}", "", head, rule, *body, ""])
 
-    def html(self) -> str:
-        """A table element with its caption."""
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+    def latex(self) -> str:
+        """A table environment for a document that uses booktabs."""
+
+        def line(cells: Sequence[str]) -> str:
+            return "    " + " & ".join(cells) + r" \\"
+
+        body = [
+            line(
+                [
+                    f"\\textbf{{{for_latex(text(c))}}}" if (i, j) in self.best else for_latex(text(c))
+                    for j, c in enumerate(row)
+                ]
+            )
+            for i, row in enumerate(self.rows)
+        ]
+        return "\n".join([
+            r"\begin{table}[t]", r"  \centering\small\setlength{\belowcaptionskip}{4pt}",
+            f"  \\caption{{{for_latex(self.title)}. {for_latex(self.note)}}}",
+            r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            f"  \\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"    \toprule",
+            line([for_latex(column) for column in self.columns]), r"    \midrule", *body, r"    \bottomrule",
+            r"  \end{tabular}}", r"\end{table}", "",
+        ])  # fmt: skip
+
+    def html(self, level: int = 2) -> str:
+        """A table element below its title, a heading of the given level, and its note."""
+        head = "".join(f"<th>{for_html(column)}</th>" for column in self.columns)
         rows: list[str] = []
         for i, row in enumerate(self.rows):
             cells = (
-                f'<td class="best">{html.escape(text(c))}</td>'
-                if (i, j) in self.best
-                else f"<td>{html.escape(text(c))}</td>"
+                f'<td class="best">{for_html(text(c))}</td>' if (i, j) in self.best else f"<td>{for_html(text(c))}</td>"
                 for j, c in enumerate(row)
             )
             rows.append(f"<tr>{''.join(cells)}</tr>")
-        caption = f"<h2>{html.escape(self.title)}</h2><p>{html.escape(self.note)}</p>"
+        caption = f"<h{level}>{for_html(self.title)}</h{level}><p>{for_html(self.note)}</p>"
         body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-        return f"{caption}<div class=scroll><table>{body}</table></div>"
+        return f"{caption}{scroll(f'<table>{body}</table>', self.title)}"
 
     def records(self) -> list[dict[str, Cell]]:
         """One mapping for each row; infinite values become None, which JSON can hold."""
@@ -83,13 +111,17 @@ class Table:
 
     def rich(self) -> Any:
         """For `rich.console.Console.print`."""
+        from rich.markup import escape
         from rich.table import Table as RichTable
 
-        table = RichTable(title=self.title, caption=self.note, title_justify="left", caption_justify="left")
+        table = RichTable(
+            title=escape(printable(self.title)), caption=escape(self.note), title_justify="left", caption_justify="left"
+        )
         for j, column in enumerate(self.columns):
-            table.add_column(column, justify="left" if j == 0 else "right")
+            table.add_column(escape(printable(column)), justify="left" if j == 0 else "right")
         for i, row in enumerate(self.rows):
-            table.add_row(*(f"[bold green]{text(c)}[/]" if (i, j) in self.best else text(c) for j, c in enumerate(row)))
+            cells = [escape(printable(text(c))) for c in row]
+            table.add_row(*(f"[bold green]{c}[/]" if (i, j) in self.best else c for j, c in enumerate(cells)))
         return table
 
 

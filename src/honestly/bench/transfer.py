@@ -16,7 +16,8 @@ from typing import Any
 
 from honestly.bench.database import FILE, StoreError
 from honestly.bench.export import read_lines
-from honestly.bench.store import Run, Store, canonical
+from honestly.bench.rows import Run, canonical
+from honestly.bench.store import Store
 
 MEMBER = re.compile(
     rf"{re.escape(FILE)}|runs/[0-9a-f]{{64}}/(experiment\.json|rounds\.jsonl|seconds\.jsonl|state-[0-9]{{1,9}}\.bin)"

@@ -198,9 +198,9 @@ class Heartbeat:
         self.thread.join()
 
 
-def new_worker() -> str:
-    """A name for a worker: the machine, the process, and something that nobody else has."""
-    return f"{_machine()}/{os.getpid()}/{secrets.token_hex(3)}"
+def new_worker(pid: int | None = None) -> str:
+    """A name for a worker: the machine, the process (this one, unless told), and something that nobody else has."""
+    return f"{_machine()}/{pid or os.getpid()}/{secrets.token_hex(3)}"
 
 
 def _machine() -> str:

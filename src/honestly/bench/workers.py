@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -29,9 +30,13 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
     asked: set[str] = set()
 
     def hire() -> None:
-        name = new_worker()
-        process = context.Process(target=_main, args=(folder, frozenset(ids), name, options, threads, os.getpid()))
+        receiving, sending = context.Pipe(duplex=False)
+        process = context.Process(target=_main, args=(folder, frozenset(ids), receiving, options, threads, os.getpid()))
         process.start()
+        name = new_worker(process.pid)  # who looks for dead workers goes by the number of the process
+        sending.send(name)
+        sending.close()
+        receiving.close()
         alive[name] = process
 
     try:
@@ -67,7 +72,7 @@ def _why(folder: Path) -> str:
 
 
 def _main(
-    folder: Path, ids: Collection[str], worker: str, options: Options, threads: int, parent: int
+    folder: Path, ids: Collection[str], name: Connection, options: Options, threads: int, parent: int
 ) -> None:  # pragma: no cover (runs in a process of its own)
     """A worker process: it stops when its driver is gone."""
     import sys
@@ -80,6 +85,8 @@ def _main(
     torch.set_num_threads(threads)
     options = replace(options, halt=_orphan(parent))
     try:
+        worker = str(name.recv())
+        name.close()
         with Store.open(folder) as store:
             code = 0 if one_by_one(store, ids, worker, options) else STOPPED
     except KeyboardInterrupt:

@@ -17,6 +17,7 @@ COMMANDS = (
     "aggregate",
     "simulate",
     "bench",
+    "report",
     "watch",
     "stress",
     "export",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from honestly._version import __version__
+from honestly.sim.text import printable as shown
 
 if TYPE_CHECKING:
     from honestly.result import Aggregate
@@ -99,12 +100,6 @@ def _most(excess: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
         return []
     order = np.argsort(-excess, kind="stable")[:MOST_LAYERS]
     return [{"layer": shown(names[i]), "share": _plain(excess[i] / total)} for i in order if excess[i] > 0]
-
-
-def shown(text: object) -> str:
-    """Text that a terminal, a page and a UTF-8 file can take: what cannot be printed is written as its code."""
-    cleaned = str(text).encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cleaned)
 
 
 def _plain(value: Any) -> float | None:

@@ -64,6 +64,8 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         f"{CLIENTS} clients learn to read digits together; {MALICIOUS} of them send four times the opposite of what "
         "they learned.\n"
     )
+    common = {"dataset": "digits", "clients": CLIENTS, "rounds": args.rounds, "seed": args.seed}
+    experiments = [(title, Experiment.of({**common, **changes})) for title, changes in RUNS]
     finished: list[Run] = []
     columns = (
         TextColumn("{task.description:20}"),
@@ -72,10 +74,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         TextColumn("{task.fields[news]}"),
     )
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
-        for title, changes in RUNS:
-            e = Experiment.of(
-                {"dataset": "digits", "clients": CLIENTS, "rounds": args.rounds, "seed": args.seed, **changes}
-            )
+        for title, e in experiments:
             task = progress.add_task(title, total=e.rounds, news="")
             records: list[dict[str, Any]] = []
             for found in Federation(e).rounds():
@@ -87,11 +86,11 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
                 progress.update(task, advance=1, news=news)
                 if stop.asked:
                     raise KeyboardInterrupt
-            finished.append(Run(title, e, records))
+            finished.append(Run.of(title, e, records))
     table = Table("", "accuracy", "attackers missed, a round", "falsely accused, a round")
     for one in finished:
         s = summary(one.records)
-        lied = bool(one.experiment.adversary.malicious)
+        lied = any(r["attacked"] for r in one.records)
         cells = [f"{s['misses_per_round']:.1f}" if lied else "–", f"{s['false_accusations_per_round']:.1f}"]
         table.add_row(one.title, f"{s['accuracy_last']:.3f}", *cells)
     console.print(table)
@@ -101,6 +100,8 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         "from the updates alone whom to believe, without being told how many lie."
     )
     write_atomically(args.out / "report.html", page("A federation under attack", finished, lead=lead).encode())
-    draw(finished[-1].experiment, finished[-1].records, args.out / "figure.png")
-    console.print(f"{args.out / 'report.html'}\n{args.out / 'figure.png'}\n{time.perf_counter() - begun:.0f} s")
+    last = experiments[-1][1]
+    picture = args.out / "figure.png"
+    draw(finished[-1].records, picture, clients=CLIENTS, rule=last.rule.name, attack=last.attack.name)
+    console.print(f"{args.out / 'report.html'}\n{picture}\n{time.perf_counter() - begun:.0f} s")
     return 0

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from honestly.cli import export_tensorboard
+
 STUDIES = {
     "runs": "the runs of a study, one row each, as CSV or JSON lines",
     "rounds": "the rounds of all runs of a study, one row each, as CSV or JSON lines",
@@ -36,6 +38,7 @@ def add(commands: Any) -> None:
     scaleout.add_argument("--force", action="store_true", help="replace a file that is there")
     scaleout.add_argument("settings", nargs="*", metavar="key=value", help="the rule's settings, e.g. f=2")
     scaleout.set_defaults(run=run)
+    export_tensorboard.add(targets)
     for what, about in STUDIES.items():
         study: argparse.ArgumentParser = targets.add_parser(what, help=about, description=f"Write {about}.")
         study.add_argument("folder", type=Path, metavar="DIR", help="the study's folder")

@@ -118,8 +118,8 @@ def write_pictures(outcome: Outcome, out: Path) -> None:
     e = outcome.experiment
     write_atomically(out / "summary.json", json.dumps(summary(outcome.records), indent=2).encode() + b"\n")
     title = f"{e.rule.name} against {e.attack.name}: {e.dataset}, {e.clients} clients"
-    write_atomically(out / "report.html", page(title, [Run(e.rule.name, e, outcome.records)]).encode())
-    draw(e, outcome.records, out / "figure.png")
+    write_atomically(out / "report.html", page(title, [Run.of(e.rule.name, e, outcome.records)]).encode())
+    draw(outcome.records, out / "figure.png", clients=e.clients, rule=e.rule.name, attack=e.attack.name)
 
 
 def _show_partition(experiment: Any, folder: Path | None) -> int:

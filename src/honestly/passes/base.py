@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 
+# A centre of `gram`: each coordinate's median of the first, the middle and the last client. It is near the honest ones
+# unless two of those three are not, and a kernel that holds all values of a column has it for nothing.
+BETWEEN = -1
+
+# Whether what a pass made is finite and of a sane size: asked for late, so that a device can work in the meantime.
+Verdict: TypeAlias = Callable[[], bool]
+
 
 class Passes(Protocol):
     """Passes over the rows of a source; `clients` are positions, `centre` the position of the row to subtract."""
+
+    def between(self, rows: int) -> bool:
+        """Whether `gram` of so many rows can be centred `BETWEEN` three of them at no cost."""
+        ...
 
     def sample(self, clients: Sequence[int]) -> Float:
         """(k, n) values of a few thousand columns spread over all leaves, as float64, nothing subtracted."""
@@ -31,12 +42,12 @@ class Passes(Protocol):
         """
         ...
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
-        """`weights @ X`, one flat array per leaf; and False if a value came out not finite or absurdly large."""
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """`weights @ X`, one flat array per leaf; and whether all values came out finite and not absurdly large."""
         ...
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
-        """`rule.reduce` of the sorted columns (of `mixing @ X` if given); and False if a row is not finite."""
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """`rule.reduce` of the sorted columns (of `mixing @ X` if given); and whether all rows are finite."""
         ...
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:

@@ -14,30 +14,37 @@ from honestly.passes.ranking import network
 from honestly.result import Float
 
 # One group holds up to 20 rows: their 210 products are what a thread's registers take. More rows go in groups of 10.
-LARGEST_GROUP, GROUP, THREADS = 20, 10, 256
+LARGEST_GROUP, GROUP = 20, 10
+# Registers leave room for 256 threads on a processor: two blocks of 128, each with its ring in shared memory.
+THREADS, RESIDENT = 128, 2
 # Columns that one thread adds up in float32 before the sum goes on in float64.
 MOST_STEPS = 512
 COLUMNS_PER_BLOCK = 1024
 TYPES = {torch.float32: "TYPE_FLOAT", torch.float16: "TYPE_HALF", torch.bfloat16: "TYPE_BFLOAT16"}
 
 
-def gram(rows: torch.Tensor, middle: torch.Tensor | None) -> Float:
-    """`C C^T` in float64 on the host, `C = rows - middle`, from one read of the rows."""
+def gram(rows: torch.Tensor, middle: torch.Tensor | int | None) -> Float:
+    """`C C^T` in float64 on the host, `C = rows - middle`, from one read of the rows; the middle may be `BETWEEN`."""
     K, n = rows.shape
+    device = rows.device.index
     group = K if K <= LARGEST_GROUP else GROUP
     groups = -(-K // group)
     pairs = groups * (groups + 1) // 2
-    steps = min(MOST_STEPS, -(-n // (THREADS * _processors(rows.device.index))))
+    steps = min(MOST_STEPS, -(-n // (THREADS * RESIDENT * _processors(device))))
     blocks = -(-n // (THREADS * steps))
     products = group * (group + 1) // 2 if groups == 1 else group * group
     partial = torch.empty((blocks, pairs, products), dtype=torch.float64, device=rows.device)
-    kernel = _compiled("gram", rows.dtype, rows.device.index, _gram_defines(group, groups == 1))
-    with torch.cuda.device(rows.device):
-        centre = rows if middle is None else middle
-        arguments = [rows, centre, partial, K, n, rows.stride(0), steps, int(middle is not None)]
+    kernel = _compiled("gram", rows.dtype, device, _gram_defines(group, groups == 1, _kind(middle)))
+    with torch.cuda.device(device):
+        arguments = [rows, middle if isinstance(middle, torch.Tensor) else rows, partial, K, n, rows.stride(0), steps]
         kernel(grid=(blocks, pairs, 1), block=(THREADS, 1, 1), args=arguments)
         summed = partial.sum(dim=0).cpu().numpy()
     return _unpacked(summed, K, group, groups)
+
+
+def _kind(middle: torch.Tensor | int | None) -> int:
+    """What MIDDLE means in `kernels.cu`."""
+    return 0 if middle is None else 1 if isinstance(middle, torch.Tensor) else 2
 
 
 def _unpacked(summed: Float, K: int, group: int, groups: int) -> Float:
@@ -70,14 +77,16 @@ def _processors(device: int) -> int:
 def mix(rows: torch.Tensor, weights: Float) -> tuple[torch.Tensor, torch.Tensor]:
     """`weights @ rows` in float32, and the largest absolute value (infinite if one is NaN)."""
     K, n = rows.shape
-    moved = torch.from_numpy(weights.astype(np.float32)).to(rows.device, non_blocking=True)
+    device = rows.device.index
+    largest_last = np.zeros(K + 1, dtype=np.float32)
+    largest_last[:K] = weights
+    moved = torch.from_numpy(largest_last).to(rows.device, non_blocking=True)
     value = torch.empty(n, dtype=torch.float32, device=rows.device)
-    largest = torch.zeros((), dtype=torch.int32, device=rows.device)
-    kernel = _compiled("mix", rows.dtype, rows.device.index, ())
-    with torch.cuda.device(rows.device):
+    kernel = _compiled("mix", rows.dtype, device, (f"CLIENTS {K}",))
+    with torch.cuda.device(device):
         blocks = -(-n // COLUMNS_PER_BLOCK)
-        kernel(grid=(blocks, 1, 1), block=(256, 1, 1), args=[rows, moved, value, largest, K, n, rows.stride(0)])
-    return value, largest.view(torch.float32)
+        kernel(grid=(blocks, 1, 1), block=(256, 1, 1), args=[rows, moved, value, n, rows.stride(0)])
+    return value, moved[K]
 
 
 def rank(rows: torch.Tensor, ranks: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,8 +100,9 @@ def rank(rows: torch.Tensor, ranks: tuple[int, int]) -> tuple[torch.Tensor, torc
     return ranked, largest.view(torch.float32)
 
 
-def _gram_defines(group: int, single: bool) -> tuple[str, ...]:
-    return (f"ROWS {group}", f"THREADS {THREADS}") + ("SINGLE",) * single
+@cache
+def _gram_defines(group: int, single: bool, kind: int) -> tuple[str, ...]:
+    return (f"ROWS {group}", f"THREADS {THREADS}", f"MIDDLE {kind}") + ("SINGLE",) * single
 
 
 @cache

@@ -11,6 +11,7 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import COMPUTE, LARGEST
 from honestly.passes import fused
+from honestly.passes.base import BETWEEN, Verdict
 from honestly.passes.host import SAMPLE_RUN, describe_fault
 from honestly.passes.plan import blocks
 from honestly.passes.ranking import rank_device
@@ -43,21 +44,34 @@ class DevicePasses:
         run = self.source.block(index, start, min(leaf.size, start + SAMPLE_RUN), clients)
         return arrays.to_host(self._working(run, COMPUTE[leaf.spec.dtype].__name__)).astype(np.float64)
 
+    def between(self, rows: int) -> bool:
+        """The fused kernel holds all values of a column."""
+        widest = max(leaf.size for leaf in self.leaves)
+        return 3 <= rows <= fused.MOST_ROWS and widest >= fused.FEWEST_COLUMNS and fused.available(self._like)
+
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
         n = len(clients)
         total = np.zeros((n, n))
-        with arrays.full_precision(self._like):
-            for index, start, stop in self._pieces(n, whole=self._no_copies(n)):
-                rows = self.source.block(index, start, stop, clients)
-                middle = None if centre is None else self.source.block(index, start, stop, [centre])
-                product = fused.gram(rows, middle)
-                if product is None:
-                    rows = self._centred(rows, middle, index)
-                    product = arrays.to_host(self._xp.matmul(rows, rows.T))
-                with np.errstate(over="ignore", invalid="ignore"):
-                    total += product
+        for index, start, stop in self._pieces(n, whole=self._no_copies(n)):
+            rows = self.source.block(index, start, stop, clients)
+            middle = centre if centre in (None, BETWEEN) else self.source.block(index, start, stop, [centre])
+            product = fused.gram(rows, middle)
+            if product is None:
+                product = self._product(rows, middle, index)
+            with np.errstate(over="ignore", invalid="ignore"):
+                total += product
         return total
+
+    def _product(self, rows: Any, middle: Any, index: int) -> Float:
+        """`C C^T` by the array library's own operations."""
+        if isinstance(middle, int):  # BETWEEN
+            a, b, c = (rows[i : i + 1, ...] for i in (0, rows.shape[0] // 2, rows.shape[0] - 1))
+            low, high = self._xp.minimum(a, b), self._xp.maximum(a, b)
+            middle = self._xp.maximum(low, self._xp.minimum(high, c))
+        with arrays.full_precision(self._like):
+            rows = self._centred(rows, middle, index)
+            return arrays.to_host(self._xp.matmul(rows, rows.T))
 
     def norms(self, clients: Sequence[int]) -> Float:
         """(k,) squared norms of the rows as they are, to see which are finite."""
@@ -84,31 +98,31 @@ class DevicePasses:
         total = total if norms is None else norms
         return np.maximum(total[None, :] - 2 * products + mean_norms[:, None], 0)
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
-        xp = self._xp
-        used = np.flatnonzero(weights).tolist()
-        if not len(used):  # all weight is on a reference of zeros
-            used = [0]
+        used = np.flatnonzero(weights).tolist() or [0]  # all weight may be on a reference of zeros
         if 2 * len(used) > len(clients):
-            used = list(range(len(clients)))
-        rows = [clients[j] for j in used]
+            rows, kept = clients, weights
+        else:
+            rows, kept = [clients[j] for j in used], weights[used]
         sink = self._sink()
         largest: list[Any] = []
-        with arrays.full_precision(self._like):
-            for index, start, stop in self._pieces(len(rows), whole=self._no_copies(len(rows))):
-                block = self.source.block(index, start, stop, rows)
-                both = fused.mix(block, weights[used])
-                if both is None:
-                    block = self._working(block, COMPUTE[self.leaves[index].spec.dtype].__name__)
-                    mean = xp.matmul(self._moved(weights[used][None, :], block), block)[0, ...]
-                    both = mean, xp.max(xp.abs(mean))
-                mean, size = both
-                largest.append(size)
-                sink.put(index, start, stop, self._rounded(mean, index))
-        return list(sink.finish()), self._all_below(largest)
+        for index, start, stop in self._pieces(len(rows), whole=self._no_copies(len(rows))):
+            block = self.source.block(index, start, stop, rows)
+            mean, size = fused.mix(block, kept) or self._mean(block, kept, index)
+            largest.append(size)
+            sink.put(index, start, stop, self._rounded(mean, index))
+        return list(sink.finish()), lambda: self._all_below(largest)
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
+    def _mean(self, rows: Any, weights: Float, index: int) -> tuple[Any, Any]:
+        """`weights @ rows` and its largest absolute value by the array library's own operations."""
+        xp = self._xp
+        with arrays.full_precision(self._like):
+            rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
+            mean = xp.matmul(self._moved(weights[None, :], rows), rows)[0, ...]
+            return mean, xp.max(xp.abs(mean))
+
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
         xp = self._xp
         first, last = rule.ranks(len(clients) if mixing is None else len(mixing))
@@ -127,7 +141,7 @@ class DevicePasses:
                 ranked, size = both
                 sums.append(size)
                 sink.put(index, start, stop, self._rounded(rule.reduce(ranked, xp), index))
-        return list(sink.finish()), self._all_below(sums)
+        return list(sink.finish()), lambda: self._all_below(sums)
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
@@ -174,6 +188,8 @@ class DevicePasses:
         return halves and 2 <= rows <= fused.MOST_ROWS and fused.available(self._like)
 
     def _working(self, values: Any, dtype: str) -> Any:
+        if str(values.dtype).endswith(f".{dtype}"):  # most often; the array API takes its time to do nothing
+            return values
         return self._xp.astype(values, getattr(self._xp, dtype), copy=False)
 
     def _centred(self, rows: Any, middle: Any, leaf: int) -> Any:

@@ -20,12 +20,19 @@ from honestly.result import Float
 MOST_ROWS = 20
 # More rows than this do not fit a thread's registers when they are sorted or added up.
 MOST_RANKED = 64
+# Fewer columns than this are not worth a launch of their own.
+FEWEST_COLUMNS = 4096
 # The kernels count columns and strides in 32 bits.
 LARGEST_INDEX = 2**31 - 2**12
 
 
 def gram(rows: Any, middle: Any) -> Any | None:
-    """`C C^T` of torch CUDA rows less `middle`, in float64 on the host; None if the plain way must do it."""
+    """`C C^T` of torch CUDA rows less `middle` (a row, None or `BETWEEN`), in float64 on the host.
+
+    None if the plain way must do it.
+    """
+    if getattr(middle, "dtype", rows.dtype) != rows.dtype:
+        return None
     return _attempt("gram", rows, middle)
 
 
@@ -63,12 +70,12 @@ def _fits(name: str, rows: Any) -> bool:
     return (
         aac.is_torch_array(rows)
         and rows.is_cuda
-        and str(rows.dtype) in ("torch.float32", "torch.float16", "torch.bfloat16")
+        and _kernels() is not None
+        and rows.dtype in _kernels().TYPES
         and 2 <= rows.shape[0] <= (MOST_ROWS if name == "gram" else MOST_RANKED)
-        and 4096 <= rows.shape[1] < LARGEST_INDEX
+        and FEWEST_COLUMNS <= rows.shape[1] < LARGEST_INDEX
         and rows.stride(1) == 1
         and rows.stride(0) < LARGEST_INDEX
-        and _kernels() is not None
     )
 
 

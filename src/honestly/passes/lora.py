@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from honestly.arrays import LARGEST, Spec
+from honestly.passes.base import Verdict
 from honestly.passes.host import HostPasses
 from honestly.passes.products import blocks_summed, refactored, squared_norm
 from honestly.result import Float
@@ -43,6 +44,10 @@ class LoraPasses:
             values, vectors = np.linalg.eigh(G[np.ix_(fine, fine)])
             points[fine] = vectors * np.sqrt(np.maximum(values, 0))[None, :]
         return points
+
+    def between(self, rows: int) -> bool:
+        """The Gram matrix comes from products of factors: there is nothing to centre."""
+        return False
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G of the products, about the centre's."""
@@ -93,7 +98,7 @@ class LoraPasses:
             yield pair.b_name, pair.b
         yield from adapter.plain.items()
 
-    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`sum_k w_k scale_k B_k A_k`, written exactly, re-factored, or factor by factor."""
         used = [k for k, weight in zip(clients, weights, strict=True) if weight != 0] or [clients[0]]
         kept = np.array([weight for weight in weights if weight != 0]) if any(weights) else np.zeros(1)
@@ -122,9 +127,9 @@ class LoraPasses:
         for j, name in enumerate(self.source.plain):
             fine &= self._write_plain(sink, 2 * len(self.source.modules) + j, name, used, kept)
         self._report(new, float(np.sqrt(error / total)) if total > 0 else 0.0)
-        return list(sink.finish()), fine
+        return list(sink.finish()), lambda: fine
 
-    def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[Sequence[Any], bool]:
+    def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         inner = self.source.factors(used)
         values, fine = HostPasses(inner).mix(weights, used)
         self.source.keep(inner.taken())
@@ -145,7 +150,7 @@ class LoraPasses:
         )
         return values, fine
 
-    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], bool]:
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """Coordinate-wise rules see the factors' coordinates, and only if the caller asked for factors."""
         if self.source.lora != "factors":
             raise ValueError(

@@ -7,37 +7,49 @@ from dataclasses import dataclass
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules._posterior import em, leave_one_out
-from honestly.rules.base import GramGeometry, squared_distances
+from honestly.rules._posterior import em, leave_one_out, smallest_of
+from honestly.rules.base import GramGeometry
 
 PLAIN = 10.0  # r^2 / s^2 at which a neighbourhood is as likely honest as not: only a plain separation counts
 
 
-def separated(G: Float, D: Float, h: int, otherwise: Float) -> tuple[Float, Float]:
+def separated(clients: GramGeometry, h: int, otherwise: Float) -> tuple[Float, Float | None]:
     """Weights of a centre to start the EM from, and each client's prior log-odds, from 0 to `-2 ln n`.
 
     Every client is replaced by the mean of its h nearest clients, itself included. Honest neighbourhoods overlap nearly
     completely, so that their means nearly coincide; those of a shifted group keep most of the shift. The EM on these
-    means, from their tightest majority, gives the prior. Where no group is plainly apart, it changes nothing. Squared
-    distances below half the sampling variance of such a mean, `s^2 (1/h - 1/n + 1/h^2)`, are raised to it.
+    means, from their tightest majority, gives the prior. Where no group is plainly apart, it changes nothing, and the
+    prior is None. Squared distances below half the sampling variance of such a mean, `s^2 (1/h - 1/n + 1/h^2)`, are
+    raised to it.
 
     Arguments:
-        G: (n, n) Gram matrix; D: its squared distances.
+        clients: the n clients.
         h: the smallest majority.
         otherwise: weights of a robust centre, returned if nothing is plainly apart.
     """
-    n = len(G)
-    N = np.zeros((n, n))
-    np.put_along_axis(N, np.argsort(D, axis=1, kind="stable")[:, :h], 1.0 / h, axis=1)
-    near = GramGeometry(N @ G @ N.T)
-    start = tightest(squared_distances(near.gram), h)
-    r2 = leave_one_out(GramGeometry(G).residuals(otherwise), otherwise)
-    s2 = float(np.partition(r2, h - 1)[h - 1])
-    floored = Floored(near, 0.5 * s2 * (1.0 / h - 1.0 / n + 1.0 / h**2))
-    q = em(floored, start, np.ones(n), prior=np.zeros(n), h=h, steps=100, tolerance=1e-7, slack=PLAIN)
+    n = clients.K
+    N = nearest(clients, h)
+    near = GramGeometry(N.dot(clients.gram).dot(N.T))
+    s2 = smallest_of(leave_one_out(clients.residuals(otherwise), otherwise), h)
+    floor = 0.5 * s2 * (1.0 / h - 1.0 / n + 1.0 / h**2)
+    # No mixture is farther from a neighbourhood than the farthest one: the EM below could only believe all of them.
+    if float(near.distances.max()) <= PLAIN * floor * (1.0 - 1.0 / h) ** 2:
+        return otherwise, None
+    start = tightest(near.distances, h)
+    q = em(Floored(near, floor), start, np.ones(n), prior=None, h=h, steps=100, tolerance=1e-7, slack=PLAIN)
     if q.pi.min() == 1.0:
-        return otherwise, np.zeros(n)
+        return otherwise, None
     return q.weights @ N, -2.0 * np.log(n) * (1.0 - q.pi)
+
+
+def nearest(clients: GramGeometry, h: int) -> Float:
+    """(n, n) matrix whose row k averages the h clients nearest to k, itself included; of equals, the first."""
+    N = (clients.distances <= clients.ranked[:, h - 1 : h]).astype(np.float64)
+    N /= h
+    if N.sum() > clients.K + 0.5 / h:  # equal distances: more than h are as near as the h-th
+        N[...] = 0.0
+        np.put_along_axis(N, np.argsort(clients.distances, axis=1, kind="stable")[:, :h], 1.0 / h, axis=1)
+    return N
 
 
 @dataclass(frozen=True)

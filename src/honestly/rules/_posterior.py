@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,8 @@ import numpy as np
 
 from honestly.result import Float
 
+# K is small: what counts here is the number of NumPy calls, about a microsecond each, and not what each one computes.
+TINY = float(np.finfo(float).tiny)
 ODDS = 4.0  # log-odds lost per unit of ln r^2: how fast belief falls with distance
 SLACK = 2.0  # r^2 / s^2 at which a client is as likely honest as not; half of the clients lie below 1
 CERTAIN = 600.0  # log-odds beyond this are cut: exp() stays finite
@@ -41,16 +44,27 @@ class Posterior:
     steps: int
 
 
+def smallest_of(values: Float, h: int) -> float:
+    """The h-th smallest value."""
+    ranked = values.copy()
+    ranked.partition(h - 1)
+    return float(ranked[h - 1])
+
+
 def leave_one_out(r2: Float, a: Float) -> Float:
     """Squared distances to the mean of the *others*, `r_k^2 / (1 - a_k)^2`: a client must not vouch for itself."""
-    return r2 / np.maximum(1.0 - a, 0.1) ** 2
+    others = 1.0 - a
+    np.maximum(others, 0.1, out=others)
+    others *= others
+    return np.divide(r2, others, out=others)
 
 
 def evidence(r2: Float, s2: float, slack: float = SLACK) -> Float:
     """`l_k = ODDS ln(slack s^2 / r_k^2)`: a power law, so that only ratios of distances matter and no tail is cut."""
-    tiny = np.finfo(float).tiny
-    log_odds = ODDS * (np.log(slack * max(s2, tiny)) - np.log(np.maximum(r2, tiny)))
-    return np.clip(log_odds, -CERTAIN, CERTAIN)
+    log_odds = np.log(np.maximum(r2, TINY))
+    log_odds *= -ODDS
+    log_odds += ODDS * math.log(slack * max(s2, TINY))
+    return _cut(log_odds)
 
 
 def e_step(log_odds: Float, h: int, start: float = 0.25) -> tuple[Float, float, bool]:
@@ -74,25 +88,32 @@ def e_step(log_odds: Float, h: int, start: float = 0.25) -> tuple[Float, float, 
         (array([0.998, 0.998, 0.998, 0.007]), 0.25, True)
     """
     n = len(log_odds)
-    all_honest = bool(np.exp(-log_odds).sum() <= n)
+    against = np.exp(-log_odds)
+    all_honest = bool(against.sum() <= n)
     if n <= h or all_honest:
         return np.ones(n), 0.0, not all_honest
-    p = np.exp(log_odds)
     most = 1.0 - h / n
 
+    def honest(eps: float) -> Float:
+        pi = against * (eps / (1.0 - eps))
+        pi += 1.0
+        return np.reciprocal(pi, out=pi)
+
     def lacking(eps: float) -> tuple[float, float]:
-        pi = (1.0 - eps) * p / ((1.0 - eps) * p + eps)
-        return 1.0 - eps - float(pi.sum()) / n, float(pi @ (1.0 - pi)) / (n * eps * (1.0 - eps)) - 1.0
+        pi = honest(eps)
+        total = float(pi.sum())
+        return 1.0 - eps - total / n, (total - float(pi.dot(pi))) / (n * eps * (1.0 - eps)) - 1.0
 
     if lacking(most)[0] <= 0.0:
         eps = _root(lacking, 0.0, most, min(start, most))
-        return (1.0 - eps) * p / ((1.0 - eps) * p + eps), eps, False
+        return honest(eps), eps, False
 
     def missing(t: float) -> tuple[float, float]:
         pi = _sigmoid(log_odds + t)
-        return h - float(pi.sum()), -float(pi @ (1.0 - pi))
+        total = float(pi.sum())
+        return h - total, float(pi.dot(pi)) - total
 
-    low = float(np.log(h / (n - h)))
+    low = math.log(h / (n - h))
     high = 40.0 - float(np.partition(log_odds, n - h)[n - h])  # there the h most likely have pi = 1
     t = _root(missing, low, max(high, low), low)
     return _sigmoid(log_odds + t), most, True
@@ -103,7 +124,7 @@ def em(
     a: Float,
     votes: Float,
     *,
-    prior: Float,
+    prior: Float | None,
     h: int,
     steps: int,
     tolerance: float,
@@ -115,7 +136,7 @@ def em(
         geometry: the clients, after copies were merged.
         a: weights of the centre to start from.
         votes: how much of an independent opinion each client is.
-        prior: log-odds known beforehand.
+        prior: log-odds known beforehand; None: even odds.
         h: the smallest majority.
         steps: the limit of steps; each asks for residuals once.
         tolerance: the largest change of a probability at which to stop.
@@ -126,14 +147,20 @@ def em(
     while change > tolerance and step < steps:
         step += 1
         r2 = leave_one_out(geometry.residuals(a), a)
-        s2 = float(np.partition(r2, h - 1)[h - 1])
+        s2 = smallest_of(r2, h)
         log_odds = evidence(r2, s2, slack)
         old = pi
-        pi, eps, bound = e_step(np.clip(log_odds + prior, -CERTAIN, CERTAIN), h, eps or 0.25)
+        pi, eps, bound = e_step(log_odds if prior is None else _cut(log_odds + prior), h, eps or 0.25)
         change = float(np.abs(pi - old).max())
         a = votes * pi
         a /= a.sum()
     return Posterior(a, pi, log_odds, s2, bound, change <= tolerance, step)
+
+
+def _cut(log_odds: Float) -> Float:
+    """Log-odds within what exp() can take, in place."""
+    np.maximum(log_odds, -CERTAIN, out=log_odds)
+    return np.minimum(log_odds, CERTAIN, out=log_odds)
 
 
 def _sigmoid(x: Float) -> Float:
@@ -144,6 +171,8 @@ def _root(function: Callable[[float], tuple[float, float]], low: float, high: fl
     """The root of a function (value, slope), positive at `low` and not at `high`: Newton, kept in its bracket."""
     for _ in range(60):
         value, slope = function(x)
+        if abs(value) < 1e-15:  # nothing but rounding, which might point out of the bracket
+            return x
         if value > 0.0:
             low = x
         else:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from honestly.result import Float
 from honestly.rules._votes import copies, merging, shared_votes
-from honestly.rules.base import Geometry, squared_distances
+from honestly.rules.base import Geometry, GramGeometry
 
 SAMPLE = 384  # clients whose Gram matrix is formed
 ANCHORS = 15  # of them, to which every client's distance is measured in one pass
@@ -55,7 +55,7 @@ class Representatives:
         return self.whole.residuals(weights)[self.first]
 
 
-def survey(geometry: Geometry, centres: Callable[[Float], tuple[Float, Float, Float]]) -> Survey:
+def survey(geometry: Geometry, centres: Callable[[GramGeometry], tuple[Float, Float, Float | None]]) -> Survey:
     """A sample's Gram matrix gives the centres; one pass gives all distances to them and to a few anchors.
 
     If a group of the sample stands apart, every client that is nearer to its centre than to the believed one gets the
@@ -63,14 +63,16 @@ def survey(geometry: Geometry, centres: Callable[[Float], tuple[Float, Float, Fl
 
     Arguments:
         geometry: thousands of clients.
-        centres: Gram matrix -> weights of a robust centre, weights of the centre to start from, prior log-odds.
+        centres: clients -> weights of a robust centre, weights of the centre to start from, prior log-odds.
     """
     K = geometry.K
     rng = np.random.default_rng(K)
     sample = np.sort(rng.choice(K, size=min(SAMPLE, K), replace=False))
-    few = geometry.subset(sample.tolist()).gram
-    A = merging(copies(squared_distances(few)))
-    median, start, apart = centres(A @ few @ A.T)
+    few = geometry.subset(sample.tolist())
+    same = copies(few)
+    A = merging(np.arange(few.K) if same is None else same)
+    median, start, apart = centres(few if same is None else GramGeometry(A @ few.gram @ A.T))
+    apart = np.zeros(len(A)) if apart is None else apart
     outside = np.where(apart < np.log(0.5), 1.0, 0.0)
     anchors = rng.choice(sample, size=min(ANCHORS, len(sample)), replace=False)
     rows = np.zeros((3 + len(anchors), K))
@@ -108,4 +110,4 @@ def _votes(
     cosines[group[first][:, None] == group[anchors][None, :]] = 0.0  # its own group is the 1 below
     counted = 1.0 / np.bincount(group)[group[anchors]]
     others = (np.clip(cosines, 0.0, 1.0) ** 4) @ counted / counted.sum() * len(first)
-    return shared_votes((1.0 + others)[:, None] ** 0.25)
+    return shared_votes((1.0 + others)[:, None])

@@ -6,28 +6,37 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
+from honestly.rules.base import GramGeometry
 
 COPY = 0.1  # nearer than this share of the median distance to a nearest neighbour: a copy
 
 
-def copies(D: Float, noise: Float | float = 0.0) -> npt.NDArray[np.intp]:
-    """(K,) the number of each client's group: clients linked by near-zero distances are one group.
+def copies(clients: GramGeometry, noise: float = 0.0) -> npt.NDArray[np.intp] | None:
+    """(K,) the number of each client's group: clients linked by near-zero distances are one group; None: no links.
 
     Independent clients in many dimensions are never near-identical. A link is a distance below a tenth of the median
     distance between a client and its nearest neighbour. (A longer link would merge honest clients with small updates,
     and then a far minority could outvote them.)
 
     Arguments:
-        D: (K, K) squared distances.
-        noise: squared distances that rounding alone can make.
+        clients: the K clients.
+        noise: the share of two squared norms' sum that rounding alone can make of a squared distance.
     """
-    K = len(D)
-    group = np.arange(K)
+    K = clients.K
     if K < 3:
-        return group
-    nearest = D + np.diag(np.full(K, np.inf))
-    i, j = np.nonzero(nearest <= np.maximum(COPY**2 * np.median(nearest.min(axis=1)), noise))
-    while len(i) and (group[i] != group[j]).any():
+        return None
+    nearest = np.sort(clients.ranked[:, 1])
+    link = COPY**2 * 0.5 * float(nearest[(K - 1) // 2] + nearest[K // 2])
+    norms = clients.gram.diagonal()
+    if nearest[0] > max(link, 2.0 * noise * float(norms.max())):
+        return None
+    linked = clients.distances <= np.maximum(link, noise * (norms[:, None] + norms[None, :]))
+    linked.flat[:: K + 1] = False
+    i, j = np.nonzero(linked)
+    if not len(i):
+        return None
+    group = np.arange(K)
+    while (group[i] != group[j]).any():
         np.minimum.at(group, i, group[j])
     return np.unique(group, return_inverse=True)[1]
 
@@ -39,7 +48,7 @@ def merging(group: npt.NDArray[np.intp]) -> Float:
     return member / member.sum(axis=1, keepdims=True)
 
 
-def shared_votes(cosines: Float) -> Float:
+def shared_votes(alike: Float) -> Float:
     """`v_k = 1 / sum_j max(0, cos_kj)^4`, cos_kj the cosine of the errors of k and j about the centre.
 
     Errors of independent clients in many dimensions are nearly orthogonal: v = 1. Of m clients who err together each
@@ -47,18 +56,27 @@ def shared_votes(cosines: Float) -> Float:
     are alike.
 
     Arguments:
-        cosines: (n, m) with m = n clients, or a sample of them.
+        alike: (n, m) `max(0, cos)^4` with m = n clients, or a sample of them.
     """
-    alike = np.maximum(cosines, 0.0) ** 4
     return 1.0 / np.maximum(alike.sum(axis=1), 1.0)
 
 
-def cosines_about(G: Float, a: Float) -> Float:
-    """(n, n) cosines between the `w_k - c`, `c = sum_j a_j w_j`; 1 on the diagonal."""
-    g = G @ a
-    C = G - g[:, None] - g[None, :] + float(a @ g)
-    r = np.sqrt(np.maximum(np.diagonal(C), 0.0))
-    lengths = r[:, None] * r[None, :]
-    cosines = np.divide(C, lengths, out=np.zeros_like(C), where=lengths > 0.0)
-    np.fill_diagonal(cosines, 1.0)
-    return np.minimum(cosines, 1.0)
+def likeness_about(G: Float, a: Float) -> Float:
+    """(n, n) `max(0, cos)^4` of the angles between the `w_k - c`, `c = sum_j a_j w_j`; 1 on the diagonal."""
+    g = G.dot(a)
+    g -= 0.5 * g.dot(a)
+    alike = G - g
+    alike -= g[:, None]
+    r2 = np.maximum(alike.diagonal(), 0.0)
+    if r2.all():
+        inverse = 1.0 / np.sqrt(r2)
+    else:  # a client at the centre itself errs like nobody
+        inverse = np.divide(1.0, np.sqrt(r2), out=np.zeros_like(r2), where=r2 > 0.0)
+    np.maximum(alike, 0.0, out=alike)
+    alike *= inverse
+    alike *= inverse[:, None]
+    np.minimum(alike, 1.0, out=alike)
+    alike *= alike
+    alike *= alike
+    alike.flat[:: len(G) + 1] = 1.0
+    return alike

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -77,11 +78,12 @@ class Geometry(Protocol):
 
 
 def squared_distances(gram: Float) -> Float:
-    """`D_kj = ||w_k - w_j||^2 = G_kk - 2 G_kj + G_jj`, exactly 0 on the diagonal and never negative."""
-    norms = np.diagonal(gram)
-    distances = np.maximum(norms[:, None] - 2.0 * gram + norms[None, :], 0.0)
-    distances = 0.5 * (distances + distances.T)
-    np.fill_diagonal(distances, 0.0)
+    """`D_kj = ||w_k - w_j||^2 = G_kk - 2 G_kj + G_jj`, exactly 0 on the diagonal, symmetric and never negative."""
+    norms = gram.diagonal()
+    distances = norms[:, None] + norms
+    distances -= gram + gram.T
+    np.maximum(distances, 0.0, out=distances)
+    distances.flat[:: len(gram) + 1] = 0.0
     return distances
 
 
@@ -102,6 +104,16 @@ class GramGeometry:
         """Number of clients."""
         return len(self.gram)
 
+    @cached_property
+    def distances(self) -> Float:
+        """(K, K) squared distances."""
+        return squared_distances(self.gram)
+
+    @cached_property
+    def ranked(self) -> Float:
+        """(K, K) squared distances with every row sorted: its own 0, the nearest neighbour's, ..."""
+        return np.sort(self.distances, axis=1)
+
     @property
     def streaming(self) -> bool:
         """The Gram matrix is at hand."""
@@ -116,7 +128,10 @@ class GramGeometry:
         """`r_k^2 = G_kk - 2 (G a)_k + a^T G a`."""
         mixed = a @ self.gram
         norm = (mixed * a).sum(axis=-1, keepdims=True)
-        return np.maximum(np.diagonal(self.gram) - 2.0 * mixed + norm, 0.0)
+        mixed *= -2.0
+        mixed += self.gram.diagonal()
+        mixed += norm
+        return np.maximum(mixed, 0.0, out=mixed)
 
     def sign_counts(self) -> Float:
         """(K, 3) how many coordinates of `w_k - reference` are > 0, == 0 and < 0."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +13,20 @@ import numpy.typing as npt
 from honestly.result import ClientId, Float, Status
 from honestly.rules._bayesian_paper import paper_mix
 from honestly.rules._neighbourhoods import separated
-from honestly.rules._posterior import Posterior, em, leave_one_out
+from honestly.rules._posterior import TINY, Posterior, em, smallest_of
 from honestly.rules._streamed import Representatives, survey
-from honestly.rules._votes import copies, cosines_about, merging, shared_votes
-from honestly.rules.base import Geometry, GramGeometry, Mix, Rule, squared_distances
+from honestly.rules._votes import copies, likeness_about, merging, shared_votes
+from honestly.rules.base import Geometry, GramGeometry, Mix, Rule
 from honestly.rules.memory import Memory
 from honestly.rules.neighbours import majority
 from honestly.rules.settings import choice
 
-MEDIAN_STEPS = 10  # Weiszfeld steps to the centre about which votes are counted
+MEDIAN_STEPS, SETTLED = 10, 1e-12  # Weiszfeld steps to the centre about which votes are counted
+ROUNDING = 1e-13  # of the squared norms: what rounding leaves of a squared distance of 0
 STEPS, TOLERANCE = 100, 1e-7  # of the EM on a Gram matrix
 PASSES, COARSE = 4, 1e-2  # of the EM where every step is a pass over the data
+
+Groups: TypeAlias = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +89,7 @@ class Bayesian(Rule):
             return paper_mix(geometry, scale_free=self.scale_free)
         ids = tuple(geometry.ids) or tuple(range(geometry.K))
         prior = None if self.memory is None else self.memory.prior(ids)
-        found = _streamed(geometry, prior) if geometry.streaming else _from_gram(geometry.gram, prior)
+        found = _streamed(geometry, prior) if geometry.streaming else _from_gram(_with_distances(geometry), prior)
         remembered = {} if self.memory is None else {"memory": self.memory.with_round(ids, found.seen)}
         return found.mix(ids, remembered)
 
@@ -101,55 +105,60 @@ class _Found:
     weights: Float
     pi: Float
     seen: Float  # probability from this round's evidence alone, at even odds: what a memory may keep
-    group: npt.NDArray[np.intp]
+    group: Groups | None  # None: no copies
     status: Status
     steps: int
     diagnostics: Mapping[str, Any]
 
     def mix(self, ids: Sequence[ClientId], remembered: Mapping[str, Any]) -> Mix:
         """The result for the engine."""
-        size = np.bincount(self.group)
-        members: list[list[int]] = [np.flatnonzero(self.group == g).tolist() for g in np.flatnonzero(size > 1)]
-        groups = tuple(tuple(ids[k] for k in group) for group in members)
-        shared = 1.0 if self.status is Status.MAJORITY_IDENTICAL else size[self.group]
+        honesty, groups = self.pi, ()
+        if self.group is not None:
+            size = np.bincount(self.group)
+            members: list[list[int]] = [np.flatnonzero(self.group == g).tolist() for g in np.flatnonzero(size > 1)]
+            groups = tuple(tuple(ids[k] for k in group) for group in members)
+            honesty = self.pi if self.status is Status.MAJORITY_IDENTICAL else self.pi / size[self.group]
         return Mix.of_weights(
             self.weights,
-            honesty=self.pi / shared,
+            honesty=honesty,
             status=self.status,
             steps=self.steps,
             diagnostics={"groups": groups, **self.diagnostics, **remembered},
         )
 
 
-def _from_gram(gram: Float, prior: Float | None) -> _Found:
+def _with_distances(geometry: Geometry) -> GramGeometry:
+    return geometry if isinstance(geometry, GramGeometry) else GramGeometry(geometry.gram)
+
+
+def _from_gram(clients: GramGeometry, prior: Float | None) -> _Found:
     """Copies, geometric median, votes, EM."""
-    K = len(gram)
-    distances = squared_distances(gram)
-    norms = np.diagonal(gram)
-    group = copies(distances, 1e-13 * (norms[:, None] + norms[None, :]))
-    special = _without_inference(K, group)
+    group = copies(clients, ROUNDING)
+    special = _without_inference(clients.K, group)
     if special is not None:
         return special
-    prior = np.zeros(K) if prior is None else prior
-    if group.max() + 1 < K:
+    if group is not None:
         A = merging(group)
-        gram, prior = A @ gram @ A.T, A @ prior
-        distances = squared_distances(gram)
-    h = majority(len(gram))
-    median = geometric_median(gram, distances, h)
-    votes = shared_votes(cosines_about(gram, median))
-    start, apart = separated(gram, distances, h, median)
-    found = em(GramGeometry(gram), start, votes, prior=prior + apart, h=h, steps=STEPS, tolerance=TOLERANCE)
-    return _all_clients(found, votes, group, np.bincount(group)[group].astype(np.float64))
+        clients = GramGeometry(A @ clients.gram @ A.T)
+        prior = None if prior is None else A @ prior
+    h = majority(clients.K)
+    median = geometric_median(clients, h)
+    votes = shared_votes(likeness_about(clients.gram, median))
+    start, apart = separated(clients, h, median)
+    if apart is not None:
+        prior = apart if prior is None else apart + prior
+    found = em(clients, start, votes, prior=prior, h=h, steps=STEPS, tolerance=TOLERANCE)
+    share = 1.0 if group is None else np.bincount(group)[group].astype(np.float64)
+    return _all_clients(found, votes, group, share)
 
 
 def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
     """The same from a few passes: centres and votes from a sample of the clients, the EM on residuals of all."""
 
-    def centres(G: Float) -> tuple[Float, Float, Float]:
-        D, h = squared_distances(G), majority(len(G))
-        median = geometric_median(G, D, h)
-        return median, *separated(G, D, h, median)
+    def centres(few: GramGeometry) -> tuple[Float, Float, Float | None]:
+        h = majority(few.K)
+        median = geometric_median(few, h)
+        return median, *separated(few, h, median)
 
     seen = survey(geometry, centres)
     special = _without_inference(geometry.K, seen.group)
@@ -165,51 +174,66 @@ def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
     return _all_clients(found, seen.votes, seen.group, only_first)
 
 
-def _without_inference(K: int, group: npt.NDArray[np.intp]) -> _Found | None:
+def _without_inference(K: int, group: Groups | None) -> _Found | None:
     """One or two clients, or a majority that sent the same: nothing is left to infer."""
-    size = np.bincount(group)
-    nothing = {"evidence": np.zeros(K), "votes": 1.0 / size[group], "spread": 0.0, "eps": 0.0}
     if K <= 2:
-        return _Found(np.full(K, 1.0 / K), np.ones(K), np.ones(K), np.arange(K), Status.CLOSED_FORM, 0, nothing)
-    if size.max() >= majority(K):
-        same = (group == np.argmax(size)).astype(np.float64)
-        return _Found(same / same.sum(), same, same, group, Status.MAJORITY_IDENTICAL, 0, nothing)
-    return None
+        nothing = {"evidence": np.zeros(K), "votes": np.ones(K), "spread": 0.0, "eps": 0.0}
+        return _Found(np.full(K, 1.0 / K), np.ones(K), np.ones(K), None, Status.CLOSED_FORM, 0, nothing)
+    size = None if group is None else np.bincount(group)
+    if group is None or size is None or size.max() < majority(K):
+        return None
+    same = (group == np.argmax(size)).astype(np.float64)
+    nothing = {"evidence": np.zeros(K), "votes": 1.0 / size[group], "spread": 0.0, "eps": 0.0}
+    return _Found(same / same.sum(), same, same, group, Status.MAJORITY_IDENTICAL, 0, nothing)
 
 
-def _all_clients(found: Posterior, votes: Float, group: npt.NDArray[np.intp], share: Float) -> _Found:
+def _all_clients(found: Posterior, votes: Float, group: Groups | None, share: Float | float) -> _Found:
     """From voters to clients: copies have their group's probability and `1 / share` of its weight."""
+    weights, pi, evidence = found.weights, found.pi, found.evidence
+    eps = 1.0 - float(pi.sum()) / len(pi)
+    if group is not None:
+        weights, pi, evidence = weights[group] / share, pi[group], evidence[group]
+        votes = votes[group] / np.bincount(group)[group]
     status = Status.CONVERGED if found.converged else Status.STEP_LIMIT
-    diagnostics = {
-        "evidence": found.evidence[group],
-        "votes": votes[group] / np.bincount(group)[group],
-        "spread": float(np.sqrt(found.radius)),
-        "eps": 1.0 - float(found.pi.mean()),
-    }
     return _Found(
-        found.weights[group] / share,
-        found.pi[group],
-        0.5 + 0.5 * np.tanh(0.5 * found.evidence[group]),
+        weights,
+        pi,
+        0.5 + 0.5 * np.tanh(0.5 * evidence),
         group,
         Status.MAJORITY_BOUND if found.bound else status,
         found.steps,
-        diagnostics,
+        {"evidence": evidence, "votes": votes, "spread": math.sqrt(found.radius), "eps": eps},
     )
 
 
-def geometric_median(G: Float, D: Float, h: int) -> Float:
+def geometric_median(clients: GramGeometry, h: int) -> Float:
     """Weights of (nearly) the geometric median: no vote can move it far, and it has no second minimum to be lured to.
 
     Weiszfeld from weights `(R_min / R_k)^2`, R_k the squared radius of the ball around k that holds h clients: far
-    clients are out of the way at once.
+    clients are out of the way at once. It ends early where nothing moves any more. (NumPy calls are what it costs: all
+    of them work in place.)
     """
-    R = np.maximum(np.partition(D, h - 1, axis=1)[:, h - 1], np.finfo(float).tiny)
-    a = (R.min() / R) ** 2
+    R = np.maximum(clients.ranked[:, h - 1], TINY)
+    a = float(R.min()) / R
+    a *= a
     a /= a.sum()
-    norms = np.diagonal(G)
+    minus_twice, norms = -2.0 * clients.gram, clients.gram.diagonal().copy()
+    zero, least, one = np.zeros_like(a), np.full_like(a, 0.1), np.ones_like(a)
+    r2, others = np.empty_like(a), np.empty_like(a)
     for _ in range(MEDIAN_STEPS):
-        g = G @ a
-        r2 = leave_one_out(np.maximum(norms - 2.0 * g + a @ g, 0.0), a)
-        b = 1.0 / np.sqrt(np.maximum(r2 + 1e-9 * np.partition(r2, h - 1)[h - 1], np.finfo(float).tiny))
-        a = b / b.sum()
+        minus_twice.dot(a, r2)
+        middle = -0.5 * float(a.dot(r2))
+        r2 += norms
+        r2 += middle
+        np.maximum(r2, zero, out=r2)
+        np.subtract(one, a, out=others)  # as in `leave_one_out`
+        np.maximum(others, least, out=others)
+        r2 /= np.multiply(others, others, out=others)
+        r2 += max(1e-9 * smallest_of(r2, h), TINY)
+        np.divide(one, np.sqrt(r2, out=r2), out=r2)
+        r2 /= float(r2.sum())
+        np.subtract(r2, a, out=others)
+        a, r2 = r2, a
+        if others.dot(others) <= SETTLED**2:
+            break
     return a

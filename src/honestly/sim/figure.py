@@ -1,4 +1,4 @@
-"""A picture of a run like the paper's Figure 1: who attacked, whom the rule believed, and the accuracy."""
+"""Pictures of a run like the paper's Figure 1: who attacked, whom the rule believed, and the accuracy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from honestly.sim.experiment import Experiment
+from honestly.sim.svg import Grid
+from honestly.sim.text import shortened
 
-Grid = npt.NDArray[np.float64]
+#: The verdicts of `verdict_grid`, by their numbers.
+VERDICTS = ("believed, honest", "accused, attacked", "accused, honest", "believed, attacked", "refused")
 
 
 def attack_grid(records: Sequence[dict[str, Any]], clients: int) -> Grid:
@@ -30,11 +31,26 @@ def belief_grid(records: Sequence[dict[str, Any]], clients: int) -> tuple[Grid, 
             grid = np.full((clients, len(records)), np.nan)
             for t, record in enumerate(records):
                 if record.get(key) is not None:
-                    grid[:, t] = [np.nan if v is None else v for v in record[key]]
+                    grid[: len(record[key]), t] = [np.nan if v is None else v for v in record[key]]
                     if key == "weights":
-                        grid[:, t] /= max(np.nanmax(grid[:, t]), 1e-300)
+                        grid[:, t] /= max(np.nanmax(grid[:, t], initial=0.0), 1e-300)
             return grid, label
     return None
+
+
+def verdict_grid(records: Sequence[dict[str, Any]], clients: int) -> Grid | None:
+    """(K, rounds): the number of the verdict in `VERDICTS`, NaN where nobody was judged; None if nobody ever was."""
+    if not any(r.get("accused") is not None or r.get("excluded") for r in records):
+        return None
+    grid = np.full((clients, len(records)), np.nan)
+    for t, record in enumerate(records):
+        if record.get("accused") is not None:
+            grid[record["participants"], t] = 0.0
+            grid[record["attacked"], t] = 3.0
+            for k in record["accused"]:
+                grid[k, t] = 1.0 if k in record["attacked"] else 2.0
+        grid[record.get("excluded") or [], t] = 4.0
+    return grid
 
 
 def curve(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
@@ -43,39 +59,52 @@ def curve(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[
     return [t for t, _ in pairs], [v for _, v in pairs]
 
 
-def draw(experiment: Experiment, records: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the picture; the format follows the file's name (.png, .svg, .pdf)."""
+def draw(
+    records: Sequence[dict[str, Any]], *paths: Path, clients: int, rule: str = "", attack: str | None = None
+) -> None:
+    """Write the picture; the format follows a file's name (.png, .svg, .pdf). No attack, no map of attackers."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    K, T = experiment.clients, len(records)
+    K, T = clients, len(records)
     belief = belief_grid(records, K)
-    rows = 3 if belief is not None else 2
-    tall = min(3.2, max(1.6, 0.12 * K))
-    figure = Figure(figsize=(7.2, tall * (rows - 1) + 2.3), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes: Any = figure.subplots(rows, 1, sharex=True, height_ratios=[tall] * (rows - 1) + [1.9])
-    extent = (0.5, T + 0.5, K - 0.5, -0.5)
-    axes[0].imshow(
-        attack_grid(records, K), aspect="auto", cmap="Reds", vmin=0, vmax=1.3, extent=extent, interpolation="nearest"
-    )
-    axes[0].set_title(f"who attacked ({experiment.attack.name})", loc="left", fontsize=9)
-    axes[0].set_ylabel("client")
+    maps: list[tuple[Grid, str, dict[str, Any]]] = []
+    if attack is not None:
+        maps.append((attack_grid(records, K), f"who attacked ({attack})", {"cmap": "Reds", "vmin": 0, "vmax": 1.3}))
     if belief is not None:
-        grid, label = belief
-        image = axes[1].imshow(
-            grid, aspect="auto", cmap="RdYlGn", vmin=0, vmax=1, extent=extent, interpolation="nearest"
-        )
-        axes[1].set_title(f"{label} ({experiment.rule.name})", loc="left", fontsize=9)
-        axes[1].set_ylabel("client")
-        figure.colorbar(image, ax=axes[1], fraction=0.03, pad=0.01)
+        title = f"{belief[1]} ({rule})" if rule else belief[1]
+        maps.append((belief[0], title, {"cmap": "RdYlGn", "vmin": 0, "vmax": 1}))
+    tall = min(3.2, max(1.6, 0.12 * K))
+    figure = Figure(figsize=(7.2, tall * len(maps) + 2.3), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: Any = figure.subplots(len(maps) + 1, 1, sharex=True, squeeze=False, height_ratios=[tall] * len(maps) + [1.9])[
+        :, 0
+    ]
+    extent = (0.5, T + 0.5, K - 0.5, -0.5)
+    for axis, (grid, title, colours) in zip(axes, maps, strict=False):
+        image = axis.imshow(grid, aspect="auto", extent=extent, interpolation="nearest", **colours)
+        axis.set_title(shortened(title, 90), loc="left", fontsize=9, parse_math=False)
+        axis.set_ylabel("client")
+        axis.yaxis.get_major_locator().set_params(integer=True)
+        if colours["cmap"] == "RdYlGn":
+            figure.colorbar(image, ax=axis, fraction=0.03, pad=0.01)
     axes[-1].plot(*curve(records, "accuracy"), color="tab:blue", label="test accuracy", lw=1.6)
     if any(r.get("asr") is not None for r in records):
         axes[-1].plot(*curve(records, "asr"), color="tab:red", label="attack success rate", lw=1.2, ls="--")
     axes[-1].set(ylim=(0, 1), xlabel="round", xlim=(0.5, T + 0.5))
     axes[-1].grid(alpha=0.3)
     axes[-1].legend(loc="lower right", fontsize=8, frameon=False)
-    for axis in axes[:-1]:
-        axis.yaxis.get_major_locator().set_params(integer=True)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
-    figure.savefig(path)
+    save(figure, *paths)
+
+
+def save(figure: Any, *paths: Path) -> None:
+    """Write a figure without date, version or random ids: the same numbers give the same bytes."""
+    import matplotlib as mpl
+
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # it is laid out now; doing so again for each file costs as much as all the rest
+    for path in paths:
+        metadata = {".svg": {"Date": None}, ".png": {"Software": None}}.get(path.suffix)
+        with mpl.rc_context({"svg.hashsalt": "honestly", "svg.fonttype": "none"}):
+            figure.savefig(path, metadata=metadata)

@@ -20,6 +20,8 @@ def _line(e: dict[str, Any], values: dict[str, Any], model: type[BaseModel]) -> 
         close = difflib.get_close_matches(where, allowed, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         return f"{where} = {e['input']!r}: unknown key, {hint}Allowed keys: {', '.join(allowed)}"
+    if e["type"] == "missing":
+        return f"{where}: missing, it has no default"
     message = str(e.get("ctx", {}).get("error", e["msg"])) if e["type"] == "value_error" else e["msg"]
     if not where:  # a check of several keys together names them itself
         return message

@@ -2,60 +2,101 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from honestly.sim.experiment import Experiment
-from honestly.sim.figure import Grid, attack_grid, belief_grid, curve
+from honestly.sim import svg
+from honestly.sim.figure import VERDICTS, attack_grid, belief_grid, curve, verdict_grid
 from honestly.sim.summary import summary
+from honestly.sim.text import for_html
 
-COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#8250df", "#bc4c00", "#57606a")
-STYLE = """
-:root{color-scheme:light dark;--line:#8884}
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse;margin:1rem 0}
-th,td{padding:.3rem .8rem;text-align:right;border-bottom:1px solid var(--line)}
-th:first-child,td:first-child{text-align:left}
-svg{width:100%;height:auto;margin:.3rem 0 1.2rem}
-text{font:11px system-ui,sans-serif;fill:currentColor}
-h2{margin-top:2rem}code{word-break:break-all}.key{margin-right:1.2rem}
+if TYPE_CHECKING:
+    from honestly.sim.experiment import Experiment
+
+STYLE = (
+    """
+:root{color-scheme:light dark;--line:#8884;--quiet:#6b7280}
+@media(prefers-color-scheme:dark){:root{--quiet:#9aa4b2}}
+body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;overflow-wrap:anywhere}
+table{border-collapse:collapse;margin:.6rem 0;font-variant-numeric:tabular-nums;overflow-wrap:normal}
+th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--line);vertical-align:top}
+th{font-weight:600}th:first-child,td:first-child,.t td,.t th{text-align:left}
+h2{margin-top:2.2rem}h3{margin:1.6rem 0 .4rem}code{word-break:break-all}
+.quiet{color:var(--quiet)}details{margin:.8rem 0}summary{cursor:pointer}
+.box{display:inline-block;width:.8em;height:.8em;margin:0 .35em 0 0;border-radius:2px}
 """
+    + svg.STYLE
+)
+VERDICT_COLOURS = ("#8883", "#2f9e58", "#e5484d", "#d97706", "#6b7280")
+MOST_ROWS = 100
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run and what to call it."""
+    """A run and what to call it.
+
+    Attributes:
+        title: its name on the page.
+        records: one for each round, in the form of the simulator.
+        clients: the clients' names.
+        known: True if it is known who attacked; nobody knows in a real federation.
+        details: what else a person may want to look up, by name.
+    """
 
     title: str
-    experiment: Experiment
     records: Sequence[dict[str, Any]]
+    clients: Sequence[str]
+    known: bool = True
+    details: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, title: str, experiment: Experiment, records: Sequence[dict[str, Any]]) -> Run:
+        """A run of the simulator."""
+        names = [str(k) for k in range(experiment.clients)]
+        return cls(title, records, names, True, {"id": experiment.id, "experiment": experiment.canonical})
 
 
-def page(heading: str, runs: Sequence[Run], *, lead: str = "") -> str:
-    """The whole page."""
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        "<meta name='viewport' content='width=device-width,initial-scale=1'>",
-        f"<title>{html.escape(heading)}</title><style>{STYLE}</style></head><body>",
-        f"<h1>{html.escape(heading)}</h1>",
-        f"<p>{html.escape(lead)}</p>" if lead else "",
-        _table(runs),
-        "<h2>Test accuracy</h2>",
-        _chart([(run.title, *curve(run.records, "accuracy")) for run in runs]),
-    ]
-    if any(r.get("asr") is not None for run in runs for r in run.records):
-        parts += ["<h2>Attack success rate</h2>", _chart([(run.title, *curve(run.records, "asr")) for run in runs])]
+def page(heading: str, runs: Sequence[Run], *, lead: str = "", back: str = "") -> str:
+    """The whole page; `back` is the address of the page that it belongs to."""
+    return document(heading, (f"<p>{for_html(lead)}</p>" if lead else "") + body(runs), back=back)
+
+
+def body(runs: Sequence[Run]) -> str:
+    """The runs side by side: numbers and curves together, then each run's maps and accusations."""
+    several = len(runs) > 1
+    parts = [_table(runs)]
+    for key, title in (("accuracy", "Test accuracy"), ("asr", "Attack success rate")):
+        if any(r.get(key) is not None for run in runs for r in run.records):
+            parts += [f"<h2>{title}</h2>", svg.chart(over_rounds(title, [(r.title, r.records) for r in runs], key))]
     for run in runs:
-        parts += [f"<h2>{html.escape(run.title)}</h2>", _maps(run)]
-        parts.append(
-            f"<details><summary>settings</summary><p>id <code>{run.experiment.id}</code></p>"
-            f"<p><code>{html.escape(run.experiment.canonical)}</code></p></details>"
-        )
-    return "\n".join([*parts, "</body></html>\n"])
+        heading = run.title if several else "Whom the rule believed"
+        parts.append(f"<h2>{for_html(heading)}</h2>" + maps(run) + _accusations(run) + _noteworthy(run))
+        parts += [
+            f"<details><summary>{for_html(name)}</summary><p><code>{for_html(text)}</code></p></details>"
+            for name, text in run.details.items()
+        ]
+    return "\n".join(parts)
+
+
+def document(heading: str, body: str, *, style: str = "", back: str = "") -> str:
+    """A page of HTML around its body."""
+    link = f"<p><a href='{for_html(back)}'>the whole study</a></p>" if back else ""
+    return (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width,initial-scale=1'>"
+        f"<title>{for_html(heading)}</title><style>{STYLE}{style}</style></head><body>\n"
+        f"{link}<h1>{for_html(heading)}</h1>\n{body}\n</body></html>\n"
+    )
+
+
+def over_rounds(title: str, runs: Sequence[tuple[str, Sequence[dict[str, Any]]]], key: str) -> svg.Chart:
+    """A number between 0 and 1 over the rounds, of one run or several."""
+    lines = [svg.Line(name, *curve(records, key)) for name, records in runs]
+    last = max((t for line in lines for t in line.xs), default=1)
+    return svg.Chart(title, "round", title, lines, xlim=(1, max(last, 2)))
 
 
 def _number(value: Any, digits: int = 3) -> str:
@@ -63,92 +104,115 @@ def _number(value: Any, digits: int = 3) -> str:
 
 
 def _table(runs: Sequence[Run]) -> str:
-    head = "".join(
-        f"<th>{name}</th>"
-        for name in (
-            "run", "accuracy, last", "accuracy, mean of last 20", "ASR, last", "falsely accused a round",
-            "missed a round",
-        )
+    columns = (
+        ("accuracy, last", "accuracy_last", 3), ("accuracy, mean of last 20", "accuracy_mean_last_20", 3),
+        ("ASR, last", "asr_last", 3), ("ASR, mean of last 20", "asr_mean_last_20", 3),
+        ("falsely accused a round", "false_accusations_per_round", 2), ("missed a round", "misses_per_round", 2),
     )  # fmt: skip
-    rows: list[str] = []
-    for run in runs:
-        s = summary(run.records)
-        cells = [
-            html.escape(run.title), _number(s["accuracy_last"]), _number(s["accuracy_mean_last_20"]),
-            _number(s["asr_last"]), _number(s["false_accusations_per_round"], 2), _number(s["misses_per_round"], 2),
-        ]  # fmt: skip
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    found = [summary(run.records) for run in runs]
+    columns = [c for c in columns if any(s[c[1]] is not None for s in found)]
+    if not columns:
+        return ""
+    head = "".join(f"<th>{name}</th>" for name, _, _ in columns)
+    rows = [
+        f"<tr><td>{for_html(run.title)}</td>" + "".join(f"<td>{_number(s[key], n)}</td>" for _, key, n in columns)
+        for run, s in zip(runs, found, strict=True)
+    ]
+    body = "".join(f"{row}</tr>" for row in rows)
+    table = f"<table><thead><tr><th>run</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return svg.scroll(table, "final numbers")
 
 
-def _chart(lines: Sequence[tuple[str, list[int], list[float]]]) -> str:
-    """Curves between 0 and 1 over the rounds."""
-    last = max((t for _, ts, _ in lines for t in ts), default=1)
-    w, h, left, low = 900.0, 240.0, 34.0, 20.0
-
-    def x(t: float) -> float:
-        return left + (w - left - 8) * (t - 1) / max(last - 1, 1)
-
-    def y(v: float) -> float:
-        return (h - low) * (1 - v) + 4
-
-    out = [f"<svg viewBox='0 0 {w:g} {h + 8:g}' role='img'>"]
-    for tick in (0, 0.25, 0.5, 0.75, 1):
-        out.append(f"<line x1='{left}' x2='{w}' y1='{y(tick):.1f}' y2='{y(tick):.1f}' stroke='#8884'/>")
-        out.append(f"<text x='0' y='{y(tick) + 4:.1f}'>{tick:g}</text>")
-    for t in sorted({1, last, *range(0, last, max(1, last // 8))} - {0}):
-        out.append(f"<text x='{x(t):.1f}' y='{h + 4:g}' text-anchor='middle'>{t}</text>")
-    keys: list[str] = []
-    for number, (title, ts, vs) in enumerate(lines):
-        colour = COLOURS[number % len(COLOURS)]
-        points = " ".join(f"{x(t):.1f},{y(v):.1f}" for t, v in zip(ts, vs, strict=True))
-        out.append(f"<polyline points='{points}' fill='none' stroke='{colour}' stroke-width='2.5'/>")
-        keys.append(f"<span class='key'><b style='color:{colour}'>&#9644;</b> {html.escape(title)}</span>")
-    return "".join(out) + "</svg><p>" + "".join(keys) + "</p>"
-
-
-def _maps(run: Run) -> str:
-    K = run.experiment.clients
-    parts = ["<p>who attacked (dark red), by client and round</p>", _heat(attack_grid(run.records, K), _red)]
+def maps(run: Run) -> str:
+    """Who attacked, and whom the rule believed."""
+    K, rounds = len(run.clients), [int(r["round"]) for r in run.records]
+    parts: list[str] = []
+    if run.known:
+        drawn = svg.heat(
+            attack_grid(run.records, K),
+            svg.red,
+            label="who attacked",
+            clients=run.clients,
+            rounds=rounds,
+            word=_attacked,
+        )
+        parts += ["<p>Who attacked (dark red), by client and round</p>", drawn]
     belief = belief_grid(run.records, K)
     if belief is not None:
         grid, label = belief
-        parts += [f"<p>{label}: red 0, green 1</p>", _heat(grid, _red_to_green)]
+        drawn = svg.heat(grid, svg.red_to_green, label=label, clients=run.clients, rounds=rounds)
+        parts += [f"<p>{label[0].upper() + label[1:]}: red 0, green 1</p>", drawn]
     return "".join(parts)
 
 
-def _red(v: float) -> str:
-    return "#b3122a" if v > 0.5 else "#f3e3e0"
+def _attacked(value: float) -> str:
+    return "attacked" if value > 0.5 else "behaved"
 
 
-def _red_to_green(v: float) -> str:
-    """Red at 0, yellow at one half, green at 1."""
-    stops = np.array([[197, 48, 48], [245, 222, 120], [46, 140, 87]], dtype=float)
-    at = min(max(v, 0.0), 1.0) * 2
-    i = min(int(at), 1)
-    r, g, b = stops[i] + (at - i) * (stops[i + 1] - stops[i])
-    return f"#{round(r):02x}{round(g):02x}{round(b):02x}"
+def _accusations(run: Run) -> str:
+    """Whom the rule accused, rightly or not, round by round and client by client."""
+    grid = verdict_grid(run.records, len(run.clients))
+    if grid is None:
+        return "<p class='quiet'>This rule accuses nobody: it does not say whom it believes.</p>"
+    words = VERDICTS if run.known else ("believed", "", "accused", "", "refused")
+    keys = "".join(
+        f"<li><span class='box' style='background:{VERDICT_COLOURS[v]}'></span>{word}</li>"
+        for v, word in enumerate(words)
+        if word and (grid == v).any()
+    )
+    drawn = svg.heat(
+        grid, lambda v: VERDICT_COLOURS[int(v)], label="accusations", clients=run.clients,
+        rounds=[int(r["round"]) for r in run.records], word=lambda v: words[int(v)] or "believed",
+    )  # fmt: skip
+    return f"<h3>Accusations</h3>{drawn}<ul class='keys'>{keys}</ul>{_by_client(run, grid, words)}"
 
 
-def _heat(grid: Grid, colour: Any) -> str:
-    K, T = grid.shape
-    left, side = 30.0, 870.0 / max(T, 1)
-    tall = min(max(6.0, 260.0 / max(K, 1)), 16.0)
-    out = [f"<svg viewBox='0 0 900 {K * tall + 18:.0f}' role='img' shape-rendering='crispEdges'>"]
-    for k in range(K):
-        if k % max(1, K // 10) == 0:
-            out.append(f"<text x='0' y='{(k + 0.8) * tall:.1f}'>{k}</text>")
-        for t in range(T):
-            v = grid[k, t]
-            if np.isnan(v):
-                continue
-            out.append(
-                f"<rect x='{left + t * side:.2f}' y='{k * tall:.1f}' width='{side * 0.96:.2f}' "
-                f"height='{tall * 0.94:.1f}' fill='{colour(float(v))}'>"
-                f"<title>client {k}, round {t + 1}: {v:.3g}</title></rect>"
-            )
-    for t in sorted({0, *range(max(1, T // 8) - 1, T, max(1, T // 8))}):
-        out.append(
-            f"<text x='{left + (t + 0.5) * side:.1f}' y='{K * tall + 14:.0f}' text-anchor='middle'>{t + 1}</text>"
-        )
-    return "".join(out) + "</svg>"
+def _by_client(run: Run, grid: svg.Grid, words: Sequence[str]) -> str:
+    """One row for each client that anything was held against."""
+    counts = np.stack([(grid == v).sum(axis=1) for v in range(len(words))], axis=1)
+    held = [int(k) for k in np.flatnonzero(counts[:, 1:].any(axis=1))]
+    if not held:
+        return "<p>Nobody was accused, refused or missed.</p>"
+    held.sort(key=lambda k: -int(counts[k, [1, 2, 4]].sum()))
+    shown = [v for v, word in enumerate(words) if word]
+    why = _reasons(run)
+    rows: list[str] = []
+    for k in held[:MOST_ROWS]:
+        cells = "".join(f"<td>{counts[k, v]}</td>" for v in shown)
+        reason = f"<td style='text-align:left'>{for_html(why.get(k, ''))}</td>" if why else ""
+        rows.append(f"<tr><td>{for_html(run.clients[k])}</td>{cells}{reason}</tr>")
+    head = "".join(f"<th>{words[v]}</th>" for v in shown) + ("<th style='text-align:left'>why</th>" if why else "")
+    more = f"<p>{len(held) - MOST_ROWS} more clients are not shown.</p>" if len(held) > MOST_ROWS else ""
+    table = f"<table><thead><tr><th>client</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<p>Rounds, client by client:</p>{svg.scroll(table, 'accusations by client')}{more}"
+
+
+def _reasons(run: Run) -> dict[int, str]:
+    """Why a client was refused, in the last round in which it was."""
+    index = {name: k for k, name in enumerate(run.clients)}
+    found: dict[int, str] = {}
+    for record in run.records:
+        for name, reason in (record.get("reasons") or {}).items():
+            if str(name) in index:
+                found[index[str(name)]] = str(reason)
+    return found
+
+
+def _noteworthy(run: Run) -> str:
+    """The rounds that a person should look at: the model was kept, or the rule had doubts."""
+    found = [
+        r for r in run.records
+        if r.get("kept") or r.get("attention") or str(r.get("status") or "").startswith("refused")
+    ]  # fmt: skip
+    if not found:
+        return ""
+    rows = "".join(
+        f"<tr><td>{int(r['round'])}</td><td>{'old model kept' if r.get('kept') else ''}</td>"
+        f"<td>{for_html(r.get('status') or '')}</td></tr>"
+        for r in found[:MOST_ROWS]
+    )
+    more = f"<p>{len(found) - MOST_ROWS} more are not shown.</p>" if len(found) > MOST_ROWS else ""
+    table = (
+        f"<table class='t'><thead><tr><th>round</th><th></th><th>status</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+    return f"<h3>Rounds to look at</h3>{svg.scroll(table, 'rounds to look at')}{more}"

@@ -128,6 +128,24 @@ def test_readers_that_go_away_are_forgotten_and_nobody_looks_for_nobody(
     assert not looks
 
 
+def test_what_was_read_for_an_earlier_reader_is_not_sent_as_news(server: Watched, study: FakeStudy) -> None:
+    first = study.ids()[0]
+    earlier = server.events()
+    earlier.until(lambda e: e.runs)
+    earlier.close()
+    eventually(lambda: server.server.feed.readers == 0)
+    study.advance(first, 3)
+    events = server.events()
+    seen = events.until(lambda e: e.runs)
+    assert events.runs[first]["rounds"] == 3
+    assert [event for event, _ in seen].count("state") == 1
+    began = time.monotonic()  # nothing changes: the first reader after a break must not wait for a beat
+    events.close()
+    eventually(lambda: server.server.feed.readers == 0)
+    server.events().until(lambda e: e.runs)
+    assert time.monotonic() - began < 5
+
+
 def test_more_tabs_than_allowed_and_more_runs_than_allowed(server: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "MOST_READERS", 2)
     for _ in range(2):
@@ -184,6 +202,26 @@ def test_a_database_that_is_damaged_while_it_is_watched(tmp_path: Path) -> None:
         path.write_bytes(good)
         events.until(lambda e: not e.head["problem"])
         assert len(events.runs) == 6
+
+
+def test_a_locked_database_is_named_and_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    study = FakeStudy(tmp_path)
+    study.store.database.connection.execute("PRAGMA journal_mode = DELETE")
+    with watched(tmp_path) as server:
+        events = server.events()
+        events.until(lambda e: len(e.runs) == 6)
+        study.store.database.connection.execute("BEGIN EXCLUSIVE")
+        events.until(lambda e: "locked by another program" in e.head["problem"])
+        study.store.database.connection.execute("COMMIT")
+        events.until(lambda e: not e.head["problem"])
+        study.store.database.connection.execute("BEGIN EXCLUSIVE")
+        events.until(lambda e: "locked by another program" in e.head["problem"])
+        began = time.monotonic()
+        server.server.end()
+        with pytest.raises(EOFError):
+            events.until(lambda e: False)
+    assert time.monotonic() - began < 3
+    study.close()
 
 
 def test_an_error_that_nobody_foresaw_is_told_and_does_not_end_the_watch(

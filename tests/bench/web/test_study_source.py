@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from study_being_run import FakeStudy
@@ -68,9 +69,33 @@ def test_a_worker_that_fell_silent_and_a_run_that_was_given_back(
 def test_nothing_is_read_again_while_nobody_writes(
     study: FakeStudy, source: StudySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = source.look()
-    monkeypatch.setattr(source.store, "runs", lambda: pytest.fail("read again"))
+    study.advance(study.ids()[0], 2)
+    before, detail = source.look(), source.detail(study.ids()[0])
+    monkeypatch.setattr(source, "_rows", lambda *_: pytest.fail("read again"))
     assert source.look() == before
+    assert source.detail(study.ids()[0]) is detail
+
+
+def test_of_a_run_that_goes_on_only_new_rounds_are_read(
+    study: FakeStudy, source: StudySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = study.ids()[0]
+    for rounds in (3, 1, 1):
+        study.advance(first, rounds)
+        assert source.look().runs[0].accuracy == pytest.approx(study.store.rounds(first)[-1]["accuracy"], abs=1e-4)
+    read: list[int] = []
+    rows = source.store.database.rows
+
+    def counted(query: str, values: Sequence[Any] = ()) -> list[Any]:
+        found = rows(query, values)
+        if "FROM rounds" in query:
+            read.append(len(found))
+        return found
+
+    monkeypatch.setattr(source.store.database, "rows", counted)
+    study.advance(first, 1)
+    assert source.look().runs[0].rounds == 6
+    assert read == [1]
 
 
 def test_removed_and_made_again(study: FakeStudy, source: StudySource, tmp_path: Path) -> None:

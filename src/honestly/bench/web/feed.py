@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from honestly.bench.web.ledger import Cursor, Ledger
+from honestly.bench.web.ledger import Ledger
 from honestly.bench.web.model import Detail, Look, SourceError
 from honestly.bench.web.source import Source, open_source
 
@@ -28,6 +28,8 @@ class Feed:
         self.folder, self.interval = folder, interval
         self.ledger = Ledger()
         self.readers = 0
+        self.turn = 0  # grows whenever there may be something to read
+        self.fresh = False  # whether the folder was looked at since the first of today's readers came
         self.wanted: Counter[str] = Counter()
         self.stopped = False
         self._source: Source | None = None
@@ -39,6 +41,7 @@ class Feed:
     async def reading(self, runs: Iterable[str]) -> AsyncGenerator[None, None]:
         """For as long as somebody reads; `runs` are those whose rounds are wanted."""
         runs = list(runs)
+        self.fresh = self.fresh and self.readers > 0
         self.readers += 1
         self.wanted.update(runs)
         self._look_now.set()
@@ -52,9 +55,9 @@ class Feed:
                     del self.wanted[run]
                     self.ledger.forget(run)
 
-    async def news(self, seen: Cursor, timeout: float) -> None:
-        """Wait for something newer than what was seen, for the end, or for the time to pass."""
-        if self.stopped or self.ledger.cursor != seen:
+    async def news(self, turn: int, timeout: float) -> None:
+        """Wait for something newer than what was read in a turn, for the end, or for the time to pass."""
+        if self.stopped or self.turn != turn:
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), timeout)
@@ -74,7 +77,9 @@ class Feed:
                 if self.readers:
                     look, problem, details = await loop.run_in_executor(self._thread, self._look, list(self.wanted))
                     # whoever wanted a run may have gone meanwhile
-                    if self.ledger.take(look, problem, {run: d for run, d in details.items() if run in self.wanted}):
+                    still = {run: found for run, found in details.items() if run in self.wanted}
+                    if self.ledger.take(look, problem, still) or not self.fresh:
+                        self.fresh = True
                         self._wake()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._look_now.wait(), self.interval if self.readers else None)
@@ -83,6 +88,7 @@ class Feed:
             self._thread.shutdown(wait=False)
 
     def _wake(self) -> None:
+        self.turn += 1
         self._news.set()
         self._news = asyncio.Event()
 

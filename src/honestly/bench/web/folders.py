@@ -47,6 +47,7 @@ class RunFolder:
     seconds: float | None = None
     updated: float | None = None
     damage: str = ""
+    seen: Detail | None = None
 
     def refresh(self) -> None:
         """Read what is new."""
@@ -55,7 +56,7 @@ class RunFolder:
         signature = tuple((s.st_mtime_ns, s.st_size, s.st_ino) if s else None for s in found.values())
         if signature == self.signature:
             return
-        self.damage = ""
+        self.damage, self.seen = "", None
         rounds = found["rounds.jsonl"] or found["experiment.json"]
         self.updated = rounds.st_mtime if rounds else None
         try:
@@ -148,7 +149,8 @@ class FolderSource:
         """One run with its rounds."""
         for path, one in self.known.items():
             if path.name == run:
-                return detail(one.records, one.experiment)
+                one.seen = one.seen or detail(one.records, one.experiment)
+                return one.seen
         return None
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from honestly.bench.web.model import Detail, Look
+from honestly.bench.web.model import Detail, Look, Run
 from honestly.bench.web.progress import progress
 
 Event = tuple[str, dict[str, Any]]
@@ -43,6 +43,7 @@ class Cursor:
 class _Rounds:
     """A run's rounds, each with the number of its last change, and that of the last time that some were dropped."""
 
+    taken: Detail | None = None
     head: dict[str, Any] = field(default_factory=dict[str, Any])
     rounds: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     numbers: list[int] = field(default_factory=list[int])
@@ -69,7 +70,7 @@ class Ledger:
         self.number = 0
         self.head: dict[str, Any] = {}
         self.head_changed = 0
-        self.runs: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.runs: dict[str, tuple[int, Run]] = {}
         self.details: dict[str, _Rounds] = {}
 
     @property
@@ -92,15 +93,15 @@ class Ledger:
         self.details.pop(run, None)
 
     def _take_look(self, look: Look) -> None:
-        new = {run.id: run.as_json() for run in look.runs}
-        if (self.runs.keys() - new.keys()) or (self.head.get("kind") not in (None, look.kind)):
+        if (self.runs.keys() - {run.id for run in look.runs}) or self.head.get("kind") not in (None, look.kind):
             self._begin()
-        if any(self.runs.get(run, (0, None))[1] != value for run, value in new.items()):
+        changed = [run for run in look.runs if self.runs.get(run.id, (0, None))[1] != run]
+        if changed:
             self.number += 1
-            for run, value in new.items():
-                if self.runs.get(run, (0, None))[1] != value:
-                    self.runs[run] = (self.number, value)
-        self._set_head({"kind": look.kind, "name": look.name, "progress": progress(look.runs)})
+            self.runs |= {run.id: (self.number, run) for run in changed}
+        if changed or "progress" not in self.head:
+            self._set_head({"progress": progress(look.runs)})
+        self._set_head({"kind": look.kind, "name": look.name})
 
     def _set_head(self, values: dict[str, Any]) -> None:
         head = {**self.head, **values}
@@ -110,6 +111,9 @@ class Ledger:
 
     def _take_detail(self, run: str, found: Detail) -> None:
         held = self.details.setdefault(run, _Rounds())
+        if found is held.taken:  # nothing was read anew
+            return
+        held.taken = found
         new, head = list(found.rounds), found.head()
         same = 0
         while same < min(len(new), len(held.rounds)) and new[same] == held.rounds[same]:
@@ -133,7 +137,7 @@ class Ledger:
         """
         anew = known is None or known.epoch != self.epoch
         since = -1 if anew or known is None else known.number
-        changed = [value for number, value in self.runs.values() if number > since]
+        changed = [run.as_json() for number, run in self.runs.values() if number > since]
         state: dict[str, Any] = {}
         if anew:
             state["anew"] = True

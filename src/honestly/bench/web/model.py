@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 Status = Literal["pending", "running", "done", "failed", "stopped"]
@@ -41,7 +41,8 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """The run as plain values; what is empty is left out, for a study has hundreds of runs."""
-        return {key: value for key, value in asdict(self).items() if value not in (None, "") or key == "of"}
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {key: value for key, value in found.items() if value not in (None, "") or key == "of"}
 
 
 @dataclass(frozen=True)

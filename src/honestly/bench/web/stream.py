@@ -40,14 +40,15 @@ async def events(
     told: dict[str, Cursor | None] = dict.fromkeys(runs, known if resumed else None)
     async with feed.reading(runs):
         while not feed.stopped:
-            ledger, seen = feed.ledger, feed.ledger.cursor
-            batch = ledger.after(known, told) if ledger.number else []
+            ledger, turn = feed.ledger, feed.turn
+            # what was read while the last reader was here may be of yesterday
+            batch = ledger.after(known, told) if feed.fresh else []
             if batch:
-                known = seen
+                known = ledger.cursor
                 # a run of which nothing is known yet stays unknown, so that its first rounds are sent from the start
                 told = {run: known if run in ledger.details else mine for run, mine in told.items()}
             # only the end of a batch has an id: a reader that breaks off before it gets the batch again
             batch.append(("beat", {"now": round(time.time(), 1)}))
             sent = str(known) if known is not None else ""
             yield "".join(frame(*event, id=sent if i + 1 == len(batch) else "") for i, event in enumerate(batch))
-            await feed.news(seen, heartbeat)
+            await feed.news(turn, heartbeat)

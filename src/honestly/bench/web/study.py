@@ -1,10 +1,14 @@
-"""A study's database as the page sees it, read while others write to it."""
+"""A study's database as the page sees it, read while others write to it.
+
+A look happens every second and a study has hundreds of runs: rows that have not changed are not decoded again.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from honestly.bench import store
 from honestly.bench.database import FILE as DATABASE
@@ -16,33 +20,65 @@ from honestly.sim.summary import LAST, summary
 __all__ = ["DATABASE", "StudySource"]
 
 
+class Row(NamedTuple):
+    """A row of the table of runs as it is stored, without what the overview does not need."""
+
+    id: str
+    cell: str
+    status: str
+    worker: str | None
+    started: float | None
+    updated: float | None
+    finished: float | None
+    attempts: int
+    rounds: int
+    of: int
+    error: str | None
+    summary: str | None
+
+
+COLUMNS = ", ".join(Row._fields)
+PATIENCE = 500  # milliseconds
+
+
 class StudySource:
     """A study that somebody may be working on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = self._told(lambda: store.Store.read(folder))
+        self.store: store.Store = self._told(lambda: store.Store.read(folder))
+        # Ctrl-C waits for a look to end, so a look must not wait for a lock as long as a worker does
+        self.store.database.connection.execute(f"PRAGMA busy_timeout = {PATIENCE}")
         self.file = (folder / DATABASE).stat().st_ino
         self.version = -1
         self.name = ""
-        self.rows: list[store.Run] = []
-        self.latest: dict[str, tuple[int, dict[str, Any]]] = {}  # of runs without a summary: rounds, numbers
+        self.rows: list[Row] = []
+        self.runs: dict[str, tuple[Row, Run]] = {}
+        self.tails: dict[str, list[dict[str, Any]]] = {}  # the last records of runs that have no summary
+        self.details: dict[str, tuple[Row, Detail]] = {}
 
     def look(self) -> Look:
         """Every run as it is now; the database is read only if somebody has written to it."""
         self._still_there()
         version = self._told(self.store.version)
         if version != self.version:
-            self.rows = self._told(self.store.runs)
+            self.rows = [Row(*row) for row in self._rows(f"SELECT {COLUMNS} FROM runs ORDER BY ordinal, id")]
             self.name = text(self._told(self.store.meta).get("name") or self.folder.resolve().name, 200)
             self.version = version
         now = time.time()
-        return Look("study", self.name, tuple(self._run(row, now) for row in self.rows))
+        found = {row.id: self._run(row, _status(row, now)) for row in self.rows}
+        self.runs = found
+        return Look("study", self.name, tuple(run for _, run in found.values()))
 
     def detail(self, run: str) -> Detail | None:
         """One run with its rounds."""
-        row = next((row for row in self.rows if row.id == run), None)
-        return None if row is None else detail(self._told(lambda: self.store.rounds(run)), row.experiment)
+        if run not in self.runs:
+            return None
+        row = self.runs[run][0]
+        if run not in self.details or self.details[run][0] != row:
+            experiment = self._told(lambda: self.store.run(run).experiment)
+            self.details[run] = (row, detail(self._told(lambda: self.store.rounds(run)), experiment))
+        return self.details[run][1]
 
     def close(self) -> None:
         """Let go of the database."""
@@ -62,21 +98,31 @@ class StudySource:
         try:
             return read()
         except store.StoreError as error:
+            if "locked" in str(error):
+                raise SourceError(f"{self.folder / DATABASE} is locked by another program: trying again") from error
             raise SourceError(text(str(error), 1000)) from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise SourceError(
-                f"{self.folder / DATABASE} holds a row that cannot be read ({text(str(error))})"
-            ) from error
+            where = self.folder / DATABASE
+            raise SourceError(f"{where} holds a row that cannot be read ({text(str(error))})") from error
 
-    def _run(self, row: store.Run, now: float) -> Run:
-        numbers = fields(row.summary) or self._latest(row)
-        rounds, of = whole(row.rounds) or 0, whole(row.of)
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self._told(lambda: self.store.database.rows(query, values))
+
+    def _run(self, row: Row, status: Status) -> tuple[Row, Run]:
+        held = self.runs.get(row.id)
+        if held is not None and held[0] == row and held[1].status == status:
+            return held
+        return row, self._told(lambda: self._decoded(row, status))
+
+    def _decoded(self, row: Row, status: Status) -> Run:
+        numbers = summary(self._tail(row)) if row.summary is None else fields(parsed(row.summary))
+        rounds = whole(row.rounds) or 0
         return Run(
             id=text(row.id, 100),
-            cell={text(axis, 100): _scalar(value) for axis, value in fields(row.cell).items()},
-            status=_status(row, now),
+            cell={text(axis, 100): _scalar(value) for axis, value in fields(parsed(row.cell)).items()},
+            status=status,
             rounds=rounds,
-            of=of,
+            of=whole(row.of),
             updated=number(row.updated, 0),
             seconds=_seconds_a_round(row, rounds),
             attempts=whole(row.attempts) or 0,
@@ -89,20 +135,24 @@ class StudySource:
             misses=number(numbers.get("misses_per_round")),
         )
 
-    def _latest(self, row: store.Run) -> dict[str, Any]:
-        """The numbers of a run that has no summary yet, from its last rounds."""
-        if not row.rounds:
-            return {}
-        rounds, numbers = self.latest.get(row.id, (-1, {}))
-        if rounds != row.rounds:
-            query = "SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT ?"
-            found = self._told(lambda: self.store.database.rows(query, (row.id, LAST)))
-            numbers = self._told(lambda: summary([fields(parsed(record)) for (record,) in reversed(found)]))
-            self.latest[row.id] = (row.rounds, numbers)
-        return numbers
+    def _tail(self, row: Row) -> list[dict[str, Any]]:
+        """The last records of a run; only those that are new are read."""
+        held = self.tails.get(row.id, [])
+        known = held[-1]["round"] if held else 0
+        if known > (row.rounds or 0):  # set back to an earlier state
+            held, known = [], 0
+        query = "SELECT round, record FROM rounds WHERE run = ? AND round > ? ORDER BY round"
+        for n, record in self._rows(query, (row.id, max(known, (row.rounds or 0) - LAST))):
+            values = fields(parsed(record))
+            held.append({"round": n, **{key: number(values.get(key), 9) for key in NUMBERS}})
+        self.tails[row.id] = held[-LAST:]
+        return self.tails[row.id]
 
 
-def _status(row: store.Run, now: float) -> Status:
+NUMBERS = ("accuracy", "asr", "false_accusations", "misses")
+
+
+def _status(row: Row, now: float) -> Status:
     if row.status == store.RUNNING and now - (number(row.updated) or 0.0) > store.LEASE:
         return "stopped"  # its worker is not heard of any more
     if row.status == store.PENDING and row.rounds:
@@ -110,7 +160,7 @@ def _status(row: store.Run, now: float) -> Status:
     return next((status for status in get_args(Status) if status == row.status), "pending")
 
 
-def _seconds_a_round(row: store.Run, rounds: int) -> float | None:
+def _seconds_a_round(row: Row, rounds: int) -> float | None:
     """From the first claim to the last news; a run that was interrupted would count its pause."""
     started, updated = number(row.started), number(row.finished) or number(row.updated)
     if started is None or updated is None or not rounds or row.attempts > 1:
@@ -119,8 +169,8 @@ def _seconds_a_round(row: store.Run, rounds: int) -> float | None:
 
 
 def _scalar(value: Any) -> Any:
-    return (
-        value
-        if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53)
-        else (found if (found := number(value, 9)) is not None else text(value, 100))
-    )
+    """A value of an axis: numbers stay numbers, so that they are put in order."""
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
+        return value
+    found = number(value, 9)
+    return text(value, 100) if found is None else found

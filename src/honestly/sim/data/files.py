@@ -23,6 +23,7 @@ SUMMARIES = {
 }
 FOLDERS = {"mnist": "MNIST/raw", "fmnist": "FashionMNIST/raw", "cifar10": "cifar-10-batches-py"}
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -42,7 +43,7 @@ def find(name: str, folder: Path | None = None) -> Path | None:
     top = home(folder)
     for place in (top / FOLDERS[name], top / Path(FOLDERS[name]).parts[0], top):
         if name == "cifar10":
-            if (place / "data_batch_1").is_file():
+            if all((place / file).is_file() for file in BATCHES):
                 return place
         elif all(_idx_path(place, file) is not None for file in IDX) and _belongs(name, place, top):
             return place
@@ -130,18 +131,22 @@ def _cifar10(place: Path) -> Dataset:
         path = place / file
         try:
             content = load_arrays(path.read_bytes())
-            images = np.asarray(content[b"data"], dtype=np.uint8).reshape(-1, 3, 32, 32)
-            labels = np.asarray(content[b"labels"], dtype=np.int64)
+            images, labels = np.asarray(content[b"data"]), np.asarray(content[b"labels"], dtype=np.int64)
+            if images.dtype != np.uint8 or images.shape != (len(labels), 3072):
+                raise ValueError(f"{len(labels)} labels, but images {images.dtype} {images.shape}")
+            if len(labels) and not 0 <= labels.min() <= labels.max() < len(THINGS):
+                raise ValueError(f"labels from {labels.min()} to {labels.max()}: there are {len(THINGS)} classes")
         except Exception as error:
-            raise ValueError(f"{path} is damaged or not a CIFAR-10 file ({error}): delete it and run again") from error
-        return images, labels
+            what = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path} is damaged or not a CIFAR-10 file ({what}): delete it and run again") from error
+        return images.reshape(-1, 3, 32, 32), labels
 
-    parts = [batch(f"data_batch_{i}") for i in range(1, 6)]
-    test_images, test_labels = batch("test_batch")
-    images, labels = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
+    parts = [batch(file) for file in BATCHES[:5]]
+    test_images, test_labels = batch(BATCHES[5])
+    images, labels = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
     mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
     return Dataset(
-        "cifar10", images.astype(np.uint8), labels.astype(np.int64), test_images, test_labels, mean, std, THINGS,
+        "cifar10", images, labels, test_images, test_labels, mean, std, THINGS,
         flip=True,
     )  # fmt: skip
 
@@ -153,5 +158,7 @@ def unpack_cifar10(archive: Path, place: Path) -> None:
         for member in tar:
             name = Path(member.name).name
             source = tar.extractfile(member) if member.isfile() else None
-            if source is not None and (name.startswith("data_batch_") or name in ("test_batch", "batches.meta")):
-                (place / name).write_bytes(source.read())
+            if source is not None and (name in BATCHES or name == "batches.meta"):
+                unfinished = place / f".{name}.part"
+                unfinished.write_bytes(source.read())
+                unfinished.replace(place / name)

@@ -7,15 +7,18 @@ from torch import nn
 from honestly.sim.experiment import Experiment
 from honestly.sim.train.base import Trainer
 from honestly.sim.train.batched import BatchedTrainer
+from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
 
 
 def choose_trainer(module: nn.Module, pixels: Pixels, experiment: Experiment) -> Trainer:
-    """All clients at once if the model is one that the batched program knows, else client after client."""
+    """The compiled program or all clients at once if one of them knows the model, else client after client."""
     e = experiment
     sgd = SGD(e.lr, e.momentum, e.weight_decay, e.nesterov)
+    if e.precision == "fp32" and CompiledTrainer.supports(module, pixels):
+        return CompiledTrainer(module, pixels, sgd, e.batch)
     if e.precision == "fp32" and BatchedTrainer.supports(module):
         return BatchedTrainer(module, pixels, sgd, e.batch)
     gpu = pixels.images.device.type == "cuda"

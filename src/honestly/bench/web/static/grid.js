@@ -58,7 +58,7 @@ function section(group, { row, column, axes }, open) {
   const columns = values(axes, column);
   const heads = columns.map((value) => head("columnheader", column, value));
   const corner = el("th", { scope: "col", class: "corner" }, row ?? "");
-  const top = el("tr", {}, corner, ...heads.map((h) => h));
+  const top = el("tr", {}, corner, ...heads);
   const table = el("table", { role: "grid" }, el("thead", {}, top));
   const body = el("tbody");
   const matrix = [[null, ...heads]];
@@ -69,9 +69,9 @@ function section(group, { row, column, axes }, open) {
     matrix.push([side, ...cells]);
   }
   table.append(body);
-  const title = el("h3", {}, foreign(group.title || "All runs"));
+  const title = group.title ? el("h3", {}, foreign(group.title)) : null;
   const node = el("section", { class: "grid" }, title, el("div", { class: "scroll" }, table));
-  set(table, "aria-label", `${group.title || "All runs"}: ${row ?? "run"} by ${column ?? "value"}`);
+  set(table, "aria-label", [group.title, `${row ?? "run"} by ${column ?? "value"}`].filter(Boolean).join(": "));
   let current = matrix[1][1];
   set(current, "tabindex", 0);
   let held = group;

@@ -1,0 +1,80 @@
+"""The pictures of docs/watch.md: a study and a federation that really run, photographed in headless Chromium meanwhile.
+
+    python docs/figures/watch.py
+
+needs chromium and chromedriver, and the extras sim and watch; takes some minutes. Writes watch-study.png, in light, and
+watch-run.png, in dark.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from browser import Browser
+
+HERE = Path(__file__).parent
+HONESTLY = [sys.executable, "-m", "honestly"]
+PATIENCE = 1500
+FEDERATION = ("rounds=25", "clients=10", "rule=bayesian", "attack=sign_flip", "malicious=0.4", "dynamic=true", "seed=5")
+
+
+@contextmanager
+def at_work(folder: Path, *words: str) -> Iterator[str]:
+    """A command at work on a folder, and the address at which it is watched."""
+    work = subprocess.Popen([*HONESTLY, *words, "--out", str(folder), "--quiet"])
+    watch = subprocess.Popen([*HONESTLY, "watch", str(folder), "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert watch.stdout is not None
+        yield watch.stdout.readline().split(" at ")[1].split()[0]
+    finally:
+        for process in (work, watch):
+            process.terminate()
+            process.wait(60)
+
+
+def photograph(browser: Browser, path: Path) -> None:
+    """A screenshot with few colours: small, and the page has few."""
+    time.sleep(1)
+    browser.screenshot(path)
+    buffer = io.BytesIO()
+    with Image.open(path) as picture:
+        picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    path.write_bytes(buffer.getvalue())
+    print(path.name, len(buffer.getvalue()) // 1024, "kB")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name, Browser() as browser:
+        with at_work(Path(name) / "run", "simulate", *FEDERATION) as url:
+            browser.media(scheme="dark")
+            browser.size(1000, 860)
+            browser.goto(url)
+            browser.until(
+                "/round (1[5-9]|2.) of/.test(document.querySelector('.headline')?.textContent)", seconds=PATIENCE
+            )
+            photograph(browser, HERE / "watch-run.png")
+        with at_work(Path(name) / "quick", "bench", "quick") as url:
+            browser.media(scheme="light")
+            browser.size(1000, 720)
+            browser.goto(url)
+            browser.until(
+                "document.querySelectorAll('td[data-status=done]').length >= 13 "
+                "&& document.querySelector('td[data-status=running]')",
+                seconds=PATIENCE,
+            )
+            photograph(browser, HERE / "watch-study.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""`honestly report`: a study, a run or a federation's history as pages, tables and pictures."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+A folder is a study (study.sqlite, made by `honestly bench`), a run (`honestly simulate --out`), a folder of runs, or a
+history that a federation's server wrote (`RobustFedAvg(history=...)`). Several are reported together.
+
+The report has index.html and a page a run (which need nothing else), README.md, tables.tex (booktabs), cells.csv (the
+paper's 540 numbers beside ours) and figures/ (PNG and SVG). An unfinished study is reported as far as it went.
+
+examples:
+  honestly report runs/a
+  honestly report studies/tables studies/ablation studies/figure1 --out results
+"""
+
+
+def add(commands: Any) -> None:
+    """Register `report`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "report",
+        help="pages, tables and pictures of a study, a run or a federation's history",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("sources", nargs="+", type=Path, metavar="DIR", help="a study, a run, or a history")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: DIR/report)")
+    parser.add_argument("--no-pages", action="store_true", help="no page for each run")
+    parser.add_argument("--no-figures", action="store_true", help="no PNG and SVG files")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report and say where it is."""
+    from honestly.bench.report.generic import missing
+    from honestly.bench.report.pictures import available
+    from honestly.bench.report.sources import load, merge
+    from honestly.bench.report.write import Options, write
+    from honestly.sim.text import printable
+
+    first: Path = args.sources[0]
+    studies = merge([load(source) for source in args.sources])
+    out: Path = args.out if args.out is not None else (first if first.is_dir() else first.parent) / "report"
+    # the command is written into the report: a relative path as it was given, of an absolute one the name alone
+    paths = [str(p) if not p.is_absolute() else p.name for p in (*args.sources, out)]
+    command = shlex.join(["honestly", "report", *paths[:-1], "--out", paths[-1]])
+    options = Options(pages=not args.no_pages, figures=not args.no_figures, command=command)
+    files = write(studies, out, options)
+    if not args.quiet:
+        for study in studies:
+            print(printable(f"{study.name}: {'; '.join(missing(study))}"))
+        if not args.no_figures and not available():
+            print("no PNG and SVG files: they need matplotlib (pip install 'honestly[cli]')")
+        print("\n".join(printable(file) for file in files))
+    return 0

@@ -1,0 +1,61 @@
+"""Strangers' text made safe to show: client names, file names and messages are hostile input wherever they appear."""
+
+from __future__ import annotations
+
+import html
+import re
+
+#: What Markdown would take for more than text; an underscore between letters is one.
+_MARKDOWN = re.compile(r"([\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_]))")
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': "''", "±": r"$\pm$", "≤": r"$\le$", "–": "--", "−": "$-$",
+}  # fmt: skip
+
+
+def printable(text: object) -> str:
+    """Text that a terminal, a page and a UTF-8 file can take: what cannot be printed is written as its code.
+
+    >>> printable("a\\x1b[2J")
+    'a\\\\x1b[2J'
+    """
+    cleaned = str(text).encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cleaned)
+
+
+def shortened(text: object, most: int) -> str:
+    """Printable text of at most so many letters.
+
+    >>> shortened("a name of many words", 8)
+    'a name …'
+    """
+    whole = printable(text)
+    return whole if len(whole) <= most else whole[: most - 1] + "…"
+
+
+def for_html(text: object) -> str:
+    """Text for an HTML element or a quoted attribute.
+
+    >>> for_html("<b>'")
+    '&lt;b&gt;&#x27;'
+    """
+    return html.escape(printable(text), quote=True)
+
+
+def for_markdown(text: object) -> str:
+    """Text for a paragraph or a table's cell of Markdown.
+
+    >>> for_markdown("a|b <i> _x_ sign_flip")
+    'a\\\\|b &lt;i&gt; \\\\_x\\\\_ sign_flip'
+    """
+    return _MARKDOWN.sub(r"\\\1", html.escape(printable(text), quote=False))
+
+
+def for_latex(text: object) -> str:
+    r"""Text for LaTeX; letters that pdfLaTeX's fonts may lack are written as question marks.
+
+    >>> for_latex("50% \\input{x}")
+    '50\\% \\textbackslash{}input\\{x\\}'
+    """
+    return "".join(_LATEX.get(c, c if c.isascii() else "?") for c in printable(text))

@@ -1,0 +1,121 @@
+"""The paper's 540 numbers: all of them, in the paper's layout, each with the right verdict."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from honestly.bench.report.histories import Rounds
+from honestly.bench.report.paper_tables import cells_csv, counts, html, markdown, sentence
+from honestly.bench.report.published import (
+    DATASETS,
+    RULES,
+    TABLES,
+    Column,
+    Key,
+    compare,
+    count,
+    published,
+    verdict,
+)
+from honestly.bench.report.results import Result
+from honestly.bench.report.sources import Entry
+
+
+def result(cell: dict[str, Any], accuracy: float, asr: float | None = None, status: str = "done") -> Result:
+    entry = Entry("x", cell, status, 100, 100, read=lambda: Rounds([], [], True))
+    numbers = {f"{m}_{s}": v for m, v in (("accuracy", accuracy), ("asr", asr)) for s in ("last", "mean_last_20")}
+    return Result(entry, numbers, None)
+
+
+def cell_of(key: Key, seed: int = 0) -> dict[str, Any]:
+    c = key.column
+    return {"dataset": key.dataset, "config": key.config, "attack": c.attack, "alpha": c.alpha, "rule": key.rule,
+            "seed": seed}  # fmt: skip
+
+
+def everything(shift: float = 0.0) -> list[Result]:
+    """A run for each cell with the published numbers, accuracy shifted and ASR shifted the other way."""
+    found = []
+    for key, value in published().items():
+        if key.column.metric == "ACC":
+            asr = published().get(key._replace(column=key.column._replace(metric="ASR")))
+            found.append(result(cell_of(key), value + shift, None if asr is None else asr - shift))
+    return found
+
+
+def test_the_six_tables_hold_each_of_the_540_numbers_once() -> None:
+    keys = Counter(
+        Key(dataset, table.config, rule, column)
+        for table in TABLES for dataset in DATASETS for rule in RULES for column in table.columns
+    )  # fmt: skip
+    assert set(keys.values()) == {1}
+    assert set(keys) == set(published())
+    assert len(published()) == 540
+    assert sum(key.column.metric == "ASR" for key in published()) == 108
+    # three numbers as they stand in the paper
+    assert published()[Key("fmnist", 1, "TrimAvg", Column("backdoor", 1.0, "ASR"))] == 0.43
+    assert published()[Key("cifar10", 1, "FedAvg", Column("label_flip", 0.5, "ACC"))] == 0.41
+    assert published()[Key("mnist", 2, "Median", Column("backdoor", 0.5, "ACC"))] == 0.41
+
+
+@pytest.mark.parametrize(
+    ("found", "metric", "expected"),
+    [
+        (0.52, "ACC", "reproduced"), (0.48, "ACC", "reproduced"), (0.5201, "ACC", "better"), (0.4799, "ACC", "worse"),
+        (0.52, "ASR", "reproduced"), (0.5201, "ASR", "worse"), (0.4799, "ASR", "better"), (None, "ACC", "not run"),
+    ],
+)  # fmt: skip
+def test_verdicts(found: float | None, metric: str, expected: str) -> None:
+    assert verdict(found, 0.5, metric) == expected
+
+
+@pytest.mark.parametrize(("shift", "name"), [(0.0, "reproduced"), (0.03, "better"), (-0.03, "worse")])
+def test_a_shift_of_all_runs_moves_all_540_verdicts(shift: float, name: str) -> None:
+    assert count(compare(everything(shift), "last")) == {name: 540}
+
+
+def test_what_was_not_finished_was_not_run() -> None:
+    runs = everything()
+    runs = [replace(r, entry=replace(r.entry, status="running")) if r.cell["dataset"] == "cifar10" else r for r in runs]
+    found = compare(runs, "last")
+    assert count(found) == {"reproduced": 360, "not run": 180}
+    assert count(found, dataset="cifar10") == {"not run": 180}
+    assert "360 reproduced (within 0.02), 0 better, 0 worse, 180 not run" in sentence(found, "last")
+
+
+def test_seeds_are_averaged_and_axes_may_be_text() -> None:
+    key = Key("fmnist", 2, "Ours", Column("backdoor", 0.5, "ACC"))
+    cells = [cell_of(key, seed) for seed in range(3)]
+    cells[1] |= {"config": "2", "alpha": "0.5"}
+    found = compare([result(c, a, 0.1) for c, a in zip(cells, (0.80, 0.82, 0.90), strict=True)], "mean_last_20")[key]
+    assert found.found is not None
+    assert found.found.n == 3
+    assert found.found.mean == pytest.approx(0.84)
+    assert found.found.sd == pytest.approx(0.0529150262)
+
+
+def test_the_published_algorithm_is_shown_beside_ours_and_not_counted() -> None:
+    key = Key("mnist", 1, "Ours", Column("sign_flip", 0.5, "ACC"))
+    extra = result({**cell_of(key), "rule": "Ours (paper)"}, 0.1)
+    found = compare([*everything(), extra], "last")
+    assert count(found) == {"reproduced": 540}
+    assert found[key._replace(rule="Ours (paper)")].verdict == "worse"
+    assert "Ours (paper)" not in str(compare(everything(), "last"))
+
+
+def test_tables_say_the_same_in_every_form() -> None:
+    runs = [r for r in everything(0.03) if r.cell["rule"] == "Ours"]
+    found = {s: compare(runs, s) for s in ("last", "mean_last_20")}
+    # 90 of ours are better and 450 were not run, in both statistics
+    assert counts(found).rows[0][1:] == [0, 90, 0, 450]
+    page, text, table = html(found), markdown(found), cells_csv(found)
+    assert page.count("class='better'") - page.count("<span class='better'") == 180
+    assert page.count("class='none'") == 900
+    assert text.split("<details>")[0].count("▲") == 181  # once in the note
+    assert text.count("| · (") == 900
+    assert table.count(",better\n") == 180
+    assert len(table.splitlines()) == 1081
+    assert "<summary>Better than published, last round: 90</summary>" in text
+    assert "Worse than published" not in text

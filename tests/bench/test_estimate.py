@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from honestly.bench import estimate as module
+from honestly.bench.estimate import calibrate, estimate, made_up
+from honestly.bench.store import Store
+from honestly.bench.study import Study
+from honestly.bench.work import Options, one_by_one
+from honestly.sim.data import load
+from honestly.sim.experiment import Experiment
+from honestly.sim.rounds import Federation
+
+STUDY = """
+name = "small"
+[base]
+clients = 4
+epochs = 1
+rounds = 4
+model = "mlp"
+[axes]
+rule = ["mean", "median"]
+batch = [16, 32]
+seed = [0, 1]
+"""
+
+
+def test_finished_runs_are_measured_and_others_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = Study.parse(STUDY).entries()
+    shapes: list[str] = []
+
+    def slow(experiment: Experiment, device: str) -> float:
+        shapes.append(f"{experiment.batch} {device}")
+        return 100.0
+
+    monkeypatch.setattr(module, "calibrate", slow)
+    none = estimate(entries, None, "cpu")
+    assert (none.runs, none.done, none.rounds, none.seconds) == (8, 0, 32, 3200.0)
+    assert (none.measured, none.calibrated, shapes) == (0, 8, ["16 cpu", "32 cpu"])
+    with Store.open(tmp_path) as store:
+        store.add(entries)
+        one_by_one(store, {entries[0].id}, "w", Options())
+        some = estimate(entries, store, "cpu")
+        assert (some.done, some.rounds, some.measured, some.calibrated) == (1, 28, 3, 4)
+        laps = [sum(v for k, v in lap.items() if k != "images") for lap in store.seconds(entries[0].id)]
+        assert 1600 + 12 * min(laps) <= some.seconds <= 1600 + 12 * max(laps)
+        assert estimate(entries, store, "cuda").measured == 0, "another device takes another time"
+
+
+def test_a_calibration_is_about_right() -> None:
+    e = Experiment.of({"clients": 10, "epochs": 8, "rounds": 3, "rule": "mean", "model": "mlp"})
+    real = min(sum(record.seconds.values()) for record in Federation(e).rounds())
+    guess = min(calibrate(e, "cpu") for _ in range(3))
+    assert real / 4 < guess < real * 4
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fmnist"])
+def test_a_calibration_needs_no_data(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HONESTLY_DATA", "/nowhere")
+    assert 0 < calibrate(Experiment.of({"dataset": dataset}), "cpu") < 3600
+
+
+def test_made_up_data_has_the_shape_of_the_real() -> None:
+    real, fake = load("digits"), made_up("digits", 7, 5)
+    assert (fake.size, len(fake.classes), len(fake.images), len(fake.test_labels)) == (real.size, 10, 7, 5)
+    assert module.SIZES["digits"][2:] == (len(real.labels), len(real.test_labels))
+    assert replace(fake, images=real.images).images.dtype == fake.images.dtype
+    assert json.loads(module.shape_of({"dataset": "x"}))[0] == "x"

@@ -1,0 +1,241 @@
+"""Results of several machines come together: nothing is lost, nothing twice, nothing that is not a study's."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from honestly.bench.export import archive, export
+from honestly.bench.store import Store, StoreError
+from honestly.bench.study import Study
+from honestly.bench.transfer import take_in
+from honestly.bench.work import Options, one_by_one
+from honestly.sim.experiment import Experiment
+from honestly.sim.run import run as simulate
+
+STUDY = """
+name = "small"
+[base]
+clients = 4
+rounds = 3
+epochs = 1
+model = "mlp"
+[axes]
+rule = ["mean", "median"]
+seed = [0, 1]
+"""
+
+
+def half_done(folder: Path, text: str = STUDY) -> Store:
+    """One run is done, one stopped after its second round, the others are not begun."""
+    store = Store.open(folder)
+    entries = Study.parse(text).entries()
+    store.add(entries)
+    store.set_meta(name="small", study=text)
+    everything = {e.id for e in entries}
+    one_by_one(store, {entries[0].id}, "w", Options())
+    asked = iter([False, False, True])
+    one_by_one(store, everything, "w", Options(halt=lambda: next(asked)))
+    assert [(run.status, run.rounds) for run in store.runs()] == [
+        ("done", 3),
+        ("pending", 2),
+        ("pending", 0),
+        ("pending", 0),
+    ]
+    return store
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with half_done(tmp_path_factory.mktemp("theirs")) as store:
+        yield store
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "mine") as store:
+        yield store
+
+
+def finish(store: Store) -> None:
+    """Go on with what was taken in: to the same numbers as in one go."""
+    assert one_by_one(store, {run.id for run in store.runs()}, "w", Options())
+    for run in store.runs():
+        assert run.status == "done"
+        assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
+
+
+@pytest.mark.parametrize("form", ["folder", "archive", "database"])
+def test_a_study_goes_on_elsewhere(theirs: Store, mine: Store, tmp_path: Path, form: str) -> None:
+    path = theirs.folder
+    if form == "archive":
+        path = tmp_path / "study.tar.gz"
+        assert archive(theirs, path) == 1
+        assert path.stat().st_size < 200_000
+    elif form == "database":
+        path = tmp_path / "copy.sqlite"
+        for part in ("", "-wal"):
+            if (file := theirs.folder / f"study.sqlite{part}").exists():
+                shutil.copyfile(file, f"{path}{part}")
+    taken = take_in(mine, path)
+    unfinished = 0 if form == "database" else 1  # the database alone has no model to go on from
+    assert (taken.done, taken.begun) == (1, unfinished)
+    assert [run.rounds for run in mine.runs()] == [3, 2 * unfinished, 0, 0]
+    assert [run.cell for run in mine.runs()] == [run.cell for run in theirs.runs()]
+    assert mine.meta()["study"] == STUDY
+    if form != "database":
+        finish(mine)
+        resumed = [(run.provenance or {})["resumed_at"] for run in mine.runs()]
+        assert resumed == [0, 2, 0, 0]
+    again = take_in(mine, path)
+    assert (again.done, again.begun, again.there) == (0, 0, 4 if unfinished else 1)
+
+
+def test_two_shards_make_a_whole(tmp_path: Path) -> None:
+    entries = Study.parse(STUDY).entries()
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for n, folder in enumerate(folders):
+        with Store.open(folder) as store:
+            store.add(entries)
+            one_by_one(store, {e.id for e in entries[n::2]}, "w", Options())
+    with Store.open(tmp_path / "whole") as whole:
+        for folder in folders:
+            assert take_in(whole, folder).done == 2
+        assert [run.cell for run in whole.runs()] == [e.cell for e in entries]
+        assert all(run.status == "done" and len(whole.rounds(run.id)) == 3 for run in whole.runs())
+
+
+def test_what_is_done_here_stays_and_differences_are_told(theirs: Store, mine: Store) -> None:
+    mine.add(Study.parse(STUDY).entries())
+    first = mine.runs()[0].id
+    mine.finish(first, {"accuracy_last": 0.123}, {})
+    taken = take_in(mine, theirs.folder)
+    assert (taken.there, taken.differ, taken.begun) == (1, 1, 1)
+    assert "other numbers" in str(taken)
+    assert mine.run(first).summary == {"accuracy_last": 0.123}
+
+
+def test_json_lines_come_back_whole(theirs: Store, mine: Store, tmp_path: Path) -> None:
+    assert export(theirs, "runs", tmp_path / "runs.jsonl.gz") == 4
+    assert export(theirs, "rounds", tmp_path / "rounds.jsonl") == 5
+    taken = take_in(mine, tmp_path / "runs.jsonl.gz")
+    assert (taken.done, taken.begun) == (1, 0), "without a model only finished runs are of use"
+    taken = take_in(mine, tmp_path / "rounds.jsonl")
+    assert taken.rounds == 3
+    (run,) = mine.runs()
+    there = theirs.run(run.id)
+    assert (run.summary, run.provenance, run.cell) == (there.summary, there.provenance, there.cell)
+    assert mine.rounds(run.id) == theirs.rounds(run.id)
+    assert mine.seconds(run.id) == theirs.seconds(run.id)
+
+
+def test_csv_is_what_was_measured(theirs: Store, tmp_path: Path) -> None:
+    assert export(theirs, "runs", tmp_path / "runs.csv") == 4
+    assert export(theirs, "rounds", tmp_path / "rounds.csv.gz") == 5
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text())))
+    assert [row["id"] for row in rows] == [run.id for run in theirs.runs()]
+    done = theirs.runs()[0]
+    assert done.summary is not None
+    assert float(rows[0]["accuracy_last"]) == done.summary["accuracy_last"]
+    assert (rows[0]["rule"], rows[0]["seed"], rows[0]["status"], rows[1]["status"]) == ("mean", "0", "done", "pending")
+    assert rows[0]["torch"]
+    assert rows[0]["device"]
+    with gzip.open(tmp_path / "rounds.csv.gz", "rt") as file:
+        rounds = list(csv.DictReader(file))
+    records = [record for run in theirs.runs() for record in theirs.rounds(run.id)]
+    assert [float(row["accuracy"]) for row in rounds] == [record["accuracy"] for record in records]
+    assert [json.loads(row["attacked"]) for row in rounds] == [record["attacked"] for record in records]
+    with pytest.raises(ValueError, match=r"one of \.csv"):
+        export(theirs, "runs", tmp_path / "runs.xlsx")
+    with pytest.raises(ValueError, match=r"\.tar\.gz"):
+        archive(theirs, tmp_path / "study.zip")
+
+
+def test_text_that_a_spreadsheet_would_run_is_defused(mine: Store, tmp_path: Path) -> None:
+    mine.add(Study.parse(STUDY).entries())
+    mine.fail(mine.runs()[0].id, '=HYPERLINK("x"), "quoted"\nand a line')
+    export(mine, "runs", tmp_path / "runs.csv")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text(), newline="")))
+    assert rows[0]["error"] == '\'=HYPERLINK("x"), "quoted"\nand a line'
+
+
+def test_a_warm_up_without_its_model_is_done_again(tmp_path: Path, mine: Store) -> None:
+    text = STUDY.replace("rounds = 3", "rounds = 1\nwarm_up = 2").replace("seed = [0, 1]", "seed = [0]")
+    with Store.open(tmp_path / "theirs") as store:
+        store.add(Study.parse(text).entries())
+        store.set_meta(name="small", study=text)
+        start = store.runs()[0].id
+        one_by_one(store, {start}, "w", Options())
+        archive(store, tmp_path / "with.tar.gz")
+        shutil.rmtree(store.run_folder(start))
+        archive(store, tmp_path / "without.tar.gz")
+    mine.add(Study.parse(text).entries())
+    assert take_in(mine, tmp_path / "without.tar.gz").done == 0
+    assert mine.run(start).status == "pending"
+    assert take_in(mine, tmp_path / "with.tar.gz").done == 1
+    finish(mine)
+    assert (mine.run(start).provenance or {})["resumed_at"] == 0
+
+
+def packed(path: Path, members: dict[str, bytes], **more: Any) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, body in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(body)
+            for key, value in more.items():
+                setattr(info, key, value)
+            tar.addfile(info, io.BytesIO(body))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["../escape", "/etc/cron.d/x", "runs/../../x", "runs/abc/state-1.bin", f"runs/{'a' * 64}/evil.py", "x"]
+)
+def test_an_archive_brings_nothing_but_a_study(mine: Store, tmp_path: Path, name: str) -> None:
+    path = packed(tmp_path / "evil.tar.gz", {name: b"boo"})
+    with pytest.raises(ValueError, match="no part of a study"):
+        take_in(mine, path)
+    assert not (tmp_path / "escape").exists()
+
+
+def test_links_and_damaged_files_are_refused(theirs: Store, mine: Store, tmp_path: Path) -> None:
+    link = packed(tmp_path / "link.tar.gz", {"study.sqlite": b""}, type=tarfile.SYMTYPE, linkname="/etc/passwd")
+    with pytest.raises(ValueError, match="no part of a study"):
+        take_in(mine, link)
+    archive(theirs, tmp_path / "whole.tar.gz")
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes((tmp_path / "whole.tar.gz").read_bytes()[:2000])
+    (tmp_path / "no.tar.gz").write_bytes(b"hello")
+    (tmp_path / "no.jsonl").write_text('{"a": 1}\n')
+    (tmp_path / "worse.jsonl").write_text('{"a": \n')
+    (tmp_path / "list.jsonl").write_text("[1]\n")
+    (tmp_path / "no.jsonl.gz").write_bytes(b"hello")
+    for name, message in {
+        "cut.tar.gz": "damaged", "no.tar.gz": "damaged or no", "no.jsonl": "line 1: neither a run nor a round",
+        "worse.jsonl": "line 1: no JSON", "list.jsonl": "line 1: an object is wanted", "no.jsonl.gz": "damaged",
+        "none.jsonl": "no such file", "/dev/null": "give a study's folder",
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            take_in(mine, tmp_path / name)
+    with pytest.raises(StoreError, match="no study in"):
+        take_in(mine, tmp_path)
+    with pytest.raises(ValueError, match="the study itself"):
+        take_in(mine, mine.folder)
+    assert mine.runs() == []
+
+
+def test_a_run_that_is_not_what_its_id_says_is_refused(theirs: Store, mine: Store, tmp_path: Path) -> None:
+    export(theirs, "runs", tmp_path / "runs.jsonl")
+    text = (tmp_path / "runs.jsonl").read_text()
+    (tmp_path / "runs.jsonl").write_text(text.replace('"clients":4', '"clients":5'))
+    with pytest.raises(StoreError, match="not the experiment that its id stands for"):
+        take_in(mine, tmp_path / "runs.jsonl")

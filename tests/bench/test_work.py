@@ -1,0 +1,210 @@
+"""A worker: it goes on where another stopped, writes failures down, and stops when it must."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from honestly.bench import work as module
+from honestly.bench.store import Store, StoreError
+from honestly.bench.study import Study
+from honestly.bench.work import Datasets, Heartbeat, Options, free_the_dead, new_worker, one_by_one, work
+from honestly.sim import checkpoint
+from honestly.sim.experiment import Experiment
+from honestly.sim.run import run as simulate
+from honestly.sim.summary import summary
+
+STUDY = """
+name = "small"
+[base]
+clients = 5
+rounds = 3
+epochs = 1
+model = "mlp"
+malicious = 1
+attack = "sign_flip"
+[axes]
+rule = ["mean", "median"]
+seed = [0, 1]
+"""
+OPTIONS = Options()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path) as store:
+        store.add(Study.parse(STUDY).entries())
+        yield store
+
+
+def ids(store: Store) -> set[str]:
+    return {run.id for run in store.runs()}
+
+
+def test_a_study_in_one_process(store: Store) -> None:
+    assert one_by_one(store, ids(store), "w", OPTIONS)
+    for run in store.runs():
+        assert (run.status, run.rounds, run.attempts) == ("done", 3, 1)
+        alone = simulate(Experiment.of(run.experiment)).records
+        assert store.rounds(run.id) == alone
+        assert run.summary == summary(alone)
+        assert run.provenance is not None
+        assert {"version", "commit", "device", "torch", "python", "seed"} <= run.provenance.keys()
+        assert run.provenance["seed"] == run.cell["seed"]
+        assert all(laps["train"] > 0 and laps["images"] > 0 for laps in store.seconds(run.id))
+        assert not store.run_folder(run.id).exists(), "the store has it all"
+    before = store.runs()
+    assert one_by_one(store, ids(store), "w", OPTIONS)
+    assert store.runs() == before, "finished runs are left alone"
+
+
+def test_only_what_was_asked_for_is_done(store: Store) -> None:
+    first = store.runs()[1].id
+    assert one_by_one(store, {first}, "w", Options(keep_models=True))
+    assert [run.status for run in store.runs()] == ["pending", "done", "pending", "pending"]
+    assert (store.run_folder(first) / "state-3.bin").is_file()
+
+
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_numbers(store: Store) -> None:
+    asked = iter([False, False, True])
+    assert not one_by_one(store, ids(store), "w", Options(halt=lambda: next(asked)))
+    half = store.runs()[0]
+    assert (half.status, half.rounds, half.attempts) == ("pending", 2, 0)
+    assert one_by_one(store, {half.id}, "v", OPTIONS)
+    done = store.run(half.id)
+    assert done.provenance is not None
+    assert (done.status, done.provenance["resumed_at"]) == ("done", 2)
+    assert store.rounds(half.id) == simulate(Experiment.of(half.experiment)).records
+
+
+def test_a_store_that_lags_behind_its_run_folder_catches_up(store: Store) -> None:
+    # killed between the folder and the store: round 2 is in the folder alone; round 3 was written by nobody
+    run = store.claim("w")
+    assert run is not None
+    asked = iter([False, True])
+    assert not work(store, run, worker="w", options=Options(halt=lambda: next(asked)))
+    store.write_rounds(run.id, store.rounds(run.id)[:1], [{}], worker="w", anew=True)
+    assert work(store, run, worker="w", options=OPTIONS)
+    assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
+
+
+def test_a_run_that_fails_is_written_down_and_the_others_are_done(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module.simulate
+
+    def sometimes(experiment: Experiment, *rest: Any, **options: Any) -> Any:
+        if experiment.rule.name == "median":
+            raise RuntimeError("the GPU is on fire")
+        return real(experiment, *rest, **options)
+
+    monkeypatch.setattr(module, "simulate", sometimes)
+    assert one_by_one(store, ids(store), "w", OPTIONS)
+    found = {(run.cell["rule"], run.status, run.error) for run in store.runs()}
+    errors = {error for _, status, error in found if status == "failed"}
+    assert {(rule, status) for rule, status, _ in found} == {("mean", "done"), ("median", "failed")}
+    (error,) = errors
+    assert error is not None
+    assert error.startswith("RuntimeError: the GPU is on fire (test_work.py:")
+    failed = next(run for run in store.runs() if run.status == "failed")
+    assert failed.provenance is not None
+    assert failed.provenance["torch"]
+
+
+def test_a_full_disk_stops_the_study_and_gives_the_run_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise checkpoint.StoreError("cannot write it: No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    with pytest.raises(OSError, match="No space left"):
+        one_by_one(store, ids(store), "w", OPTIONS)
+    assert {run.status for run in store.runs()} == {"pending"}
+
+
+def test_a_worker_that_lost_its_run_leaves_it_to_the_other(store: Store) -> None:
+    run = store.claim("slow")
+    assert run is not None
+    store.release("slow")
+    assert store.claim("other") is not None
+    assert work(store, run, worker="slow", options=OPTIONS)
+    held = store.run(run.id)
+    assert (held.status, held.worker, held.rounds) == ("running", "other", 0)
+
+
+def test_runs_start_from_a_warm_up_that_is_done_once(tmp_path: Path) -> None:
+    text = STUDY.replace("rounds = 3", "rounds = 2\nwarm_up = 3").replace("seed = [0, 1]", "seed = [0]")
+    with Store.open(tmp_path) as store:
+        store.add(Study.parse(text).entries())
+        assert one_by_one(store, ids(store), "w", OPTIONS)
+        start, *rest = store.runs()
+        assert (start.cell, start.of, len(rest)) == ({"seed": 0, "warm_up": 3}, 3, 2)
+        assert (store.run_folder(start.id) / "state-3.bin").is_file(), "others may still start from it"
+        for run in rest:
+            assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
+
+
+def test_waiting_for_another_worker_ends_when_it_is_done(store: Store) -> None:
+    other = store.claim("somewhere/1/x")
+    assert other is not None
+
+    def finish() -> None:
+        time.sleep(1)
+        with Store.open(store.folder) as mine:
+            mine.finish(other.id, {}, {}, worker="somewhere/1/x")
+
+    thread = threading.Thread(target=finish)
+    thread.start()
+    assert one_by_one(store, {other.id}, "w", OPTIONS)
+    assert store.run(other.id).status == "done"
+    thread.join()
+
+
+def test_the_runs_of_the_dead_are_free_at_once(store: Store) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead = new_worker().replace(f"/{os.getpid()}/", f"/{gone.pid}/")
+    mine, far = new_worker(), f"elsewhere/{os.getpid()}/x"
+    for name in (dead, mine, far):
+        assert store.claim(name) is not None
+    assert free_the_dead(store) == 1
+    assert [run.status for run in store.runs()] == ["pending", "running", "running", "pending"]
+    assert store.runs()[0].attempts == 1
+
+
+def test_a_heartbeat_is_heard(store: Store) -> None:
+    run = store.claim("w")
+    assert run is not None
+    with Heartbeat(store.folder, "w", every=0.05):
+        time.sleep(0.3)
+    later = store.run(run.id).updated
+    assert run.updated is not None
+    assert later is not None
+    assert later > run.updated
+
+
+def test_a_data_set_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Datasets(None)
+    first = data.get("digits")
+    monkeypatch.setattr(module, "load", None)
+    assert data.get("digits") is first
+
+
+def test_an_error_of_the_store_is_no_failure_of_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.claim("w")
+    assert run is not None
+
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(store, "write_round", full)
+    with pytest.raises(StoreError):
+        work(store, run, worker="w", options=OPTIONS)
+    assert store.run(run.id).status == "running"

@@ -1,0 +1,111 @@
+"""`honestly report` as a person runs it: on a run, a folder of runs, a history, and on what it cannot report."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from honestly.cli import main
+from honestly.federation.history import History
+from honestly.federation.record import Round
+
+SETTINGS = ["dataset=digits", "rounds=3", "clients=6", "epochs=1", "attack=sign_flip", "malicious=2"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for rule in ("bayesian", "mean"):
+        assert main(["simulate", *SETTINGS, f"rule={rule}", "--quiet", "--out", str(folder / rule)]) == 0
+    return folder
+
+
+def history(folder: Path) -> Path:
+    written = History(folder)
+    for t in (1, 2):
+        honesty = {"site-1": 0.98, "site-2": 0.97, "<b>site-3</b>": 0.03}
+        written.add(
+            Round(t, tuple(honesty), honesty, None, {}, False, "converged", False, evaluation={"accuracy": 0.5})
+        )
+    written.write()
+    return folder
+
+
+def test_one_run_of_the_simulator(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(runs / "bayesian")]) == 0
+    said = capsys.readouterr().out
+    out = runs / "bayesian" / "report"
+    assert "bayesian: 1 of 1 runs are finished" in said
+    assert str(out / "index.html") in said
+    page = (out / "index.html").read_text(encoding="utf-8")
+    for part in ("Test accuracy", "Who attacked", "Probability of being honest", "Accusations", "ROC", "Reliability"):
+        assert part in page
+    assert "accused, attacked" in page
+    assert (out / "figures" / "bayesian-1.png").read_bytes().startswith(b"\x89PNG")
+    assert "| 5 | 3 | 0 |" in (out / "README.md").read_text(encoding="utf-8")  # the last client attacked three times
+
+
+def test_a_folder_of_runs_is_a_study(runs: Path, tmp_path: Path) -> None:
+    assert main(["report", str(runs), "--out", str(tmp_path), "--no-figures", "--quiet"]) == 0
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "2 of 2 runs are finished" in text
+    assert "| bayesian | " in text
+    assert "| mean | " in text
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_federations_history_from_its_folder_or_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = history(tmp_path / "mine")
+    assert main(["report", str(folder)]) == 0
+    assert "mine: 2 rounds" in capsys.readouterr().out
+    page = (folder / "report" / "index.html").read_text(encoding="utf-8")
+    assert "client &lt;b&gt;site-3&lt;/b&gt;, rounds 1–2: 0.03" in page
+    assert "<b>" not in page
+    assert "Who attacked" not in page  # nobody knows
+    assert "ROC" not in page
+    assert main(["report", str(folder / "rounds.jsonl"), "--out", str(tmp_path / "x"), "--quiet"]) == 0
+    assert (tmp_path / "x" / "index.html").is_file()
+
+
+def test_a_history_needs_neither_torch_nor_pydantic_nor_matplotlib(tmp_path: Path) -> None:
+    folder = history(tmp_path / "mine")
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'pydantic', 'matplotlib', 'rich'): sys.modules[name] = None\n"
+        "import importlib.util as u\n"
+        "find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'matplotlib' else find(name, *a)\n"
+        "from honestly.cli import main\n"
+        f"sys.exit(main(['report', {str(folder)!r}]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no PNG and SVG files: they need matplotlib" in done.stdout
+    assert (folder / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("gone", None, "is not there"),
+        ("empty", {}, "neither study.sqlite"),
+        ("table.csv", "a,b\n", "is not a report's source"),
+        ("broken", {"study.sqlite": "no database"}, "study.sqlite"),
+    ],
+)
+def test_what_cannot_be_reported_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: dict[str, str] | str | None, says: str
+) -> None:
+    path = tmp_path / name
+    if isinstance(content, str):
+        path.write_text(content)
+    elif content is not None:
+        path.mkdir()
+        for file, text in content.items():
+            (path / file).write_text(text)
+    assert main(["report", str(path)]) != 0
+    failed = capsys.readouterr().err
+    assert says in failed
+    assert name in failed
+    assert "Traceback" not in failed

@@ -1,0 +1,32 @@
+"""A Flower user sees whom the strategy believed: `honestly report` draws the history that it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flower_messages import FIRST_NODE, honest, inside_a_run, lying, reply, update  # noqa: F401
+
+from honestly.cli import main
+from honestly.flower import RobustFedAvg
+
+pytestmark = pytest.mark.usefixtures("inside_a_run")
+LIAR, BROKEN = FIRST_NODE + 50, FIRST_NODE + 51
+
+
+def test_the_strategys_history_is_drawn(tmp_path: Path) -> None:
+    strategy = RobustFedAvg(history=tmp_path / "mine")
+    for number in (1, 2, 3):
+        broken = update(BROKEN)
+        broken["conv.weight"][0, 0] = float("nan")
+        strategy.aggregate_train(number, [*honest(), lying(LIAR), reply(BROKEN, broken)])
+    assert main(["report", str(tmp_path / "mine"), "--no-figures", "--quiet"]) == 0
+    page = (tmp_path / "mine" / "report" / "index.html").read_text(encoding="utf-8")
+    assert f"<title>client {LIAR}, rounds 1–3: accused</title>" in page
+    assert f"<title>client {BROKEN}, rounds 1–3: refused</title>" in page
+    assert "NaN" in page
+    assert f"<title>client {FIRST_NODE}, rounds 1–3: believed</title>" in page
+    text = (tmp_path / "mine" / "report" / "README.md").read_text(encoding="utf-8")
+    assert f"| {LIAR} | 3 | 0 |" in text
+    assert f"| {BROKEN} | 0 | 3 |" in text
+    assert str(FIRST_NODE) not in text  # only those that something is held against

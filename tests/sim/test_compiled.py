@@ -1,0 +1,225 @@
+"""The compiled program: built once, safely, for any processor; the same numbers as autograd; never a failure."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from honestly.sim.experiment import Experiment
+from honestly.sim.models import build as build_model
+from honestly.sim.train.base import Model
+from honestly.sim.train.batched import BatchedTrainer
+from honestly.sim.train.choose import choose_trainer
+from honestly.sim.train.compiled import build
+from honestly.sim.train.compiled import trainer as trainers
+from honestly.sim.train.compiled.build import UnavailableError
+from honestly.sim.train.compiled.structures import layers_of
+from honestly.sim.train.compiled.trainer import CompiledTrainer
+from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.schedule import Schedule, plan
+from honestly.sim.train.sequential import SequentialTrainer
+from honestly.sim.train.sgd import SGD
+
+needs_compiler = pytest.mark.skipif(build.library() is None, reason=f"no compiled program: {build.reason()}")
+load = build._load
+
+
+def pixels(size: tuple[int, int, int], n: int = 90) -> Pixels:
+    rng = np.random.default_rng(3)
+    images = rng.integers(0, 3, (n, *size), dtype=np.uint8) * 80  # few values: many ties
+    rows, half = rng.permutation(n), [0.5] * size[0]
+    return Pixels.of(images, rows, rng.integers(0, 10, n), mean=half, std=half)
+
+
+def schedules(batch: int = 32) -> list[Schedule]:
+    sizes = (1, 17, 32, 70)
+    return [plan([(2, np.arange(n))], batch=batch, rng=np.random.default_rng(n)) for n in sizes]
+
+
+def model_of(layers: list[nn.Module], size: tuple[int, int, int], *, bias: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    features = nn.Sequential(*layers)(torch.zeros(1, *size)).flatten().numel()
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 13), nn.ReLU(), nn.Linear(13, 10, bias=bias))
+
+
+SHAPES: dict[str, tuple[list[nn.Module], tuple[int, int, int]]] = {
+    "odd row left out": ([nn.Conv2d(2, 3, 3, padding=2), nn.ReLU(), nn.MaxPool2d(2)], (2, 7, 9)),
+    "uneven kernel": ([nn.Conv2d(2, 7, (3, 2), padding=(1, 0)), nn.MaxPool2d(2), nn.ReLU()], (2, 7, 9)),
+    "one pixel, no bias": ([nn.Conv2d(3, 5, 1, bias=False), nn.MaxPool2d(2)], (3, 4, 6)),
+    "wide kernel": ([nn.Conv2d(1, 2, 7, padding=3), nn.MaxPool2d(2), nn.ReLU()], (1, 9, 9)),
+    "three deep": (
+        [
+            nn.Conv2d(1, 9, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(9, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 7, 2, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        ],
+        (1, 13, 12),
+    ),
+    "no convolution": ([], (2, 5, 3)),
+}  # fmt: skip
+RULES = (SGD(0.05, 0.9, 1e-3), SGD(0.05), SGD(0.05, 0.8, 0.0, nesterov=False))
+
+
+def agrees(trainer: CompiledTrainer, module: nn.Module, store: Pixels, sgd: SGD) -> None:
+    start, work = Model.of(module), schedules()
+    got = trainer.train(start, work)
+    expected = SequentialTrainer(module, store, sgd, 32).train(start, work)
+    assert (got.theta - expected.theta).abs().max() < 2e-6
+    assert (got.theta - start.theta).abs().max() > 1e-3
+    assert torch.allclose(got.loss, expected.loss, atol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("sgd", RULES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_trains_any_shape_as_autograd_does(name: str, sgd: SGD) -> None:
+    layers, size = SHAPES[name]
+    module, store = model_of(layers, size, bias=sgd.nesterov), pixels(size)
+    agrees(CompiledTrainer(module, store, sgd, 32), module, store, sgd)
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these are processors of one family")
+@pytest.mark.parametrize("processor", ["x86-64-v3", pytest.param("x86-64", marks=pytest.mark.slow)])
+def test_narrower_vectors_give_the_same_numbers(
+    processor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "TUNING", ((f"-march={processor}",),))
+    compiler = next(c for c in ("cc", "gcc", "clang") if shutil.which(c))
+    build.compile_to(tmp_path / "narrow.so", compiler)
+    program = ctypes.CDLL(str(tmp_path / "narrow.so"))
+    monkeypatch.setattr(trainers, "library", lambda: program)
+    for layers, size in SHAPES.values():
+        module, store = model_of(layers, size), pixels(size)
+        agrees(CompiledTrainer(module, store, RULES[0], 32), module, store, RULES[0])
+
+
+@needs_compiler
+def test_a_client_that_diverges_is_nan_and_not_a_number_that_looks_well() -> None:
+    module, store = build_model("cnn", (1, 8, 8), 10, 0), pixels((1, 8, 8))
+    got = CompiledTrainer(module, store, SGD(1e20), 32).train(Model.of(module), schedules()[3:])
+    assert got.theta.isnan().any()
+    assert got.loss.isnan().all()
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10)],  # no pooling
+        [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 10)],
+        [nn.Flatten(), nn.ReLU(), nn.Linear(64, 10)],
+        [nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten()],
+        [nn.Tanh(), nn.Flatten(), nn.Linear(64, 10)],
+        [nn.Flatten(), *[nn.Linear(64, 64) for _ in range(33)]],
+    ],
+)
+def test_other_models_are_left_to_pytorch(layers: list[nn.Module]) -> None:
+    assert layers_of(nn.Sequential(*layers), (1, 8, 8)) is None
+
+
+@needs_compiler
+def test_numbers_out_of_bounds_never_reach_the_program() -> None:
+    module, store = build_model("mlp", (1, 8, 8), 10, 0), pixels((1, 8, 8))
+    trainer = CompiledTrainer(module, store, SGD(0.1), 4)
+    good = plan([(1, np.arange(6))], batch=4, rng=np.random.default_rng(0), crop=1)
+    with pytest.raises(ValueError, match="the crop 2: it must be from 0 to 0"):
+        trainer.train(Model.of(module), [Schedule(good.samples, good.counts, good.fresh, crops=good.samples * 0 + 2)])
+    with pytest.raises(ValueError, match="the sample 90: it must be from 0 to 89"):
+        trainer.train(Model.of(module), [Schedule(good.samples + 90 - good.samples.max(), good.counts, good.fresh)])
+    with pytest.raises(ValueError, match="the mini-batch's size 5: it must be from 1 to 4"):
+        trainer.train(Model.of(module), [Schedule(good.samples, good.counts + 1, good.fresh)])
+    store.labels[7] = 10
+    with pytest.raises(ValueError, match="the label 10: it must be from 0 to 9"):
+        CompiledTrainer(module, store, SGD(0.1), 4)
+
+
+def fake_compiler(folder: Path, body: str) -> str:
+    path = folder / "fakecc"
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo fake 1 && exit 0\n{body}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HONESTLY_COMPILE", raising=False)
+    return tmp_path / "cache" / "honestly" / "compiled"
+
+
+# what stands behind -o
+OUTPUT = 'while [ "$1" != -o ]; do shift; done'
+
+
+@needs_compiler
+def test_it_is_compiled_once_and_a_damaged_file_is_made_again(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    compiler = fake_compiler(tmp_path, f'echo once >> {log}; {OUTPUT}; cc -shared -x c /dev/null -o "$2"')
+    monkeypatch.setenv("CC", compiler)
+    own_cache.mkdir(parents=True, mode=0o700)
+    damaged = own_cache / f"train-{build.fingerprint(compiler)}.so"
+    damaged.write_bytes(b"cut short")
+    load()
+    load()
+    assert log.read_text() == "once\n"
+    assert list(own_cache.iterdir()) == [damaged]
+    assert own_cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_every_obstacle_is_a_reason_and_leaves_nothing_behind(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", fake_compiler(tmp_path, f"{OUTPUT}; echo half > $2; echo no such thing >&2; exit 1"))
+    with pytest.raises(UnavailableError, match=r"fakecc cannot compile train\.c: no such thing"):
+        load()
+    assert list(own_cache.iterdir()) == []
+    monkeypatch.setenv("CC", fake_compiler(tmp_path, "sleep 5"))
+    monkeypatch.setattr(build, "SECONDS", 0.2)
+    with pytest.raises(UnavailableError, match=r"fakecc does not run: .*timed out"):
+        load()
+    assert list(own_cache.iterdir()) == []
+    monkeypatch.setattr(build, "SECONDS", 20)
+    monkeypatch.setenv("CC", fake_compiler(tmp_path, f"{OUTPUT}; echo no library > $2"))
+    with pytest.raises(UnavailableError, match="no place for the compiled program"):
+        load()
+    own_cache.chmod(0o777)
+    with pytest.raises(UnavailableError, match=r"others can write to .*chmod 700"):
+        load()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "fakecc"))  # a file
+    with pytest.raises(UnavailableError, match="no place for the compiled program"):
+        load()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.delenv("CC")
+    with pytest.raises(UnavailableError, match="no C compiler"):
+        load()
+    monkeypatch.setenv("HONESTLY_COMPILE", "0")
+    with pytest.raises(UnavailableError, match="turned off by HONESTLY_COMPILE"):
+        load()
+
+
+def test_another_processor_or_compiler_has_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = fake_compiler(tmp_path, "")
+    before = build.fingerprint(one)
+    assert build.fingerprint(one) == before
+    monkeypatch.setattr(build, "_processor", lambda: "another")
+    assert build.fingerprint(one) != before
+
+
+def test_without_it_pytorch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, store = build_model("cnn", (1, 8, 8), 10, 0), pixels((1, 8, 8))
+    experiment = Experiment.of({"dataset": "digits"})
+    if build.library() is not None:
+        assert isinstance(choose_trainer(module, store, experiment), CompiledTrainer)
+    monkeypatch.setattr(trainers, "library", lambda: None)
+    assert isinstance(choose_trainer(module, store, experiment), BatchedTrainer)
+    with pytest.raises(ValueError, match="no compiled program"):
+        CompiledTrainer(module, store, SGD(0.1), 4)
