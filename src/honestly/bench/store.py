@@ -52,9 +52,9 @@ class Store:
         return cls(Path(folder), Database.create(Path(folder)))
 
     @classmethod
-    def read(cls, folder: Path | str) -> Store:
-        """The store of a folder, for reading alone."""
-        return cls(Path(folder), Database.look(Path(folder)))
+    def read(cls, folder: Path | str, *, live: bool = False) -> Store:
+        """The store of a folder, for reading alone; ``live`` for one who looks again and again."""
+        return cls(Path(folder), Database.look(Path(folder), live=live))
 
     def close(self) -> None:
         """Close the file."""

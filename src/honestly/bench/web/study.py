@@ -38,7 +38,6 @@ class Row(NamedTuple):
 
 
 COLUMNS = ", ".join(Row._fields)
-PATIENCE = 500  # milliseconds
 
 
 class StudySource:
@@ -46,9 +45,7 @@ class StudySource:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store: store.Store = self._told(lambda: store.Store.read(folder))
-        # Ctrl-C waits for a look to end, so a look must not wait for a lock as long as a worker does
-        self.store.database.connection.execute(f"PRAGMA busy_timeout = {PATIENCE}")
+        self.store: store.Store = self._told(lambda: store.Store.read(folder, live=True))
         self.file = (folder / DATABASE).stat().st_ino
         self.version = -1
         self.name = ""
