@@ -1,6 +1,6 @@
-"""Writes the pages of the reference that come from the code: API, command line, configuration, attacks.
+"""The pages that come from the code: API, command line, configuration, attacks; and the results of the paper.
 
-python docs/reference.py    # `make docs` does it; the pages are not kept in the repository
+`docs/build.py` writes them beside the other pages; they are not kept in the repository.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import inspect
 import json
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from docstrings import documented
 
@@ -27,10 +24,6 @@ from honestly.cli import parser
 from honestly.rules import MIXERS, RULES
 from honestly.sim.attacks import ATTACKS
 from honestly.sim.experiment import MODEL_FOR, TRAINING, TRAINING_FOR, Experiment
-
-ROOT = Path(__file__).resolve().parents[1]
-HERE = ROOT / "docs" / "reference"
-PICTURES = ROOT / "docs" / "results" / "paper"
 
 API = {
     "api": (
@@ -259,38 +252,30 @@ def _kind(attack: type[Any]) -> str:
     return " and ".join(kinds) or "nothing"
 
 
-def measured() -> str:
+def measured(results: Path, pictures: Path) -> str:
     """The reproduction of the paper as `honestly report ... --out results` wrote it, if this checkout has it."""
-    source = ROOT / "results" / "README.md"
+    source = results / "README.md"
     if not source.is_file():
         return "This checkout has no `results/README.md`, which `honestly report` writes once the studies have run.\n"
-    shutil.rmtree(PICTURES, ignore_errors=True)
 
     def kept(found: re.Match[str]) -> str:
-        target = source.parent / found[3]
+        target = results / found[3]
         if not target.is_file() or target.suffix not in (".png", ".svg", ".csv", ".tex"):
             return found[2]  # pages of single runs and the like are not on the site
-        copied = PICTURES / found[3]
+        copied = pictures / found[3]
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(target, copied)
-        return f"{found[1]}[{found[2]}]({PICTURES.name}/{found[3]})"
+        return f"{found[1]}[{found[2]}]({pictures.name}/{found[3]})"
 
     text = re.sub(r"(!?)\[([^\]]*)\]\((?!https?:)([^)#\s]+)[^)]*\)", kept, source.read_text(encoding="utf-8"))
     return re.sub(r"^(#+) ", r"##\1 ", text, flags=re.M)
 
 
-def write() -> list[Path]:
-    """All pages; their paths."""
-    HERE.mkdir(exist_ok=True)
-    (ROOT / "docs" / "results" / ".measured.md").write_text(measured(), encoding="utf-8")
+def write(docs: Path, *, results: Path) -> None:
+    """All pages, into a copy of docs/."""
     pages = {f"{name}.md": api(*about) for name, about in API.items()}
     pages |= {"cli.md": command_line(), "configuration.md": configuration(), "attacks.md": attacks()}
     pages["experiment.schema.json"] = json.dumps(Experiment.model_json_schema(), indent=1) + "\n"
     for name, text in pages.items():
-        (HERE / name).write_text(text, encoding="utf-8")
-    return [HERE / name for name in pages]
-
-
-if __name__ == "__main__":
-    for path in write():
-        print(path)
+        (docs / "reference" / name).write_text(text, encoding="utf-8")
+    (docs / "results" / ".measured.md").write_text(measured(results, docs / "results" / "paper"), encoding="utf-8")
