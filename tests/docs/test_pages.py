@@ -28,8 +28,8 @@ NOT_RUN = {
     "examples/flower-quickstart/README.md": 3,
     "examples/nvflare/README.md": 1,
 }
-# Several federations each; `make test-all` follows them.
-SLOW = {"docs/how-to/cluster.md"}
+# Several commands each that have tests of their own; `make test-all` follows these pages.
+SLOW = {"docs/how-to/cluster.md", "docs/how-to/report.md", "docs/how-to/watch.md"}
 
 
 def _name(page: Path) -> str:
@@ -41,6 +41,7 @@ def _cases() -> list[object]:
     return [pytest.param(page, id=_name(page), marks=marks.get(_name(page), [])) for page in PAGES if blocks(page)]
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", _cases())
 def test_a_reader_can_follow(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = blocks(page)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 # What a browser fetches when it shows a page; a link that a reader may follow (<a href>) is not fetched.
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
@@ -34,12 +36,13 @@ def _pages(site: Path) -> Iterator[tuple[Path, _Page]]:
         yield path, _Page(path)
 
 
+@pytest.mark.timeout(400)
 def test_it_is_built_strictly_and_stands_alone(tmp_path: Path) -> None:
     """One test, because the site is built once."""
     site = tmp_path / "site"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(ROOT / "docs" / "build.py"), "--out", str(site)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=110)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
     nothing_is_fetched_from_outside_and_nothing_is_missing(site)
     styles_fetch_nothing_from_outside(site)
