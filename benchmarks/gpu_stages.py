@@ -9,6 +9,8 @@ Times are medians in microseconds. The whole is shown as a multiple of `X.mean(0
 from __future__ import annotations
 
 import argparse
+import ctypes
+import importlib
 import re
 import statistics
 import time
@@ -16,12 +18,10 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 import torch
 
 import honestly as hn
-from honestly.passes import BETWEEN, cuda_kernels, passes_over
-from honestly.rules.base import GramGeometry
+from honestly.passes import passes_over
 from honestly.sources import open_source
 from honestly.survey import Survey
 
@@ -58,9 +58,10 @@ def show(name: str, times: list[float], mean: float) -> None:
 
 
 def stages(X: torch.Tensor, repeats: int) -> float:
-    """One aggregation, then its parts."""
+    """Some rules in turns with the plain mean."""
     rules: dict[str, hn.Rule] = {"bayesian": hn.Bayesian(), "mean": hn.Mean(), "multi_krum": hn.MultiKrum(f=4)}
     rules |= {"geometric_median": hn.GeometricMedian(), "median": hn.Median(), "trimmed_mean": hn.TrimmedMean()}
+    rules["bulyan"] = hn.Bulyan(f=4)
     for rule in rules.values():
         hn.aggregate(X, rule)
     means: list[float] = []
@@ -74,76 +75,89 @@ def stages(X: torch.Tensor, repeats: int) -> float:
     show("X.mean(0) on the device", on_device(lambda: X.mean(0), repeats), mean)
     for name in rules:
         show(f"aggregate, {name}", times[name], mean)
-    source = open_source(X)
-    passes = passes_over(source)
-    G = passes.gram(range(len(X)), BETWEEN)
-    weights = np.full(len(X), 1 / len(X))
-    parts: dict[str, Callable[[], Any]] = {
-        "open the source": lambda: open_source(X),
-        "prepare the passes and the survey": lambda: Survey(source, passes_over(source)),
-        "gram pass, between three": lambda: passes.gram(range(len(X)), BETWEEN),
-        "gram pass, about a client": lambda: passes.gram(range(len(X)), 3),
-        "the rule": lambda: hn.Bayesian().mix(GramGeometry(G)),
-        "mix pass and its verdict": lambda: passes.mix(weights, range(len(X)))[1](),
-    }
-    for name, work in parts.items():
-        show(f"host: {name}", wall(work, repeats), mean)
     return mean
 
 
-def launches(X: torch.Tensor, kernel: Any, grid: int, threads: int, arguments: list[Any]) -> Callable[[], None]:
-    return lambda: kernel(grid=(grid, 1, 1), block=(threads, 1, 1), args=arguments)
+def timeline(X: Any, repeats: int) -> None:
+    """When each part of an aggregation begins and ends, in microseconds from its start: medians."""
+    engine = importlib.import_module("honestly.aggregate")
+    passes = type(passes_over(open_source(X)))
+    parts = [(engine, "open_source"), (engine._Run, "__init__"), (engine._Run, "_described"), (passes, "gram")]
+    parts += [(Survey, "measured"), (hn.Bayesian, "mix"), (passes, "mix"), (engine._Run, "_values")]
+    parts += [(engine._Run, "_found"), (engine._Run, "_report"), (engine._Run, "result")]
+    marks: dict[str, list[tuple[float, float]]] = {}
+    start = 0.0
+
+    def traced(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return work(*args, **named)
+            finally:
+                marks.setdefault(name, []).append((began - start, time.perf_counter() - start))
+
+        return timed
+
+    before = [(owner, name, getattr(owner, name)) for owner, name in parts]
+    for owner, name, work in before:
+        setattr(owner, name, traced(f"{getattr(owner, '__name__', '')}.{name}", work))
+    try:
+        for _ in range(repeats):
+            torch.cuda.synchronize() if X.is_cuda else None
+            start = time.perf_counter()
+            hn.aggregate(X, hn.Bayesian())
+            marks.setdefault("all", []).append((0.0, time.perf_counter() - start))
+    finally:
+        for owner, name, work in before:
+            setattr(owner, name, work)
+    for name, spans in sorted(marks.items(), key=lambda item: statistics.median(began for began, _ in item[1])):
+        began, ended = (1e6 * statistics.median(span[i] for span in spans[len(spans) // 3 :]) for i in (0, 1))
+        print(f"  {name:<34} {began:8.1f} .. {ended:8.1f}   {ended - began:8.1f} us")
 
 
 def forms(X: torch.Tensor, repeats: int, mean: float) -> None:
-    """The shipped kernels and others: stages of the ring, threads of a block; columns of a thread, unrolling, hints."""
-    text = files("honestly.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
-    (K, n), processors = X.shape, cuda_kernels._processors(X.device.index)
-    value = torch.empty(n, device=X.device)
-    weights = torch.full((K + 1,), 1 / K, device=X.device)
+    """The shipped kernels and others: stages of the ring; columns of a thread of `mix`, unrolling."""
+    from honestly.passes import cuda_kernels as ours
 
-    def compiled(name: str, *defines: str, **changes: str) -> Any:
+    text = files("honestly.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
+    (K, n), device = X.shape, X.device.index
+    value = torch.empty(n, device=X.device)
+    flag = ours.Flag(device)
+    steps = min(512, -(-n // (256 * ours._processors(device))))
+    grid = -(-n // (ours.THREADS * steps))
+    partial = torch.empty((grid, K * (K + 1) // 2), dtype=torch.float64, device=X.device)
+    own, numbers = ours._own(device), [ours._int(n), ours._int(X.stride(0))]
+
+    def form(label: str, name: str, defines: tuple[str, ...], grid: int, threads: int, arguments: list[Any],
+             **changes: str) -> None:  # fmt: skip
         changed = text
         for old, new in changes.items():
             changed, found = re.subn(PATTERNS[old], new, changed)
             assert found, old
         head = "".join(f"#define {line}\n" for line in ("TYPE_FLOAT", *defines))
-        return torch.cuda._compile_kernel(head + changed, name)
+        kernel = torch.cuda._compile_kernel(head + changed, name)
+        show(label, on_device(lambda: ours._launch(kernel, device, grid, threads, arguments), repeats), mean)
 
-    for threads in (128, 256):
-        for ring in ("MIDDLE == 1 ? 3 : 4", "3", "2", ""):
-            if threads == 256 and ring != "2" and ring:
-                continue  # more than 48 KB
-            for kind in (2, 0):
-                changes = {"stages": f"#define STAGES ({ring})"} if ring else {"ring": "#if 0\n// Values"}
-                defines = (f"ROWS {K}", f"THREADS {threads}", f"MIDDLE {kind}", "SINGLE")
-                steps = min(512, -(-n // (256 * processors)))
-                grid = -(-n // (threads * steps))
-                partial = torch.empty((grid, 1, K * (K + 1) // 2), dtype=torch.float64, device=X.device)
-                try:
-                    kernel = compiled("gram", *defines, **changes)
-                    work = launches(X, kernel, grid, threads, [X, X, partial, K, n, X.stride(0), steps])
-                    label = f"gram {threads} threads, ring {ring[-2:] or 'none'}, middle {kind}"
-                    show(label, on_device(work, repeats), mean)
-                except Exception as error:
-                    print(f"gram {threads} {ring} {kind}: {error}")
+    tensors = [ours._pointer(tensor) for tensor in (X, X, partial, own.products, own.ended)]
+    for stages in ("2", "3", "4"):
+        defines = (f"ROWS {K}", f"THREADS {ours.THREADS}", "MIDDLE 2")
+        arguments = [*tensors, *numbers, ours._int(steps)]
+        form(
+            f"gram, ring of {stages}", "gram", defines, grid, ours.THREADS, arguments, stages=f"#define STAGES {stages}"
+        )
+    weights = (ctypes.c_float * K)(*[1 / K] * K)
     for columns in (1, 2, 4, 8):
-        for unroll in ("4", "", "10"):
-            for hint in (False, True):
-                changes = {"columns": f"#define COLUMNS {columns}", "unroll": f"#pragma unroll {unroll}\n\\1"}
-                changes |= {"load": r"widen(__ldcs(&x[(long long)k * stride + column]))"} if hint else {}
-                kernel = compiled("mix", f"CLIENTS {K}", **changes)
-                work = launches(X, kernel, -(-n // (256 * columns)), 256, [X, weights, value, n, X.stride(0)])
-                label = f"mix {columns} columns, unroll {unroll or 'all'}{', streaming' * hint}"
-                show(label, on_device(work, repeats), mean)
+        for unroll in ("4", ""):
+            changes = {"columns": f"#define COLUMNS {columns}", "unroll": f"#pragma unroll {unroll}\n\\1"}
+            arguments = [ours._pointer(X), weights, ours._pointer(value), ours._pointer(flag.raised), *numbers]
+            label = f"mix, {columns} columns, unroll {unroll or 'all'}"
+            form(label, "mix", (f"CLIENTS {K}",), -(-n // (256 * columns)), 256, arguments, **changes)
 
 
 PATTERNS = {
     "stages": r"#define STAGES .*",
-    "ring": r"#if defined\(SINGLE\) && defined\(TYPE_FLOAT\) .*\n// Values",
     "columns": r"#define COLUMNS .*",
     "unroll": r"#pragma unroll \d*\n(    for \(int k = 0; k < CLIENTS)",
-    "load": r"widen\(x\[\(long long\)k \* stride \+ column\]\)(?=, value)",
 }
 
 
@@ -157,6 +171,7 @@ def main() -> None:
     X = torch.randn((options.clients, options.parameters), device="cuda")
     print(f"{torch.cuda.get_device_name()}, {options.clients} clients, {options.parameters:,} float32 parameters")
     mean = stages(X, options.repeats)
+    timeline(X, options.repeats)
     if options.forms:
         forms(X, options.repeats, mean)
 

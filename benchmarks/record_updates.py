@@ -3,7 +3,7 @@
     python benchmarks/record_updates.py --data FOLDER --out recorded [--all]
 
 FOLDER has MNIST/raw and FashionMNIST/raw as usual. Each file holds "honest" (20, 61706), and what clients 11..19 send
-with labels y + 1 ("label_flip") or with the paper's trigger ("backdoor"). The three populations of docs/explanation/bayesian.md, or
+with labels y + 1 ("label_flip") or with the paper's trigger ("backdoor"). The three populations of bayesian.md, or
 all 36: alpha 0.1, 0.5, 1.0; lr 0.01, 0.03; rounds 1, 4, 10. `honestly simulate --record` makes such files too.
 """
 

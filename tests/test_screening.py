@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -195,3 +196,28 @@ def test_hostile_names_are_cut_and_escaped() -> None:
     out = hn.aggregate(updates, "mean")
     assert "\x1b" not in out.reasons[4]
     assert len(out.reasons[4]) < 250
+
+
+@pytest.mark.parametrize("rule", ["bayesian", "geometric_median"])
+@pytest.mark.parametrize("with_reference", [False, True])
+def test_faults_among_clients_that_are_streamed(
+    rule: str, with_reference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads the norms beforehand: the sample's Gram matrix or the first pass must show who cannot be used."""
+    monkeypatch.setattr(importlib.import_module("honestly.aggregate"), "STREAM_FROM", 100)
+    streamed = importlib.import_module("honestly.rules._streamed")
+    monkeypatch.setattr(streamed, "SAMPLE", 60)
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(400, 700)).astype(np.float32) + 5.0
+    reference = np.full(700, 5.0, np.float32) if with_reference else None
+    whole = hn.aggregate(np.delete(X, [*range(0, 400, 25), 399], axis=0), rule, reference=reference)
+    X[0:400:25, 600] = np.nan
+    X[25, 600], X[50, 3], X[399, 0] = np.inf, 1e30, np.nan
+    out = hn.aggregate(X, rule, reference=reference)
+    assert out.excluded == (*range(0, 400, 25), 399)
+    assert "infinite" in out.reasons[25]
+    assert "1e+30" in out.reasons[50]
+    assert np.abs(out.value - whole.value).max() < 0.05
+    X[:300] = np.nan
+    with pytest.raises(hn.AggregationError, match="not a majority"):
+        hn.aggregate(X, rule, reference=reference)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from honestly.passes import Passes, Verdict, passes_over
+from honestly.passes import Passes, Verdict, passes_over, picked
 from honestly.result import Aggregate, AggregationError, Float
 from honestly.rules import make, make_mixer
 from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule
 from honestly.sources import Source, open_source
-from honestly.survey import StreamGeometry, Survey
+from honestly.survey import FaultFoundError, StreamGeometry, Survey
 
 # From this many clients on, a rule that can iterates on residuals: the Gram matrix costs K^2 d, a step K d.
 # Measured by benchmarks/crossover.py, which prints the time of both ways for rising K.
@@ -93,7 +93,11 @@ class _Run:
     def result(self) -> Aggregate:
         """Screen, decide, average; once more if the values themselves show a fault that the first look missed."""
         while True:
-            mixing, mix = self._decide()
+            try:
+                mixing, mix = self._decide()
+            except FaultFoundError:
+                self._require()
+                continue
             values, verdict = self._values(mixing, mix)
             found = self._found(mixing, mix)  # while a device may still be at work on the values
             fine = verdict()
@@ -161,6 +165,9 @@ class _Run:
         if isinstance(self.rule, ColumnRule):
             A = mix.matrix if self.rule.gram_needed else None
             A = mixing if A is None else A if mixing is None else A @ mixing
+            chosen = None if A is None else picked(A)
+            if chosen is not None:  # rows are read, not multiplied
+                A, rows = None, [rows[j] for j in chosen]
             if A is not None and self.source.has_reference:
                 A, rows = _with_reference(A), [*rows, self.survey.K]
             return self.passes.reduce(self.rule, A, rows)

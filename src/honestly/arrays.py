@@ -10,6 +10,7 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import array_api_compat as aac
@@ -32,7 +33,7 @@ class Spec:
     dtype: str  # "float32", "bfloat16", "int64", ...
     kind: str  # "float", "integer", "bool" or what it is instead
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of values."""
         return math.prod(self.shape)
@@ -52,10 +53,11 @@ def spec(x: Any) -> Spec:
     """Shape and dtype of an array or number, read without touching its values."""
     if is_scalar(x):
         x = np.asarray(x)
+    shape = tuple(map(int, x.shape))
     if "sparse" in str(getattr(x, "layout", "")):
-        return Spec(tuple(int(n) for n in x.shape), str(x.layout), "sparse")
+        return Spec(shape, str(x.layout), "sparse")
     dtype = str(x.dtype).rpartition(".")[2]  # "torch.float32", "array_api_strict.float32", "float32"
-    return Spec(tuple(int(n) for n in x.shape), dtype, _kind(dtype))
+    return Spec(shape, dtype, _kind(dtype))
 
 
 def _kind(dtype: str) -> str:
@@ -76,7 +78,7 @@ def device_name(x: Any) -> str:
 
 def on_host(x: Any) -> bool:
     """True if NumPy can see the values where they are."""
-    return device_name(x) == "cpu"
+    return x.device.type == "cpu" if aac.is_torch_array(x) else device_name(x) == "cpu"
 
 
 def detached(x: Any) -> Any:
@@ -190,6 +192,8 @@ def like(x: Any, other: Any) -> Any:
 
 def reshaped(values: Any, spec: Spec) -> Any:
     """A flat device array in the shape and dtype of the result."""
+    if tuple(values.shape) == spec.shape and str(values.dtype).endswith(f".{spec.dtype}"):
+        return values
     xp = namespace(values)
     return xp.reshape(xp.astype(values, getattr(xp, spec.dtype), copy=False), spec.shape)
 

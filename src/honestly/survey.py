@@ -79,7 +79,7 @@ class Survey:
             clients = self.usable
             G = self.passes.gram(clients, centre)
             tried.add(centre)
-            wrong = {clients[j] for j in _not_finite(G, self._overflow())} | set(self.source.faults())
+            wrong = {clients[j] for j in _not_finite(G, self.overflow())} | set(self.source.faults())
             suspects = [k for k in clients if k in wrong] if wrong else []
             if suspects and self.screen(suspects):
                 kept = [j for j, k in enumerate(clients) if k not in self.reasons]
@@ -96,15 +96,8 @@ class Survey:
                 return geometry, centre
             centre = better
 
-    def norms(self) -> Float:
-        """(k,) squared norms of the usable clients as they are, after screening: one pass, no K^2 d work."""
-        clients = self.usable
-        norms = self.passes.norms(clients)
-        fine = norms < self._overflow()
-        self.screen([clients[j] for j in np.flatnonzero(~fine)])
-        return norms[[k not in self.reasons for k in clients]]
-
-    def _overflow(self) -> float:
+    def overflow(self) -> float:
+        """The squared norm from which on a client's values have to be looked at one by one."""
         widest = {COMPUTE[leaf.spec.dtype].__name__ for leaf in self.source.leaves}
         return min(LARGEST[name] for name in widest) ** 2
 
@@ -186,6 +179,10 @@ def _far(clients: GramGeometry) -> bool:
     return bool(sums[middle] > FAR_CENTRE * apart[middle])
 
 
+class FaultFoundError(Exception):
+    """A pass over thousands of clients has met values that cannot be used: the round starts anew without them."""
+
+
 class StreamGeometry:
     """The geometry of thousands of clients: no K x K matrix, a pass over the data for each question.
 
@@ -199,11 +196,11 @@ class StreamGeometry:
     def __init__(self, survey: Survey, sizes: Float | None) -> None:
         self.survey = survey
         self.has_reference = survey.source.has_reference
-        self._norms: Float | None = survey.norms()
         self._clients = survey.usable
         self.ids = survey.ids
         self.sizes = None if sizes is None else sizes[self._clients]
         self._centre: int | None = None
+        self._norms: Float | None = None
 
     @property
     def K(self) -> int:
@@ -221,22 +218,35 @@ class StreamGeometry:
         return self.survey.passes.gram(self._clients, self.survey.K if self.has_reference else None)
 
     def residuals(self, a: Float) -> Float:
-        """One pass for all rows of `a`."""
-        rows = self._residuals(np.atleast_2d(a))
-        if self._norms is not None and np.median(self._norms) > FAR_CENTRE * np.median(rows):
+        """One pass for all rows of `a`; the first one also shows which clients can be used."""
+        rows, norms = self._residuals(np.atleast_2d(a))
+        if self._centre is None and np.median(norms) > FAR_CENTRE * np.median(rows):
             self._centre, self._norms = self.survey.first_centre(set()), None
-            rows = self._residuals(np.atleast_2d(a))
+            rows, _ = self._residuals(np.atleast_2d(a))
         return rows[0] if a.ndim == 1 else rows
 
-    def _residuals(self, a: Float) -> Float:
-        return self.survey.passes.residuals(a, self._clients, self._centre, self._norms)
+    def _residuals(self, a: Float) -> tuple[Float, Float]:
+        known = self._norms is not None
+        rows, norms = self.survey.passes.residuals(a, self._clients, self._centre, self._norms)
+        if not known:
+            self._screen([self._clients[j] for j in np.flatnonzero(~(norms < self.survey.overflow()))])
+            self._norms = norms
+        return rows, norms
+
+    def _screen(self, suspects: Sequence[int]) -> None:
+        if len(suspects) and self.survey.screen(suspects):
+            raise FaultFoundError
 
     def subset(self, clients: Sequence[int]) -> GramGeometry:
         """The exact geometry of a few clients, one pass over theirs."""
         chosen = [self._clients[k] for k in clients]
         sizes = None if self.sizes is None else self.sizes[np.asarray(clients)]
         ids = tuple(self.ids[k] for k in clients)
-        few = GramGeometry(self.survey.passes.gram(chosen, self.survey.first_centre(set())), ids, sizes)
+        centre = self.survey.first_centre(set())
+        few = GramGeometry(self.survey.passes.gram(chosen, centre), ids, sizes)
+        wrong = _not_finite(few.gram, self.survey.overflow())
+        if wrong:
+            self._screen(sorted({centre, *(chosen[j] for j in wrong)} - {self.survey.K}))
         if not _far(few):
             return few
         return replace(few, gram=self.survey.passes.gram(chosen, chosen[_by_majority_radius(few.gram)[0]]))

@@ -63,7 +63,7 @@ class Database:
 
     @classmethod
     def look(cls, folder: Path, *, live: bool = False) -> Database:
-        """Open the store of a folder for reading alone; nothing is written, not even on a read-only disk.
+        """Open the store of a folder for reading alone, also on a disk that cannot be written.
 
         ``live`` is for one who looks again and again: it waits for a lock half a second and not a minute, and takes a
         file for one that cannot change only where nobody can write.
@@ -74,7 +74,7 @@ class Database:
         address = path.resolve().as_uri()
         # SQLite's log needs a writable folder even to be read; without a log there is nothing that could change.
         log = path.with_name(FILE + "-wal")
-        changes = (log.exists() and log.stat().st_size > 0) or (live and os.access(folder, os.W_OK))
+        changes = (log.exists() and log.stat().st_size) or (live and os.access(folder, os.W_OK))
         frozen = "" if changes else "&immutable=1"
         failed: Exception | None = None
         for options in ("mode=ro", f"mode=ro{frozen}"):

@@ -1,6 +1,6 @@
 """The passes over the data: Gram matrix, residuals, weighted mean and ranking, on the host or on an accelerator."""
 
-from honestly.passes.base import BETWEEN, Passes, Verdict
+from honestly.passes.base import BETWEEN, Passes, Verdict, picked
 from honestly.passes.device import DevicePasses
 from honestly.passes.host import HostPasses
 from honestly.passes.lora import LoraPasses
@@ -9,7 +9,7 @@ from honestly.sources import Source
 from honestly.sources.checkpoints.device import OnDevice
 from honestly.sources.checkpoints.lora import LoraSource
 
-__all__ = ["BETWEEN", "Passes", "Verdict", "passes_over"]
+__all__ = ["BETWEEN", "Passes", "Verdict", "passes_over", "picked"]
 
 
 def passes_over(source: Source) -> Passes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 
@@ -31,14 +33,13 @@ class Passes(Protocol):
         """(k, k) Gram matrix of the centred rows; a row that is not finite spoils its own row and column only."""
         ...
 
-    def norms(self, clients: Sequence[int]) -> Float:
-        """(k,) squared norms of the rows as they are, to see which are finite."""
-        ...
-
-    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
         """(m, k) squared distances of every row to each mixture `a @ X`, with `a` (m, k) of rows that sum to 1.
 
-        `norms` are the squared norms of the centred rows, where they are known already.
+        And the squared norms of the centred rows, which the caller may pass when he knows them already. A row that is
+        not finite spoils its own norm; it spoils the mixtures that it is part of, and no others.
         """
         ...
 
@@ -61,3 +62,9 @@ class Passes(Protocol):
     def fault(self, client: int) -> str | None:
         """Why this client's values cannot be used, by reading all of them; None if they can."""
         ...
+
+
+def picked(mixing: Float) -> list[int] | None:
+    """The clients that the mixtures are, if each is one client: nothing has to be multiplied then."""
+    single = (np.count_nonzero(mixing, axis=1) == 1).all() and (mixing.max(axis=1) == 1.0).all()
+    return mixing.argmax(axis=1).tolist() if single else None

@@ -1,8 +1,14 @@
 # pyright: basic
-"""Launches the CUDA kernels of `kernels.cu` on torch tensors. Imported only where torch and a CUDA device are."""
+"""Launches the CUDA kernels of `kernels.cu` on torch tensors. Imported only where torch and a CUDA device are.
+
+A round of 20 clients is a few hundred microseconds of memory traffic, so that every call of the CUDA runtime counts:
+weights travel as arguments, and what the host must know is written straight into its own (pinned) memory.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -10,16 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from honestly.passes.ranking import network
+from honestly.passes.networks import Network
 from honestly.result import Float
 
-# One group holds up to 20 rows: their 210 products are what a thread's registers take. More rows go in groups of 10.
-LARGEST_GROUP, GROUP = 20, 10
+# As many rows as a thread's registers take the products of: 210.
+MOST_ROWS = 20
 # Registers leave room for 256 threads on a processor: two blocks of 128, each with its ring in shared memory.
 THREADS, RESIDENT = 128, 2
 # Columns that one thread adds up in float32 before the sum goes on in float64.
 MOST_STEPS = 512
-COLUMNS_PER_BLOCK = 1024
+# Threads of a block of the other kernels, and the columns that `mix` gives to such a block.
+BLOCK, COLUMNS_PER_BLOCK = 256, 1024
 TYPES = {torch.float32: "TYPE_FLOAT", torch.float16: "TYPE_HALF", torch.bfloat16: "TYPE_BFLOAT16"}
 
 
@@ -27,38 +34,102 @@ def gram(rows: torch.Tensor, middle: torch.Tensor | int | None) -> Float:
     """`C C^T` in float64 on the host, `C = rows - middle`, from one read of the rows; the middle may be `BETWEEN`."""
     K, n = rows.shape
     device = rows.device.index
-    group = K if K <= LARGEST_GROUP else GROUP
-    groups = -(-K // group)
-    pairs = groups * (groups + 1) // 2
     steps = min(MOST_STEPS, -(-n // (THREADS * RESIDENT * _processors(device))))
     blocks = -(-n // (THREADS * steps))
-    products = group * (group + 1) // 2 if groups == 1 else group * group
-    partial = torch.empty((blocks, pairs, products), dtype=torch.float64, device=rows.device)
-    kernel = _compiled("gram", rows.dtype, device, _gram_defines(group, groups == 1, _kind(middle)))
+    kind = 0 if middle is None else 1 if isinstance(middle, torch.Tensor) else 2
+    kernel = _compiled("gram", rows.dtype, device, (f"ROWS {K}", f"THREADS {THREADS}", f"MIDDLE {kind}"))
+    partial = torch.empty((blocks, K * (K + 1) // 2), dtype=torch.float64, device=rows.device)
+    centre = middle if isinstance(middle, torch.Tensor) else rows
+    own = _own(device)
+    arguments = [
+        *map(_pointer, (rows, centre, partial, own.products, own.ended)),
+        *map(_int, (n, rows.stride(0), steps)),
+    ]
+    _launch(kernel, device, blocks, THREADS, arguments).synchronize()
+    return own.products_read[_triangle(K)]
+
+
+def mix(rows: torch.Tensor, weights: Float, flag: Flag) -> torch.Tensor:
+    """`weights @ rows` in float32; the flag is raised if a value is not finite or absurdly large."""
+    K, n = rows.shape
+    value = torch.empty(n, dtype=torch.float32, device=rows.device)
+    kernel = _compiled("mix", rows.dtype, rows.device.index, (f"CLIENTS {K}",))
+    moved = (ctypes.c_float * K)(*weights.tolist())
+    arguments = [_pointer(rows), moved, _pointer(value), _pointer(flag.raised), _int(n), _int(rows.stride(0))]
+    flag.stream = _launch(kernel, rows.device.index, -(-n // COLUMNS_PER_BLOCK), BLOCK, arguments)
+    return value
+
+
+def rank(rows: torch.Tensor, network: Network, averaged: bool, flag: Flag) -> torch.Tensor:
+    """The network's wanted rows, or their mean, in float32; the flag is raised if any value is not finite or absurd."""
+    n = rows.shape[1]
+    shape = (n,) if averaged else (len(network.wanted), n)
+    ranked = torch.empty(shape, dtype=torch.float32, device=rows.device)
+    kernel = _compiled("rank", rows.dtype, rows.device.index, _rank_defines(rows.shape[0], network, averaged))
+    arguments = [*map(_pointer, (rows, ranked, flag.raised)), _int(n), _int(rows.stride(0))]
+    flag.stream = _launch(kernel, rows.device.index, -(-n // BLOCK), BLOCK, arguments)
+    return ranked
+
+
+class Flag:
+    """A word in the host's memory that kernels write to when a value cannot be used."""
+
+    def __init__(self, device: int) -> None:
+        own = _own(device)
+        self.raised, self._read = own.raised, own.raised_read
+        self._read[0] = 0
+        self.stream: torch.cuda.Stream | None = None
+
+    def down(self) -> bool:
+        """Wait for the kernels; True if none has raised it."""
+        if self.stream is not None:
+            self.stream.synchronize()
+        return not self._read[0]
+
+
+class _Own:
+    """Memory that one thread uses again and again on one device: it waits for its kernels before it goes on."""
+
+    def __init__(self, device: int) -> None:
+        self.products = torch.empty(MOST_ROWS * (MOST_ROWS + 1) // 2, dtype=torch.float64, pin_memory=True)
+        self.products_read = self.products.numpy()
+        self.raised = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self.raised_read = self.raised.numpy()
+        self.ended = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
+        torch.cuda.synchronize(device)
+
+
+_threads = threading.local()
+
+
+def _own(device: int) -> _Own:
+    held: dict[int, _Own] = _threads.__dict__.setdefault("held", {})
+    if device not in held:
+        held[device] = _Own(device)
+    return held[device]
+
+
+def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+_int = ctypes.c_int
+
+
+def _launch(kernel: Any, device: int, blocks: int, threads: int, arguments: list[Any]) -> torch.cuda.Stream:
+    """Start the kernel on the device's current stream. (torch's own call takes several times as long.)"""
+    pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
     with torch.cuda.device(device):
-        arguments = [rows, middle if isinstance(middle, torch.Tensor) else rows, partial, K, n, rows.stride(0), steps]
-        kernel(grid=(blocks, pairs, 1), block=(THREADS, 1, 1), args=arguments)
-        summed = partial.sum(dim=0).cpu().numpy()
-    return _unpacked(summed, K, group, groups)
+        stream = torch.cuda.current_stream()
+        sizes = (blocks, 1, 1, threads, 1, 1, 0)
+        error = _driver().cuLaunchKernel(kernel.func, *sizes, ctypes.c_void_p(stream.cuda_stream), pointers, None)
+        torch.cuda._utils._check_cuda(error)
+    return stream
 
 
-def _kind(middle: torch.Tensor | int | None) -> int:
-    """What MIDDLE means in `kernels.cu`."""
-    return 0 if middle is None else 1 if isinstance(middle, torch.Tensor) else 2
-
-
-def _unpacked(summed: Float, K: int, group: int, groups: int) -> Float:
-    """The symmetric K x K matrix from the products of each pair of groups."""
-    if groups == 1:
-        return summed[0][_triangle(group)]
-    G = np.zeros((groups * group, groups * group))
-    pair = 0
-    for left in range(groups):
-        for right in range(left + 1):
-            block = summed[pair].reshape(group, group)
-            G[left * group : (left + 1) * group, right * group : (right + 1) * group] = block
-            pair += 1
-    return (np.tril(G) + np.tril(G, -1).T)[:K, :K]
+@cache
+def _driver() -> Any:
+    return torch.cuda._utils._get_gpu_runtime_library()
 
 
 @cache
@@ -74,41 +145,12 @@ def _processors(device: int) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def mix(rows: torch.Tensor, weights: Float) -> tuple[torch.Tensor, torch.Tensor]:
-    """`weights @ rows` in float32, and the largest absolute value (infinite if one is NaN)."""
-    K, n = rows.shape
-    device = rows.device.index
-    largest_last = np.zeros(K + 1, dtype=np.float32)
-    largest_last[:K] = weights
-    moved = torch.from_numpy(largest_last).to(rows.device, non_blocking=True)
-    value = torch.empty(n, dtype=torch.float32, device=rows.device)
-    kernel = _compiled("mix", rows.dtype, device, (f"CLIENTS {K}",))
-    with torch.cuda.device(device):
-        blocks = -(-n // COLUMNS_PER_BLOCK)
-        kernel(grid=(blocks, 1, 1), block=(256, 1, 1), args=[rows, moved, value, n, rows.stride(0)])
-    return value, moved[K]
-
-
-def rank(rows: torch.Tensor, ranks: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows first..last of each sorted column in float32, and the largest absolute value of all (infinite for NaN)."""
-    (K, n), (first, last) = rows.shape, ranks
-    ranked = torch.empty((last - first, n), dtype=torch.float32, device=rows.device)
-    largest = torch.zeros((), dtype=torch.int32, device=rows.device)
-    kernel = _compiled("rank", rows.dtype, rows.device.index, _rank_defines(K, first, last))
-    with torch.cuda.device(rows.device):
-        kernel(grid=(-(-n // 256), 1, 1), block=(256, 1, 1), args=[rows, ranked, largest, n, rows.stride(0)])
-    return ranked, largest.view(torch.float32)
-
-
 @cache
-def _gram_defines(group: int, single: bool, kind: int) -> tuple[str, ...]:
-    return (f"ROWS {group}", f"THREADS {THREADS}", f"MIDDLE {kind}") + ("SINGLE",) * single
-
-
-@cache
-def _rank_defines(K: int, first: int, last: int) -> tuple[str, ...]:
-    comparators = " ".join(f"SMALLER({low}, {high})" for low, high, _, _ in network(K, first, last))
-    return (f"RANKED {K}", f"FIRST {first}", f"LAST {last}", f"COMPARATORS {comparators}")
+def _rank_defines(K: int, network: Network, averaged: bool) -> tuple[str, ...]:
+    comparators = " ".join(f"SMALLER({c.low}, {c.high})" for c in network.comparators)
+    wanted = ", ".join(map(str, network.wanted))
+    count = (f"COUNT {len(network.wanted)}",) * averaged
+    return (f"RANKED {K}", f"COMPARATORS {comparators}", f"WANTED {wanted}", *count)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import array_api_compat as aac
@@ -14,7 +15,7 @@ from honestly.passes import fused
 from honestly.passes.base import BETWEEN, Verdict
 from honestly.passes.host import SAMPLE_RUN, describe_fault
 from honestly.passes.plan import blocks
-from honestly.passes.ranking import rank_device
+from honestly.passes.ranking import network_of, rank_device
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 from honestly.sources import Source
@@ -34,7 +35,10 @@ class DevicePasses:
         self.leaves = source.leaves
         usable = (k for k in range(len(source.ids)) if k not in source.refused)
         self._like = source.block(0, 0, 1, [next(usable, len(source.ids))])
-        self._xp = arrays.namespace(self._like)
+
+    @cached_property
+    def _xp(self) -> Any:
+        return arrays.namespace(self._like)
 
     def sample(self, clients: Sequence[int]) -> Float:
         """One run in the middle of the largest leaf: a copy to the host costs more than it carries."""
@@ -52,7 +56,7 @@ class DevicePasses:
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
         n = len(clients)
-        total = np.zeros((n, n))
+        total: Float | None = None
         for index, start, stop in self._pieces(n, whole=self._no_copies(n)):
             rows = self.source.block(index, start, stop, clients)
             middle = centre if centre in (None, BETWEEN) else self.source.block(index, start, stop, [centre])
@@ -60,8 +64,8 @@ class DevicePasses:
             if product is None:
                 product = self._product(rows, middle, index)
             with np.errstate(over="ignore", invalid="ignore"):
-                total += product
-        return total
+                total = product if total is None else total + product
+        return np.zeros((n, n)) if total is None else total
 
     def _product(self, rows: Any, middle: Any, index: int) -> Float:
         """`C C^T` by the array library's own operations."""
@@ -71,32 +75,30 @@ class DevicePasses:
             middle = self._xp.maximum(low, self._xp.minimum(high, c))
         with arrays.full_precision(self._like):
             rows = self._centred(rows, middle, index)
-            return arrays.to_host(self._xp.matmul(rows, rows.T))
+            return arrays.to_host(self._xp.matmul(rows, rows.T)).astype(np.float64)
 
-    def norms(self, clients: Sequence[int]) -> Float:
-        """(k,) squared norms of the rows as they are, to see which are finite."""
-        total = np.zeros(len(clients))
-        for index, start, stop in self._pieces(len(clients)):
-            rows = self._centred(self.source.block(index, start, stop, clients), None, index)
-            with np.errstate(over="ignore", invalid="ignore"):
-                total += arrays.to_host(self._xp.sum(rows * rows, axis=1))
-        return total
-
-    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
         """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
         xp, n, m = self._xp, len(clients), len(a)
         total, products, mean_norms = np.zeros(n), np.zeros((m, n)), np.zeros(m)
-        with arrays.full_precision(self._like):
+        used = np.flatnonzero(a.any(axis=0)).tolist()
+        parts = [clients[j] for j in used] if len(used) < n else None  # 0 * NaN is not 0
+        with arrays.full_precision(self._like), np.errstate(over="ignore", invalid="ignore"):
             for index, start, stop in self._pieces(n):
                 middle = None if centre is None else self.source.block(index, start, stop, [centre])
                 rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
-                means = xp.matmul(self._moved(a, rows), rows)
+                mixed = rows
+                if parts is not None:
+                    mixed = self._centred(self.source.block(index, start, stop, parts), middle, index)
+                means = xp.matmul(self._moved(a if parts is None else a[:, used], mixed), mixed)
                 if norms is None:
                     total += arrays.to_host(xp.sum(rows * rows, axis=1))
                 products += arrays.to_host(xp.matmul(means, rows.T))
                 mean_norms += arrays.to_host(xp.sum(means * means, axis=1))
-        total = total if norms is None else norms
-        return np.maximum(total[None, :] - 2 * products + mean_norms[:, None], 0)
+            total = total if norms is None else norms
+            return np.maximum(total[None, :] - 2 * products + mean_norms[:, None], 0), total
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
@@ -106,13 +108,15 @@ class DevicePasses:
         else:
             rows, kept = [clients[j] for j in used], weights[used]
         sink = self._sink()
-        largest: list[Any] = []
+        flag, largest = fused.flag(self._like), list[Any]()
         for index, start, stop in self._pieces(len(rows), whole=self._no_copies(len(rows))):
             block = self.source.block(index, start, stop, rows)
-            mean, size = fused.mix(block, kept) or self._mean(block, kept, index)
-            largest.append(size)
+            mean = fused.mix(block, kept, flag) if flag else None
+            if mean is None:
+                mean, size = self._mean(block, kept, index)
+                largest.append(size)
             sink.put(index, start, stop, self._rounded(mean, index))
-        return list(sink.finish()), lambda: self._all_below(largest)
+        return list(sink.finish()), lambda: self._all_fine(largest, flag)
 
     def _mean(self, rows: Any, weights: Float, index: int) -> tuple[Any, Any]:
         """`weights @ rows` and its largest absolute value by the array library's own operations."""
@@ -125,23 +129,38 @@ class DevicePasses:
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
         xp = self._xp
-        first, last = rule.ranks(len(clients) if mixing is None else len(mixing))
+        m = len(clients) if mixing is None else len(mixing)
+        network = network_of(rule, m)
         sink = self._sink()
-        sums: list[Any] = []
+        flag, largest = fused.flag(self._like), list[Any]()
+        # Rows that are written for each column: those that come out of the kernel, or copies of all of them.
+        written = (1 if rule.averages else len(network.wanted)) + 2
+        for index, start, stop in self._pieces(written if flag and mixing is None else 4 * len(clients)):
+            rows = self.source.block(index, start, stop, clients)
+            if mixing is not None:
+                largest.append(self._largest_sum(rows, index))
+                rows = self._mixtures(rows, mixing, index)
+            ranked = fused.rank(rows, network, rule.averages, flag) if flag else None
+            if ranked is None:
+                if mixing is None:
+                    largest.append(self._largest_sum(rows, index))
+                ranked = rank_device(self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__), xp, network)
+                value = rule.reduce(ranked, xp)
+            else:
+                value = ranked if rule.averages else rule.reduce(ranked, xp)
+            sink.put(index, start, stop, self._rounded(value, index))
+        return list(sink.finish()), lambda: self._all_fine(largest, flag)
+
+    def _mixtures(self, rows: Any, mixing: Float, index: int) -> Any:
+        """`mixing @ rows` in the working precision."""
         with arrays.full_precision(self._like):
-            for index, start, stop in self._pieces(4 * len(clients)):
-                rows = self.source.block(index, start, stop, clients)
-                both = fused.rank(rows, (first, last)) if mixing is None else None
-                if both is None:
-                    rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
-                    sums.append(xp.max(xp.abs(xp.sum(rows, axis=1))))
-                    if mixing is not None:
-                        rows = xp.matmul(self._moved(mixing, rows), rows)
-                    both = fused.rank(rows, (first, last)) or (rank_device(rows, xp, first, last), sums[-1])
-                ranked, size = both
-                sums.append(size)
-                sink.put(index, start, stop, self._rounded(rule.reduce(ranked, xp), index))
-        return list(sink.finish()), lambda: self._all_below(sums)
+            rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
+            return self._xp.matmul(self._moved(mixing, rows), rows)
+
+    def _largest_sum(self, rows: Any, index: int) -> Any:
+        """The largest absolute sum of a row: not finite if one of its values is not."""
+        rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
+        return self._xp.max(self._xp.abs(self._xp.sum(rows, axis=1)))
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
@@ -200,11 +219,11 @@ class DevicePasses:
     def _moved(self, weights: Float, rows: Any) -> Any:
         return self._xp.asarray(weights, dtype=rows.dtype, device=aac.device(rows))
 
-    def _all_below(self, largest: Sequence[Any]) -> bool:
+    def _all_fine(self, largest: Sequence[Any], flag: Any) -> bool:
         """Whether no block showed a NaN, an infinity or an absurd value; one copy to the host for all blocks."""
-        if len(largest) == 1:
-            return float(largest[0]) < LARGEST["float32"]
-        return bool(self._xp.all(self._xp.stack(largest) < LARGEST["float32"]))
+        if largest and not bool(self._xp.all(self._xp.stack(largest) < LARGEST["float32"])):
+            return False
+        return flag is None or flag.down()
 
     def _rounded(self, values: Any, leaf: int) -> Any:
         return self._working(values, self.leaves[leaf].spec.dtype)

@@ -14,9 +14,10 @@ from typing import Any
 
 import array_api_compat as aac
 
+from honestly.passes.networks import Network
 from honestly.result import Float
 
-# More rows than this are better served by the vendor's product.
+# The products of more rows than this do not fit a thread's registers; the vendor's product serves them well.
 MOST_ROWS = 20
 # More rows than this do not fit a thread's registers when they are sorted or added up.
 MOST_RANKED = 64
@@ -36,25 +37,30 @@ def gram(rows: Any, middle: Any) -> Any | None:
     return _attempt("gram", rows, middle)
 
 
-def mix(rows: Any, weights: Float) -> tuple[Any, Any] | None:
-    """`weights @ rows` and its largest absolute value in one read of memory; None if the plain way must do it."""
-    return _attempt("mix", rows, weights)
+def mix(rows: Any, weights: Float, flag: Any) -> Any | None:
+    """`weights @ rows` in one read of memory; None if the plain way must do it."""
+    return _attempt("mix", rows, weights, flag)
 
 
-def rank(rows: Any, ranks: tuple[int, int]) -> tuple[Any, Any] | None:
-    """Rows first..last of each sorted column and the largest absolute value; None if the plain way must do it."""
-    return _attempt("rank", rows, ranks)
+def rank(rows: Any, network: Network, averaged: bool, flag: Any) -> Any | None:
+    """The wanted rows of the network, or their mean, for each column; None if the plain way must do it."""
+    return _attempt("rank", rows, network, averaged, flag)
+
+
+def flag(like: Any) -> Any | None:
+    """What `mix` and `rank` raise if a value is not finite or absurdly large; None where they are not used."""
+    return _kernels().Flag(like.device.index) if available(like) else None
 
 
 # Kernels that this machine's compiler or card refused once; they are not tried again.
 _refused: set[str] = set()
 
 
-def _attempt(name: str, rows: Any, other: Any) -> Any:
+def _attempt(name: str, rows: Any, *others: Any) -> Any:
     if name in _refused or not _fits(name, rows):
         return None
     try:
-        return getattr(_kernels(), name)(rows, other)
+        return getattr(_kernels(), name)(rows, *others)
     except Exception as error:  # no compiler, an old card, a full device: the plain way still works
         _refused.add(name)
         warnings.warn(f"the fused {name} kernel is not used on this device: {error}", RuntimeWarning, stacklevel=2)

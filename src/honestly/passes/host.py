@@ -12,7 +12,7 @@ from honestly.arrays import COMPUTE, LARGEST, Host
 from honestly.passes import explain
 from honestly.passes.base import Verdict
 from honestly.passes.plan import Block, blocks, in_order, threads
-from honestly.passes.ranking import rank_rows
+from honestly.passes.ranking import mean_of_rows, network_of, rank_rows
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 from honestly.sources import Leaf, Sink, Source
@@ -23,11 +23,14 @@ T = TypeVar("T")
 
 # A block of this many values (1 MiB in float32) stays in a core's second-level cache between its two uses.
 BLOCK = 1 << 18
+# The same where rows are compared with one another: longer operations, for each takes Python's lock twice; but no
+# longer than OpenBLAS adds up a row without threads of its own.
+RANKED_BLOCK, LONGEST_DOT = 3 << 17, 10_000
 # Products of up to a million multiplications take OpenBLAS's path for small matrices: no packing, no thread of its own
 # and no lock, so that our threads do not wait for one another. About twice as fast for a 20 x 2,000 block.
 SMALL_PRODUCT = 1_000_000
 # Columns of a block of thousands of rows: their cache lines and pages are worth opening.
-NARROW = 512
+NARROW = 1024
 # Fewer values than this are not worth starting threads for.
 WORTH_THREADS = 1 << 20
 # Columns looked at to find a central client: a guess that the Gram matrix then confirms or corrects.
@@ -87,27 +90,15 @@ class HostPasses:
                 total += part
         return total
 
-    def norms(self, clients: Sequence[int]) -> Float:
-        """(k,) squared norms of the rows as they are, to see which are finite."""
-        n = len(clients)
-        width = max(NARROW, BLOCK // n)
-
-        def one(block: Block) -> Float:
-            rows = self._direct(block, clients)
-            if rows is None:
-                rows = self._scratch(n, width, block.dtype)[:, : block.width]
-                self._fill(block, clients, rows, None)
-            with np.errstate(over="ignore", invalid="ignore"):
-                return np.vecdot(rows, rows).astype(np.float64)
-
-        with np.errstate(over="ignore", invalid="ignore"):
-            return sum(self._run(one, width, n), np.zeros(n))
-
-    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
         """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
         n, m = len(clients), len(a)
         width = max(NARROW, BLOCK // n)
-        A, picked = _two_rows(a), _picked(a)
+        used = np.flatnonzero(a.any(axis=0))
+        few = used if len(used) < n else None  # 0 * NaN is not 0, and mixtures of a few clients cost little
+        A = _two_rows(a if few is None else a[:, few])
 
         def one(block: Block) -> tuple[Any, Float, Float]:
             rows = self._direct(block, clients) if centre is None else None
@@ -115,20 +106,19 @@ class HostPasses:
                 rows = self._scratch(n, width, block.dtype)[:, : block.width]
                 self._fill(block, clients, rows, centre)
             means = np.zeros((len(A), block.width), block.dtype)
-            if picked is None:
-                _multiply(A.astype(block.dtype), rows, means)
-            else:
-                means = rows[picked]
-            own, means = (np.vecdot(rows, rows) if norms is None else 0.0), means[:m]
-            return own, _products(rows, means), np.vecdot(means, means)
+            with np.errstate(over="ignore", invalid="ignore"):
+                _multiply(A.astype(block.dtype), rows if few is None else rows[few], means)
+                own, products = _products(rows, means[:m], norms is None)
+                return own, products, np.vecdot(means[:m], means[:m])
 
         total, products, mean_norms = np.zeros(n), np.zeros((n, m)), np.zeros(m)
-        for own, product, mean_norm in self._run(one, width, n):
-            total += own
-            products += product
-            mean_norms += mean_norm
-        total = total if norms is None else norms
-        return np.maximum(total[None, :] - 2 * products.T + mean_norms[:, None], 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for own, product, mean_norm in self._run(one, width, n):
+                total += own
+                products += product
+                mean_norms += mean_norm
+            total = total if norms is None else norms
+            return np.maximum(total[None, :] - 2 * products.T + mean_norms[:, None], 0), total
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`weights @ X` block by block; clients of weight 0 are not read."""
@@ -162,18 +152,23 @@ class HostPasses:
         """Sort each column of X (or of `mixing @ X`) and reduce it."""
         n = len(clients)
         m = n if mixing is None else len(mixing)
-        first, last = rule.ranks(m)
-        width = max(64, BLOCK // (n + m))
+        network = network_of(rule, m)
+        width = min(max(64, RANKED_BLOCK // (n + m)), LONGEST_DOT)
         sink = self.source.sink()
 
         def one(block: Block) -> bool:
-            values = self._scratch(n, width, block.dtype)[:, : block.width]
-            self._fill(block, clients, values, None)
+            values = self._direct(block, clients)
+            if values is None:
+                values = self._scratch(n, width, block.dtype)[:, : block.width]
+                self._fill(block, clients, values, None)
             with np.errstate(over="ignore", invalid="ignore"):
-                fine = bool((np.abs(values.sum(axis=1, dtype=values.dtype)) < LARGEST[block.dtype.__name__]).all())
+                sums = np.vecdot(values, np.ones(block.width, block.dtype))  # not finite if one value is not
+                fine = bool((np.abs(sums) < LARGEST[block.dtype.__name__]).all())
                 if mixing is not None:
                     values = np.matmul(mixing.astype(block.dtype), values)
-                self._store(block, rule.reduce(rank_rows(values, first, last), np), sink)
+                ranked = rank_rows(values, network)
+                result = mean_of_rows(ranked) if rule.averages else rule.reduce(np.stack(ranked), np)
+                self._store(block, result, sink)
             return fine
 
         fine = all(list(self._run(one, width, n)))
@@ -251,12 +246,6 @@ def _two_rows(a: Float) -> Float:
     return a if len(a) > 1 else np.concatenate([a, np.zeros_like(a)])
 
 
-def _picked(a: Float) -> list[int] | None:
-    """The clients that the mixtures are, if each is one client: nothing has to be multiplied then."""
-    single = (np.count_nonzero(a, axis=1) == 1).all() and (a.max(axis=1) == 1.0).all()
-    return a.argmax(axis=1).tolist() if single else None
-
-
 def _multiply(A: Host, rows: Host, out: Host) -> None:
     """`out += A @ rows`, in groups of rows whose product is small."""
     step = min(256, max(1, SMALL_PRODUCT // out.size))
@@ -267,13 +256,19 @@ def _multiply(A: Host, rows: Host, out: Host) -> None:
         out += np.matmul(A[:, start : start + step], rows[start : start + step])
 
 
-def _products(rows: Host, means: Host) -> Host:
-    """(k, m) `rows @ means^T`, in groups of rows whose product is small."""
-    if len(means) == 1:
-        return np.vecdot(rows, means[0])[:, None]
+def _products(rows: Host, means: Host, with_norms: bool) -> tuple[Host | float, Host]:
+    """(k,) squared norms, or 0, and (k, m) `rows @ means^T`, in groups of rows whose product is small."""
+    if len(means) == 1 and not with_norms:
+        return 0.0, np.vecdot(rows, means[0])[:, None]
+    norms, products = np.zeros(len(rows), rows.dtype), np.empty((len(rows), len(means)), rows.dtype)
     columns = np.ascontiguousarray(means.T)
-    step = max(1, SMALL_PRODUCT // means.size)
-    return np.concatenate([rows[start : start + step] @ columns for start in range(0, len(rows), step)])
+    step = max(1, min(256, SMALL_PRODUCT // means.size))
+    for start in range(0, len(rows), step):
+        group = rows[start : start + step]
+        np.matmul(group, columns, out=products[start : start + step])
+        if with_norms:  # while the group is in the cache
+            np.vecdot(group, group, out=norms[start : start + step])
+    return norms, products
 
 
 def describe_fault(value: float, leaf: Leaf, at: int) -> str:

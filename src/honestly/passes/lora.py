@@ -54,15 +54,14 @@ class LoraPasses:
         rows = [*clients] if centre is None else [*clients, centre]
         return _about_last(self._grams(rows).sum(axis=0)) if centre is not None else self._grams(rows).sum(axis=0)
 
-    def norms(self, clients: Sequence[int]) -> Float:
-        """The diagonal of G."""
-        return np.diagonal(self.gram(clients, None)).copy()
-
-    def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
         """`G_kk - 2 (G a)_k + a^T G a`."""
         G = self.gram(clients, centre)
         mixed = a @ G
-        return np.maximum(np.diagonal(G) - 2 * mixed + (mixed * a).sum(axis=1, keepdims=True), 0)
+        norms = np.diagonal(G).copy()
+        return np.maximum(norms - 2 * mixed + (mixed * a).sum(axis=1, keepdims=True), 0), norms
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """Signs of coordinates of B A would need the product itself."""

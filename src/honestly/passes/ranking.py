@@ -1,91 +1,113 @@
 """Sort each column of a block of rows, with a network of whole-row minima and maxima.
 
-A comparator `(i, j)` puts the smaller of two rows' values in row i and the larger in row j: two vector operations on
-contiguous memory. Only the comparators that reach a wanted rank are kept, so a median costs less than a sort.
+A comparator puts the smaller of two rows' values in one row and the larger in another: two vector operations on
+contiguous memory. Only what reaches a wanted rank is computed, so a median costs less than a sort, and a trimmed mean,
+which need not tell the kept values apart, less still.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from honestly.arrays import Host
+from honestly.passes.networks import Network, kept_ranks, sorted_ranks
+from honestly.rules.base import ColumnRule
 
 # Above this many rows, sorting the transposed block costs less than the network's O(m log^2 m) operations.
 LARGEST_NETWORK = 80
 
 
-class Comparator(NamedTuple):
-    """Rows low < high; whether the smaller and the larger value are still wanted."""
+def network_of(rule: ColumnRule, rows: int) -> Network:
+    """What the rule's ranks of so many rows take; above `LARGEST_NETWORK` only `wanted` counts."""
+    first, last = rule.ranks(rows)
+    if rows > LARGEST_NETWORK:
+        return Network((), tuple(range(first, last)))
+    return (kept_ranks if rule.averages else sorted_ranks)(rows, first, last)
 
-    low: int
-    high: int
-    keep_min: bool
-    keep_max: bool
+
+class Step(NamedTuple):
+    """`out = minimum(a, b)` or maximum: places among the rows of the block and then those of the scratch."""
+
+    smaller: bool
+    a: int
+    b: int
+    out: int
 
 
 @lru_cache(maxsize=64)
-def network(rows: int, first: int, last: int) -> tuple[Comparator, ...]:
-    """Batcher's odd-even merge sort of `rows` values, without what ranks first..last (exclusive) do not need."""
-    wanted = set(range(first, last))
-    kept: list[Comparator] = []
-    for low, high in reversed(_batcher(rows)):
-        if low in wanted or high in wanted:
-            kept.append(Comparator(low, high, low in wanted, high in wanted))
-            wanted |= {low, high}
-    return tuple(reversed(kept))
+def steps_of(network: Network, rows: int) -> tuple[tuple[Step, ...], tuple[int, ...], int]:
+    """The network as operations that leave the block as it is; where the wanted rows are in the end; scratch rows."""
+    place, own = list(range(rows)), [False] * rows
+    free: list[int] = []
+    used = rows
+    steps: list[Step] = []
+
+    def another() -> int:
+        nonlocal used
+        if free:
+            return free.pop()
+        used += 1
+        return used - 1
+
+    for low, high, keep_min, keep_max in network.comparators:
+        a, b = place[low], place[high]
+        mine = [place[row] for row in (low, high) if own[row]]
+        if keep_min and keep_max:  # the second operation may overwrite what the first has read
+            place[low] = another()
+            steps.append(Step(True, a, b, place[low]))
+            place[high] = mine.pop() if mine else another()
+            steps.append(Step(False, a, b, place[high]))
+            own[low] = own[high] = True
+        else:
+            kept, lost = (low, high) if keep_min else (high, low)
+            place[kept] = mine.pop() if mine else another()
+            steps.append(Step(keep_min, a, b, place[kept]))
+            own[kept], own[lost] = True, False
+        free += mine
+    return tuple(steps), tuple(place[row] for row in network.wanted), used - rows
 
 
-def _batcher(rows: int) -> list[tuple[int, int]]:
-    """Comparators for any number of rows: the network of the next power of two without the rows beyond."""
-    found: list[tuple[int, int]] = []
-    p = 1
-    while p < rows:
-        k = p
-        while k >= 1:
-            for j in range(k % p, rows - k, 2 * k):
-                for i in range(min(k, rows - j - k)):
-                    if (i + j) // (2 * p) == (i + j + k) // (2 * p):
-                        found.append((i + j, i + j + k))
-            k //= 2
-        p *= 2
-    return found
-
-
-def rank_rows(block: Host, first: int, last: int) -> Host:
-    """Rows first..last (exclusive) of the m x b block when each of its columns is sorted. The block is overwritten."""
+def rank_rows(block: Host, network: Network) -> Sequence[Host]:
+    """The wanted rows of the m x b block when each of its columns went through the network."""
     rows, width = block.shape
     if rows > LARGEST_NETWORK:
-        return np.sort(block.T.copy(order="C"), axis=1).T[first:last]
-    held, spare = list(block), np.empty(width, block.dtype)
-    for low, high, keep_min, keep_max in network(rows, first, last):
-        a, b = held[low], held[high]
-        if keep_min and keep_max:
-            np.minimum(a, b, out=spare)
-            np.maximum(a, b, out=b)
-            held[low], spare = spare, a
-        elif keep_min:
-            np.minimum(a, b, out=a)
-        else:
-            np.maximum(a, b, out=b)
-    return np.stack(held[first:last])
+        first = network.wanted[0]
+        return list(np.sort(block.T.copy(order="C"), axis=1).T[first : first + len(network.wanted)])
+    steps, wanted, extra = steps_of(network, rows)
+    held = [*block, *np.empty((extra, width), block.dtype)]
+    minimum, maximum = np.minimum, np.maximum
+    for smaller, a, b, out in steps:
+        (minimum if smaller else maximum)(held[a], held[b], out=held[out])
+    return [held[place] for place in wanted]
 
 
-def rank_device(block: Any, xp: Any, first: int, last: int) -> Any:
-    """The same on an accelerator, without overwriting: the network for few rows, the library's sort for many."""
+def mean_of_rows(rows: Sequence[Host]) -> Host:
+    """The mean of some rows, as a new one."""
+    if len(rows) == 1:
+        return rows[0].copy()
+    total = rows[0] + rows[1]
+    for row in rows[2:]:
+        total += row
+    total *= total.dtype.type(1 / len(rows))
+    return total
+
+
+def rank_device(block: Any, xp: Any, network: Network) -> Any:
+    """The same on an accelerator: the network for few rows, the library's sort for many."""
     rows = block.shape[0]
     if rows > LARGEST_NETWORK:
-        return xp.sort(block, axis=0)[first:last, ...]
+        return xp.sort(block, axis=0)[network.wanted[0] : network.wanted[-1] + 1, ...]
     held = [block[i, ...] for i in range(rows)]
     minimum: Callable[..., Any] = xp.minimum
     maximum: Callable[..., Any] = xp.maximum
-    for low, high, keep_min, keep_max in network(rows, first, last):
+    for low, high, keep_min, keep_max in network.comparators:
         a, b = held[low], held[high]
         if keep_min:
             held[low] = minimum(a, b)
         if keep_max:
             held[high] = maximum(a, b)
-    return xp.stack(held[first:last])
+    return xp.stack([held[row] for row in network.wanted])

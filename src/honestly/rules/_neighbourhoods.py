@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules._posterior import em, leave_one_out, smallest_of
+from honestly.rules._posterior import em
 from honestly.rules.base import GramGeometry
 
 PLAIN = 10.0  # r^2 / s^2 at which a neighbourhood is as likely honest as not: only a plain separation counts
 
 
-def separated(clients: GramGeometry, h: int, otherwise: Float) -> tuple[Float, Float | None]:
+def separated(clients: GramGeometry, h: int, otherwise: Float, s2: float) -> tuple[Float, Float | None]:
     """Weights of a centre to start the EM from, and each client's prior log-odds, from 0 to `-2 ln n`.
 
     Every client is replaced by the mean of its h nearest clients, itself included. Honest neighbourhoods overlap nearly
@@ -26,11 +26,11 @@ def separated(clients: GramGeometry, h: int, otherwise: Float) -> tuple[Float, F
         clients: the n clients.
         h: the smallest majority.
         otherwise: weights of a robust centre, returned if nothing is plainly apart.
+        s2: the squared radius of the majority about that centre.
     """
     n = clients.K
     N = nearest(clients, h)
     near = GramGeometry(N.dot(clients.gram).dot(N.T))
-    s2 = smallest_of(leave_one_out(clients.residuals(otherwise), otherwise), h)
     floor = 0.5 * s2 * (1.0 / h - 1.0 / n + 1.0 / h**2)
     # No mixture is farther from a neighbourhood than the farthest one: the EM below could only believe all of them.
     if float(near.distances.max()) <= PLAIN * floor * (1.0 - 1.0 / h) ** 2:

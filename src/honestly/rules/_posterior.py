@@ -129,6 +129,7 @@ def em(
     steps: int,
     tolerance: float,
     slack: float = SLACK,
+    r2: Float | None = None,
 ) -> Posterior:
     """Alternate between pi (E-step, about the mean of the believed) and the mean (weights `votes * pi`).
 
@@ -141,20 +142,34 @@ def em(
         steps: the limit of steps; each asks for residuals once.
         tolerance: the largest change of a probability at which to stop.
         slack: r^2 / s^2 at which a client is as likely honest as not.
+        r2: squared distances to the mean of the others about the centre `a`, if they are known.
     """
-    pi, log_odds, s2, eps, bound = np.zeros(geometry.K), np.zeros(geometry.K), 0.0, 0.25, False
+    pi, s2, eps, bound = np.zeros(geometry.K), 0.0, 0.25, False
+    log_odds: Float | None = None
     change, step = np.inf, 0
     while change > tolerance and step < steps:
         step += 1
-        r2 = leave_one_out(geometry.residuals(a), a)
+        r2 = leave_one_out(geometry.residuals(a), a) if step > 1 or r2 is None else r2
         s2 = smallest_of(r2, h)
-        log_odds = evidence(r2, s2, slack)
-        old = pi
-        pi, eps, bound = e_step(log_odds if prior is None else _cut(log_odds + prior), h, eps or 0.25)
+        old, log_odds = pi, None
+        if prior is None and _all_honest(r2, s2, slack):  # most often: no logarithms are needed
+            pi, eps, bound = np.ones(geometry.K), 0.0, False
+        else:
+            log_odds = evidence(r2, s2, slack)
+            pi, eps, bound = e_step(log_odds if prior is None else _cut(log_odds + prior), h, eps or 0.25)
         change = float(np.abs(pi - old).max())
         a = votes * pi
         a /= a.sum()
+    assert r2 is not None, "at least one step is made"
+    log_odds = evidence(r2, s2, slack) if log_odds is None else log_odds
     return Posterior(a, pi, log_odds, s2, bound, change <= tolerance, step)
+
+
+def _all_honest(r2: Float, s2: float, slack: float) -> bool:
+    """Whether the E-step would find everybody honest: `mean(exp(-l)) <= 1`."""
+    against = r2 * (1.0 / (slack * max(s2, TINY)))
+    against *= against
+    return bool(against.dot(against) <= len(r2))
 
 
 def _cut(log_odds: Float) -> Float:

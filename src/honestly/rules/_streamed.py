@@ -23,6 +23,7 @@ class Survey:
 
     Attributes:
         start: (K,) weights of the centre to start from.
+        r2: (K,) squared distances to that centre.
         group: (K,) each client's group of copies.
         first: each group's first client.
         votes: each group's share of a vote.
@@ -30,6 +31,7 @@ class Survey:
     """
 
     start: Float
+    r2: Float
     group: npt.NDArray[np.intp]
     first: npt.NDArray[np.intp]
     votes: Float
@@ -85,7 +87,7 @@ def survey(geometry: Geometry, centres: Callable[[GramGeometry], tuple[Float, Fl
     first = np.unique(group, return_index=True)[1]
     votes = _votes(distances[0], distances[3:], anchors, group, first)
     prior = np.where(distances[2] < distances[1], float(apart.min()), 0.0)[first]
-    return Survey(rows[1], group, first, votes, prior)
+    return Survey(rows[1], distances[1], group, first, votes, prior)
 
 
 def _equal(distances: Float) -> npt.NDArray[np.intp]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from honestly.result import ClientId, Float, Status
 from honestly.rules._bayesian_paper import paper_mix
 from honestly.rules._neighbourhoods import separated
-from honestly.rules._posterior import TINY, Posterior, em, smallest_of
+from honestly.rules._posterior import TINY, Posterior, em, leave_one_out, smallest_of
 from honestly.rules._streamed import Representatives, survey
 from honestly.rules._votes import copies, likeness_about, merging, shared_votes
 from honestly.rules.base import Geometry, GramGeometry, Mix, Rule
@@ -21,7 +21,7 @@ from honestly.rules.memory import Memory
 from honestly.rules.neighbours import majority
 from honestly.rules.settings import choice
 
-MEDIAN_STEPS, SETTLED = 10, 1e-12  # Weiszfeld steps to the centre about which votes are counted
+MEDIAN_STEPS, SETTLED = 10, 1e-11  # Weiszfeld steps to the centre about which votes are counted
 ROUNDING = 1e-13  # of the squared norms: what rounding leaves of a squared distance of 0
 STEPS, TOLERANCE = 100, 1e-7  # of the EM on a Gram matrix
 PASSES, COARSE = 4, 1e-2  # of the EM where every step is a pass over the data
@@ -144,10 +144,12 @@ def _from_gram(clients: GramGeometry, prior: Float | None) -> _Found:
     h = majority(clients.K)
     median = geometric_median(clients, h)
     votes = shared_votes(likeness_about(clients.gram, median))
-    start, apart = separated(clients, h, median)
+    r2 = leave_one_out(clients.residuals(median), median)
+    start, apart = separated(clients, h, median, smallest_of(r2, h))
     if apart is not None:
         prior = apart if prior is None else apart + prior
-    found = em(clients, start, votes, prior=prior, h=h, steps=STEPS, tolerance=TOLERANCE)
+    first = r2 if start is median else None
+    found = em(clients, start, votes, prior=prior, h=h, steps=STEPS, tolerance=TOLERANCE, r2=first)
     share = 1.0 if group is None else np.bincount(group)[group].astype(np.float64)
     return _all_clients(found, votes, group, share)
 
@@ -158,7 +160,8 @@ def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
     def centres(few: GramGeometry) -> tuple[Float, Float, Float | None]:
         h = majority(few.K)
         median = geometric_median(few, h)
-        return median, *separated(few, h, median)
+        radius = smallest_of(leave_one_out(few.residuals(median), median), h)
+        return median, *separated(few, h, median, radius)
 
     seen = survey(geometry, centres)
     special = _without_inference(geometry.K, seen.group)
@@ -167,7 +170,8 @@ def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
     voters = Representatives(geometry, seen.first)
     start: Float = np.bincount(seen.group, weights=seen.start).astype(np.float64)
     prior = seen.apart if prior is None else seen.apart + prior[seen.first]
-    found = em(voters, start, seen.votes, prior=prior, h=majority(voters.K), steps=PASSES, tolerance=COARSE)
+    r2 = leave_one_out(seen.r2[seen.first], start)
+    found = em(voters, start, seen.votes, prior=prior, h=majority(voters.K), steps=PASSES, tolerance=COARSE, r2=r2)
     # copies are equal to rounding, so that the first of each group may carry the weight of all
     only_first = np.full(geometry.K, np.inf)
     only_first[seen.first] = 1.0
@@ -214,26 +218,26 @@ def geometric_median(clients: GramGeometry, h: int) -> Float:
     of them work in place.)
     """
     R = np.maximum(clients.ranked[:, h - 1], TINY)
-    a = float(R.min()) / R
+    closest = float(R.min())
+    a = closest / R
     a *= a
     a /= a.sum()
     minus_twice, norms = -2.0 * clients.gram, clients.gram.diagonal().copy()
-    zero, least, one = np.zeros_like(a), np.full_like(a, 0.1), np.ones_like(a)
-    r2, others = np.empty_like(a), np.empty_like(a)
+    floor = np.full_like(a, max(1e-11 * closest, TINY))  # an iterate may come to lie on a client
+    least, one = np.full_like(a, 0.1), np.ones_like(a)
+    r, others = np.empty_like(a), np.empty_like(a)
     for _ in range(MEDIAN_STEPS):
-        minus_twice.dot(a, r2)
-        middle = -0.5 * float(a.dot(r2))
-        r2 += norms
-        r2 += middle
-        np.maximum(r2, zero, out=r2)
+        minus_twice.dot(a, r)
+        middle = -0.5 * float(a.dot(r))
+        r += norms
+        r += middle
+        np.sqrt(np.maximum(r, floor, out=r), out=r)
         np.subtract(one, a, out=others)  # as in `leave_one_out`
         np.maximum(others, least, out=others)
-        r2 /= np.multiply(others, others, out=others)
-        r2 += max(1e-9 * smallest_of(r2, h), TINY)
-        np.divide(one, np.sqrt(r2, out=r2), out=r2)
-        r2 /= float(r2.sum())
-        np.subtract(r2, a, out=others)
-        a, r2 = r2, a
+        np.divide(others, r, out=r)
+        r /= r.dot(one)
+        np.subtract(r, a, out=others)
+        a, r = r, a
         if others.dot(others) <= SETTLED**2:
             break
     return a

@@ -27,6 +27,7 @@ class Median(ColumnRule):
     name: ClassVar[str] = "median"
     summary: ClassVar[str] = "median of each coordinate"
     reference: ClassVar[str] = "Yin et al., ICML 2018"
+    averages: ClassVar[bool] = True
 
     def ranks(self, m: int) -> tuple[int, int]:
         """The one or two middle rows."""

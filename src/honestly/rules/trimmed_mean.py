@@ -37,6 +37,7 @@ class TrimmedMean(ColumnRule):
     name: ClassVar[str] = "trimmed_mean"
     summary: ClassVar[str] = "mean of each coordinate without its extremes"
     reference: ClassVar[str] = "Yin et al., ICML 2018"
+    averages: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
     bound: ClassVar[str] = "2f+1"
 

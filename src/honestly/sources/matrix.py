@@ -32,13 +32,13 @@ class Matrix(InMemory):
             )
         if whole.size == 0 and whole.shape[0] > 0:
             raise ValueError(f"updates have shape {whole.shape}: there are no values to average")
-        if arrays.device_name(updates) == "meta":
-            raise ValueError("updates are on device 'meta', which holds no values")
         self.ids: tuple[ClientId, ...] = tuple(range(whole.shape[0])) if ids is None else tuple(ids)
         self.refused: dict[int, str] = {}
         self.leaves = (Leaf("", Spec(whole.shape[1:], whole.dtype, "float")),)
         self.integers: tuple[Leaf, ...] = ()
         self.on_host = arrays.on_host(updates)
+        if not self.on_host and arrays.device_name(updates) == "meta":
+            raise ValueError("updates are on device 'meta', which holds no values")
         self.has_reference = reference is not None
         self._like = updates
         K, d = whole.shape[0], self.leaves[0].size
@@ -72,12 +72,15 @@ class Matrix(InMemory):
             return self._extras[clients[0] - K][:, start:stop]
         first, last = clients[0], clients[-1]
         if last < K and last - first == len(clients) - 1 and list(clients) == list(range(first, last + 1)):
-            return self._rows[first : last + 1, start:stop]
+            whole = last - first + 1 == K and stop - start == self.leaves[0].size
+            return self._rows if whole else self._rows[first : last + 1, start:stop]
         return None
 
     def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
         """One fused subtraction where the rows are consecutive and of the working precision."""
         view = self._block(start, stop, clients)
+        if view is None and max(clients) < len(self.ids):
+            view = self._rows[np.asarray(clients), start:stop]
         if view is None:
             for j, k in enumerate(clients):
                 self.read(leaf, start, stop, [k], out[j : j + 1], minus)

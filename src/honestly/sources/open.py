@@ -20,14 +20,15 @@ ACCEPTED = (
 
 def open_source(updates: Any, *, reference: Any = None, root: Any = None, out: Any = None) -> Source:
     """The source that fits `updates`. Raises ValueError, naming what was passed, if none does."""
-    if isinstance(updates, Checkpoints) or are_paths(updates):
+    array = is_array(updates)
+    if not array and (isinstance(updates, Checkpoints) or are_paths(updates)):
         from honestly.sources.checkpoints import open_checkpoints
 
         files = updates if isinstance(updates, Checkpoints) else Checkpoints(updates)
         return open_checkpoints(files, reference=reference, root=root, out=out)
     if out is not None:
         raise ValueError(f"out is {str(out)!r}, but the updates are not files; keep the result's value instead")
-    if is_array(updates):
+    if array:
         return Matrix(updates, reference=reference, root=root)
     if isinstance(updates, Mapping):
         return Layers(list(updates), list(updates.values()), reference=reference, root=root)

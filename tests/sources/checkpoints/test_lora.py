@@ -123,7 +123,7 @@ def test_the_gram_matrix_is_that_of_the_products(adapters: list[Path]) -> None:
     )
     a = np.array([[0.5, 0.25, 0.25]])
     expected = ((X[[3, 0, 5]] - a @ X[[3, 0, 5]]) ** 2).sum(axis=1)
-    np.testing.assert_allclose(passes.residuals(a, [3, 0, 5], 2, None)[0], expected, rtol=1e-6)
+    np.testing.assert_allclose(passes.residuals(a, [3, 0, 5], 2, None)[0][0], expected, rtol=1e-6)
 
 
 def test_small_chunks_change_nothing(adapters: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ class ConvolutionPool:
         assert self.saved is not None
         (x, code), self.saved = self.saved, None
         g = g.contiguous()
-        K, H, C, W, B = x.shape
+        K, H, C, _W, B = x.shape
         weight, grad = self.convolution.weight, self.convolution.grad
         M, _, R, _ = weight.shape[1:]
         defines = self._defines(x.shape)
