@@ -96,10 +96,12 @@ def test_a_torch_that_does_not_load_is_a_problem(error: Exception, monkeypatch: 
 
 
 def test_data_sets_are_found(tmp_path: Path) -> None:
-    (tmp_path / "data" / "cifar-10-batches-py").mkdir(parents=True)
-    (tmp_path / "data" / "cifar-10-batches-py" / "data_batch_1").touch()
+    place = tmp_path / "data" / "cifar-10-batches-py"
+    place.mkdir(parents=True)
+    for file in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (place / file).touch()
     found = {row["name"]: row["where"] for row in examine()["data"]}
-    assert found["cifar10"] == str(tmp_path / "data" / "cifar-10-batches-py")
+    assert found["cifar10"] == str(place)
     assert found["mnist"] is None
 
 
