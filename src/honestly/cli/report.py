@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "report",
         help="pages, tables and pictures of a study, a run or a federation's history",
-        description=__doc__,
+        description="A study, a run or a federation's history as pages, tables and pictures.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
