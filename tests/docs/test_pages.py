@@ -14,11 +14,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *(
-        page
-        for page in sorted(DOCS.rglob("*.md"))
-        if not str(page.relative_to(DOCS)).startswith(tuple(GENERATED))
-    ),
+    *(page for page in sorted(DOCS.rglob("*.md")) if not str(page.relative_to(DOCS)).startswith(tuple(GENERATED))),
     *sorted((ROOT / "examples").rglob("README.md")),
 ]
 # Blocks that no test machine can run, page by page: the reasons are on the pages.
