@@ -44,7 +44,7 @@ test: lint types layers
 	$(BIN)/pytest -m "not slow and not gpu" -n 2 --cov --cov-report=term:skip-covered
 
 test-all: lint types layers
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "flwr[simulation]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "flwr[simulation]" --editable ".[$(EXTRAS),ray]"
 	$(BIN)/pytest -m "not gpu" -n 2 --hypothesis-profile=explore --cov --cov-report=term:skip-covered
 
 test-pythons:

@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/watch.py
 
 prints the size of what a page gets at first and per second, how long a look at the database takes, and how late an
-event is; the machine is named. The numbers of docs/watch.md are from here.
+event is; the machine is named. The numbers of docs/how-to/watch.md are from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pictures of docs/watch.md: a study and a federation that really run, photographed in headless Chromium meanwhile.
+"""The pictures of docs/how-to/watch.md: a study and a federation at work, photographed in headless Chromium.
 
     python docs/figures/watch.py
 

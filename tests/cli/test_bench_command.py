@@ -115,9 +115,9 @@ def _no_data(name: str, *_: Any) -> None:
         (["quick", "--workers", "-1"], "--workers -1: must be at least 0"),
         (["quick", "--device", "tpu"], "--device tpu"),
         (["quick", "--ray", "--workers", "2"], "choose one of them"),
+        (["quick", "--ray", "--device", "cuda"], "--gpus-per-run"),
         (["--out", "nothing"], "has no study yet"),
         (["--out", "nothing", "--import", "missing.tar.gz"], "no such file"),
-        (["quick", "--out", "/proc/x/y"], "cannot make"),
     ],
 )
 def test_mistakes_are_named(
@@ -133,8 +133,10 @@ def test_mistakes_are_named(
 def test_a_damaged_store_is_named(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "study.sqlite").write_bytes(b"\0" * 5000)
-    assert main(["bench", str(study), "--out", str(tmp_path / "out")]) == 2
+    assert main(["bench", str(study), "--out", str(tmp_path / "out")]) == 1
     assert "damaged or no SQLite file" in capsys.readouterr().err
+    assert main(["bench", str(study), "--out", "/proc/nobody/writes/here"]) == 1
+    assert "cannot make /proc/nobody/writes/here" in capsys.readouterr().err
 
 
 def test_a_changed_study_does_not_mix_with_the_old_one(
@@ -143,7 +145,7 @@ def test_a_changed_study_does_not_mix_with_the_old_one(
     out = str(tmp_path / "out")
     assert main(["bench", str(study), "--out", out, "--quiet", "--shard", "1/4"]) == 0
     study.write_text(study.read_text().replace("rounds = 3", "rounds = 2"))
-    assert main(["bench", str(study), "--out", out, "--quiet"]) == 2
+    assert main(["bench", str(study), "--out", out, "--quiet"]) == 1
     assert "--replace" in capsys.readouterr().err
     assert main(["bench", str(study), "--out", out, "--quiet", "--replace"]) == 0
     assert [(run.status, run.of) for run in runs(Path(out))] == [("done", 2)] * 4
@@ -185,17 +187,19 @@ def wait_for(folder: Path, ready: Callable[[list[Run]], bool], process: subproce
 
 
 def same_as_in_one_go(folder: Path) -> None:
+    """Every run is there once and whole; one that went on has the numbers of one that was never interrupted."""
     with Store.read(folder) as store:
-        for run in store.runs():
-            assert run.status == "done"
-            assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
+        assert [(run.status, run.rounds) for run in store.runs()] == [("done", run.of) for run in store.runs()]
         assert len(store.runs()) == 4
+        run = next(run for run in store.runs() if (run.provenance or {})["resumed_at"] > 0)
+        assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_stopped_killed_and_finished(tmp_path: Path) -> None:
     study, out = tmp_path / "small.toml", tmp_path / "out"
-    study.write_text(STUDY.format(rounds=30))
+    study.write_text(STUDY.format(rounds=20))
     words = (str(study), "--out", str(out), "--quiet")
 
     stopped = start(*words)
@@ -208,24 +212,27 @@ def test_stopped_killed_and_finished(tmp_path: Path) -> None:
 
     had = sum(run.rounds for run in runs(out))
     killed = start(*words)
-    wait_for(out, lambda found: sum(run.rounds for run in found) >= had + 5, killed)
+    wait_for(out, lambda found: sum(run.rounds for run in found) >= had + 3, killed)
     killed.kill()
     killed.communicate()
 
     last = start(*words)
     _, told = last.communicate(timeout=100)
     assert (last.returncode, told) == (0, "")
-    assert any((run.provenance or {})["resumed_at"] > 0 for run in runs(out))
     same_as_in_one_go(out)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path) -> None:
     study, out = tmp_path / "small.toml", tmp_path / "out"
-    study.write_text(STUDY.format(rounds=40))
+    study.write_text(STUDY.format(rounds=20))
     driver = start(str(study), "--out", str(out), "--quiet", "--workers", "2")
-    found = wait_for(out, lambda found: sum(run.status == "running" and run.rounds >= 3 for run in found) == 2, driver)
-    victim = next(run for run in found if run.status == "running")
+
+    def at_work(run: Run) -> bool:
+        return run.status == "running" and run.rounds >= 3
+
+    victim = next(filter(at_work, wait_for(out, lambda found: any(map(at_work, found)), driver)))
     assert victim.worker is not None
     os.kill(int(victim.worker.split("/")[1]), signal.SIGKILL)
     _, told = driver.communicate(timeout=100)
@@ -237,12 +244,13 @@ def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_workers_stop_with_their_driver(tmp_path: Path) -> None:
     study, out = tmp_path / "small.toml", tmp_path / "out"
     study.write_text(STUDY.format(rounds=2000))
 
     def working(found: list[Run]) -> bool:
-        return sum(run.status == "running" and run.rounds >= 2 for run in found) == 2
+        return sum(run.status == "running" and run.rounds >= 1 for run in found) == 2
 
     for how, code in ((signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)):
         driver = start(str(study), "--out", str(out), "--quiet", "--workers", "2")

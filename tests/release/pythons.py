@@ -7,16 +7,24 @@ PyTorch, whose CPU build is not on the package index for Linux: the core, files,
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("3.11", "3.12", "3.13")
-EXTRAS = "cli,jax,flower,nvflare"
-# what the extra `sim` brings beside PyTorch
-MORE = ("pydantic", "pooch")
+
+
+def wanted() -> list[str]:
+    """The extras that do not need PyTorch, and what the others bring beside it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    heavy = {extra for extra, lines in extras.items() if any(re.match(r"torch\b|honestly\[.*torch", x) for x in lines)}
+    heavy |= {extra for extra, lines in extras.items() if any("honestly[sim]" in line for line in lines)}
+    beside = [line for extra in heavy for line in extras[extra] if not re.match(r"torch\b|honestly\[|ray\b", line)]
+    return ["--editable", f".[{','.join(extra for extra in extras if extra not in heavy)}]", *beside]
 
 
 def prepare(version: str) -> Path:
@@ -29,8 +37,10 @@ def prepare(version: str) -> Path:
     subprocess.run([base, "-m", "venv", "--clear", str(folder)], check=True)
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, "--upgrade", "pip>=25.1"], check=True)
-    wanted = ["--constraint", "constraints.txt", "--editable", f".[{EXTRAS}]", *MORE, "--group", "test"]
-    subprocess.run([*install, *wanted], check=True, cwd=ROOT)
+    subprocess.run(
+        [*install, "--constraint", "constraints.txt", *wanted(), "--group", "test", "--group", "docs"],
+        check=True, cwd=ROOT,
+    )  # fmt: skip
     return python
 
 

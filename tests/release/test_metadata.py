@@ -43,7 +43,9 @@ def test_the_declared_pythons_are_the_tested_ones() -> None:
 
 def test_every_extra_is_installed_where_the_tests_run() -> None:
     """An extra that the tests do not have is an extra that is not tested."""
-    made = re.search(r"^EXTRAS := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)[1].split(",")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    made = re.search(r"^EXTRAS := (.*)$", makefile, re.M)[1].split(",")
+    made += re.search(r"\[\$\(EXTRAS\),(.*?)\]", makefile)[1].split(",")  # what `make test-all` adds
     extras: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
     def flat(extra: str) -> set[str]:
@@ -51,6 +53,14 @@ def test_every_extra_is_installed_where_the_tests_run() -> None:
         return {extra}.union(*(flat(name) for match in inner if match for name in match[1].split(",")))
 
     assert set().union(*map(flat, made)) >= set(extras)
+
+
+def test_every_extra_that_a_message_or_page_names_exists() -> None:
+    pages = [*(ROOT / "src").rglob("*.py"), *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for named in re.findall(r"honestly\[([\w, ]+)\]", page.read_text(encoding="utf-8")):
+            missing = {name.strip() for name in named.split(",")} - set(PROJECT["optional-dependencies"])
+            assert not missing, f"{page}: {missing}"
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "SECURITY.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "CITATION.cff"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Generator, Sequence
@@ -61,21 +62,30 @@ class Database:
         return database
 
     @classmethod
-    def look(cls, folder: Path) -> Database:
-        """Open the store of a folder for reading alone, also on a disk that cannot be written."""
+    def look(cls, folder: Path, *, live: bool = False) -> Database:
+        """Open the store of a folder for reading alone, also on a disk that cannot be written.
+
+        ``live`` is for one who looks again and again: it waits for a lock half a second and not a minute, and takes a
+        file for one that cannot change only where nobody can write.
+        """
         path = folder / FILE
         if not path.is_file():
             raise StoreError(f"no study in {folder} ({FILE} is missing): make one with honestly bench ... --out DIR")
         address = path.resolve().as_uri()
         # SQLite's log needs a writable folder even to be read; without a log there is nothing that could change.
         log = path.with_name(FILE + "-wal")
-        frozen = "" if log.exists() and log.stat().st_size else "&immutable=1"
+        changes = (log.exists() and log.stat().st_size) or (live and os.access(folder, os.W_OK))
+        frozen = "" if changes else "&immutable=1"
         failed: Exception | None = None
         for options in ("mode=ro", f"mode=ro{frozen}"):
             try:
                 with _told(path):
                     connection = sqlite3.connect(
-                        f"{address}?{options}", uri=True, timeout=60, isolation_level=None, check_same_thread=False
+                        f"{address}?{options}",
+                        uri=True,
+                        timeout=0.5 if live else 60,
+                        isolation_level=None,
+                        check_same_thread=False,
                     )
                 database = cls(path, connection)
                 try:

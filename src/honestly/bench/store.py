@@ -52,9 +52,9 @@ class Store:
         return cls(Path(folder), Database.create(Path(folder)))
 
     @classmethod
-    def read(cls, folder: Path | str) -> Store:
-        """The store of a folder, for reading alone."""
-        return cls(Path(folder), Database.look(Path(folder)))
+    def read(cls, folder: Path | str, *, live: bool = False) -> Store:
+        """The store of a folder, for reading alone; ``live`` for one who looks again and again."""
+        return cls(Path(folder), Database.look(Path(folder), live=live))
 
     def close(self) -> None:
         """Close the file."""
@@ -87,9 +87,9 @@ class Store:
             raise KeyError(f"no run {id!r} in {self.folder}")
         return run_of(found[0])
 
-    def rounds(self, id: str) -> list[dict[str, Any]]:
-        """The simulator's records of a run, in the order of the rounds."""
-        found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round", (id,))
+    def rounds(self, id: str, *, after: int = 0) -> list[dict[str, Any]]:
+        """The simulator's records of a run after a round, in their order."""
+        found = self.database.rows("SELECT record FROM rounds WHERE run = ? AND round > ? ORDER BY round", (id, after))
         return [json.loads(record) for (record,) in found]
 
     def last_round(self, id: str) -> dict[str, Any] | None:

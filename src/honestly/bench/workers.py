@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -32,7 +33,8 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
     def hire() -> None:
         receiving, sending = context.Pipe(duplex=False)
         process = context.Process(target=_main, args=(folder, frozenset(ids), receiving, options, threads, os.getpid()))
-        process.start()
+        with _deaf():
+            process.start()
         name = new_worker(process.pid)  # who looks for dead workers goes by the number of the process
         sending.send(name)
         sending.close()
@@ -67,6 +69,19 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
                     store.release(name)
 
 
+@contextlib.contextmanager
+def _deaf() -> Generator[None]:
+    """Whoever is started here does not hear Ctrl-C: the terminal tells the driver, which asks each worker once."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _why(folder: Path) -> str:
     return f"a worker could not write to {folder}; its message is above. Mend it and run the same command again."
 
@@ -79,8 +94,6 @@ def _main(
 
     import torch
 
-    if hasattr(os, "setpgrp"):
-        os.setpgrp()  # Ctrl-C in the terminal goes to the driver, which asks each worker once
     signal.signal(signal.SIGTERM, _stop)
     torch.set_num_threads(threads)
     options = replace(options, halt=_orphan(parent))
@@ -89,7 +102,7 @@ def _main(
         name.close()
         with Store.open(folder) as store:
             code = 0 if one_by_one(store, ids, worker, options) else STOPPED
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EOFError):  # asked to stop, or the driver was gone at once
         code = STOPPED
     except STORE_ERRORS as error:
         print(f"honestly bench: {error}", file=sys.stderr)

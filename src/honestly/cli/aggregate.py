@@ -33,9 +33,8 @@ is complete: a run that is stopped leaves the old one.
 EPILOG = """\
 exit status
   0    OUT was written, and every client was used (or --exclusions ok)
-  1    refused: too few usable clients, OUT cannot be written, or a client was excluded under --exclusions fail;
-       OUT is as it was
-  2    the command line is wrong
+  1    refused: too few usable clients, a full disk, or a client was excluded under --exclusions fail; OUT is as it was
+  2    the command line is wrong, or names a place that cannot be written; OUT is as it was
   3    OUT was written, and at least one client was excluded (--exclusions status, the default)
   130  interrupted; OUT is as it was
 

@@ -30,8 +30,11 @@ def check_target(file: str) -> None:
     """Raise ValueError unless a report can be written there."""
     if not file.endswith((".html", ".htm", ".json")):
         raise ValueError(f"--report is {file!r}, expected a file that ends in .html or .json")
-    if not Path(file).resolve().parent.is_dir():
+    folder = Path(file).resolve().parent
+    if not folder.is_dir():
         raise ValueError(f"--report is {file!r}, but its folder does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ValueError(f"--report is {file!r}, but its folder cannot be written")
 
 
 def as_json(

@@ -24,7 +24,7 @@ examples:
   honestly bench --out results/tables                                   (go on with the study that is there)
 
 Finished runs are skipped, interrupted ones go on, failed ones are tried again. Exit status: 0 if every run is done,
-1 if some failed, 2 if the study cannot be run, 130 if stopped.
+1 if some failed or the store cannot be used, 2 if the study or an option is wrong, 130 if stopped.
 """
 
 
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
         help="run a study: many experiments, several at once, resumable",
-        description=__doc__,
+        description="Run a study: many experiments at once, from its file. What is finished is never run again.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -58,42 +58,29 @@ def add(commands: Any) -> None:
     how.add_argument("--workers", type=int, default=0, metavar="N", help="N local processes (default: this one)")
     how.add_argument("--together", type=int, default=1, metavar="N", help="N runs side by side on one GPU")
     how.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help="a Ray cluster; without address a local one")
-    how.add_argument("--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs a run, e.g. 0.25")
+    how.add_argument(
+        "--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs a run, e.g. 0.25 (0: CPU)"
+    )
     how.add_argument("--cpus-per-run", type=float, default=1.0, metavar="X", help="with --ray: CPU cores a run")
     how.add_argument("--keep-models", action="store_true", help="keep the final model of every run in DIR/runs")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
     shown.add_argument("--json", action="store_true", help="print one JSON object for every run that ends")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="sim")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; the exit status."""
+    from honestly.bench import study as studies
+
+    if args.list:
+        for name in studies.shipped():
+            print(f"{name:16} {studies.Study.parse(studies.text_of(name)).about}")
+        return 0
     try:
-        from honestly.bench import study as studies
-    except ImportError as error:
-        return _fail(f"studies need more packages ({error.name} is missing): pip install 'honestly[sim]'")
-    try:
-        if args.list:
-            for name in studies.shipped():
-                print(f"{name:16} {studies.Study.parse(studies.text_of(name)).about}")
-            return 0
         return _bench(args)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ray":
-            raise
-        return _fail("--ray needs the package ray: pip install 'honestly[ray]'")
-    except (ValueError, OSError) as error:
-        return _fail(str(error))
     except KeyboardInterrupt:
-        print(f"honestly bench: {_go_on(args)}", file=sys.stderr)
-        return 130
-
-
-def _fail(message: str) -> int:
-    for line in message.splitlines():
-        print(f"honestly bench: {line}", file=sys.stderr)
-    return 2
+        raise KeyboardInterrupt(_go_on(args)) from None
 
 
 def _go_on(args: argparse.Namespace) -> str:
@@ -142,6 +129,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError("--ray, --workers and --together: choose one of them")
     if args.ray is None:
         args.device = device_of(args.device)
+    elif args.device != "cpu" and not args.gpus_per_run:
+        raise ValueError(f"--device {args.device} with --ray: say how much of a GPU a run gets, --gpus-per-run 0.25")
 
 
 def _take_in(args: argparse.Namespace, store: Store) -> None:
@@ -231,6 +220,7 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
 def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], seconds: float, finished: bool) -> int:
     from honestly.bench.progress import duration
     from honestly.bench.study import shown
+    from honestly.cli.failures import DONE, FAILED, INTERRUPTED, complain
 
     runs = [run for run in store.runs() if run.id in ids]
     count = {status: sum(run.status == status for run in runs) for status in ("done", "failed")}
@@ -241,10 +231,9 @@ def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], se
         print(f"{study.name}: {count['done']} of {len(runs)} runs done in {duration(seconds)}; {args.out}")
     failed = [run for run in runs if run.status == "failed"]
     for run in failed[:5]:
-        print(f"honestly bench: failed: {shown(run.cell)}: {run.error}", file=sys.stderr)
+        complain("honestly bench", f"failed: {shown(run.cell)}: {run.error}", FAILED)
     if failed:
-        print(f"honestly bench: {len(failed)} run(s) failed; the same command tries them again", file=sys.stderr)
+        complain("honestly bench", f"{len(failed)} run(s) failed; the same command tries them again", FAILED)
     if not finished:
-        print(f"honestly bench: {_go_on(args)}", file=sys.stderr)
-        return 130
-    return 1 if failed or left else 0
+        return complain("honestly bench", _go_on(args), INTERRUPTED)
+    return FAILED if failed or left else DONE

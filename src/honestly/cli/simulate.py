@@ -238,11 +238,10 @@ class _Terminal(_Nothing):
 
     def end(self, outcome: Outcome, out: Path) -> None:
         """The final table and where the pictures are."""
-        from rich.table import Table
-
+        from honestly.cli.tables import Table
         from honestly.sim.summary import summary
 
-        table = Table(show_header=False)
+        rows: list[list[str]] = []
         names = {
             "accuracy_last": "accuracy, last round", "accuracy_mean_last_20": "accuracy, mean of the last 20 rounds",
             "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused, a round",
@@ -252,6 +251,6 @@ class _Terminal(_Nothing):
         for key, label in names.items():
             value = found[key]
             if value is not None and not (key == "refused_rounds" and value == 0):
-                table.add_row(label, f"{value:.4f}" if isinstance(value, float) else str(value))
-        self.console.print(table)
-        self.console.print(f"{out / 'figure.png'}\n{out / 'report.html'}")
+                rows.append([label, f"{value:.4f}" if isinstance(value, float) else str(value)])
+        Table(["measure", "value"], rows, right=["value"]).show()
+        print(f"{out / 'figure.png'}\n{out / 'report.html'}")

@@ -10,11 +10,11 @@ import numpy as np
 from honestly.result import Float
 from honestly.rules.base import Geometry, Mixer
 from honestly.rules.clipping import norms, shortened
-from honestly.rules.settings import integer
+from honestly.rules.minority import Minority
 
 
 @dataclass(frozen=True, kw_only=True)
-class ARC(Mixer):
+class ARC(Minority, Mixer):
     """Shortens the k longest updates to the length of the next one.
 
         k = floor(2 f/K (K - f));    w'_j = reference + u_j min(1, c / ||u_j||),    c the (k+1)-th largest ||u_j||
@@ -34,20 +34,10 @@ class ARC(Mixer):
     Reference: Allouah et al., Adaptive Gradient Clipping for Robust Federated Learning, ICLR 2025.
     """
 
-    f: int
-
     name: ClassVar[str] = "arc"
     summary: ClassVar[str] = "the longest updates shortened to the next longest"
     reference: ClassVar[str] = "Allouah et al., ICLR 2025"
     needs: ClassVar[frozenset[str]] = frozenset({"f", "reference"})
-    bound: ClassVar[str] = "2f+1"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
 
     def mix(self, geometry: Geometry) -> Float:
         """(K, K) diagonal of the clipping factors."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from honestly.result import Status
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.settings import integer
+from honestly.rules.minority import Minority
 from honestly.rules.spectra import centred, top_eigenpair
 
 
 @dataclass(frozen=True, kw_only=True)
-class CAF(Rule):
+class CAF(Minority, Rule):
     """Lowers weights along the main direction step by step, and returns the mean whose covariance was smallest.
 
         c = 1;   while sum c > K - 2f:
@@ -39,20 +39,10 @@ class CAF(Rule):
     Reference: Allouah et al., Towards Trustworthy Federated Learning with Untrusted Participants, ICML 2025.
     """
 
-    f: int
-
     name: ClassVar[str] = "caf"
     summary: ClassVar[str] = "the weighted mean with the smallest covariance along a filter"
     reference: ClassVar[str] = "Allouah et al., ICML 2025"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
-    bound: ClassVar[str] = "2f+1"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
 
     def mix(self, geometry: Geometry) -> Mix:
         """The weights with the smallest top eigenvalue on the way."""

@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.minority import Minority
 from honestly.rules.neighbours import smallest
-from honestly.rules.settings import integer
 
 
 @dataclass(frozen=True, kw_only=True)
-class CGE(Rule):
+class CGE(Minority, Rule):
     """The mean of the K - f clients with the shortest updates.
 
         value = mean of the K - f clients with the smallest ||w_k - reference||
@@ -33,20 +33,10 @@ class CGE(Rule):
     Reference: Gupta and Vaidya, Fault-Tolerance in Distributed Optimization: The Case of Redundancy, PODC 2020.
     """
 
-    f: int
-
     name: ClassVar[str] = "cge"
     summary: ClassVar[str] = "mean of the K - f clients with the shortest updates"
     reference: ClassVar[str] = "Gupta and Vaidya, PODC 2020"
     needs: ClassVar[frozenset[str]] = frozenset({"f", "reference"})
-    bound: ClassVar[str] = "2f+1"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
 
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for the K - f smallest norms."""

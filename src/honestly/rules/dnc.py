@@ -8,13 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.minority import Minority
 from honestly.rules.neighbours import smallest
-from honestly.rules.settings import integer, number
+from honestly.rules.settings import number
 from honestly.rules.spectra import centred, top_eigenpair
 
 
 @dataclass(frozen=True, kw_only=True)
-class DnC(Rule):
+class DnC(Minority, Rule):
     """The mean of the clients that lie least far along the main direction of the centred updates.
 
         v = top right singular vector of C, C_k = w_k - mean;    score_k = <C_k, v>^2
@@ -38,22 +39,16 @@ class DnC(Rule):
     Reference: Shejwalkar and Houmansadr, Manipulating the Byzantine, NDSS 2021.
     """
 
-    f: int
     share: float = 1.0
 
     name: ClassVar[str] = "dnc"
     summary: ClassVar[str] = "drops the clients that stretch the main direction"
     reference: ClassVar[str] = "Shejwalkar and Houmansadr, NDSS 2021"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
-    bound: ClassVar[str] = "2f+1"
 
     def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
+        super().__post_init__()
         number(self, "share", self.share, least=0.0, most=2.0)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
 
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for the smallest scores."""

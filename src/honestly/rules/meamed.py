@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from honestly.rules.base import ColumnRule
-from honestly.rules.settings import integer
+from honestly.rules.minority import Minority
 from honestly.rules.windows import mean_nearest_to_median
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meamed(ColumnRule):
+class Meamed(Minority, ColumnRule):
     """The mean of the K - f values of each coordinate that are nearest to its median.
 
         value_i = mean of the K - f values w_ki nearest to median(w_1i, ..., w_Ki)
@@ -28,20 +28,10 @@ class Meamed(ColumnRule):
     Reference: Xie et al., Generalized Byzantine-tolerant SGD, 2018.
     """
 
-    f: int
-
     name: ClassVar[str] = "meamed"
     summary: ClassVar[str] = "mean of the values of each coordinate nearest to its median"
     reference: ClassVar[str] = "Xie et al., 2018"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
-    bound: ClassVar[str] = "2f+1"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
 
     def reduce(self, ranked: Any, xp: Any) -> Any:
         """The mean of the K - f values nearest to the median."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from honestly.result import AggregationError, ClientId
 from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.minority import Minority
 from honestly.rules.neighbours import smallest
-from honestly.rules.settings import integer
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoNNA(Rule):
+class MoNNA(Minority, Rule):
     """The mean of the K - f clients nearest to one that is trusted, itself included.
 
         value = 1/(K - f) * sum of the K - f clients nearest to w_trusted
@@ -34,22 +34,13 @@ class MoNNA(Rule):
     Reference: Farhadkhani et al., Robust Collaborative Learning with Linear Gradient Overhead, ICML 2023.
     """
 
-    f: int
     trusted: ClientId = 0
 
     name: ClassVar[str] = "monna"
     summary: ClassVar[str] = "mean of the clients nearest to a trusted one"
     reference: ClassVar[str] = "Farhadkhani et al., ICML 2023"
     needs: ClassVar[frozenset[str]] = frozenset({"f", "trusted client"})
-    bound: ClassVar[str] = "2f+1"
     streams: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
 
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for the K - f nearest."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules.base import Geometry, Mixer, squared_distances
+from honestly.rules.minority import Minority
 from honestly.rules.neighbours import smallest
-from honestly.rules.settings import integer
 
 
 @dataclass(frozen=True, kw_only=True)
-class NNM(Mixer):
+class NNM(Minority, Mixer):
     """Replaces each client by the mean of its K - f nearest clients, itself included.
 
         w'_k = 1/(K - f) * sum of the K - f clients nearest to w_k
@@ -34,20 +34,10 @@ class NNM(Mixer):
     Reference: Allouah et al., Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity, AISTATS 2023.
     """
 
-    f: int
-
     name: ClassVar[str] = "nnm"
     summary: ClassVar[str] = "each client becomes the mean of its K - f nearest"
     reference: ClassVar[str] = "Allouah et al., AISTATS 2023"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
-    bound: ClassVar[str] = "2f+1"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
 
     def mix(self, geometry: Geometry) -> Float:
         """(K, K): row k has 1/(K - f) for the K - f nearest to client k."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from honestly.result import Float, Status
 from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.minority import Minority
 from honestly.rules.settings import integer
 
 Indices = npt.NDArray[np.intp]
@@ -143,22 +144,16 @@ def _bounds(need: npt.NDArray[np.intp], weight: Float, cross: Float, halves: Flo
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubsetRule(Rule):
+class SubsetRule(Minority, Rule):
     """The mean of the K - f clients that are best by some measure, found by a search with a limit."""
 
-    f: int
     work: int
 
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
-    bound: ClassVar[str] = "2f+1"
 
     def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
+        super().__post_init__()
         integer(self, "work", self.work, least=1)
-
-    def minimum(self) -> int:
-        """2f + 1."""
-        return 2 * self.f + 1
 
     @abstractmethod
     def search(self, gram: Float, m: int) -> tuple[Subset, dict[str, float]]:

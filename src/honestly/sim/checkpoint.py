@@ -74,7 +74,7 @@ def _what_to_do(error: OSError, path: Path) -> str:
             f"cannot write {path}: {why}. Free some space and run the same command again: it goes on where it stopped."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"cannot write {path}: {why}. Choose a folder that you may write to with --out."
+        return f"cannot write {path}: {why}. Choose a folder that you may write to."
     return f"cannot write {path}: {why}"
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STYLE = (
     """
-:root{color-scheme:light dark;--line:#8884;--quiet:#6b7280}
+:root{color-scheme:light dark;--line:#8884;--quiet:#57606a}
 @media(prefers-color-scheme:dark){:root{--quiet:#9aa4b2}}
 body{font:15px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;overflow-wrap:anywhere}
 table{border-collapse:collapse;margin:.6rem 0;font-variant-numeric:tabular-nums;overflow-wrap:normal}

@@ -148,7 +148,7 @@ def heat(
     names = [shortened(clients[k], 14) for k in kept]
     left = 12.0 + 8.2 * max((len(name) for name in names), default=1)
     tall = 16.0 if K <= 12 else 12.0 if K <= 40 else 8.0
-    wide = (WIDTH - left - 4) / max(T, 1)
+    wide = (WIDTH - left - 14) / max(T, 1)
     out = [
         f"<svg class='d' viewBox='0 0 {WIDTH:g} {K * tall + 20:g}' role='img' aria-label='{for_html(label)}'>",
         f"<g shape-rendering='crispEdges' transform='translate({left:g}) scale({wide:.5g} {tall:g})'>",

@@ -214,8 +214,11 @@ def test_a_locked_database_is_named_and_does_not_hold_up_the_end(tmp_path: Path)
         events.until(lambda e: "locked by another program" in e.head["problem"])
         study.store.database.connection.execute("COMMIT")
         events.until(lambda e: not e.head["problem"])
+        study.advance(study.ids()[0], 2)
+        events.until(lambda e: e.runs[study.ids()[0]]["rounds"] == 2)
         study.store.database.connection.execute("BEGIN EXCLUSIVE")
         events.until(lambda e: "locked by another program" in e.head["problem"])
+        time.sleep(0.3)  # it tries again meanwhile
         began = time.monotonic()
         server.server.end()
         with pytest.raises(EOFError):

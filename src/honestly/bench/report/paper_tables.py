@@ -149,9 +149,10 @@ def _html_cell(one: Compared) -> str:
     seeds = f"{one.found.n} seed{'s' if one.found.n > 1 else ''}"
     title = f"{one.verdict}: {one.difference:+.3f} against the paper's {one.published:.2f}; {seeds}"
     spread = "" if one.found.sd is None else f" <small>±{one.found.sd:.3f}</small>"
+    apart = "" if one.verdict == "reproduced" else f" ({one.difference:+.2f})"
     return (
         f"<td class='{one.verdict}' title='{title}'>{one.found.mean:.3f}{spread}"
-        f"<span class='q'>{MARKS[one.verdict]} paper {one.published:.2f}</span></td>"
+        f"<span class='q'>{MARKS[one.verdict]} paper {one.published:.2f}{apart}</span></td>"
     )
 
 
@@ -176,7 +177,11 @@ def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
     names = [f"{ATTACKS[c.attack]} α={c.alpha:g} {c.metric}" for c in table.columns]
     yield "| data set | rule | " + " | ".join(names) + " |"
     yield "|---|---|" + "---:|" * len(names)
-    for dataset, rule, row in lines_of(found, table):
+    lines = list(lines_of(found, table))
+    run = {dataset for dataset, _, row in lines if any(one.found is not None for one in row)}
+    for dataset, rule, row in lines:
+        if dataset not in run:
+            continue
         cells = [
             f"{MARKS['not run']} ({one.published:.2f})"
             if one.found is None
@@ -184,6 +189,9 @@ def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
             for one in row
         ]
         yield f"| {DATASETS[dataset]} | {rule} | " + " | ".join(cells) + " |"
+    for dataset, shown in DATASETS.items():
+        if dataset not in run:
+            yield f"| {shown} | not run |" + " |" * len(names)
 
 
 def _listed(all_found: Mapping[str, Found], wanted: str, title: str) -> list[str]:

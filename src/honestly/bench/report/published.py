@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -142,15 +142,15 @@ def compare(results: Sequence[Result], statistic: str) -> dict[Key, Compared]:
             where = (str(c["dataset"]), _int(c["config"]), str(c["rule"]), str(c["attack"]), _float(c["alpha"]))
             runs.setdefault(where, []).append(result)
     found: dict[Key, Compared] = {}
-    for key, value in _wanted(runs):
+    for key, value in _wanted({where for where, here in runs.items() if any(r.done for r in here)}):
         column = key.column
         here = runs.get((key.dataset, key.config, key.rule, column.attack, column.alpha), [])
         found[key] = Compared(key, value, mean_of([r.get(column.metric, statistic) for r in here]))
     return found
 
 
-def _wanted(runs: Mapping[tuple[Any, ...], Any]) -> Iterator[tuple[Key, float]]:
-    extra = [rule for rule in EXTRA if any(where[2] == rule for where in runs)]
+def _wanted(done: Set[tuple[Any, ...]]) -> Iterator[tuple[Key, float]]:
+    extra = [rule for rule in EXTRA if any(where[2] == rule for where in done)]
     for key, value in published().items():
         yield key, value
         for rule in extra:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from honestly.bench.report import generic, paper_latex, paper_tables
@@ -23,13 +23,14 @@ ROUNDS = {"mnist": 100, "fmnist": 100, "cifar10": 200}
 
 @dataclass(frozen=True)
 class Section:
-    """A part with a title; `charts` by the name of their file."""
+    """A part with a title; its charts are in the HTML already, and become the file `picture` beside the Markdown."""
 
     title: str
     html: str
     markdown: str
     latex: str = ""
-    charts: Mapping[str, Sequence[svg.Chart]] | None = None
+    picture: str = ""
+    charts: Sequence[svg.Chart] = ()
 
 
 def named(entry: Entry) -> str:
@@ -93,9 +94,8 @@ def curves(results: Sequence[Result]) -> Section | None:
         return None
     drawn = "".join(f"<h3>{for_html(_sentence(c.title))}</h3>{svg.chart(c)}" for c in charts)
     note = "Mean of the last 20 rounds, as in the paper's ablation; whiskers are the standard deviation over seeds."
-    picture = "![curves](figures/ablation.png)"
-    return Section("By the share of malicious clients", f"<p>{note}</p>{drawn}", f"{note}\n\n{picture}\n",
-                   charts={"ablation": charts})  # fmt: skip
+    title = "By the share of malicious clients"
+    return Section(title, f"<p>{note}</p>{drawn}", f"{note}\n", picture="ablation", charts=charts)
 
 
 def ranking(results: Sequence[Result]) -> Section | None:
@@ -114,9 +114,7 @@ def detection(results: Sequence[Result]) -> Section | None:
     drawn = "".join(f"<h3>{for_html(c.title)}</h3>{svg.chart(c, height=340)}" for c in charts)
     if len(charts) > 1:
         drawn += "<p class='quiet'>The larger a dot, the more of the statements lie there.</p>"
-    picture = "![ROC and reliability](figures/detection.png)\n" if charts else ""
-    return Section(section.title, section.html + drawn, section.markdown + "\n" + picture, section.latex,
-                   {"detection": charts} if charts else None)  # fmt: skip
+    return replace(section, html=section.html + drawn, picture="detection", charts=charts)
 
 
 def provenance(studies: Sequence[Study]) -> Section | None:
@@ -127,14 +125,16 @@ def provenance(studies: Sequence[Study]) -> Section | None:
     for entry in (e for study in studies for e in study.entries):
         held: dict[str, Any] = json.loads(entry.details.get("provenance") or "{}")
         for key, value in held.items():
-            if key != "seed":
+            if key not in ("seed", "resumed_at"):  # each run has its own
                 seen.setdefault(key, Counter())[str(value)] += 1
     if not seen:
         return None
     rows: list[list[str | int]] = [
         [printable(key), printable(value), n] for key, values in seen.items() for value, n in values.most_common(10)
     ]
-    return _of_tables("Made on", [Table("made", "Made on", "From the runs' own records.", ["", "value", "runs"], rows)])
+    return _of_tables(
+        "Made on", [Table("made", "Made on", "From the runs' own records.", ["what", "value", "runs"], rows)]
+    )
 
 
 def runs(results: Sequence[Result], address: Mapping[str, str]) -> Section:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from honestly.bench.report import paper_tables, pictures, sections
@@ -39,65 +39,78 @@ DOCUMENT = r"""\documentclass{article}
 
 @dataclass(frozen=True)
 class Options:
-    """What to write: pages of runs, files of pictures, and the command that makes the report again."""
+    """What to write: pages of runs, files of pictures, and the commands, one a line, that make it again."""
 
     pages: bool = True
     figures: bool = True
     command: str = ""
-    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 
 def write(studies: Sequence[Study], out: Path, options: Options | None = None) -> list[Path]:
     """Write the report; the files, pages of runs apart."""
     options = options or Options()
-    figures = options.figures and pictures.available()
+    if options.figures and not pictures.available():
+        options = replace(options, figures=False)
     out.mkdir(parents=True, exist_ok=True)
-    if figures:
+    if options.figures:
         (out / "figures").mkdir(exist_ok=True)
-    total, done = sum(len(study.entries) for study in studies), 0
-    everything: list[Result] = []
-    chapters: list[tuple[str, list[Section]]] = []
-    files: list[Path] = []
-    for study in studies:
-        few = len(study.entries) <= FEW
-        kept: list[tuple[Entry, Rounds]] = []
-        address: dict[str, str] = {}
-
-        def each(
-            entry: Entry, rounds: Rounds, few: bool = few, kept: list[tuple[Entry, Rounds]] = kept,
-            address: dict[str, str] = address,
-        ) -> None:  # fmt: skip
-            nonlocal done
-            done += 1
-            options.progress(done, total)
-            if few:
-                kept.append((entry, rounds))
-            elif options.pages and rounds.records:
-                address[entry.id] = _write_page(entry, rounds, out)
-
-        results = examine(study.entries, each)
-        everything += results
-        parts = [sections.state(study), _few(study, kept, out if figures else None, files), sections.curves(results)]
-        if len(study.entries) > 1:
-            parts += [sections.tables(study, results), sections.ranking(results)]
-        parts += [sections.detection(results), None if few else sections.runs(results, address)]
-        chapters.append((study.name, [section for section in parts if section is not None]))
-    _number_charts(chapters, out if figures else None, files)
-    paper = sections.paper(everything)
-    made = sections.provenance(studies)
+    chapters = [_chapter(study, out, options) for study in studies]
+    mine = [r for chapter in chapters for r in chapter.results if fits(r)]
+    paper, made = sections.paper(mine), sections.provenance(studies)
     texts = {
         "index.html": _index(chapters, paper, made),
-        "README.md": _readme(chapters, paper, made, options.command, figures),
+        "README.md": _readme(chapters, paper, made, options),
     }
-    latex = "\n".join(s.latex for s in [*([paper] if paper else []), *(s for _, c in chapters for s in c)] if s.latex)
+    every = [*([paper] if paper else []), *(section for chapter in chapters for section in chapter.sections)]
+    latex = "\n".join(section.latex for section in every if section.latex)
     if latex:
         texts |= {"tables.tex": PREAMBLE + latex, "tables-document.tex": DOCUMENT}
     if paper is not None:
-        mine = [r for r in everything if fits(r)]
         texts["cells.csv"] = paper_tables.cells_csv({s: compare(mine, s) for s in STATISTICS})
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8")
-    return [*(out / name for name in texts), *files]
+    return [*(out / name for name in texts), *(file for chapter in chapters for file in chapter.files)]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What is said of one study, and the pictures that were drawn of it."""
+
+    name: str
+    results: Sequence[Result]
+    sections: Sequence[Section]
+    files: Sequence[Path]
+
+
+def _chapter(study: Study, out: Path, options: Options) -> Chapter:
+    few = len(study.entries) <= FEW
+    kept: list[tuple[Entry, Rounds]] = []
+    address: dict[str, str] = {}
+
+    def each(entry: Entry, rounds: Rounds) -> None:
+        """Many runs are written one by one and let go; few are kept for the index."""
+        if few:
+            kept.append((entry, rounds))
+        elif options.pages and rounds.records:
+            address[entry.id] = _write_page(entry, rounds, out)
+
+    results = examine(study.entries, each)
+    files: list[Path] = []
+    found = [sections.state(study), _few(study, kept, out if options.figures else None, files)]
+    found.append(sections.curves(results))
+    if len(study.entries) > 1:
+        found += [sections.tables(study, results), sections.ranking(results)]
+    found += [sections.detection(results), None if few else sections.runs(results, address)]
+    shown = [section for section in found if section is not None]
+    if options.figures:
+        for section in shown:
+            if section.charts:
+                files += pictures.draw_charts(section.charts, out / _picture(study.name, section))
+    return Chapter(study.name, results, shown, files)
+
+
+def _picture(study: str, section: Section) -> str:
+    return f"figures/{_slug(study)}-{section.picture}"
 
 
 def page_name(id: str) -> str:
@@ -162,38 +175,23 @@ def _held_against(rounds: Rounds) -> list[str]:
     return ["| client | rounds accused | rounds refused |", "|---|---:|---:|", *rows, *more]
 
 
-def _number_charts(chapters: list[tuple[str, list[Section]]], out: Path | None, files: list[Path]) -> None:
-    """Draw the charts to files, each study's under its own name, and let the Markdown point there."""
-    for name, chapter in chapters:
-        for i, section in enumerate(chapter):
-            for kind, charts in (section.charts or {}).items():
-                text = section.markdown
-                if out is None:
-                    text = re.sub(r"!\[[^\]]*\]\(figures/[\w-]+\.png\)\n?", "", text)
-                else:
-                    stem = f"{_slug(name)}-{kind}"
-                    files += pictures.draw_charts(charts, out / "figures" / stem)
-                    text = text.replace(f"(figures/{kind}.png)", f"(figures/{stem}.png)")
-                chapter[i] = Section(section.title, section.html, text, section.latex, section.charts)
-
-
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "study"
 
 
-def _title(chapters: Sequence[tuple[str, list[Section]]]) -> str:
-    return printable(", ".join(name for name, _ in chapters) or "nothing")
+def _title(chapters: Sequence[Chapter]) -> str:
+    return printable(", ".join(chapter.name for chapter in chapters) or "nothing")
 
 
-def _index(chapters: Sequence[tuple[str, list[Section]]], paper: Section | None, made: Section | None) -> str:
+def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | None) -> str:
     body: list[str] = []
     links = ["<a href='#paper'>the paper's tables</a>"] if paper else []
-    for number, (name, chapter) in enumerate(chapters):
-        several = len(chapters) > 1
+    several = len(chapters) > 1
+    for number, chapter in enumerate(chapters):
         if several:
-            body.append(f"<h2 class='chapter' id='c{number}'>{for_html(name)}</h2>")
-            links.append(f"<a href='#c{number}'>{for_html(name)}</a>")
-        for i, section in enumerate(chapter):
+            body.append(f"<h2 class='chapter' id='c{number}'>{for_html(chapter.name)}</h2>")
+            links.append(f"<a href='#c{number}'>{for_html(chapter.name)}</a>")
+        for i, section in enumerate(chapter.sections):
             if section.title:
                 body.append(f"<h2 id='c{number}-{i}'>{for_html(section.title)}</h2>")
                 links += [] if several else [f"<a href='#c{number}-{i}'>{for_html(section.title.lower())}</a>"]
@@ -205,24 +203,26 @@ def _index(chapters: Sequence[tuple[str, list[Section]]], paper: Section | None,
     return run_report.document(_title(chapters), text, style=paper_tables.STYLE + STYLE)
 
 
-def _readme(
-    chapters: Sequence[tuple[str, list[Section]]],
-    paper: Section | None,
-    made: Section | None,
-    command: str,
-    figures: bool,
-) -> str:
+def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | None, options: Options) -> str:
     lines = [f"# {for_markdown(_title(chapters))}", ""]
-    if command:
-        lines += ["Made by", "```sh", printable(command).replace("`", ""), "```", ""]
+    if options.command:
+        lines += [
+            "Made by",
+            "```sh",
+            *(printable(line).replace("`", "") for line in options.command.splitlines()),
+            "```",
+            "",
+        ]
     if paper is not None:
         lines += [paper.markdown, ""]
-    for name, chapter in chapters:
-        lines += [f"## {for_markdown(name)}", ""] if len(chapters) > 1 or paper is not None else []
-        for section in chapter:
+    for chapter in chapters:
+        lines += [f"## {for_markdown(chapter.name)}", ""] if len(chapters) > 1 or paper is not None else []
+        for section in chapter.sections:
             if section.markdown:
                 lines += [f"### {for_markdown(section.title)}", ""] if section.title else []
                 lines += [section.markdown, ""]
+            if section.charts and options.figures:
+                lines += [f"![{section.title}]({_picture(chapter.name, section)}.png)", ""]
     if made is not None:
         lines += [made.markdown]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"

@@ -10,7 +10,7 @@ attacked, accused              indices of clients; accused is None if the rule a
 here        indices of those who took part; left out if everybody did
 false, missed                  how many were accused wrongly and how many attackers were not
 excluded    index -> why the client was refused
-note        how the round ended, for a person
+note        how the round ended, if a person should look at it
 """
 
 from __future__ import annotations
@@ -100,18 +100,15 @@ def _round(
         "false": number(record.get("false_accusations"), 2),
         "missed": number(record.get("misses"), 2),
     }
+    status = text(record.get("status"))
     here = clients(record.get("participants"))
     if here and len(here) < len(shown):
         slim["here"] = here
     if excluded:
         slim["excluded"] = excluded
-    if record.get("kept") is True or record.get("attention") is True or excluded or _refused(record):
-        slim["note"] = text(record.get("status"))
+    if record.get("kept") is True or record.get("attention") is True or status.startswith("refused"):
+        slim["note"] = status
     return slim
-
-
-def _refused(record: Mapping[str, Any]) -> bool:
-    return text(record.get("status")).startswith("refused")
 
 
 def _belief(values: Sequence[Any], key: str | None, shown: Sequence[int]) -> list[int | None] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from honestly.bench import store
 from honestly.bench.database import FILE as DATABASE
@@ -19,26 +19,10 @@ from honestly.sim.summary import LAST, summary
 
 __all__ = ["DATABASE", "StudySource"]
 
-
-class Row(NamedTuple):
-    """A row of the table of runs as it is stored, without what the overview does not need."""
-
-    id: str
-    cell: str
-    status: str
-    worker: str | None
-    started: float | None
-    updated: float | None
-    finished: float | None
-    attempts: int
-    rounds: int
-    of: int
-    error: str | None
-    summary: str | None
-
-
-COLUMNS = ", ".join(Row._fields)
-PATIENCE = 500  # milliseconds
+KEPT = 48  # runs whose rounds are kept in memory: twice what one page may want
+# A row that has changed differs in one of these.
+TOLD_BY = "id, cell, status, worker, updated, attempts, rounds, error, summary"
+NUMBERS = ("accuracy", "asr", "false_accusations", "misses")
 
 
 class StudySource:
@@ -46,38 +30,37 @@ class StudySource:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store: store.Store = self._told(lambda: store.Store.read(folder))
-        # Ctrl-C waits for a look to end, so a look must not wait for a lock as long as a worker does
-        self.store.database.connection.execute(f"PRAGMA busy_timeout = {PATIENCE}")
+        self.store: store.Store = self._told(lambda: store.Store.read(folder, live=True))
         self.file = (folder / DATABASE).stat().st_ino
         self.version = -1
         self.name = ""
-        self.rows: list[Row] = []
-        self.runs: dict[str, tuple[Row, Run]] = {}
+        self.rows: dict[str, tuple[tuple[Any, ...], store.Run]] = {}
+        self.runs: dict[str, tuple[store.Run, Run]] = {}
         self.tails: dict[str, list[dict[str, Any]]] = {}  # the last records of runs that have no summary
-        self.details: dict[str, tuple[Row, Detail]] = {}
+        self.details: dict[str, tuple[store.Run, Detail]] = {}
 
     def look(self) -> Look:
         """Every run as it is now; the database is read only if somebody has written to it."""
         self._still_there()
         version = self._told(self.store.version)
         if version != self.version:
-            self.rows = [Row(*row) for row in self._rows(f"SELECT {COLUMNS} FROM runs ORDER BY ordinal, id")]
+            told = [tuple(row) for row in self._rows(f"SELECT {TOLD_BY} FROM runs ORDER BY ordinal, id")]
+            self.rows = {row[0]: self._row(row) for row in told}
             self.name = text(self._told(self.store.meta).get("name") or self.folder.resolve().name, 200)
             self.version = version
         now = time.time()
-        found = {row.id: self._run(row, _status(row, now)) for row in self.rows}
-        self.runs = found
-        return Look("study", self.name, tuple(run for _, run in found.values()))
+        self.runs = {id: self._run(row, _status(row, now)) for id, (_, row) in self.rows.items()}
+        return Look("study", self.name, tuple(run for _, run in self.runs.values()))
 
     def detail(self, run: str) -> Detail | None:
         """One run with its rounds."""
         if run not in self.runs:
             return None
         row = self.runs[run][0]
-        if run not in self.details or self.details[run][0] != row:
-            experiment = self._told(lambda: self.store.run(run).experiment)
-            self.details[run] = (row, detail(self._told(lambda: self.store.rounds(run)), experiment))
+        if run not in self.details or self.details[run][0] is not row:
+            while len(self.details) >= KEPT:
+                self.details.pop(next(iter(self.details)))
+            self.details[run] = (row, detail(self._told(lambda: self.store.rounds(run)), row.experiment))
         return self.details[run][1]
 
     def close(self) -> None:
@@ -108,18 +91,22 @@ class StudySource:
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         return self._told(lambda: self.store.database.rows(query, values))
 
-    def _run(self, row: Row, status: Status) -> tuple[Row, Run]:
+    def _row(self, told: tuple[Any, ...]) -> tuple[tuple[Any, ...], store.Run]:
+        held = self.rows.get(told[0])
+        return held if held and held[0] == told else (told, self._told(lambda: self.store.run(told[0])))
+
+    def _run(self, row: store.Run, status: Status) -> tuple[store.Run, Run]:
         held = self.runs.get(row.id)
-        if held is not None and held[0] == row and held[1].status == status:
+        if held is not None and held[0] is row and held[1].status == status:
             return held
         return row, self._told(lambda: self._decoded(row, status))
 
-    def _decoded(self, row: Row, status: Status) -> Run:
-        numbers = summary(self._tail(row)) if row.summary is None else fields(parsed(row.summary))
+    def _decoded(self, row: store.Run, status: Status) -> Run:
+        numbers = summary(self._tail(row)) if row.summary is None else fields(row.summary)
         rounds = whole(row.rounds) or 0
         return Run(
             id=text(row.id, 100),
-            cell={text(axis, 100): _scalar(value) for axis, value in fields(parsed(row.cell)).items()},
+            cell={text(axis, 100): _scalar(value) for axis, value in fields(row.cell).items()},
             status=status,
             rounds=rounds,
             of=whole(row.of),
@@ -135,7 +122,7 @@ class StudySource:
             misses=number(numbers.get("misses_per_round")),
         )
 
-    def _tail(self, row: Row) -> list[dict[str, Any]]:
+    def _tail(self, row: store.Run) -> list[dict[str, Any]]:
         """The last records of a run; only those that are new are read."""
         held = self.tails.get(row.id, [])
         known = held[-1]["round"] if held else 0
@@ -149,10 +136,7 @@ class StudySource:
         return self.tails[row.id]
 
 
-NUMBERS = ("accuracy", "asr", "false_accusations", "misses")
-
-
-def _status(row: Row, now: float) -> Status:
+def _status(row: store.Run, now: float) -> Status:
     if row.status == store.RUNNING and now - (number(row.updated) or 0.0) > store.LEASE:
         return "stopped"  # its worker is not heard of any more
     if row.status == store.PENDING and row.rounds:
@@ -160,7 +144,7 @@ def _status(row: Row, now: float) -> Status:
     return next((status for status in get_args(Status) if status == row.status), "pending")
 
 
-def _seconds_a_round(row: Row, rounds: int) -> float | None:
+def _seconds_a_round(row: store.Run, rounds: int) -> float | None:
     """From the first claim to the last news; a run that was interrupted would count its pause."""
     started, updated = number(row.started), number(row.finished) or number(row.updated)
     if started is None or updated is None or not rounds or row.attempts > 1:

@@ -5,6 +5,7 @@ import { count } from "./format.js";
 
 const MOST = 50;
 const COLUMNS = ["client", "attacked", "accused", "wrongly", "missed", "refused", "last reason"];
+const KEYS = ["name", "attacked", "accused", "wrongly", "missed", "refused", "reason"];
 
 export function accusations() {
   const body = el("tbody");
@@ -21,8 +22,10 @@ export function accusations() {
       say(sum, found.length ? summary(head, rounds, judged) : judged ? "Nobody was accused or refused." : "This rule accuses nobody.");
       set(scroll, "hidden", found.length === 0);
       // a phone has no room for columns that say nothing
-      table.classList.toggle("unrefused", !found.some((one) => one.refused));
-      keyed(body, found.slice(0, MOST), (one) => one.client, row, (node, one) => node.fill(one, head.truth, judged));
+      const refused = found.some((one) => one.refused);
+      const known = [true, head.truth, judged, head.truth && judged, head.truth && judged, refused, refused];
+      top.forEach((cell, i) => set(cell, "hidden", !known[i]));
+      keyed(body, found.slice(0, MOST), (one) => one.client, row, (node, one) => node.fill(one, known));
     },
   };
 }
@@ -57,18 +60,19 @@ function summary(head, rounds, judged) {
   const accused = rounds.reduce((total, r) => total + (r.accused?.length ?? 0), 0);
   const parts = judged ? [count(accused, "accusation")] : ["This rule accuses nobody"];
   if (head.truth && judged) parts.push(`${add("false")} of them wrong`, `${count(add("missed"), "attack")} missed`);
+  const refused = rounds.reduce((total, r) => total + Object.keys(r.excluded ?? {}).length, 0);
+  if (refused) parts.push(count(refused, "refusal"));
   return `${parts.join(", ")}, in ${count(rounds.length, "round")}.`;
 }
 
 function row() {
-  const name = el("th", { scope: "row" });
-  const cells = COLUMNS.slice(1).map(() => el("td"));
-  const node = el("tr", {}, name, ...cells);
-  node.fill = (one, truth, judged) => {
-    if (name.textContent !== one.name) name.replaceChildren(foreign(one.name));
-    const known = [truth, judged, truth && judged, truth && judged, true];
-    ["attacked", "accused", "wrongly", "missed", "refused"].forEach((key, i) => say(cells[i], known[i] ? one[key] : "–"));
-    if (cells[5].textContent !== one.reason) cells[5].replaceChildren(foreign(one.reason));
+  const cells = KEYS.map((key) => (key === "name" ? el("th", { scope: "row" }) : el("td", { class: key })));
+  const node = el("tr", {}, ...cells);
+  node.fill = (one, known) => {
+    cells.forEach((cell, i) => {
+      set(cell, "hidden", !known[i]);
+      if (cell.textContent !== String(one[KEYS[i]])) cell.replaceChildren(foreign(one[KEYS[i]]));
+    });
   };
   return node;
 }

@@ -6,7 +6,7 @@ import { ticks } from "./chart.js";
 
 const BELOW = 18;
 
-// cells(row, round index) -> {value: 0..1 or null, mark: bool}; tell(row, round index) -> text for the cursor
+// cells(row, round index) -> {value: 0..1 or null, mark: "dot", "ring" or nothing}; move: called with a new cursor
 export function heatmap(title, { move }) {
   const canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "heatmap" });
   const root = el("figure", { class: "heat" }, el("figcaption", {}, title), el("div", { class: "picture" }, canvas));
@@ -47,10 +47,11 @@ export function heatmap(title, { move }) {
         pen.fillStyle = css(rgb);
         pen.fillRect(left() + t * w, k * h, w - gap, h - (h >= 5 ? 1 : 0));
         if (cell.mark && w >= 4 && h >= 5) {
-          pen.fillStyle = ink(rgb);
+          pen.fillStyle = pen.strokeStyle = ink(rgb);
           pen.beginPath();
           pen.arc(left() + (t + 0.5) * w - gap / 2, (k + 0.5) * h - 0.5, Math.min(w, h) / 5, 0, 7);
-          pen.fill();
+          if (cell.mark === "dot") pen.fill();
+          else pen.stroke();
         }
       }
     }
@@ -63,7 +64,7 @@ export function heatmap(title, { move }) {
     const every = Math.max(1, Math.ceil(11 / tall()));
     pen.textAlign = "right";
     shape.names.forEach((name, k) => {
-      if (k % every === 0) pen.fillText(name.length > 12 ? `${name.slice(0, 11)}…` : name, left() - 5, (k + 0.5) * tall(), left() - 6);
+      if (k % every === 0) pen.fillText(short(name), left() - 5, (k + 0.5) * tall(), left() - 6);
     });
     pen.textAlign = "center";
     for (const t of ticks(shape.last, width - left())) {
@@ -119,6 +120,11 @@ export function heatmap(title, { move }) {
       say(root.querySelector("figcaption"), text);
     },
   };
+}
+
+// Names of machines often differ only at their ends.
+function short(name) {
+  return name.length > 12 ? `${name.slice(0, 4)}…${name.slice(-7)}` : name;
 }
 
 function clamp(value, size) {

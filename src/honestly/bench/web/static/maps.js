@@ -30,17 +30,18 @@ export function maps() {
     if (!head.truth) notes.push("Nobody knows who really attacked in a real federation.");
     if (!head.belief) notes.push("This rule works coordinate by coordinate: it neither weighs nor judges clients.");
     if (head.shown.length < head.clients) notes.push(`${head.shown.length} of ${head.clients} clients are shown.`);
-    if (head.belief) notes.push("A dot marks a client that is accused.");
+    if (head.belief) notes.push("A dot marks a client that is accused, a ring one that was refused.");
     say(none, notes.join(" "));
     const shape = { names, columns: rounds.length, last };
     const attacks = rounds.map((r) => new Set(r.attacked));
     const accused = rounds.map((r) => new Set(r.accused ?? []));
+    const refused = rounds.map((r) => new Set(Object.keys(r.excluded ?? {}).map(Number)));
     const here = rounds.map((r) => (r.here ? new Set(r.here) : null));
     if (head.truth) {
       const total = rounds.reduce((sum, r) => sum + r.attacked.length, 0);
       truth.update({
         ...shape,
-        cells: (k, t) => ({ value: here[t] && !here[t].has(head.shown[k]) ? null : attacks[t].has(head.shown[k]) ? 0 : 0.7, mark: false }),
+        cells: (k, t) => ({ value: here[t] && !here[t].has(head.shown[k]) ? null : attacks[t].has(head.shown[k]) ? 0 : 0.7 }),
       }, `${total} attacks in ${rounds.length} rounds.`);
     }
     if (head.belief) {
@@ -49,7 +50,9 @@ export function maps() {
         ...shape,
         cells: (k, t) => {
           const value = rounds[t].belief?.[k];
-          return value === null || value === undefined ? null : { value: value / 1000, mark: accused[t].has(head.shown[k]) };
+          if (value === null || value === undefined) return null;
+          const client = head.shown[k];
+          return { value: value / 1000, mark: refused[t].has(client) ? "ring" : accused[t].has(client) ? "dot" : "" };
         },
       }, `${names.length} clients, ${rounds.length} rounds.`);
     }

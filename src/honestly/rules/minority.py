@@ -1,0 +1,28 @@
+"""What rules and mixers share that withstand f attackers as long as these are a minority."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from honestly.rules.settings import integer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Minority:
+    """``f`` attackers among K >= 2f + 1 clients. It stands before `Rule` or `Mixer` among the bases.
+
+    >>> Minority(f=2).minimum()
+    5
+    """
+
+    f: int
+
+    bound: ClassVar[str] = "2f+1"
+
+    def __post_init__(self) -> None:
+        integer(self, "f", self.f, least=0)
+
+    def minimum(self) -> int:
+        """2f + 1."""
+        return 2 * self.f + 1
