@@ -40,7 +40,7 @@ seed = [0, 1, 2]
 @pytest.mark.timeout(400)
 def test_a_study_survives_the_loss_of_a_node(tmp_path: Path) -> None:
     study, out = tmp_path / "small.toml", tmp_path / "out"
-    study.write_text(STUDY.format(rounds=25))
+    study.write_text(STUDY.format(rounds=150))
     script = Path(__file__).with_name("lose_a_node.py")
     done = subprocess.run(
         [sys.executable, str(script), str(study), str(out)], capture_output=True, text=True, timeout=380,
@@ -58,7 +58,7 @@ def test_a_study_survives_the_loss_of_a_node(tmp_path: Path) -> None:
         cells = [(rule, seed) for rule in ("mean", "Ours") for seed in (0, 1, 2)]
         assert [(run.cell["rule"], run.cell["seed"]) for run in runs] == cells, "every cell is there, once"
         for run in runs:
-            assert (run.status, run.rounds) == ("done", 25)
+            assert (run.status, run.rounds) == ("done", 150)
             if run.id in found["killed"]:
                 assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
         resumed = {run.id: (run.provenance or {})["resumed_at"] for run in runs}
