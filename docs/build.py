@@ -18,6 +18,9 @@ import reference
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+# The theme's script could fetch extensions from elsewhere; the browser is told that it may not. `file:` is for pages
+# that are opened from a disk.
+POLICY = "default-src 'self' file: data: blob: 'unsafe-inline'"
 
 
 def build(out: Path, *, serve: bool = False) -> int:
@@ -34,6 +37,11 @@ def build(out: Path, *, serve: bool = False) -> int:
         paths = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))  # docs/mathml.py by its name
         run = subprocess.run(command, cwd=stage, env=os.environ | {"PYTHONPATH": paths}, check=False)
         if run.returncode == 0 and not serve:
+            for page in (stage / "site").rglob("*.html"):
+                closed = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+                page.write_text(
+                    page.read_text(encoding="utf-8").replace("<head>", f"<head>{closed}", 1), encoding="utf-8"
+                )
             shutil.rmtree(out, ignore_errors=True)
             shutil.copytree(stage / "site", out)
             print(out / "index.html")

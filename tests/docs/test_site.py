@@ -53,6 +53,7 @@ def test_it_is_built_strictly_and_stands_alone(tmp_path: Path) -> None:
 def nothing_is_fetched_from_outside_and_nothing_is_missing(site: Path) -> None:
     seen = 0
     for path, page in _pages(site):
+        assert "default-src 'self'" in path.read_text(encoding="utf-8").partition("<script")[0], path.name
         for address in page.fetched:
             assert not re.match(r"(https?:)?//", address), f"{path.name} fetches {address}"
             if path.name != "404.html" and not address.startswith("data:"):
