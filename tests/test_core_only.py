@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors")
-# Importing them fails, as where they are not installed.
+EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors", "starlette", "uvicorn")
+# They are not found, as where they are not installed.
 WITHOUT_EXTRAS = f"""
-import importlib.util, sys
-for name in {EXTRAS}:
-    sys.modules[name] = None
-find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: None if name in {EXTRAS} else find_spec(name, package)
+import sys
+from importlib.machinery import PathFinder
+class Finder(PathFinder):
+    def find_spec(name, path=None, target=None):
+        return None if name in {EXTRAS} else PathFinder.find_spec(name, path, target)
+sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
 """
 LIBRARY = """
 import numpy as np
@@ -58,7 +59,14 @@ def test_commands_that_need_no_extra(command: str, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("words", "extra"),
-    [(("demo",), "sim"), (("simulate",), "sim"), (("simulate", "--presets"), "sim"), (("stress",), "cli")],
+    [
+        (("demo",), "sim"),
+        (("simulate",), "sim"),
+        (("simulate", "--presets"), "sim"),
+        (("stress",), "cli"),
+        (("bench", "quick"), "sim"),
+        (("watch", "."), "watch"),
+    ],
 )
 def test_commands_that_need_an_extra_name_it(words: tuple[str, ...], extra: str) -> None:
     done = run(WITHOUT_EXTRAS + COMMAND, *words)

@@ -53,8 +53,13 @@ def commands(folder: Path) -> None:
     assert Path(out).stat().st_size > 240
     honestly("export", "scaleout", "-o", str(folder / "server_functions.py"))
     compile((folder / "server_functions.py").read_text(encoding="utf-8"), "server_functions.py", "exec")
-    for word in ("simulate", "demo"):
-        assert "pip install 'honestly[sim]'" in honestly(word, status=1).stderr
+    for words, extra in (
+        (["simulate"], "sim"),
+        (["demo"], "sim"),
+        (["bench", "quick"], "sim"),
+        (["watch", "."], "watch"),
+    ):
+        assert f"pip install 'honestly[{extra}]'" in honestly(*words, status=1).stderr
 
 
 if __name__ == "__main__":

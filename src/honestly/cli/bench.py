@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
         help="run a study: many experiments, several at once, resumable",
-        description=__doc__,
+        description="Run a study: many experiments at once, from its file. What is finished is never run again.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

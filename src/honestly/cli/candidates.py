@@ -110,6 +110,8 @@ def _experiment(before: Sequence[str], current: str) -> list[str]:
     if equals:
         if key in kinds:
             words = list(_settings(kinds[key]))
+        elif key == "dataset":
+            words = _data_sets(before, "")
         elif key == "model":
             words = [*dict.fromkeys(MODEL_FOR.values()), "mlp", "resnet18_half"]
         else:

@@ -20,7 +20,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     parser = commands.add_parser(
         "watch",
         help="a local page that shows a running study or federation",
-        description=__doc__,
+        description="A local page that shows a running study or federation.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -28,7 +28,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     parser.add_argument("--port", type=int, help="where to listen (default: 8765; 0: any free one)")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine alone)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="watch")
 
 
 def run(args: argparse.Namespace) -> int:
