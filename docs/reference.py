@@ -1,6 +1,6 @@
-"""Writes the pages of the reference that come from the code: API, command line, configuration, attacks.
+"""The pages that come from the code: API, command line, configuration, attacks; and the results of the paper.
 
-python docs/reference.py    # `make docs` does it; the pages are not kept in the repository
+`docs/build.py` writes them beside the other pages; they are not kept in the repository.
 """
 
 from __future__ import annotations
@@ -8,23 +8,22 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import inspect
 import json
-import sys
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from docstrings import documented
 
 import honestly as hn
+from honestly.bench import study
 from honestly.cli import parser
 from honestly.rules import MIXERS, RULES
 from honestly.sim.attacks import ATTACKS
 from honestly.sim.experiment import MODEL_FOR, TRAINING, TRAINING_FOR, Experiment
-
-HERE = Path(__file__).parent / "reference"
 
 API = {
     "api": (
@@ -57,14 +56,15 @@ API = {
     ),
     "api-simulation": (
         "Simulation in Python",
-        "What is behind `honestly simulate` and `honestly stress`. Needs `honestly[sim]`.",
+        "What is behind `honestly simulate` and `honestly bench`. Needs `honestly[sim]`.",
         (
             "honestly.sim.experiment.Experiment", "honestly.sim.settings.experiment", "honestly.sim.rounds.Federation",
             "honestly.sim.rounds.Record", "honestly.sim.run.run", "honestly.sim.summary.summary",
             "honestly.sim.data.Dataset", "honestly.sim.data.load", "honestly.sim.models.build",
             "honestly.sim.adversary.Adversary", "honestly.sim.attacks.Attack", "honestly.sim.attacks.UpdateAttack",
             "honestly.sim.attacks.DataAttack", "honestly.sim.attacks.View", "honestly.sim.attacks.Phase",
-            "honestly.sim.attacks.make",
+            "honestly.sim.attacks.make", "honestly.bench.study.Study", "honestly.bench.store.Store",
+            "honestly.bench.store.Run",
         ),
     ),
 }  # fmt: skip
@@ -176,14 +176,13 @@ def configuration() -> str:
 
 
 def _study() -> Iterator[str]:
-    """The keys of a study, once there is one."""
-    try:
-        from honestly.bench import study
-    except ImportError:
-        return
-    yield "## A study"
+    """The keys of a study, and an example that says what they mean."""
+    text, _, example = (inspect.getdoc(study) or "").partition("\n\n")
+    yield from ("## A study", "", f"`honestly bench FILE`. {text}", "", "```toml", example.strip(), "```", "")
+    yield from ("| key | default |", "|---|---|")
+    for key, field in study.Study.model_fields.items():
+        yield f"| `{key}` | {'must be given' if field.is_required() else f'`{json.dumps(field.default)}`'} |"
     yield ""
-    yield f"{study.__doc__}"
 
 
 def _pairs(values: dict[str, Any]) -> str:
@@ -253,17 +252,30 @@ def _kind(attack: type[Any]) -> str:
     return " and ".join(kinds) or "nothing"
 
 
-def write() -> list[Path]:
-    """All pages; their paths."""
-    HERE.mkdir(exist_ok=True)
+def measured(results: Path, pictures: Path) -> str:
+    """The reproduction of the paper as `honestly report ... --out results` wrote it, if this checkout has it."""
+    source = results / "README.md"
+    if not source.is_file():
+        return "This checkout has no `results/README.md`, which `honestly report` writes once the studies have run.\n"
+
+    def kept(found: re.Match[str]) -> str:
+        target = results / found[3]
+        if not target.is_file() or target.suffix not in (".png", ".svg", ".csv", ".tex"):
+            return found[2]  # pages of single runs and the like are not on the site
+        copied = pictures / found[3]
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(target, copied)
+        return f"{found[1]}[{found[2]}]({pictures.name}/{found[3]})"
+
+    text = re.sub(r"(!?)\[([^\]]*)\]\((?!https?:)([^)#\s]+)[^)]*\)", kept, source.read_text(encoding="utf-8"))
+    return re.sub(r"^(#+) ", r"##\1 ", text, flags=re.M)
+
+
+def write(docs: Path, *, results: Path) -> None:
+    """All pages, into a copy of docs/."""
     pages = {f"{name}.md": api(*about) for name, about in API.items()}
     pages |= {"cli.md": command_line(), "configuration.md": configuration(), "attacks.md": attacks()}
     pages["experiment.schema.json"] = json.dumps(Experiment.model_json_schema(), indent=1) + "\n"
     for name, text in pages.items():
-        (HERE / name).write_text(text, encoding="utf-8")
-    return [HERE / name for name in pages]
-
-
-if __name__ == "__main__":
-    for path in write():
-        print(path)
+        (docs / "reference" / name).write_text(text, encoding="utf-8")
+    (docs / "results" / ".measured.md").write_text(measured(results, docs / "results" / "paper"), encoding="utf-8")

@@ -19,12 +19,14 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 def rules() -> str:
     """One row per rule and mixer."""
-    rows = ["| name | what it does | must be told | honesty | thousands of clients |", "|---|---|---|---|---|"]
+    rows = ["| name | what it does | must be told | honesty | streams | reference |", "|---|---|---|---|---|---|"]
     for info in hn.rules():
         told = ", ".join(need for need in info.needs if need != "signs") or "nothing"
         honesty = "yes" if info.infers_honesty else ""
         name = f"`{info.name}`" + ("" if info.kind == "rule" else " (mixer)")
-        rows.append(f"| {name} | {info.summary} | {told} | {honesty} | {'streams' if info.streams else ''} |")
+        streams = "yes" if info.streams else ""
+        source = re.sub(r" \(docs/.*?\)", "", info.reference)
+        rows.append(f"| {name} | {info.summary} | {told} | {honesty} | {streams} | {source} |")
     return "\n".join(rows)
 
 

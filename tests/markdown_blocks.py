@@ -115,7 +115,7 @@ class Reader:
     def _shell(self, block: Block) -> None:
         command = ["bash", "-euo", "pipefail", "-c", block.code]
         run = subprocess.run(
-            command, cwd=self.folder, env=self.environment, text=True, capture_output=True, check=False, timeout=110
+            command, cwd=self.folder, env=self.environment, text=True, capture_output=True, check=False, timeout=300
         )
         self.printed = run.stdout
         assert run.returncode == 0, f"{block.where}: exit status {run.returncode}\n{run.stdout}\n{run.stderr}"

@@ -49,6 +49,7 @@ def test_a_study_survives_the_loss_of_a_node(tmp_path: Path) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["code"], found["errors"]) == (0, "")
     assert len(found["killed"]) == 2, "a node was lost in mid-study"
+    assert found["at_once"] == 2, "a run has a GPU, and a node has one"
     lines = [json.loads(line) for line in found["lines"].splitlines()]
     assert (lines[-1]["done"], lines[-1]["failed"], lines[-1]["left"]) == (6, 0, 0)
     with Store.read(out) as store:
@@ -102,8 +103,8 @@ class FakeRay:
     def get(self, value: Any) -> Any:
         return value
 
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": self.cpus}
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": self.cpus}}]
 
     def wait(self, streams: Any, **_: Any) -> Any:
         return streams[:1], streams[1:]
@@ -156,19 +157,21 @@ def test_a_run_that_takes_down_node_after_node_has_failed(tmp_path: Path, monkey
 
 
 def test_a_cluster_gets_as_many_runs_as_it_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeRay, "cluster_resources", lambda self: {"CPU": 16.0, "GPU": 2.0})
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 16.0, "GPU": 2.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    monkeypatch.setattr(FakeRay, "nodes", lambda self: nodes)
     with Store.open(tmp_path) as store:
         for gpus, cpus, room in (
-            (0.25, 1.0, 8),
-            (0.25, 4.0, 4),
-            (1.0, 1.0, 2),
-            (0.0, 1.0, 16),
-            (0.0, 0.0, 1),
-            (4, 1, 0),
-        ):
+            (0.25, 1.0, 8), (0.25, 4.0, 4), (1.0, 1.0, 2), (0.0, 1.0, 18), (0.0, 12.0, 1), (0.0, 0.0, 2), (4, 1, 0),
+        ):  # fmt: skip
             ray = FakeRay({})
             assert Driver(store, set(), Options(), gpus, cpus, ray).room() == room
             assert ray.asked == [{"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}]
+        with pytest.raises(ValueError, match="no node of the cluster has 4 GPU and 1 CPU"):
+            on_fake(store, FakeRay({}), monkeypatch, gpus=4)
 
 
 def test_a_task_starts_where_its_warm_up_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,6 @@ from honestly.bench.study import Study
 from honestly.bench.work import Options, one_by_one
 from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
-from honestly.sim.rounds import Federation
 
 STUDY = """
 name = "small"
@@ -51,11 +51,27 @@ def test_finished_runs_are_measured_and_others_calibrated(tmp_path: Path, monkey
         assert estimate(entries, store, "cuda").measured == 0, "another device takes another time"
 
 
-def test_a_calibration_is_about_right() -> None:
-    e = Experiment.of({"clients": 10, "epochs": 8, "rounds": 3, "rule": "mean", "model": "mlp"})
-    real = min(sum(record.seconds.values()) for record in Federation(e).rounds())
-    guess = min(calibrate(e, "cpu") for _ in range(3))
-    assert real / 4 < guess < real * 4
+@pytest.mark.parametrize("settings", [{"clients": 10}, {"clients": 2, "epochs": 1, "batch": 8}, {"dataset": "cifar10"}])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_calibration_does_not_scale_fixed_costs(
+    settings: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def timed(
+        e: Experiment, device: str, per_client: int, epochs: int, clients: int
+    ) -> tuple[dict[str, float], int, int]:
+        images = per_client * epochs * clients
+        sizes.append(images)
+        return {"train": 0.02 + images * 1e-4, "evaluate": 0.1, "aggregate": 0.5}, images, 100
+
+    monkeypatch.setattr(module, "_short_round", timed)
+    e = Experiment.of(settings)
+    _, _, images, tests = module.SIZES[e.dataset]
+    real = 0.02 + images * e.epochs * 1e-4 + 0.1 * tests / 100 + 0.5
+    assert calibrate(e, device) == pytest.approx(real, rel=0.1)
+    assert sizes == sorted(set(sizes)), "it grows"
+    assert sizes[-1] <= max(2 * 0.5 / 1e-4, e.batch * e.clients), "no longer than it takes"
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "fmnist"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from honestly.cli import doctor, main, requirements
 from honestly.cli.doctor import examine
+from honestly.sim.data.files import BATCHES
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,18 @@ def test_json_is_the_same_in_plain_values(capsys: pytest.CaptureFixture[str]) ->
     assert found["devices"]["cpu"]["cores"] >= 1
     assert [row["name"] for row in found["data"]] == ["digits", "mnist", "fmnist", "cifar10"]
     assert found["folders"][0]["free"] > 0
+
+
+def test_it_says_how_small_models_are_trained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for why, words in (
+        (None, "small models  trained by a compiled program"),
+        ("no C compiler", "slower.*no C compiler"),
+    ):
+        monkeypatch.setattr("honestly.sim.train.compiled.build.reason", lambda why=why: why)
+        assert main(["doctor"]) == 0  # it works either way
+        assert re.search(words, re.sub("  +", "  ", capsys.readouterr().out))
 
 
 def test_what_is_missing_comes_with_its_pip_line(
@@ -96,12 +110,14 @@ def test_a_torch_that_does_not_load_is_a_problem(error: Exception, monkeypatch: 
 
 
 def test_data_sets_are_found(tmp_path: Path) -> None:
-    place = tmp_path / "data" / "cifar-10-batches-py"
-    place.mkdir(parents=True)
-    for file in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        (place / file).touch()
+    folder = tmp_path / "data" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    for name in BATCHES[:-1]:
+        (folder / name).touch()
+    assert {row["name"]: row["where"] for row in examine()["data"]}["cifar10"] is None  # one is missing
+    (folder / BATCHES[-1]).touch()
     found = {row["name"]: row["where"] for row in examine()["data"]}
-    assert found["cifar10"] == str(place)
+    assert found["cifar10"] == str(folder)
     assert found["mnist"] is None
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_studies import fill
 
 from honestly.cli import main
 from honestly.federation.history import History
@@ -53,6 +54,16 @@ def test_a_folder_of_runs_is_a_study(runs: Path, tmp_path: Path) -> None:
     assert "| bayesian | " in text
     assert "| mean | " in text
     assert not (tmp_path / "figures").exists()
+
+
+def test_the_report_says_how_to_make_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path / "fig 1", "paper-figure1", skip=lambda e: True).close()
+    assert main(["report", "fig 1", "--out", str(tmp_path / "results"), "--quiet"]) == 0
+    text = (tmp_path / "results" / "README.md").read_text(encoding="utf-8")
+    block = "honestly bench paper-figure1 --out 'fig 1'\nhonestly report 'fig 1' --out results\n"
+    assert f"```sh\n{block}```" in text
+    assert str(tmp_path) not in text
 
 
 def test_a_federations_history_from_its_folder_or_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

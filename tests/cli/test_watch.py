@@ -79,24 +79,24 @@ def test_a_port_in_use_is_named_with_the_remedy(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "status", "message"),
     [
-        (["--port", "70000"], "--port 70000: must be from 0 to 65535"),
-        (["--port", "-1"], "--port -1: must be from 0 to 65535"),
-        (["--host", "no.such.host.invalid", "--port", "0"], "no such address on this machine"),
-        (["--host", "192.0.2.1", "--port", "0"], "cannot listen on 192.0.2.1"),
+        (["--port", "70000"], 2, "--port 70000: must be from 0 to 65535"),
+        (["--port", "-1"], 2, "--port -1: must be from 0 to 65535"),
+        (["--host", "no.such.host.invalid", "--port", "0"], 1, "no such address on this machine"),
+        (["--host", "192.0.2.1", "--port", "0"], 1, "cannot listen on 192.0.2.1"),
     ],
 )
 def test_mistakes_end_with_a_message(
-    tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["watch", str(tmp_path), *words]) == 1
+    assert main(["watch", str(tmp_path), *words]) == status
     assert message in capsys.readouterr().err
 
 
 def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["watch", str(tmp_path / "file")]) == 1
+    assert main(["watch", str(tmp_path / "file")]) == 2
     assert "is a file: give the folder" in capsys.readouterr().err
 
 

@@ -9,17 +9,27 @@ from pathlib import Path
 import pytest
 from markdown_blocks import ROOT, Reader, blocks
 
-GENERATED = {"reference/api", "reference/cli", "reference/configuration", "reference/attacks"}
-DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *(page for page in sorted(DOCS.rglob("*.md")) if not str(page.relative_to(DOCS)).startswith(tuple(GENERATED))),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("README.md")),
 ]
 # Blocks that no test machine can run, page by page: the reasons are on the pages.
-NOT_RUN: dict[str, list[str]] = {}
-SLOW: set[str] = set()
+NOT_RUN = {
+    "README.md": 1,
+    "docs/how-to/cluster.md": 2,
+    "docs/how-to/gpu.md": 2,
+    "docs/how-to/report.md": 1,
+    "docs/how-to/scaleout.md": 1,
+    "docs/results/paper.md": 1,
+    "docs/tutorial.md": 1,
+    "examples/flower-deployment/README.md": 1,
+    "examples/flower-quickstart/README.md": 3,
+    "examples/nvflare/README.md": 1,
+}
+# Several commands each that have tests of their own; `make test-all` follows these pages.
+SLOW = {"docs/how-to/cluster.md", "docs/how-to/report.md", "docs/how-to/watch.md"}
 
 
 def _name(page: Path) -> str:
@@ -31,6 +41,7 @@ def _cases() -> list[object]:
     return [pytest.param(page, id=_name(page), marks=marks.get(_name(page), [])) for page in PAGES if blocks(page)]
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", _cases())
 def test_a_reader_can_follow(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = blocks(page)
@@ -43,6 +54,7 @@ def test_a_reader_can_follow(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
         sys.modules.pop(Path(block.title or "").stem, None)
 
 
-def test_blocks_that_are_not_run_are_known() -> None:
-    found = {_name(page): [block.reason for block in blocks(page) if block.reason] for page in PAGES}
-    assert {name: reasons for name, reasons in found.items() if reasons} == NOT_RUN
+def test_blocks_that_are_not_run_are_few_and_known() -> None:
+    """Each says on its page why: another machine, a GPU, a server that stays."""
+    reasons = {_name(page): [block.reason for block in blocks(page) if block.reason] for page in PAGES}
+    assert {name: len(found) for name, found in reasons.items() if found} == NOT_RUN

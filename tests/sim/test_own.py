@@ -10,6 +10,7 @@ from honestly.sim.data import load
 from honestly.sim.experiment import Experiment, ExperimentError
 from honestly.sim.models import build
 from honestly.sim.rounds import Federation
+from honestly.sim.run import run
 
 TASK = """
     import numpy as np
@@ -121,6 +122,9 @@ def test_a_rule_and_an_attack_of_ones_own(tmp_path):
     e = Experiment.of({**values, "rule": {"name": f"{path}:First", "keep": 3}, "attack": f"{path}:Zero"})
     assert e.attack.settings == {"scale": 0.0}
     assert Experiment.of(json.loads(e.canonical)).id == e.id  # as a resumed run reads it back
+    run(e, tmp_path / "run")
+    longer = Experiment.of({**json.loads(e.canonical), "rounds": 2})
+    assert len(run(longer, tmp_path / "run").records) == 2  # goes on with the rule as it was saved
     (record,) = Federation(e).rounds()
     assert record.numbers["weights"] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
     for wrong, message in (

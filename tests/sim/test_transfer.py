@@ -265,6 +265,14 @@ def test_several_processes_fetch_a_file_once(server: Server, tmp_path: Path) -> 
     assert (tmp_path / "file").read_bytes() == BODY
 
 
+def test_a_folder_without_locks_will_do(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*args: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    assert get(server, tmp_path) == BODY
+
+
 def test_a_full_disk_is_no_fault_of_the_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")

@@ -166,6 +166,9 @@ class Driver:
 
     def run(self) -> bool:
         """Until nothing is left; False if asked to stop."""
+        if self.room() == 0:
+            need = " and ".join(f"{amount:g} {name}" for name, amount in self.need.items())
+            raise ValueError(f"no node of the cluster has {need}: ask for less with --gpus-per-run and --cpus-per-run")
         with Heartbeat(self.store.folder, self.base), Stop() as stop:
             try:
                 while not stop.asked:
@@ -186,9 +189,11 @@ class Driver:
                         self.store.release(task.worker)
 
     def room(self) -> int:
-        """How many runs the cluster can do at once, as it is now."""
-        there = self.ray.cluster_resources()
-        return int(min(there.get(name, 0.0) / amount + 1e-9 for name, amount in self.need.items())) if self.need else 1
+        """How many runs the nodes can do at once, as they are now; a run needs a node that has enough of everything."""
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        if not self.need:
+            return len(nodes)
+        return sum(int(min(there.get(n, 0.0) / amount + 1e-9 for n, amount in self.need.items())) for there in nodes)
 
     def _hand_out(self) -> None:
         while len(self.tasks) < max(1, self.room()):

@@ -81,27 +81,47 @@ def measured(store: Store, device: str) -> dict[str, float]:
     return {shape: median(laps) for shape, laps in found.items() if laps}
 
 
-def calibrate(experiment: Experiment, device: str) -> float:
-    """Seconds of a round of this shape: one short round on made-up images, scaled to the real number.
+def calibrate(experiment: Experiment, device: str, *, enough: float = 0.5) -> float:
+    """Seconds of a round of this shape: a short round on made-up images, scaled to the real number.
 
-    Averaging is plain and nobody attacks: training takes nearly all the time. Few clients are enough on a processor,
-    which trains them one after the other; a GPU trains all at once, so that all are there.
+    The round grows until its training takes ``enough`` seconds or it is a whole one, for the fixed costs of a round
+    must not be scaled. Averaging is plain and nobody attacks: training takes nearly all the time.
     """
-    _, _, images, tests = SIZES[experiment.dataset]
-    clients = experiment.participants if device.startswith("cuda") else min(2, experiment.participants)
-    per_client = max(1, min(2 * experiment.batch, images // experiment.clients))
+    e = experiment
+    _, _, images, tests = SIZES[e.dataset]
+    share = max(1, images // e.clients)
+    # a processor trains clients one after the other, so that few show the speed; a GPU trains all at once
+    clients = e.participants if device.startswith("cuda") else 1
+    size, most = [min(e.batch, share), 1, clients], [share, e.epochs, e.participants]
+    data_of_a_round = images * e.epochs * e.participants / e.clients
+    while True:
+        laps, trained, tested = _short_round(e, device, *size)
+        if laps["train"] >= enough or size == most:
+            break
+        grows = next(i for i in range(3) if size[i] < most[i])
+        size[grows] = min(2 * size[grows], most[grows])
+    evaluate = laps["evaluate"] / tested * tests / e.evaluate_every
+    return laps["train"] / trained * data_of_a_round + evaluate + laps["aggregate"]
+
+
+def _short_round(
+    e: Experiment, device: str, per_client: int, epochs: int, clients: int
+) -> tuple[dict[str, float], int, int]:
+    """The times of a round of this size, the images trained on and those evaluated."""
     small = Experiment.of(
         {
-            **experiment.model_dump(include={"dataset", "model", "batch", "precision", "crop", "fit", "flip"}),
-            "clients": clients, "epochs": 1, "rounds": 2, "rule": "mean", "partition": "iid",
+            **e.model_dump(include={"dataset", "model", "batch", "precision", "crop", "fit", "flip"}),
+            "clients": clients, "epochs": epochs, "rounds": 2, "rule": "mean", "partition": "iid",
         }
     )  # fmt: skip
-    data = made_up(experiment.dataset, clients * per_client, 256)
-    *_, record = Federation(small, data=data, device=device).rounds()  # the first round warms up
-    per_round = images * experiment.epochs * experiment.participants / experiment.clients
-    laps = record.seconds
-    train, evaluate = laps["train"] / max(record.images, 1), laps["evaluate"] / len(data.test_labels)
-    return train * per_round + evaluate * tests / experiment.evaluate_every + laps["aggregate"]
+    data = made_up(e.dataset, clients * per_client, min(256, SIZES[e.dataset][3]))
+    laps: dict[str, float] = {}
+    trained = 1
+    for record in Federation(small, data=data, device=device).rounds():
+        laps, trained = record.seconds, max(record.images, 1)
+        if laps["train"] > 2:  # the first round warms up; a long one will do
+            break
+    return laps, trained, len(data.test_labels)
 
 
 def made_up(name: str, images: int, tests: int) -> Dataset:

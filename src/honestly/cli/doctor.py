@@ -112,7 +112,10 @@ def _devices(problems: list[str]) -> dict[str, Any]:
     except Exception as error:
         problems.append(f"torch does not load ({_first_line(error)}): reinstall it")
         return found
+    from honestly.sim.train.compiled.build import reason
+
     found["cpu"]["threads"] = torch.get_num_threads()
+    found["cpu"]["not_compiled"] = reason()  # null: small models are trained by a compiled program
     try:
         if torch.cuda.is_available():
             for i in range(torch.cuda.device_count()):
@@ -188,7 +191,11 @@ def _print(found: dict[str, Any]) -> None:
         have = ", ".join(f"{name} {version}" for name, version in extra["found"].items())
         lacks = f"missing: {', '.join(extra['missing'])}; {extra['install']}" if extra["missing"] else ""
         rows.append((f"extra {extra['extra']}", "; ".join(part for part in (have, lacks) if part)))
-    rows.append(("cpu", f"{found['devices']['cpu']['cores']} cores"))
+    cpu = found["devices"]["cpu"]
+    rows.append(("cpu", f"{cpu['cores']} cores"))
+    if "not_compiled" in cpu:
+        slower = f"by PyTorch, several times slower than by a compiled program: {cpu['not_compiled']}"
+        rows.append(("small models", slower if cpu["not_compiled"] else "trained by a compiled program"))
     gpus = [f"{gpu['name']}, {_size(gpu['memory'])}" for gpu in found["devices"]["cuda"]]
     rows += [("cuda", gpu) for gpu in gpus or ["none"]]
     for data in found["data"]:

@@ -46,11 +46,16 @@ def run(args: argparse.Namespace) -> int:
     from honestly.sim.text import printable
 
     first: Path = args.sources[0]
-    studies = merge([load(source) for source in args.sources])
+    loaded = [load(source) for source in args.sources]
+    studies = merge(loaded)
     out: Path = args.out if args.out is not None else (first if first.is_dir() else first.parent) / "report"
-    # the command is written into the report: a relative path as it was given, of an absolute one the name alone
+    # the commands are written into the report: a relative path as it was given, of an absolute one the name alone
     paths = [str(p) if not p.is_absolute() else p.name for p in (*args.sources, out)]
-    command = shlex.join(["honestly", "report", *paths[:-1], "--out", paths[-1]])
+    made = [
+        ["bench", study.name, "--out", path] for study, path in zip(loaded, paths, strict=False) if _ships(study.name)
+    ]
+    commands = [*made, ["report", *paths[:-1], "--out", paths[-1]]]
+    command = "\n".join(shlex.join(["honestly", *words]) for words in commands)
     options = Options(pages=not args.no_pages, figures=not args.no_figures, command=command)
     files = write(studies, out, options)
     if not args.quiet:
@@ -60,3 +65,10 @@ def run(args: argparse.Namespace) -> int:
             print("no PNG and SVG files: they need matplotlib (pip install 'honestly[cli]')")
         print("\n".join(printable(file) for file in files))
     return 0
+
+
+def _ships(study: str) -> bool:
+    """Whether a study of that name comes with the package."""
+    from importlib.resources import files
+
+    return study.replace("-", "").isalnum() and (files("honestly.bench") / "studies" / f"{study}.toml").is_file()

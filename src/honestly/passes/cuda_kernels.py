@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from honestly.passes.exclusive import WHOLE_DEVICE
 from honestly.passes.networks import Network
 from honestly.result import Float
 
@@ -96,7 +97,7 @@ class _Own:
         self.raised = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self.raised_read = self.raised.numpy()
         self.ended = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()  # not the whole device: others may be capturing
 
 
 _threads = threading.local()
@@ -158,5 +159,5 @@ def _compiled(name: str, dtype: torch.dtype, device: int, defines: tuple[str, ..
     """The kernel for this element type and these shapes, compiled by NVRTC on its first use."""
     head = "".join(f"#define {line}\n" for line in (TYPES[dtype], *defines))
     source = files("honestly.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
-    with torch.cuda.device(device):
+    with WHOLE_DEVICE, torch.cuda.device(device):
         return torch.cuda._compile_kernel(head + source, name)

@@ -12,26 +12,32 @@ import numpy as np
 
 from honestly.sim.rounds import State
 
-HOME = "honestly.rules."  # classes are loaded from nowhere else
+HOME = "honestly.rules."  # classes are loaded from here, and from the file of a rule of the user's own that is in use
 
 
 def remembered(state: State) -> dict[str, Any]:
     """The rule and the mixers as arrays by name: their settings as JSON in "memory", arrays beside it."""
     arrays: dict[str, Any] = {}
-    parts = [_encode(part, arrays) for part in (state.rule, *state.mixers)]
+    own = _own(state)
+    parts = [_encode(part, arrays, own) for part in (state.rule, *state.mixers)]
     return {**arrays, "memory": np.array(json.dumps(parts))}
 
 
 def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
     """The state with the rule and the mixers as they were saved."""
-    parts = [_decode(part, arrays) for part in json.loads(str(arrays["memory"]))]
+    own = _own(state)
+    parts = [_decode(part, arrays, own) for part in json.loads(str(arrays["memory"]))]
     kinds = [type(part) for part in (state.rule, *state.mixers)]
     if [type(part) for part in parts] != kinds:
         raise ValueError("it was saved with another rule")
     return State(state.round, state.model, parts[0], tuple(parts[1:]))
 
 
-def _encode(value: Any, arrays: dict[str, Any]) -> Any:
+def _own(state: State) -> set[str]:
+    return {type(part).__module__ for part in (state.rule, *state.mixers)}
+
+
+def _encode(value: Any, arrays: dict[str, Any], own: set[str]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.ndarray):
@@ -41,31 +47,32 @@ def _encode(value: Any, arrays: dict[str, Any]) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple):
-        return {"tuple": [_encode(v, arrays) for v in value]}
+        return {"tuple": [_encode(v, arrays, own) for v in value]}
     if isinstance(value, list):
-        return [_encode(v, arrays) for v in value]
+        return [_encode(v, arrays, own) for v in value]
     if isinstance(value, Mapping):
-        return {"map": [[_encode(k, arrays), _encode(v, arrays)] for k, v in value.items()]}
-    if dataclasses.is_dataclass(value) and type(value).__module__.startswith(HOME):
+        return {"map": [[_encode(k, arrays, own), _encode(v, arrays, own)] for k, v in value.items()]}
+    module = type(value).__module__
+    if dataclasses.is_dataclass(value) and (module.startswith(HOME) or module in own):
         fields = [f for f in dataclasses.fields(value) if f.init]
-        held = {f.name: _encode(getattr(value, f.name), arrays) for f in fields}
-        return {"class": [type(value).__module__, type(value).__qualname__], "fields": held}
+        held = {f.name: _encode(getattr(value, f.name), arrays, own) for f in fields}
+        return {"class": [module, type(value).__qualname__], "fields": held}
     raise TypeError(f"cannot save a {type(value).__name__} that a rule remembers")
 
 
-def _decode(value: Any, arrays: Mapping[str, Any]) -> Any:
+def _decode(value: Any, arrays: Mapping[str, Any], own: set[str]) -> Any:
     if isinstance(value, list):
-        return [_decode(v, arrays) for v in value]
+        return [_decode(v, arrays, own) for v in value]
     if not isinstance(value, dict):
         return value
     if "array" in value:
         return arrays[value["array"]]
     if "tuple" in value:
-        return tuple(_decode(v, arrays) for v in value["tuple"])
+        return tuple(_decode(v, arrays, own) for v in value["tuple"])
     if "map" in value:
-        return {_decode(k, arrays): _decode(v, arrays) for k, v in value["map"]}
+        return {_decode(k, arrays, own): _decode(v, arrays, own) for k, v in value["map"]}
     module, name = value["class"]
-    if not module.startswith(HOME):
+    if not module.startswith(HOME) and module not in own:
         raise ValueError(f"it wants to load {module}.{name}, which is no rule")
     made = getattr(importlib.import_module(module), name)
-    return made(**{k: _decode(v, arrays) for k, v in value["fields"].items()})
+    return made(**{k: _decode(v, arrays, own) for k, v in value["fields"].items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -45,9 +46,9 @@ def imported(what: str, name: str) -> Any:
 
 
 def _file(path: str) -> ModuleType:
-    """The module in that file; loaded once in a process, so that classes in it stay the same."""
+    """The module in that file, loaded once in a process; its name is the same in every process that resumes a run."""
     place = Path(path).resolve()
-    name = f"honestly_own_{place.stem}_{abs(hash(place)):x}"
+    name = f"honestly_own_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, place)

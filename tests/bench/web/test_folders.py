@@ -16,13 +16,13 @@ from honestly.bench.web.model import Look, Run, SourceError
 from honestly.bench.web.source import open_source
 from honestly.federation.history import History
 from honestly.federation.record import Round
-from honestly.sim.experiment import Experiment
 
 
 def write(folder: Path, rounds: int, *, of: int = 10, tail: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    experiment = Experiment.of({"clients": 6, "rounds": of, "attack": "sign_flip", "malicious": 2})
-    described = {"id": experiment.id, "experiment": experiment.model_dump(mode="json")}
+    attack = {"name": "sign_flip", "gamma": 4.0}
+    experiment = {"clients": 6, "rounds": of, "attack": attack, "malicious": 2, "rule": {"name": "bayesian"}}
+    described = {"id": "0" * 64, "experiment": experiment}
     (folder / "experiment.json").write_text(json.dumps(described))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(record(t)) + "\n" for t in range(1, rounds + 1)) + tail)
     laps = [{"round": t, "images": 9, "train": 1.5, "evaluate": 0.5} for t in range(1, rounds + 1)]

@@ -125,14 +125,16 @@ def provenance(studies: Sequence[Study]) -> Section | None:
     for entry in (e for study in studies for e in study.entries):
         held: dict[str, Any] = json.loads(entry.details.get("provenance") or "{}")
         for key, value in held.items():
-            if key != "seed":
+            if key not in ("seed", "resumed_at"):  # each run has its own
                 seen.setdefault(key, Counter())[str(value)] += 1
     if not seen:
         return None
     rows: list[list[str | int]] = [
         [printable(key), printable(value), n] for key, values in seen.items() for value, n in values.most_common(10)
     ]
-    return _of_tables("Made on", [Table("made", "Made on", "From the runs' own records.", ["", "value", "runs"], rows)])
+    return _of_tables(
+        "Made on", [Table("made", "Made on", "From the runs' own records.", ["what", "value", "runs"], rows)]
+    )
 
 
 def runs(results: Sequence[Result], address: Mapping[str, str]) -> Section:

@@ -39,7 +39,7 @@ DOCUMENT = r"""\documentclass{article}
 
 @dataclass(frozen=True)
 class Options:
-    """What to write: pages of runs, files of pictures, and the command that makes the report again."""
+    """What to write: pages of runs, files of pictures, and the commands, one a line, that make it again."""
 
     pages: bool = True
     figures: bool = True
@@ -206,7 +206,13 @@ def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | N
 def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | None, options: Options) -> str:
     lines = [f"# {for_markdown(_title(chapters))}", ""]
     if options.command:
-        lines += ["Made by", "```sh", printable(options.command).replace("`", ""), "```", ""]
+        lines += [
+            "Made by",
+            "```sh",
+            *(printable(line).replace("`", "") for line in options.command.splitlines()),
+            "```",
+            "",
+        ]
     if paper is not None:
         lines += [paper.markdown, ""]
     for chapter in chapters:

@@ -181,7 +181,8 @@ def alone(lock: Path) -> Generator[None]:
         return
     while True:
         with lock.open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # some network folders have no locks: the sum still guards the file
+                fcntl.flock(held, fcntl.LOCK_EX)
             if not _is(lock, held.fileno()):
                 continue  # the one before us has removed it
             try:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from honestly.sim.train import native
 from honestly.sim.train.base import Model, Trained, Trainer
-from honestly.sim.train.capture import capture
+from honestly.sim.train.capture import captured
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.program import Program, compile_program
@@ -324,6 +324,4 @@ class Graph:
             for _ in range(3):  # so that every library is loaded and every workspace exists before the capture
                 self.chunk.scheduled(self.buffers, self.t)
         torch.cuda.current_stream(device).wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with capture(self.graph):
-            self.chunk.scheduled(self.buffers, self.t)
+        self.graph = captured(lambda: self.chunk.scheduled(self.buffers, self.t))

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from threading import RLock
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-# What waits for the whole device, or loads code onto it, spoils a capture: one thread at a time does such things.
-WHOLE_DEVICE = RLock()
+from honestly.passes.exclusive import WHOLE_DEVICE
+
+ATTEMPTS = 3  # another library in the process may wait for the device, which spoils a capture
 
 
-@contextmanager
-def capture(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Generator[None]:
-    """Record what the block launches, instead of running it."""
-    with WHOLE_DEVICE, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        yield
+def captured(record: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGraph:
+    """A graph of what ``record`` launches; it is recorded, not run."""
+    before = torch.cuda.current_stream()
+    for attempt in range(ATTEMPTS):
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with WHOLE_DEVICE, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                record()
+            return graph
+        except RuntimeError:
+            torch.cuda.set_stream(before)  # torch leaves the thread on the spoilt stream
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("not reached")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from honestly.sim.train.base import Model
-from honestly.sim.train.capture import capture
+from honestly.sim.train.capture import captured
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sequential import Lane
 
@@ -107,18 +107,20 @@ class Lanes:
                         self._train(place, n, weights)
             torch.cuda.current_stream(self.device).wait_stream(side)
             torch.cuda.current_stream(self.device).synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with capture(graph, pool=self.memory):
+
+            def record() -> None:
                 if len(places) == 1:
                     self._train(places[0], n, weights)
-                else:
-                    main = torch.cuda.current_stream(self.device)
-                    for place in places:
-                        self.streams[place].wait_stream(main)
-                        with torch.cuda.stream(self.streams[place]):
-                            self._train(place, n, weights)
-                    for place in places:
-                        main.wait_stream(self.streams[place])
+                    return
+                main = torch.cuda.current_stream(self.device)
+                for place in places:
+                    self.streams[place].wait_stream(main)
+                    with torch.cuda.stream(self.streams[place]):
+                        self._train(place, n, weights)
+                for place in places:
+                    main.wait_stream(self.streams[place])
+
+            graph = captured(record, self.memory)
             self.memory = graph.pool()  # the graphs never run at the same time: they share their memory
             self.read.append(weights)  # by the graph: keep it alive
         return graph

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from honestly.sim.train.capture import WHOLE_DEVICE
+from honestly.passes.exclusive import WHOLE_DEVICE
 from honestly.sim.train.ops import ChannelBias, Convolution, Dense, Flatten, MaxPool, Op, Rectifier, Workspace
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.sgd import SGD

@@ -27,6 +27,7 @@ export function named(axis, value) {
 export function label(run, axes, kind = "study") {
   const parts = Object.entries(run.cell)
     .filter(([axis]) => axes.has(axis))
+    .sort(([a], [b]) => (a === "seed") - (b === "seed"))
     .map(([axis, value]) => named(axis, String(value)));
   const where = kind === "folder" ? [run.id] : [];
   const all = Object.entries(run.cell).map(([axis, value]) => named(axis, String(value)));

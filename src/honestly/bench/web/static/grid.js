@@ -3,7 +3,7 @@
 import { named } from "./axes.js";
 import { css, ink, scale } from "./colour.js";
 import { el, foreign, keyed, say, set } from "./dom.js";
-import { share } from "./format.js";
+import { count, share } from "./format.js";
 
 export const METRICS = {
   accuracy: { name: "accuracy, last round", good: (v) => v },
@@ -14,16 +14,31 @@ const SIGNS = { pending: "·", running: "…", failed: "✕", stopped: "‖", mi
 
 // layout: {row, column, rest, axes, metric}; filters: axis -> value
 export function grids(open) {
-  const root = el("div", { class: "grids" });
+  const begun = el("div", { class: "grids" });
+  const later = el("div", { class: "grids" });
+  const many = el("span");
+  const rest = el("details", {}, el("summary", {}, many), later);
+  let form = "";
   return {
-    root,
+    root: el("div", {}, begun, rest),
     update(runs, layout, filters) {
       const groups = grouped(runs, layout, filters);
-      // other axes make other tables
-      const form = JSON.stringify([layout.row, layout.column, layout.rest, [...layout.axes]]);
-      if (root.dataset.form !== form) root.replaceChildren();
-      root.dataset.form = form;
-      keyed(root, groups, (group) => group.key, (group) => section(group, layout, open), (node, group) => node.fill(group, layout));
+      const next = JSON.stringify([layout.row, layout.column, layout.rest, [...layout.axes]]);
+      if (next !== form) {
+        // other axes make other tables
+        begun.replaceChildren();
+        later.replaceChildren();
+        rest.open = !groups.some((group) => group.begun);
+      }
+      form = next;
+      const fill = (node, list) =>
+        keyed(node, list, (group) => group.key, (group) => section(group, layout, open), (one, group) => one.fill(group, layout));
+      // a phone should not have to scroll past tables that are empty
+      const empty = groups.filter((group) => !group.begun);
+      fill(begun, groups.filter((group) => group.begun));
+      fill(later, empty);
+      say(many, `${count(empty.length, "table")} to come`);
+      set(rest, "hidden", !empty.length);
     },
   };
 }
@@ -44,6 +59,7 @@ function grouped(runs, { row, column, rest, axes }, filters) {
       const order = rest.map((axis) => axes.get(axis).indexOf(at(axis)));
       groups.set(key, { key, order, title: rest.filter(at).map((axis) => named(axis, at(axis))).join(" · "), cells: new Map() });
     }
+    if (run.status !== "pending") groups.get(key).begun = true;
     const place = JSON.stringify([row ? at(row) : "", column ? at(column) : ""]);
     const { cells } = groups.get(key);
     if (!cells.has(place)) cells.set(place, []);
@@ -136,12 +152,12 @@ function head(role, axis, value) {
 export function summarise(runs, metric) {
   const known = runs.map((run) => run[metric]).filter((v) => v !== undefined && v !== null);
   const mean = known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
-  const count = (status) => runs.filter((run) => run.status === status).length;
+  const having = (status) => runs.filter((run) => run.status === status).length;
   const status = !runs.length ? "missing"
-    : ["running", "failed", "stopped"].find(count) ?? (count("done") === runs.length ? "done" : "pending");
+    : ["running", "failed", "stopped"].find(having) ?? (having("done") === runs.length ? "done" : "pending");
   const of = runs.reduce((sum, run) => sum + (run.of ?? run.rounds), 0);
   const part = of ? runs.reduce((sum, run) => sum + run.rounds, 0) / of : 0;
-  return { mean, status, part, done: count("done"), all: runs.length };
+  return { mean, status, part, done: having("done"), all: runs.length };
 }
 
 function fill(cell, runs, metric, names) {
