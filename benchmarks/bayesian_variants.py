@@ -10,7 +10,7 @@ import numpy as np
 from honestly.result import Float
 from honestly.rules._neighbourhoods import separated, tightest
 from honestly.rules._posterior import e_step, em, evidence, leave_one_out
-from honestly.rules._votes import copies, likeness_about, merging, shared_votes
+from honestly.rules._votes import centred, copies, likeness, merging, shared_votes
 from honestly.rules.base import Geometry, GramGeometry, Mix, Rule, squared_distances
 from honestly.rules.bayesian import geometric_median
 from honestly.rules.neighbours import majority
@@ -56,7 +56,7 @@ def changed(G: Float, change: str) -> tuple[Float, Float]:
     g = GramGeometry(G)
     D = g.distances
     a = geometric_median(g, h)
-    votes, prior = shared_votes(likeness_about(G, a)), None
+    votes, prior = shared_votes(likeness(centred(G, a))), None
     if change == "no_shared_votes":
         votes = np.ones(n)
     if change == "votes_by_distance":
@@ -65,14 +65,15 @@ def changed(G: Float, change: str) -> tuple[Float, Float]:
     if change == "eager_neighbourhoods":
         a, prior = neighbourhood(G, D, h)
     elif change != "no_neighbourhoods":
-        a, prior = separated(g, h, a)
+        radius = float(np.partition(leave_one_out(g.residuals(a), a), h - 1)[h - 1])
+        a, prior = separated(g, centred(G, a), h, a, radius)
     if change == "votes_recounted":
         pi = np.ones(n)
         for _ in range(40):
             r2 = leave_one_out(g.residuals(a), a)
             known = evidence(r2, float(np.partition(r2, h - 1)[h - 1]))
             pi, _, _ = e_step(known if prior is None else known + prior, h)
-            a = shared_votes(likeness_about(G, a)) * pi
+            a = shared_votes(likeness(centred(G, a))) * pi
             a /= a.sum()
         return a, pi
     found = em(g, a, votes, prior=prior, h=h, steps=100, tolerance=1e-7)

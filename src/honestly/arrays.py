@@ -10,7 +10,6 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import array_api_compat as aac
@@ -33,7 +32,7 @@ class Spec:
     dtype: str  # "float32", "bfloat16", "int64", ...
     kind: str  # "float", "integer", "bool" or what it is instead
 
-    @cached_property
+    @property
     def size(self) -> int:
         """Number of values."""
         return math.prod(self.shape)
@@ -79,6 +78,11 @@ def device_name(x: Any) -> str:
 def on_host(x: Any) -> bool:
     """True if NumPy can see the values where they are."""
     return x.device.type == "cpu" if aac.is_torch_array(x) else device_name(x) == "cpu"
+
+
+def is_meta(x: Any) -> bool:
+    """True if there is a shape and a dtype, but no values."""
+    return x.device.type == "meta" if aac.is_torch_array(x) else device_name(x) == "meta"
 
 
 def detached(x: Any) -> Any:

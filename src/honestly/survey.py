@@ -168,9 +168,10 @@ def _far(clients: GramGeometry) -> bool:
     K = clients.K
     if K < 2:
         return False
-    norms, ranked = clients.gram.diagonal(), clients.ranked
-    if 2.0 * float(norms.max()) <= FAR_CENTRE * float(ranked[:, 1].min()):
+    shortest, _, norm = clients.extent
+    if 2.0 * norm <= FAR_CENTRE * shortest:
         return False  # true of every pair
+    norms, ranked = clients.gram.diagonal(), clients.ranked
     nearest = np.argpartition(clients.distances[np.argmin(ranked[:, K // 2])], K // 2)[: K // 2 + 1]
     few = norms[nearest]
     sums = np.sort(few[:, None] + few, axis=None)

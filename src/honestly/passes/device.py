@@ -33,8 +33,11 @@ class DevicePasses:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.leaves = source.leaves
-        usable = (k for k in range(len(source.ids)) if k not in source.refused)
-        self._like = source.block(0, 0, 1, [next(usable, len(source.ids))])
+        if isinstance(source, Matrix):
+            self._like = source.block(0, 0, self.leaves[0].size, range(len(source.ids)))
+        else:
+            usable = (k for k in range(len(source.ids)) if k not in source.refused)
+            self._like = source.block(0, 0, 1, [next(usable, len(source.ids))])
 
     @cached_property
     def _xp(self) -> Any:

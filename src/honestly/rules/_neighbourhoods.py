@@ -13,7 +13,7 @@ from honestly.rules.base import GramGeometry
 PLAIN = 10.0  # r^2 / s^2 at which a neighbourhood is as likely honest as not: only a plain separation counts
 
 
-def separated(clients: GramGeometry, h: int, otherwise: Float, s2: float) -> tuple[Float, Float | None]:
+def separated(clients: GramGeometry, errors: Float, h: int, otherwise: Float, s2: float) -> tuple[Float, Float | None]:
     """Weights of a centre to start the EM from, and each client's prior log-odds, from 0 to `-2 ln n`.
 
     Every client is replaced by the mean of its h nearest clients, itself included. Honest neighbourhoods overlap nearly
@@ -24,16 +24,17 @@ def separated(clients: GramGeometry, h: int, otherwise: Float, s2: float) -> tup
 
     Arguments:
         clients: the n clients.
+        errors: their Gram matrix about that robust centre.
         h: the smallest majority.
         otherwise: weights of a robust centre, returned if nothing is plainly apart.
         s2: the squared radius of the majority about that centre.
     """
     n = clients.K
     N = nearest(clients, h)
-    near = GramGeometry(N.dot(clients.gram).dot(N.T))
+    near = GramGeometry(N.dot(errors).dot(N.T))
     floor = 0.5 * s2 * (1.0 / h - 1.0 / n + 1.0 / h**2)
     # No mixture is farther from a neighbourhood than the farthest one: the EM below could only believe all of them.
-    if float(near.distances.max()) <= PLAIN * floor * (1.0 - 1.0 / h) ** 2:
+    if 2.0 * float(near.gram.diagonal().max() - near.gram.min()) <= PLAIN * floor * (1.0 - 1.0 / h) ** 2:
         return otherwise, None
     start = tightest(near.distances, h)
     q = em(Floored(near, floor), start, np.ones(n), prior=None, h=h, steps=100, tolerance=1e-7, slack=PLAIN)

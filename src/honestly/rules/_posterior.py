@@ -15,6 +15,7 @@ from honestly.result import Float
 TINY = float(np.finfo(float).tiny)
 ODDS = 4.0  # log-odds lost per unit of ln r^2: how fast belief falls with distance
 SLACK = 2.0  # r^2 / s^2 at which a client is as likely honest as not; half of the clients lie below 1
+ENORMOUS = 1e60  # r^2 / s^2 beyond which a client is as unlikely as can be
 CERTAIN = 600.0  # log-odds beyond this are cut: exp() stays finite
 
 
@@ -144,20 +145,21 @@ def em(
         slack: r^2 / s^2 at which a client is as likely honest as not.
         r2: squared distances to the mean of the others about the centre `a`, if they are known.
     """
-    pi, s2, eps, bound = np.zeros(geometry.K), 0.0, 0.25, False
+    pi, all_ones = np.zeros(geometry.K), np.ones(geometry.K)
     log_odds: Float | None = None
-    change, step = np.inf, 0
+    s2, eps, bound = 0.0, 0.25, False
+    change, step = 1.0, 0
     while change > tolerance and step < steps:
         step += 1
         r2 = leave_one_out(geometry.residuals(a), a) if step > 1 or r2 is None else r2
         s2 = smallest_of(r2, h)
         old, log_odds = pi, None
         if prior is None and _all_honest(r2, s2, slack):  # most often: no logarithms are needed
-            pi, eps, bound = np.ones(geometry.K), 0.0, False
+            pi, eps, bound = all_ones, 0.0, False
         else:
             log_odds = evidence(r2, s2, slack)
             pi, eps, bound = e_step(log_odds if prior is None else _cut(log_odds + prior), h, eps or 0.25)
-        change = float(np.abs(pi - old).max())
+        change = 0.0 if pi is old else float(np.abs(pi - old).max())
         a = votes * pi
         a /= a.sum()
     assert r2 is not None, "at least one step is made"
@@ -167,7 +169,8 @@ def em(
 
 def _all_honest(r2: Float, s2: float, slack: float) -> bool:
     """Whether the E-step would find everybody honest: `mean(exp(-l)) <= 1`."""
-    against = r2 * (1.0 / (slack * max(s2, TINY)))
+    against = np.minimum(r2, ENORMOUS * s2)  # whose fourth power is still a number
+    against *= 1.0 / (slack * max(s2, TINY))
     against *= against
     return bool(against.dot(against) <= len(r2))
 

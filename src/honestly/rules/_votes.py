@@ -25,11 +25,12 @@ def copies(clients: GramGeometry, noise: float = 0.0) -> npt.NDArray[np.intp] | 
     K = clients.K
     if K < 3:
         return None
+    shortest, longest, norm = clients.extent
+    if shortest > max(COPY**2 * longest, 2.0 * noise * norm):
+        return None
     nearest = np.sort(clients.ranked[:, 1])
     link = COPY**2 * 0.5 * float(nearest[(K - 1) // 2] + nearest[K // 2])
     norms = clients.gram.diagonal()
-    if nearest[0] > max(link, 2.0 * noise * float(norms.max())):
-        return None
     linked = clients.distances <= np.maximum(link, noise * (norms[:, None] + norms[None, :]))
     linked.flat[:: K + 1] = False
     i, j = np.nonzero(linked)
@@ -61,22 +62,27 @@ def shared_votes(alike: Float) -> Float:
     return 1.0 / np.maximum(alike.sum(axis=1), 1.0)
 
 
-def likeness_about(G: Float, a: Float) -> Float:
-    """(n, n) `max(0, cos)^4` of the angles between the `w_k - c`, `c = sum_j a_j w_j`; 1 on the diagonal."""
+def centred(G: Float, a: Float) -> Float:
+    """(n, n) Gram matrix of the `w_k - c`, `c = sum_j a_j w_j`."""
     g = G.dot(a)
-    g -= 0.5 * g.dot(a)
-    alike = G - g
-    alike -= g[:, None]
-    r2 = np.maximum(alike.diagonal(), 0.0)
-    if r2.all():
-        inverse = 1.0 / np.sqrt(r2)
+    g -= 0.5 * float(g.dot(a))
+    C = G - g
+    C -= g[:, None]
+    return C
+
+
+def likeness(C: Float) -> Float:
+    """(n, n) `max(0, cos)^4` of the angles between errors with this Gram matrix; 1 on the diagonal."""
+    r = np.sqrt(np.maximum(C.diagonal(), 0.0))
+    if r.all():
+        inverse = 1.0 / r
     else:  # a client at the centre itself errs like nobody
-        inverse = np.divide(1.0, np.sqrt(r2), out=np.zeros_like(r2), where=r2 > 0.0)
-    np.maximum(alike, 0.0, out=alike)
-    alike *= inverse
+        inverse = np.divide(1.0, r, out=np.zeros_like(r), where=r > 0.0)
+    alike = C * inverse
     alike *= inverse[:, None]
+    np.maximum(alike, 0.0, out=alike)
     np.minimum(alike, 1.0, out=alike)
     alike *= alike
     alike *= alike
-    alike.flat[:: len(G) + 1] = 1.0
+    alike.flat[:: len(C) + 1] = 1.0
     return alike

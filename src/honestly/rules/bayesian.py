@@ -15,16 +15,18 @@ from honestly.rules._bayesian_paper import paper_mix
 from honestly.rules._neighbourhoods import separated
 from honestly.rules._posterior import TINY, Posterior, em, leave_one_out, smallest_of
 from honestly.rules._streamed import Representatives, survey
-from honestly.rules._votes import copies, likeness_about, merging, shared_votes
+from honestly.rules._votes import centred, copies, likeness, merging, shared_votes
 from honestly.rules.base import Geometry, GramGeometry, Mix, Rule
 from honestly.rules.memory import Memory
 from honestly.rules.neighbours import majority
 from honestly.rules.settings import choice
 
-MEDIAN_STEPS, SETTLED = 10, 1e-11  # Weiszfeld steps to the centre about which votes are counted
+MEDIAN_STEPS, SETTLED = 10, 1e-10  # Weiszfeld steps to the centre about which votes are counted
 ROUNDING = 1e-13  # of the squared norms: what rounding leaves of a squared distance of 0
 STEPS, TOLERANCE = 100, 1e-7  # of the EM on a Gram matrix
 PASSES, COARSE = 4, 1e-2  # of the EM where every step is a pass over the data
+
+CERTAIN = (Status.CLOSED_FORM, Status.MAJORITY_IDENTICAL)  # nothing was inferred
 
 Groups: TypeAlias = npt.NDArray[np.intp]
 
@@ -104,11 +106,16 @@ class _Found:
 
     weights: Float
     pi: Float
-    seen: Float  # probability from this round's evidence alone, at even odds: what a memory may keep
     group: Groups | None  # None: no copies
     status: Status
     steps: int
     diagnostics: Mapping[str, Any]
+
+    @property
+    def seen(self) -> Float:
+        """Probability from this round's evidence alone, at even odds: what a memory may keep."""
+        evidence: Float = self.diagnostics["evidence"]
+        return self.pi if self.status in CERTAIN else 0.5 + 0.5 * np.tanh(0.5 * evidence)
 
     def mix(self, ids: Sequence[ClientId], remembered: Mapping[str, Any]) -> Mix:
         """The result for the engine."""
@@ -143,9 +150,10 @@ def _from_gram(clients: GramGeometry, prior: Float | None) -> _Found:
         prior = None if prior is None else A @ prior
     h = majority(clients.K)
     median = geometric_median(clients, h)
-    votes = shared_votes(likeness_about(clients.gram, median))
-    r2 = leave_one_out(clients.residuals(median), median)
-    start, apart = separated(clients, h, median, smallest_of(r2, h))
+    errors = centred(clients.gram, median)
+    votes = shared_votes(likeness(errors))
+    r2 = leave_one_out(np.maximum(errors.diagonal(), 0.0), median)
+    start, apart = separated(clients, errors, h, median, smallest_of(r2, h))
     if apart is not None:
         prior = apart if prior is None else apart + prior
     first = r2 if start is median else None
@@ -160,8 +168,9 @@ def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
     def centres(few: GramGeometry) -> tuple[Float, Float, Float | None]:
         h = majority(few.K)
         median = geometric_median(few, h)
-        radius = smallest_of(leave_one_out(few.residuals(median), median), h)
-        return median, *separated(few, h, median, radius)
+        errors = centred(few.gram, median)
+        radius = smallest_of(leave_one_out(np.maximum(errors.diagonal(), 0.0), median), h)
+        return median, *separated(few, errors, h, median, radius)
 
     seen = survey(geometry, centres)
     special = _without_inference(geometry.K, seen.group)
@@ -182,13 +191,13 @@ def _without_inference(K: int, group: Groups | None) -> _Found | None:
     """One or two clients, or a majority that sent the same: nothing is left to infer."""
     if K <= 2:
         nothing = {"evidence": np.zeros(K), "votes": np.ones(K), "spread": 0.0, "eps": 0.0}
-        return _Found(np.full(K, 1.0 / K), np.ones(K), np.ones(K), None, Status.CLOSED_FORM, 0, nothing)
+        return _Found(np.full(K, 1.0 / K), np.ones(K), None, Status.CLOSED_FORM, 0, nothing)
     size = None if group is None else np.bincount(group)
     if group is None or size is None or size.max() < majority(K):
         return None
     same = (group == np.argmax(size)).astype(np.float64)
     nothing = {"evidence": np.zeros(K), "votes": 1.0 / size[group], "spread": 0.0, "eps": 0.0}
-    return _Found(same / same.sum(), same, same, group, Status.MAJORITY_IDENTICAL, 0, nothing)
+    return _Found(same / same.sum(), same, group, Status.MAJORITY_IDENTICAL, 0, nothing)
 
 
 def _all_clients(found: Posterior, votes: Float, group: Groups | None, share: Float | float) -> _Found:
@@ -202,7 +211,6 @@ def _all_clients(found: Posterior, votes: Float, group: Groups | None, share: Fl
     return _Found(
         weights,
         pi,
-        0.5 + 0.5 * np.tanh(0.5 * evidence),
         group,
         Status.MAJORITY_BOUND if found.bound else status,
         found.steps,

@@ -37,7 +37,7 @@ class Matrix(InMemory):
         self.leaves = (Leaf("", Spec(whole.shape[1:], whole.dtype, "float")),)
         self.integers: tuple[Leaf, ...] = ()
         self.on_host = arrays.on_host(updates)
-        if not self.on_host and arrays.device_name(updates) == "meta":
+        if not self.on_host and arrays.is_meta(updates):
             raise ValueError("updates are on device 'meta', which holds no values")
         self.has_reference = reference is not None
         self._like = updates
