@@ -58,19 +58,16 @@ gram(const element* __restrict__ x, const element* __restrict__ middle, double* 
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) sums[p] = 0.0f;
 
-    // All blocks together walk down a contiguous piece of every row: memory likes that.
-    const int step_width = gridDim.x * THREADS;
-    long long column = (long long)blockIdx.x * THREADS + threadIdx.x;
+    long long column = (long long)blockIdx.x * steps * THREADS + threadIdx.x;
 #ifdef STAGES
     __shared__ float ring[STAGES][HELD][THREADS];
     const unsigned int mine = (unsigned int)__cvta_generic_to_shared(&ring[0][0][threadIdx.x]);
     const unsigned int stage = HELD * THREADS * 4;
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; s++, column += step_width)
-        fetch_column(mine + s * stage, x, middle, column, n, stride);
+    for (int s = 0; s < STAGES - 1; s++, column += THREADS) fetch_column(mine + s * stage, x, middle, column, n, stride);
     int next = STAGES - 1, now = 0;
 #pragma unroll 1
-    for (int step = 0; step < steps; step++, column += step_width) {
+    for (int step = 0; step < steps; step++, column += THREADS) {
         // The place of the column before this one, whose products are made.
         fetch_column(mine + next * stage, x, middle, column, n, stride);
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
@@ -79,7 +76,7 @@ gram(const element* __restrict__ x, const element* __restrict__ middle, double* 
         for (int i = 0; i < ROWS; i++) a[i] = ring[now][i][threadIdx.x];
 #else
 #pragma unroll 1
-    for (int step = 0; step < steps && column < n; step++, column += step_width) {
+    for (int step = 0; step < steps && column < n; step++, column += THREADS) {
         float a[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) a[i] = widen(x[(long long)i * stride + column]);
