@@ -54,11 +54,18 @@ def _speed(found: dict) -> str:
     return "\n".join(lines)
 
 
+def training() -> str:
+    """The first paragraph and table of the results in training, which `benchmarks/proof.py` wrote."""
+    page = (ROOT / "docs" / "results" / "simulation-results.md").read_text(encoding="utf-8")
+    _, about, table, *_ = page.split("\n\n")
+    return f"{about}\n\n{table}"
+
+
 def main() -> int:
     path = ROOT / "README.md"
     old = path.read_text()
     new = old
-    for name, table in (("rules", rules()), ("speed", speed())):
+    for name, table in (("rules", rules()), ("training", training()), ("speed", speed())):
         new = re.sub(rf"(<!-- {name}:[^\n]*-->\n).*?(<!-- /{name} -->)", rf"\g<1>{table}\n\g<2>", new, flags=re.S)
     if "--check" in sys.argv:
         return int(new != old)

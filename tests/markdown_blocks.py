@@ -143,6 +143,6 @@ def _environment(folder: Path) -> dict[str, str]:
         (tools / name).chmod(0o755)
     path = os.pathsep.join((str(tools), str(Path(sys.executable).parent), os.environ["PATH"]))
     kept: dict[str, Any] = {k: v for k, v in os.environ.items() if not k.startswith(("COV_", "PYTEST"))}
-    fonts = Path(tempfile.gettempdir()) / "honestly-docs-fonts"  # matplotlib's list of fonts takes seconds to make
+    fonts = Path(tempfile.gettempdir()) / f"honestly-docs-fonts-{os.getuid()}"  # matplotlib makes a list for seconds
     own = {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder), "MPLCONFIGDIR": str(fonts)}
     return {**kept, **own, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
