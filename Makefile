@@ -19,7 +19,11 @@ help:
 	@echo "make bench     speed and memory against the plain mean and the peers"
 
 $(STAMP): pyproject.toml constraints.txt
-	command -v $(PYTHON) >/dev/null 2>&1 && $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	@for python in $(PYTHON) python3.12 python3.13 python3; do \
+		$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+		echo "$$python -m venv $(VENV)"; $$python -m venv $(VENV) && exit 0; \
+	done; \
+	echo "make: no Python 3.11 or newer with venv was found: install one (Debian: python3.11-venv), or name it: make PYTHON=..." >&2; exit 1
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$(EXTRAS)]" --group test --group docs
 	touch $@

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -60,18 +62,26 @@ def sync(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def rate(trainer, model: nn.Module, work, device: str, repeats: int = 3) -> float:
-    """Images a second, the best of a few runs after one that warms up."""
+Pass = Callable[[], float]  # does the work once and returns images a second
+
+
+def best(once: Pass, repeats: int = 3) -> float:
+    """The best of a few runs after one that warms up."""
+    once()
+    return max(once() for _ in range(repeats))
+
+
+def training(trainer: Trainer, model: nn.Module, work, device: str) -> Pass:
     start = Model.of(model, device)
-    trainer.train(start, work)
-    best = 0.0
-    for _ in range(repeats):
+
+    def once() -> float:
         sync(device)
         begun = time.perf_counter()
         trainer.train(start, work)
         sync(device)
-        best = max(best, sum(s.images for s in work) / (time.perf_counter() - begun))
-    return best
+        return sum(s.images for s in work) / (time.perf_counter() - begun)
+
+    return once
 
 
 class PlainImages(Dataset):
@@ -88,14 +98,14 @@ class PlainImages(Dataset):
         return nn.functional.pad(x, (2, 2, 2, 2)).sub_(0.5).div_(0.5), int(self.labels[i])
 
 
-def plain(images: int, device: str, workers: int) -> float:
-    """Images a second of the plain loop on LeNet-5, the best of a few runs as for the others."""
+def plain(images: int, device: str, workers: int) -> Pass:
+    """The plain loop on LeNet-5."""
     rng = np.random.default_rng(0)
     data = PlainImages(rng.integers(0, 256, (images, 1, 28, 28), dtype=np.uint8), rng.integers(0, 10, images))
     model = build("lenet5", (1, 32, 32), 10, 0).to(device)
     optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4, nesterov=True)
-    best = 0.0
-    for number in range(4):  # the first warms up
+
+    def once() -> float:
         sync(device)
         begun = time.perf_counter()
         for x, y in DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=workers):
@@ -103,8 +113,9 @@ def plain(images: int, device: str, workers: int) -> float:
             nn.functional.cross_entropy(model(x.to(device)), y.to(device)).backward()
             optimiser.step()
         sync(device)
-        best = max(best, images / (time.perf_counter() - begun) if number else 0.0)
-    return best
+        return images / (time.perf_counter() - begun)
+
+    return once
 
 
 def check(device: str) -> dict[str, float]:
@@ -148,7 +159,8 @@ def check(device: str) -> dict[str, float]:
     return found
 
 
-def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | None = None) -> float:
+def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | None = None) -> Pass:
+    """Local training of all clients; on a CPU ``fused`` is the compiled program, if there is one."""
     model = build("lenet5", (1, 32, 32), 10, 0)
     store = pixels(images, (1, 32, 32), device)
     trainer: Trainer
@@ -156,7 +168,24 @@ def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | Non
         trainer = CompiledTrainer(model, store, SGD_PAPER, BATCH)
     else:
         trainer = BatchedTrainer(model, store, SGD_PAPER, BATCH, fused=fused if device != "cpu" else None)
-    return rate(trainer, model, schedules(images, epochs, clients), device)
+    return training(trainer, model, schedules(images, epochs, clients), device)
+
+
+def side_by_side(images: int, epochs: int, repeats: int = 8) -> dict[str, dict[str, float]]:
+    """The plain loop and all clients at once on a CPU, in turns, the best of each: others may use the machine too."""
+    ways = {
+        ("plain", "0 workers"): plain(images, "cpu", 0),
+        ("plain", "2 workers"): plain(images, "cpu", 2),
+        ("lenet", "PyTorch alone"): lenet("cpu", CLIENTS, images, epochs, False),
+    }
+    if library() is not None:
+        ways["lenet", "compiled"] = lenet("cpu", CLIENTS, images, epochs)
+    found: dict[str, dict[str, float]] = {"plain": {}, "lenet": {}}
+    for number in range(repeats + 1):  # the first warms up
+        for (part, name), once in ways.items():
+            speed = once()
+            found[part][name] = max(found[part].get(name, 0.0), speed if number else 0.0)
+    return found
 
 
 def end_to_end(device: str, rounds: int, n: int) -> dict[str, float]:
@@ -199,7 +228,7 @@ def resnet(device: str, images: int) -> dict[str, float]:
             trainer = SequentialTrainer(model, store, SGD_PAPER, BATCH, speed=speed)
             begun = time.perf_counter()
             key = f"{name} bf16, {lanes} lanes{', compiled' if compiled else ''}"
-            found[key] = rate(trainer, model, schedules(images, 1), device, repeats=1)
+            found[key] = best(training(trainer, model, schedules(images, 1), device), repeats=1)
             print(f"{key}: {found[key]:,.0f} images/s ({time.perf_counter() - begun:.0f} s)", flush=True)
             del trainer
             torch.cuda.empty_cache()
@@ -242,17 +271,15 @@ def measure(part: str, args: argparse.Namespace, images: int, epochs: int) -> ob
         return profile(device)
     if part == "check":
         return check(device)
+    if part == "cpu":
+        return side_by_side(images, epochs)
     if part == "plain":
-        return {f"{w} workers": plain(min(images, 6_000), device, w) for w in (0, 2)}
+        return {f"{w} workers": best(plain(min(images, 6_000), device, w)) for w in (0, 2)}
     if part == "lenet":
-        ways: dict[str, bool | None] = {"PyTorch alone": False}
-        if library() is not None:
-            ways["compiled"] = None
-        if device != "cpu":
-            ways = {"fused": None, "plain ops": False}
-        return {name: lenet(device, CLIENTS, images, epochs, way) for name, way in ways.items()}
+        ways = {"fused": None, "plain ops": False} if device != "cpu" else {"all": None}
+        return {name: best(lenet(device, CLIENTS, images, epochs, way)) for name, way in ways.items()}
     if part == "many":
-        return {f"{k} clients": lenet(device, k, images, epochs) for k in (50, 200)}
+        return {f"{k} clients": best(lenet(device, k, images, epochs)) for k in (50, 200)}
     if part == "endtoend":
         return end_to_end(device, args.rounds, images)
     if part == "resnet":
@@ -286,7 +313,7 @@ def table(paths: list[Path]) -> None:
         rounds = {k: v for k, v in (r.get("endtoend") or {}).items() if k.startswith("bayesian") and "ms" in k}
         if rounds:
             parts = ", ".join(f"{k.split(': ')[1].split(' ms')[0]} {v:.0f} ms" for k, v in rounds.items())
-            print(f"\nA round of the Bayesian rule (600,000 images): {parts}.")
+            print(f"\nA round of the Bayesian rule ({10 * r['images']:,} images): {parts}.")
         if isinstance(r.get("check"), dict):
             worst = max(v for k, v in r["check"].items() if "resnet" not in k)
             print(
@@ -299,7 +326,7 @@ def table(paths: list[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--parts", default="check,plain,lenet")
+    parser.add_argument("--parts", help="check, cpu, plain, lenet, many, endtoend, resnet, profile")
     parser.add_argument("--images", type=int, default=0, help="training images (default: 6,000 on a CPU, 60,000)")
     parser.add_argument("--epochs", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
@@ -315,14 +342,17 @@ def main() -> None:
     images, epochs = args.images or (6_000 if cpu else 60_000), args.epochs or (1 if cpu else 10)
     machine = torch.cuda.get_device_name() if not cpu else processor()
     results: dict[str, object] = {
-        "machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__, "images": images
+        "machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__, "images": images,
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }  # fmt: skip
-    for part in args.parts.split(","):
+    for part in (args.parts or ("check,cpu" if cpu else "check,lenet")).split(","):
         begun = time.perf_counter()
         try:
             results[part] = measure(part, args, images, epochs)
         except Exception as error:  # the other parts shall run
             results[part] = f"failed: {type(error).__name__}: {error}"
+        if part == "cpu" and isinstance(results[part], dict):
+            results |= results[part]
         print(f"{part} ({time.perf_counter() - begun:.0f} s): {json.dumps(results[part], indent=1)}", flush=True)
         if args.out:
             args.out.write_text(json.dumps(results, indent=1))

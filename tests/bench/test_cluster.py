@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from honestly.bench.cluster import Driver, files_of, rounds_of
+from honestly.bench.cluster import Driver, check_address, files_of, rounds_of
 from honestly.bench.store import ATTEMPTS, Store
 from honestly.bench.study import Study
 from honestly.bench.work import Options, one_by_one
@@ -172,6 +173,22 @@ def test_a_cluster_gets_as_many_runs_as_it_has_room_for(tmp_path: Path, monkeypa
             assert ray.asked == [{"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}]
         with pytest.raises(ValueError, match="no node of the cluster has 4 GPU and 1 CPU"):
             on_fake(store, FakeRay({}), monkeypatch, gpus=4)
+
+
+def test_an_address_where_nobody_is_is_refused_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for address, message in {
+        f"127.0.0.1:{port}": "nobody answers", "somewhere:port": "write HOST:PORT", "x:99999": "write HOST:PORT",
+        "ray://head:10001": "start it on a node",
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            check_address(address)
+    check_address("")
+    check_address("auto")
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        check_address(f"127.0.0.1:{there.getsockname()[1]}")
 
 
 def test_a_task_starts_where_its_warm_up_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,7 @@ import sys
 from honestly.bench.store import Store
 store = Store.open(sys.argv[1])
 store.claim("w")
+store.write_rounds("a", [], [], worker="w", anew=True)
 print("ready", flush=True)
 n = 0
 while True:

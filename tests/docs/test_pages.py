@@ -29,7 +29,7 @@ NOT_RUN = {
     "examples/nvflare/README.md": 1,
 }
 # Several commands each that have tests of their own; `make test-all` follows these pages.
-SLOW = {"docs/how-to/cluster.md", "docs/how-to/report.md", "docs/how-to/watch.md"}
+SLOW = {"docs/how-to/cluster.md", "docs/how-to/report.md", "docs/how-to/stress.md", "docs/how-to/watch.md"}
 
 
 def _name(page: Path) -> str:

@@ -47,12 +47,14 @@ def test_it_is_built_strictly_and_stands_alone(tmp_path: Path) -> None:
     nothing_is_fetched_from_outside_and_nothing_is_missing(site)
     styles_fetch_nothing_from_outside(site)
     mathematics_needs_no_script(site)
+    lists_and_tables_are_such(site)
     the_reference_has_every_rule_command_and_key(site)
 
 
 def nothing_is_fetched_from_outside_and_nothing_is_missing(site: Path) -> None:
     seen = 0
     for path, page in _pages(site):
+        assert "default-src 'self'" in path.read_text(encoding="utf-8").partition("<script")[0], path.name
         for address in page.fetched:
             assert not re.match(r"(https?:)?//", address), f"{path.name} fetches {address}"
             if path.name != "404.html" and not address.startswith("data:"):
@@ -66,6 +68,13 @@ def styles_fetch_nothing_from_outside(site: Path) -> None:
     assert styles
     for path in styles:
         assert not re.search(r"(@import\s+|url\(\s*)[\"']?(https?:)?//", path.read_text(encoding="utf-8")), path.name
+
+
+def lists_and_tables_are_such(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        paragraphs = re.findall(r"<p>(.*?)</p>", path.read_text(encoding="utf-8"), flags=re.S)
+        lost = [text for text in paragraphs if re.search(r"\n(- |\d+\. |\|)", text)]
+        assert not lost, f"{path.name}: {lost[0][:200]}"
 
 
 def mathematics_needs_no_script(site: Path) -> None:

@@ -44,6 +44,12 @@ def files(said: str) -> None:
     assert "written: global.safetensors" in said
 
 
+def study(said: str) -> None:
+    assert said.startswith("8 runs, 8 done")
+    found = {tuple(row.split()[:2]): [float(a) for a in row.split()[2:]] for row in said.splitlines()[1:]}
+    assert max(found["FedAvg", "sign_flip"]) < 0.5 < 0.8 < min(found["Ours", "sign_flip"])
+
+
 CHECKS = {
     "library": library,
     "custom_rule": custom_rule,
@@ -51,6 +57,7 @@ CHECKS = {
     "torch_training": training,
     "jax_training": training,
     "files": files,
+    "study": study,
 }
 
 

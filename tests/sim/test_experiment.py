@@ -61,7 +61,7 @@ def test_mixers_in_front() -> None:
         (["dynamic=perhaps"], r"dynamic = 'perhaps'"),
         (["epochs.x=1"], r"epochs.x = 1: only rule, attack and pre"),
         (["=3"], r"'=3' is not of the form key=value"),
-        (["paper/fmnist-config9.toml"], r"no such file or preset.*Did you mean paper/fmnist-config"),
+        (["paper/fmnist-config9.toml"], r"no such file or preset.*did you mean paper/fmnist-config"),
         (["a.toml", "b.toml"], r"more than one file"),
     ],
 )

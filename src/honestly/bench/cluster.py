@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
+import socket
 import time
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass, replace
@@ -131,10 +133,31 @@ def _aside(path: Path) -> Generator[None]:
         yield
 
 
+def check_address(address: str) -> None:
+    """Refuse at once what Ray would wait for, minutes long."""
+    host, colon, port = address.rpartition(":")
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"--ray {address}: rounds cannot be streamed to a Ray client; start it on a node, with --ray auto"
+        )
+    if not colon:
+        return
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"--ray {address}: write HOST:PORT, such as 10.0.0.1:6379, or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ValueError(
+            f"--ray {address}: nobody answers there ({error.strerror or error}); is the cluster up?"
+        ) from error
+
+
 @contextlib.contextmanager
 def _connected(ray: Any, address: str) -> Generator[None]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody else is told what is computed here
     mine = not ray.is_initialized()
     if mine:
+        check_address(address)
         try:
             more: dict[str, Any] = {} if address else {"include_dashboard": False}
             ray.init(address=address or "local", log_to_driver=False, logging_level="ERROR", **more)

@@ -6,13 +6,13 @@ heterogeneous as updates of real clients are.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from honestly.hints import unknown
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack
 
@@ -91,7 +91,7 @@ def synthetic(kind: str, *, clients: int, seed: int, dimension: int = DIMENSION)
     ((20, 2000), 1.0)
     """
     if kind not in KINDS:
-        raise ValueError(_unknown(kind))
+        raise ValueError(unknown("population", kind, KINDS, ", or a .npz file or a folder of them"))
     rng = np.random.default_rng([seed, *kind.encode()])
     updates = _noise(rng, 1, dimension) + KINDS[kind](rng, clients + 1, dimension)
     if kind == "unequal_norms":
@@ -157,11 +157,5 @@ def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[Source, ...]
         elif name in KINDS:
             found += [Source(name, seed) for seed in seeds]
         else:
-            raise ValueError(_unknown(name))
+            raise ValueError(unknown("population", name, KINDS, ", or a .npz file or a folder of them"))
     return tuple(found)
-
-
-def _unknown(kind: str) -> str:
-    close = difflib.get_close_matches(kind, KINDS, n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"unknown population '{kind}': {hint}Allowed: {', '.join(KINDS)}, or a .npz file or a folder of them"

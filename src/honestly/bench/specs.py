@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from honestly.hints import unknown
 from honestly.rules import MIXERS as ALL_MIXERS
 from honestly.rules import RULES as ALL_RULES
 from honestly.rules.base import Mixer, Rule
@@ -111,15 +111,9 @@ def _takes_f(part: type[Rule] | type[Mixer]) -> bool:
 def _find(spec: str, table: Mapping[str, Any], what: str) -> tuple[Any, dict[str, Any]]:
     name, settings = words(spec)
     if name not in table:
-        raise ValueError(_unknown(what, name, list(table)))
+        raise ValueError(unknown(what, name, table))
     allowed = [field.name for field in fields(table[name])]
     for setting in settings:
         if setting not in allowed:
-            raise ValueError(_unknown(f"setting of {what} {name}", setting, allowed))
+            raise ValueError(unknown(f"setting of {what} {name}", setting, allowed))
     return table[name], settings
-
-
-def _unknown(what: str, given: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(given, allowed, n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"unknown {what} '{given}': {hint}Allowed: {', '.join(allowed) or 'none'}"

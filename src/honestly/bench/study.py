@@ -25,7 +25,6 @@ seed = [1]
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from honestly.bench.store import Entry
+from honestly.hints import did_you_mean
 from honestly.sim.experiment import WARM_UP_LEAVES, Experiment, ExperimentError
 from honestly.sim.messages import explain
 from honestly.sim.settings import change, value_of
@@ -82,8 +82,7 @@ class Study(BaseModel):
                 raise ValueError(f"axes.{name}: {twice!r} is there twice")
             known = name in Experiment.model_fields or name.partition(".")[0] in ("rule", "attack", "pre")
             if not known and not all(isinstance(value, dict) for value in values):
-                close = difflib.get_close_matches(name, Experiment.model_fields, n=1)
-                hint = f"did you mean {close[0]}? " if close else ""
+                hint = did_you_mean(name, Experiment.model_fields)
                 raise ValueError(
                     f"axes.{name}: no setting of an experiment, {hint}Write what its values stand for: "
                     f"{name} = [{{ label = {labels[0]!r}, malicious = 4 }}]"
@@ -199,14 +198,12 @@ def check_conditions(conditions: Mapping[str, Any], study: Study, key: str) -> N
     """Refuse axes and values that the study does not have."""
     for axis, value in conditions.items():
         if axis not in study.axes:
-            close = difflib.get_close_matches(axis, study.axes, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
+            hint = did_you_mean(axis, study.axes)
             raise StudyError(f"{key}: {axis} = {value!r}: no such axis, {hint}Axes: {', '.join(study.axes)}")
         for one in value if isinstance(value, list) else [value]:
             labels = study.labels(axis)
             if one not in labels:
-                close = difflib.get_close_matches(str(one), map(str, labels), n=1)
-                hint = f"did you mean {close[0]}? " if close else ""
+                hint = did_you_mean(one, labels)
                 allowed = ", ".join(map(str, labels))
                 raise StudyError(f"{key}: {axis} = {one!r}: no such value, {hint}Values: {allowed}")
 
@@ -268,8 +265,7 @@ def text_of(path: str) -> str:
         raise StudyError(f"cannot read {path}: {error}") from error
     name = path.removesuffix(".toml")
     if name not in shipped():
-        close = difflib.get_close_matches(name, shipped(), n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = did_you_mean(name, shipped())
         raise StudyError(
             f"no such file or study: {path}; {hint}Studies that come with honestly: {', '.join(shipped())}"
         )

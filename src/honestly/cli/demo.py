@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace, stop: Any) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.table import Table
 
+    from honestly.cli.tables import Table
     from honestly.sim.checkpoint import StoreError, write_atomically
     from honestly.sim.experiment import Experiment
     from honestly.sim.figure import draw
@@ -87,13 +87,15 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
                 if stop.asked:
                     raise KeyboardInterrupt
             finished.append(Run.of(title, e, records))
-    table = Table("", "accuracy", "attackers missed, a round", "falsely accused, a round")
+    rows: list[list[str]] = []
     for one in finished:
         s = summary(one.records)
         lied = any(r["attacked"] for r in one.records)
         cells = [f"{s['misses_per_round']:.1f}" if lied else "–", f"{s['false_accusations_per_round']:.1f}"]
-        table.add_row(one.title, f"{s['accuracy_last']:.3f}", *cells)
-    console.print(table)
+        rows.append([one.title, f"{s['accuracy_last']:.3f}", *cells])
+    if not args.quiet:
+        columns = ["average", "accuracy", "attackers missed, a round", "falsely accused, a round"]
+        Table(columns, rows, right=columns[1:]).show()
     lead = (
         f"{CLIENTS} clients learn to read digits together. In the last two runs, {MALICIOUS} of them send four times "
         "the opposite of what they learned. The plain average (FedAvg) believes everybody; the Bayesian rule infers "
@@ -103,5 +105,5 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     last = experiments[-1][1]
     picture = args.out / "figure.png"
     draw(finished[-1].records, picture, clients=CLIENTS, rule=last.rule.name, attack=last.attack.name)
-    console.print(f"{args.out / 'report.html'}\n{picture}\n{time.perf_counter() - begun:.0f} s")
+    console.print(f"{args.out / 'report.html'}\n{picture}\n{time.perf_counter() - begun:.0f} s", soft_wrap=True)
     return 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import Any, NoReturn
+
+from honestly.hints import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,8 +30,8 @@ def meant(word: str, words: Sequence[str]) -> str:
     >>> meant("simualte", ["simulate", "rules"])
     '; did you mean simulate?'
     """
-    close = get_close_matches(word, words, n=1, cutoff=0.7)
-    return f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(word, words, cutoff=0.7).strip()
+    return f"; {hint}" if hint else ""
 
 
 def understood(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:

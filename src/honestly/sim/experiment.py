@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -19,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from honestly.hints import did_you_mean
 from honestly.rules import MIXERS, RULES, make, make_mixer
 from honestly.rules.base import Mixer, Rule
 from honestly.sim import attacks
@@ -123,8 +123,7 @@ class Experiment(BaseModel):
     def _known(cls, value: str) -> str:
         if value in MODEL_FOR or is_own(value):
             return value
-        close = difflib.get_close_matches(value, MODEL_FOR, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = did_you_mean(value, MODEL_FOR)
         raise ValueError(f"{hint}Allowed: {', '.join(MODEL_FOR)}, or file.py:function of your own")
 
     @field_validator("rule", "attack", mode="before")

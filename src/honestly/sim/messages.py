@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+
+from honestly.hints import did_you_mean
 
 
 def explain(error: ValidationError, values: dict[str, Any], model: type[BaseModel]) -> str:
@@ -17,8 +18,7 @@ def _line(e: dict[str, Any], values: dict[str, Any], model: type[BaseModel]) -> 
     where = ".".join(str(part) for part in e["loc"])
     if e["type"] == "extra_forbidden":
         allowed = list(model.model_fields)
-        close = difflib.get_close_matches(where, allowed, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = did_you_mean(where, allowed)
         return f"{where} = {e['input']!r}: unknown key, {hint}Allowed keys: {', '.join(allowed)}"
     if e["type"] == "missing":
         return f"{where}: missing, it has no default"
@@ -27,8 +27,7 @@ def _line(e: dict[str, Any], values: dict[str, Any], model: type[BaseModel]) -> 
         return message
     if e["type"] == "literal_error":
         expected = str(e["ctx"]["expected"]).replace(" or ", ", ").replace("'", "")
-        close = difflib.get_close_matches(str(e["input"]), expected.split(", "), n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = did_you_mean(e["input"], expected.split(", "))
         return f"{where} = {e['input']!r}: {hint}Allowed: {expected}"
     if e["type"] != "value_error":  # pydantic's own sentences
         message = message[0].lower() + message[1:]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from honestly.hints import did_you_mean
 from honestly.sim.experiment import Experiment, ExperimentError
 
 
@@ -28,9 +28,8 @@ def read(path: str) -> dict[str, Any]:
         else:
             name = path if path.endswith(".toml") else f"{path}.toml"
             if name not in presets():
-                close = difflib.get_close_matches(name, presets(), n=1)
-                hint = f" Did you mean {close[0]}?" if close else ""
-                raise ExperimentError(f"no such file or preset: {path}.{hint} Presets: {', '.join(presets())}")
+                hint = did_you_mean(name, presets())
+                raise ExperimentError(f"no such file or preset: {path}; {hint}Presets: {', '.join(presets())}")
             text = (files("honestly.sim") / "presets" / name).read_text(encoding="utf-8")
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

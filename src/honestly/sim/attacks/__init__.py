@@ -6,10 +6,10 @@ SignFlip(gamma=2.0)
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import fields
 from typing import Any
 
+from honestly.hints import unknown
 from honestly.sim.attacks.adaptive import Adaptive
 from honestly.sim.attacks.alie import ALIE
 from honestly.sim.attacks.backdoor import BadNets
@@ -89,15 +89,9 @@ def make(name: str, **settings: Any) -> Attack:
     ValueError: unknown attack 'sign_flp': did you mean sign_flip? Allowed: none, sign_flip, ...
     """
     if name not in ATTACKS:
-        raise ValueError(_unknown("attack", name, list(ATTACKS)))
+        raise ValueError(unknown("attack", name, ATTACKS))
     allowed = list(settings_of(ATTACKS[name]))
     for setting in settings:
         if setting not in allowed:
-            raise ValueError(_unknown(f"setting of attack {name}", setting, allowed))
+            raise ValueError(unknown(f"setting of attack {name}", setting, allowed))
     return ATTACKS[name](**settings)
-
-
-def _unknown(what: str, given: str, allowed: list[str]) -> str:
-    close = difflib.get_close_matches(given, allowed, n=3)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"unknown {what} '{given}': {hint}Allowed: {', '.join(allowed) or 'none'}"

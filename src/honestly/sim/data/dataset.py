@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from honestly.hints import unknown
 from honestly.sim.own import imported, is_own
 
 Images: TypeAlias = npt.NDArray[np.uint8]  # (n, channels, height, width), raw pixels
@@ -105,11 +105,7 @@ def load(name: str, folder: Path | str | None = None, *, download: bool = True) 
     if is_own(name):
         return _own(name)
     if name not in DATASETS:
-        close = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ValueError(
-            f"unknown dataset '{name}': {hint}Allowed: {', '.join(DATASETS)}, or file.py:function of your own"
-        )
+        raise ValueError(unknown("dataset", name, DATASETS, ", or file.py:function of your own"))
     return DATASETS[name].read(None if folder is None else Path(folder), download)
 
 

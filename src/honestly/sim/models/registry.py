@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
@@ -11,6 +10,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from honestly.hints import unknown
 from honestly.sim.models import resnet, small
 from honestly.sim.own import imported, is_own
 
@@ -48,19 +48,14 @@ def source(name: str) -> ModelSource:
 
     >>> source("lenet")
     Traceback (most recent call last):
-    ValueError: unknown model 'lenet': did you mean lenet5? Allowed: lenet5, cnn, ...
+    ValueError: unknown model 'lenet': did you mean lenet5 or resnet18? Allowed: lenet5, cnn, ...
     """
     if name in MODELS:
         return MODELS[name]
     if is_own(name) or "." in name:  # package.module.factory stands for package.module:factory
         spec = name if is_own(name) else ":".join(name.rsplit(".", 1))
         return ModelSource(name, "a model of yours", cast("Callable[..., nn.Module]", imported("model", spec)))
-    close = difflib.get_close_matches(name, MODELS, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    allowed = ", ".join(MODELS)
-    raise ValueError(
-        f"unknown model '{name}': {hint}Allowed: {allowed}, or package.module:factory or file.py:factory of your own"
-    )
+    raise ValueError(unknown("model", name, MODELS, ", or package.module:factory or file.py:factory of your own"))
 
 
 def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.Module:

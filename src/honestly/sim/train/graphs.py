@@ -99,13 +99,14 @@ class Lanes:
         with ExitStack() as held:
             for place in places:
                 held.enter_context(self.lanes[place].preserved())
-            side = torch.cuda.Stream(self.device)
-            side.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(side):
-                for place in places:
+            main = torch.cuda.current_stream(self.device)
+            for place in places:  # on the stream that it will run on: libraries keep workspaces for each stream
+                side = self.streams[place] if len(places) > 1 else torch.cuda.Stream(self.device)
+                side.wait_stream(main)
+                with torch.cuda.stream(side):
                     for _ in range(3):  # every kernel chosen and every library loaded before the capture
                         self._train(place, n, weights)
-            torch.cuda.current_stream(self.device).wait_stream(side)
+                main.wait_stream(side)
             torch.cuda.current_stream(self.device).synchronize()
 
             def record() -> None:

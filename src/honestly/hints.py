@@ -1,0 +1,27 @@
+"""What was probably meant by a word that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(word: object, words: Iterable[object], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """A question for the middle of a message, or nothing if no word is close.
+
+    >>> did_you_mean("kurm", ["krum", "mean"]), did_you_mean("x", ["krum"])
+    ('did you mean krum? ', '')
+    """
+    close = get_close_matches(str(word), list(map(str, words)), n=most, cutoff=cutoff)
+    return f"did you mean {' or '.join(close)}? " if close else ""
+
+
+def unknown(what: str, given: object, allowed: Iterable[object], more: str = "") -> str:
+    """The whole message: what is unknown, what was probably meant, and what is allowed.
+
+    >>> unknown("attack", "sign_flop", ["none", "sign_flip"])
+    "unknown attack 'sign_flop': did you mean sign_flip? Allowed: none, sign_flip"
+    """
+    words = [str(word) for word in allowed]
+    hint = did_you_mean(given, words, most=3)
+    return f"unknown {what} '{given}': {hint}Allowed: {', '.join(words) or 'none'}{more}"
