@@ -11,6 +11,7 @@ import numpy as np
 from honestly.arrays import COMPUTE, LARGEST, Host
 from honestly.passes import explain
 from honestly.passes.base import Verdict
+from honestly.passes.blas import BLOCK, SMALL_PRODUCT, way_for
 from honestly.passes.plan import Block, blocks, in_order, threads
 from honestly.passes.ranking import mean_of_rows, network_of, rank_rows
 from honestly.result import Float
@@ -21,14 +22,9 @@ from honestly.sources.tree import named
 
 T = TypeVar("T")
 
-# A block of this many values (1 MiB in float32) stays in a core's second-level cache between its two uses.
-BLOCK = 1 << 18
-# The same where rows are compared with one another: longer operations, for each takes Python's lock twice; but no
-# longer than OpenBLAS adds up a row without threads of its own.
+# Values of a block whose rows are compared with one another: longer operations than elsewhere, for each takes Python's
+# lock twice; but no longer than OpenBLAS adds up a row without threads of its own.
 RANKED_BLOCK, LONGEST_DOT = 3 << 17, 10_000
-# Products of up to a million multiplications take OpenBLAS's path for small matrices: no packing, no thread of its own
-# and no lock, so that our threads do not wait for one another. About twice as fast for a 20 x 2,000 block.
-SMALL_PRODUCT = 1_000_000
 # Columns of a block of thousands of rows: their cache lines and pages are worth opening.
 NARROW = 1024
 # Fewer values than this are not worth starting threads for.
@@ -67,28 +63,22 @@ class HostPasses:
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G = sum over blocks of C_b C_b^T: float32 inside a block, float64 across blocks."""
         n = len(clients)
-        inner = max(64, SMALL_PRODUCT // (n * (n + 1)) // 64 * 64)
-        if inner < 512:  # many clients: one ordinary product per block, on the BLAS library's own threads
-            inner = 0
-        width = max(inner, BLOCK // (n + 1) // inner * inner) if inner else max(512, 4 * BLOCK // n)
+        way = way_for(n)
 
-        def one(block: Block) -> Float:
-            scratch = self._scratch(n + 1, width, block.dtype)
-            used = -(-block.width // inner) * inner if inner else block.width
-            self._fill(block, clients, scratch[1:, : block.width], centre)
+        def one(block: Block) -> Host:
+            used = -(-block.width // way.multiple) * way.multiple
+            scratch = self._scratch(way.rows, way.width, block.dtype)[:, :used]
+            self._fill(block, clients, scratch[1 : n + 1, : block.width], centre)
+            scratch[1 : n + 1, block.width :] = 0
+            scratch[n + 1 :] = 0
             with np.errstate(over="ignore", invalid="ignore"):
-                if not inner:
-                    return np.matmul(scratch[1:, :used], scratch[1:, :used].T).astype(np.float64)
-                scratch[:, block.width : used] = 0
-                # Row 0 is empty: operands that start at different rows keep NumPy from choosing syrk, which is slower.
-                tiles = scratch[:, :used].reshape(n + 1, -1, inner).transpose(1, 0, 2)
-                return np.matmul(tiles, tiles[:, 1:].transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)[1:]
+                return way.product(scratch)
 
-        total = np.zeros((n, n))
+        total: Float | None = None
         with np.errstate(over="ignore", invalid="ignore"):
-            for part in self._run(one, width, n, own_threads=bool(inner)):
-                total += part
-        return total
+            for part in self._run(one, way.width, n, own_threads=way.own_threads):
+                total = part.astype(np.float64) if total is None else np.add(total, part, out=total)
+            return np.zeros((n, n)) if total is None else way.finish(total)
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None

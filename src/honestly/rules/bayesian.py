@@ -26,7 +26,7 @@ ROUNDING = 1e-13  # of the squared norms: what rounding leaves of a squared dist
 STEPS, TOLERANCE = 100, 1e-7  # of the EM on a Gram matrix
 PASSES, COARSE = 4, 1e-2  # of the EM where every step is a pass over the data
 
-CERTAIN = (Status.CLOSED_FORM, Status.MAJORITY_IDENTICAL)  # nothing was inferred
+NOTHING_INFERRED = (Status.CLOSED_FORM, Status.MAJORITY_IDENTICAL)
 
 Groups: TypeAlias = npt.NDArray[np.intp]
 
@@ -115,7 +115,7 @@ class _Found:
     def seen(self) -> Float:
         """Probability from this round's evidence alone, at even odds: what a memory may keep."""
         evidence: Float = self.diagnostics["evidence"]
-        return self.pi if self.status in CERTAIN else 0.5 + 0.5 * np.tanh(0.5 * evidence)
+        return self.pi if self.status in NOTHING_INFERRED else 0.5 + 0.5 * np.tanh(0.5 * evidence)
 
     def mix(self, ids: Sequence[ClientId], remembered: Mapping[str, Any]) -> Mix:
         """The result for the engine."""
