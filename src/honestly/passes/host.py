@@ -156,7 +156,9 @@ class HostPasses:
                 fine = bool((np.abs(sums) < LARGEST[block.dtype.__name__]).all())
                 if mixing is not None:
                     values = np.matmul(mixing.astype(block.dtype), values)
-                ranked = rank_rows(values, network)
+                ranked = rank_rows(
+                    values, network, lambda rows: self._scratch(rows, width, block.dtype, "ranks")[:, : block.width]
+                )
                 result = mean_of_rows(ranked) if rule.averages else rule.reduce(np.stack(ranked), np)
                 self._store(block, result, sink)
             return fine
@@ -200,13 +202,13 @@ class HostPasses:
         few = not own_threads or total * rows < WORTH_THREADS
         return in_order(work, blocks(self.leaves, width), 1 if few else threads())
 
-    def _scratch(self, rows: int, width: int, dtype: type) -> Host:
-        """This thread's own buffer; its first row is zero."""
-        held = getattr(self._local, "buffer", None)
+    def _scratch(self, rows: int, width: int, dtype: type, use: str = "values") -> Host:
+        """This thread's own buffer for that use; its first row is zero."""
+        held = getattr(self._local, use, None)
         if held is None or held.shape != (rows, width) or held.dtype != dtype:
             held = np.empty((rows, width), dtype=dtype)
-            self._local.buffer = held
-        held[0] = 0
+            setattr(self._local, use, held)
+        held[:1] = 0
         return held
 
     def _fill(self, block: Block, clients: Sequence[int], out: Host, centre: int | None) -> None:

@@ -71,14 +71,17 @@ def steps_of(network: Network, rows: int) -> tuple[tuple[Step, ...], tuple[int, 
     return tuple(steps), tuple(place[row] for row in network.wanted), used - rows
 
 
-def rank_rows(block: Host, network: Network) -> Sequence[Host]:
-    """The wanted rows of the m x b block when each of its columns went through the network."""
+def rank_rows(block: Host, network: Network, scratch: Callable[[int], Host] | None = None) -> Sequence[Host]:
+    """The wanted rows of the m x b block when each of its columns went through the network.
+
+    `scratch` gives so many rows of the block's width to work in: memory that is used again costs no page faults.
+    """
     rows, width = block.shape
     if rows > LARGEST_NETWORK:
         first = network.wanted[0]
         return list(np.sort(block.T.copy(order="C"), axis=1).T[first : first + len(network.wanted)])
     steps, wanted, extra = steps_of(network, rows)
-    held = [*block, *np.empty((extra, width), block.dtype)]
+    held = [*block, *(np.empty((extra, width), block.dtype) if scratch is None else scratch(extra))]
     minimum, maximum = np.minimum, np.maximum
     for smaller, a, b, out in steps:
         (minimum if smaller else maximum)(held[a], held[b], out=held[out])
