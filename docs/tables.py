@@ -6,9 +6,11 @@ Each table stands between `<!-- name: ... -->` and `<!-- /name -->`. Measurement
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import honestly as hn
@@ -61,11 +63,24 @@ def training() -> str:
     return f"{about}\n\n{table}"
 
 
+def paper() -> str:
+    """How many of the paper's published numbers were run, and how they compare, by the last round."""
+    with (ROOT / "results" / "cells.csv").open(encoding="utf-8", newline="") as file:
+        cells = [cell for cell in csv.DictReader(file) if cell["statistic"] == "last"]
+    cells = [cell for cell in cells if cell["rule"] != "Ours (paper)"]  # set beside the paper's, not counted
+    verdicts = ("reproduced", "better", "worse", "not run")
+    rows = ["| rule | within 0.02 | better | worse | not run |", "|---|---:|---:|---:|---:|"]
+    for rule in (*dict.fromkeys(cell["rule"] for cell in cells), "all"):
+        counted = Counter(cell["verdict"] for cell in cells if rule in (cell["rule"], "all"))
+        rows.append(f"| {rule} | " + " | ".join(str(counted[verdict]) for verdict in verdicts) + " |")
+    return "\n".join(rows)
+
+
 def main() -> int:
     path = ROOT / "README.md"
     old = path.read_text()
     new = old
-    for name, table in (("rules", rules()), ("training", training()), ("speed", speed())):
+    for name, table in (("rules", rules()), ("training", training()), ("paper", paper()), ("speed", speed())):
         new = re.sub(rf"(<!-- {name}:[^\n]*-->\n).*?(<!-- /{name} -->)", rf"\g<1>{table}\n\g<2>", new, flags=re.S)
     if "--check" in sys.argv:
         return int(new != old)

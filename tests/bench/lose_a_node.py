@@ -10,8 +10,6 @@ import subprocess
 import sys
 import time
 
-from ray.cluster_utils import Cluster
-
 from honestly.bench.store import Run, Store, StoreError
 
 
@@ -24,6 +22,8 @@ def runs(folder: str) -> list[Run]:
 
 
 def main(study: str, out: str) -> None:
+    from ray.cluster_utils import Cluster  # `make test`, which collects this file for doctests, has no Ray
+
     # Ray counts GPUs by what it is told: what a run takes is respected whether they are there or not
     node = {"num_cpus": 3, "num_gpus": 1}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})

@@ -12,6 +12,7 @@ from markdown_blocks import ROOT, Reader, blocks
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "results" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("README.md")),
 ]
@@ -27,6 +28,7 @@ NOT_RUN = {
     "examples/flower-deployment/README.md": 1,
     "examples/flower-quickstart/README.md": 3,
     "examples/nvflare/README.md": 1,
+    "results/README.md": 1,
 }
 # Several commands each that have tests of their own; `make test-all` follows these pages.
 SLOW = {"docs/how-to/cluster.md", "docs/how-to/report.md", "docs/how-to/stress.md", "docs/how-to/watch.md"}

@@ -19,9 +19,10 @@ from torch import nn
 from honestly.sim.models import build
 from honestly.sim.train import native
 from honestly.sim.train.base import Model
-from honestly.sim.train.batched import BatchedTrainer, Chunk, Graph
+from honestly.sim.train.batched import BatchedTrainer, Chunk
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.program import compile_program
+from honestly.sim.train.replay import Graph
 from honestly.sim.train.schedule import Schedule, Stack, plan
 from tests.sim.test_train import RATE, by_hand, store, uneven_work
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from honestly.sim.train import native
 from honestly.sim.train.base import Model, Trained, Trainer
-from honestly.sim.train.capture import captured
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.program import Program, compile_program
+from honestly.sim.train.replay import Graph
 from honestly.sim.train.schedule import Schedule, Stack
 from honestly.sim.train.sgd import SGD
 
@@ -271,57 +271,3 @@ def activation_bytes(module: nn.Module, size: tuple[int, int, int], batch: int) 
 def _meta(layer: nn.Module, x: Tensor) -> Tensor:
     parameters = {name: torch.empty_like(p, device="meta") for name, p in layer.named_parameters()}
     return torch.func.functional_call(layer, parameters, (x,))
-
-
-class Graph:
-    """One training step of a chunk as a CUDA graph that reads its mini-batch from the schedule by a step counter."""
-
-    def __init__(self, chunk: Chunk) -> None:
-        self.chunk = chunk
-        self.capacity = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def run(self, start: Tensor, stack: Stack) -> None:
-        """Train the chunk by these schedules, from the global model ``start``."""
-        T = stack.samples.shape[1]
-        if self.capacity < T or self.graph is None:
-            self._capture(stack, max(64, 1 << (T - 1).bit_length()))
-        for name, values in self._arrays(stack).items():
-            self.buffers[name][:T].copy_(torch.from_numpy(values), non_blocking=True)
-        self.chunk.begin(start)
-        self.t.zero_()
-        assert self.graph is not None
-        for _ in range(T):
-            self.graph.replay()
-
-    @staticmethod
-    def _arrays(stack: Stack) -> dict[str, np.ndarray]:
-        """The schedules with the step as the first axis."""
-        arrays: dict[str, Any] = {
-            "samples": stack.samples,
-            "weights": stack.weights,
-            "rate": stack.active[:, :, None].astype(np.float32),
-            "keep": (~stack.fresh[:, :, None]).astype(np.float32),
-        }
-        if stack.flips is not None:
-            arrays["flips"] = stack.flips
-        if stack.crops is not None:
-            arrays["crops"] = stack.crops
-        return {name: np.ascontiguousarray(np.swapaxes(a, 0, 1)) for name, a in arrays.items()}
-
-    def _capture(self, stack: Stack, capacity: int) -> None:
-        device = self.chunk.theta.device
-        self.capacity = capacity
-        self.buffers = {
-            name: torch.zeros((capacity, *a.shape[1:]), dtype=torch.from_numpy(a[:0]).dtype, device=device)
-            for name, a in self._arrays(stack).items()
-        }
-        self.t = torch.zeros(1, dtype=torch.int64, device=device)
-
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # so that every library is loaded and every workspace exists before the capture
-                self.chunk.scheduled(self.buffers, self.t)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        self.graph = captured(lambda: self.chunk.scheduled(self.buffers, self.t))
