@@ -163,7 +163,8 @@ class HostPasses:
                 self._store(block, result, sink)
             return fine
 
-        fine = all(list(self._run(one, width, n)))
+        # One thread: operations of a few microseconds give Python's lock to and fro, and two threads are slower.
+        fine = all(list(self._run(one, width, n, own_threads=False)))
         return sink.finish(), lambda: fine
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
