@@ -183,6 +183,7 @@ def side_by_side(images: int, epochs: int, repeats: int = 8) -> dict[str, dict[s
     found: dict[str, dict[str, float]] = {"plain": {}, "lenet": {}}
     for number in range(repeats + 1):  # the first warms up
         for (part, name), once in ways.items():
+            time.sleep(0.5)  # until the threads of the one before no longer spin
             speed = once()
             found[part][name] = max(found[part].get(name, 0.0), speed if number else 0.0)
     return found

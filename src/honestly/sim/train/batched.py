@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from threading import local
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 
 from honestly.sim.train import native
 from honestly.sim.train.base import Model, Trained, Trainer
+from honestly.sim.train.cores import Cores
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.program import Program, compile_program
@@ -136,7 +135,7 @@ class BatchedTrainer(Trainer):
         self.device = pixels.images.device
         self.layout = Layout.of_parameters(module)
         self.mine = local()
-        self.pool: ThreadPoolExecutor | None = None
+        self.cores = Cores()
         self.graphs: dict[int, Graph] = {}
         self.sizes: dict[int, int] = {}
 
@@ -166,7 +165,7 @@ class BatchedTrainer(Trainer):
                 theta[part.start : part.stop] = chunk.theta
                 loss[part.start : part.stop] = chunk.loss
 
-            self._in_threads(work, parts)
+            self.cores.do(work, parts)
         steps = torch.tensor([max(s.steps, 1) for s in schedules], device=self.device)
         empty = torch.empty((K, 0), device=self.device)
         return Trained(theta, empty, empty.to(torch.int64), loss / steps)
@@ -189,7 +188,7 @@ class BatchedTrainer(Trainer):
             for number in range(len(parts)):
                 work(number)
         else:
-            self._in_threads(work, range(len(parts)))
+            self.cores.do(work, range(len(parts)))
         return torch.cat(found)
 
     def _evaluator(self, theta: Tensor) -> Program:
@@ -225,18 +224,6 @@ class BatchedTrainer(Trainer):
             fits = max(1, int(0.5 * free // (each + 16 * self.layout.size)))
             return -(-K // -(-K // fits))  # equal chunks
         return max(1, min(CACHE // each, -(-K // 4)))
-
-    def _in_threads(self, work: Callable[[Any], None], parts: Sequence[Any]) -> None:
-        """Do the parts in worker threads, one per core, each with single-threaded operations."""
-        cores = torch.get_num_threads()
-        if self.pool is None:
-            self.pool = ThreadPoolExecutor(max_workers=cores, initializer=torch.set_num_threads, initargs=(1,))
-        try:
-            torch.set_num_threads(1)
-            for _ in self.pool.map(work, parts):
-                pass
-        finally:
-            torch.set_num_threads(cores)
 
     def _on_gpu(
         self, start: Model, schedules: Sequence[Schedule], size: int, theta: Tensor, loss: Tensor, first: int

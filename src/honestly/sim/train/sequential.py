@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import local
 from typing import Any
@@ -16,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from honestly.sim.train.base import Model, Trained, Trainer
+from honestly.sim.train.cores import Cores
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
@@ -199,7 +199,7 @@ class SequentialTrainer(Trainer):
 
         self.made = made
         self.mine = local()
-        self.pool: ThreadPoolExecutor | None = None
+        self.cores = Cores()
         self.graphs: Any = None
 
     def _lane(self) -> Lane:
@@ -236,7 +236,7 @@ class SequentialTrainer(Trainer):
             lane.run(schedules[k])
             keep(k, lane)
 
-        self._in_threads(work, range(K))
+        self.cores.do(work, range(K))
         return Trained(theta, statistics, counters, loss)
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
@@ -254,14 +254,3 @@ class SequentialTrainer(Trainer):
         finally:
             skeleton.train()
         return torch.cat(found)
-
-    def _in_threads(self, work: Any, parts: Sequence[int]) -> None:
-        cores = torch.get_num_threads()
-        if self.pool is None:
-            self.pool = ThreadPoolExecutor(max_workers=cores, initializer=torch.set_num_threads, initargs=(1,))
-        try:
-            torch.set_num_threads(1)
-            for _ in self.pool.map(work, parts):
-                pass
-        finally:
-            torch.set_num_threads(cores)
