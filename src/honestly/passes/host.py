@@ -12,7 +12,7 @@ from honestly.arrays import COMPUTE, LARGEST, Host
 from honestly.passes import explain
 from honestly.passes.base import Verdict
 from honestly.passes.blas import BLOCK, SMALL_PRODUCT, way_for
-from honestly.passes.plan import Block, blocks, in_order, threads
+from honestly.passes.plan import BATCH, Block, blocks, in_order, threads
 from honestly.passes.ranking import mean_of_rows, network_of, rank_rows
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
@@ -22,9 +22,11 @@ from honestly.sources.tree import named
 
 T = TypeVar("T")
 
-# Values of a block whose rows are compared with one another: longer operations than elsewhere, for each takes Python's
-# lock twice; but no longer than OpenBLAS adds up a row without threads of its own.
-RANKED_BLOCK, LONGEST_DOT = 3 << 17, 10_000
+# Values of a block whose rows are compared with one another, beyond the cache: an operation has to last longer than it
+# takes to hand Python's lock to another thread, or two threads are slower than one.
+RANKED_BLOCK = 5 << 19
+# Values of a row that OpenBLAS adds up without threads of its own.
+LONGEST_DOT = 8192
 # Columns of a block of thousands of rows: their cache lines and pages are worth opening.
 NARROW = 1024
 # Fewer values than this are not worth starting threads for.
@@ -143,7 +145,7 @@ class HostPasses:
         n = len(clients)
         m = n if mixing is None else len(mixing)
         network = network_of(rule, m)
-        width = min(max(64, RANKED_BLOCK // (n + m)), LONGEST_DOT)
+        width = max(64, RANKED_BLOCK // (n + m))
         sink = self.source.sink()
 
         def one(block: Block) -> bool:
@@ -152,8 +154,7 @@ class HostPasses:
                 values = self._scratch(n, width, block.dtype)[:, : block.width]
                 self._fill(block, clients, values, None)
             with np.errstate(over="ignore", invalid="ignore"):
-                sums = np.vecdot(values, np.ones(block.width, block.dtype))  # not finite if one value is not
-                fine = bool((np.abs(sums) < LARGEST[block.dtype.__name__]).all())
+                fine = _all_finite(values)
                 if mixing is not None:
                     values = np.matmul(mixing.astype(block.dtype), values)
                 ranked = rank_rows(
@@ -163,8 +164,7 @@ class HostPasses:
                 self._store(block, result, sink)
             return fine
 
-        # One thread: operations of a few microseconds give Python's lock to and fro, and two threads are slower.
-        fine = all(list(self._run(one, width, n, own_threads=False)))
+        fine = all(list(self._run(one, width, n, batch=1)))
         return sink.finish(), lambda: fine
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
@@ -198,10 +198,12 @@ class HostPasses:
                 return describe_fault(float(values[0, column]), self.leaves[segment.leaf], at)
         return None
 
-    def _run(self, work: Callable[[Block], T], width: int, rows: int, *, own_threads: bool = True) -> Iterator[T]:
+    def _run(
+        self, work: Callable[[Block], T], width: int, rows: int, *, own_threads: bool = True, batch: int = BATCH
+    ) -> Iterator[T]:
         total = sum(leaf.size for leaf in self.leaves)
         few = not own_threads or total * rows < WORTH_THREADS
-        return in_order(work, blocks(self.leaves, width), 1 if few else threads())
+        return in_order(work, blocks(self.leaves, width), 1 if few else threads(), batch)
 
     def _scratch(self, rows: int, width: int, dtype: type, use: str = "values") -> Host:
         """This thread's own buffer for that use; its first row is zero."""
@@ -232,6 +234,15 @@ class HostPasses:
     def _store(self, block: Block, values: Any, sink: Sink) -> None:
         for leaf, start, stop, offset in block.segments:
             sink.put(leaf, start, stop, values[offset : offset + stop - start])
+
+
+def _all_finite(rows: Host) -> bool:
+    """False if a value is not finite, or so large that a sum of them is absurd."""
+    ones = np.ones(LONGEST_DOT, rows.dtype)
+    starts = range(0, rows.shape[1], LONGEST_DOT)
+    pieces = [rows[:, start : start + LONGEST_DOT] for start in starts]
+    sums = np.stack([np.vecdot(piece, ones[: piece.shape[1]]) for piece in pieces])
+    return bool((np.abs(sums) < LARGEST[rows.dtype.name]).all())
 
 
 def _two_rows(a: Float) -> Float:

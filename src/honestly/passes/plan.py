@@ -69,22 +69,22 @@ def threads() -> int:
 BATCH = 16
 
 
-def in_order(work: Callable[[Block], T], todo: Iterable[Block], workers: int) -> Iterator[T]:
+def in_order(work: Callable[[Block], T], todo: Iterable[Block], workers: int, batch: int = BATCH) -> Iterator[T]:
     """`map(work, todo)` on several threads. Results come in the order of the blocks, so that sums over them have the
     same bits whatever the number of threads; at most two batches per thread are in flight."""
     if workers == 1:
         yield from map(work, todo)
         return
     every = list(todo)
-    size = max(1, min(BATCH, len(every) // (4 * workers)))
+    size = max(1, min(batch, len(every) // (4 * workers)))
     pool = ThreadPoolExecutor(workers, thread_name_prefix="honestly")
     try:
         waiting: deque[Future[list[T]]] = deque()
         for start in range(0, len(every), size):
             if len(waiting) == 2 * workers:
                 yield from waiting.popleft().result()
-            batch = every[start : start + size]
-            waiting.append(pool.submit(lambda blocks=batch: [work(block) for block in blocks]))
+            some = every[start : start + size]
+            waiting.append(pool.submit(lambda blocks=some: [work(block) for block in blocks]))
         while waiting:
             yield from waiting.popleft().result()
     finally:
