@@ -65,8 +65,8 @@ def kept_ranks(rows: int, first: int, last: int) -> Network:
         if i:
             pairs += _split(low, a) + _split(b, high) + _bitonic(low) + _bitonic(high)
     for group in single:
-        pairs += _split(low, group) + _bitonic(group) + _bitonic(low)
-        pairs += _split(group, high) + _bitonic(high)
+        # What comes here from `low` is nobody of the largest, and the rest is still in order: no need to sort in between.
+        pairs += _split(low, group) + _bitonic(low) + _split(group, high) + _bitonic(high)
     dropped = {*low, *high}
     found = _without_idle(pairs, tuple(row for row in range(rows) if row not in dropped))
     return found if found.operations < ordered.operations else ordered
