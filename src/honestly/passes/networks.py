@@ -65,7 +65,7 @@ def kept_ranks(rows: int, first: int, last: int) -> Network:
         if i:
             pairs += _split(low, a) + _split(b, high) + _bitonic(low) + _bitonic(high)
     for group in single:
-        # What comes here from `low` is nobody of the largest, and the rest is still in order: no need to sort in between.
+        # What comes here from `low` is none of the largest, the rest is still in order: no need to sort in between.
         pairs += _split(low, group) + _bitonic(low) + _split(group, high) + _bitonic(high)
     dropped = {*low, *high}
     found = _without_idle(pairs, tuple(row for row in range(rows) if row not in dropped))
