@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,9 @@ from hypothesis import HealthCheck, settings
 def pytest_configure() -> None:
     """A process that a script started in the background ignores Ctrl-C, and so would all that the tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.pop("HONESTLY_COMPILE", None)
+    if not os.access(Path("~").expanduser(), os.W_OK):  # the compiled program needs a place
+        os.environ.setdefault("XDG_CACHE_HOME", tempfile.mkdtemp(prefix="honestly-tests-"))
 
 
 # On a busy machine an example may take long; what `make test` draws is the same every time, `make test-all` explores.

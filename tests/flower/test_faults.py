@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_messages import (  # noqa: F401
+from flower_messages import (
     BAD,
     failed,
     grid,
     honest,
-    inside_a_run,
     metadata,
     model,
     nan,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_messages import inside_a_run, metadata  # noqa: F401
+from flower_messages import metadata
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, GetParametersRes, Status
 from flwr.common import ndarrays_to_parameters as packed
@@ -99,10 +99,10 @@ class Client(ClientProxy):
         return GetParametersRes(Status(Code.OK, ""), packed([np.zeros_like(TARGET)]))
 
     def get_properties(self, ins: Any, timeout: Any = None, group_id: Any = None) -> Any:
-        raise NotImplementedError
+        raise AssertionError("no strategy of ours asks a client for this")
 
     def reconnect(self, ins: Any, timeout: Any = None, group_id: Any = None) -> Any:
-        raise NotImplementedError
+        raise AssertionError("no strategy of ours asks a client for this")
 
 
 def test_the_older_api_from_start_to_end() -> None:

@@ -6,14 +6,12 @@ import logging
 
 import numpy as np
 import pytest
-from flower_messages import (  # noqa: F401
+from flower_messages import (
     BAD,
     failed,
     grid,
     honest,
-    inside_a_run,
     lying,
-    metadata,
     model,
     nan,
     record,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from flower_messages import FIRST_NODE, honest, inside_a_run, lying, reply, update  # noqa: F401
+from flower_messages import FIRST_NODE, honest, lying, reply, update
 
 from honestly.cli import main
 from honestly.flower import RobustFedAvg

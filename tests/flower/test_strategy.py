@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_messages import (  # noqa: F401
+from flower_messages import (
     BAD,
     FIRST_NODE,
     distance,
     failed,
     grid,
     honest,
-    inside_a_run,
     lying,
-    metadata,
     model,
     nan,
     record,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from compiler import needs_compiler
 from torch import nn
 
 from honestly.sim.experiment import Experiment
@@ -27,7 +28,6 @@ from honestly.sim.train.schedule import Schedule, plan
 from honestly.sim.train.sequential import SequentialTrainer
 from honestly.sim.train.sgd import SGD
 
-needs_compiler = pytest.mark.skipif(build.library() is None, reason=f"no compiled program: {build.reason()}")
 load = build._load
 
 

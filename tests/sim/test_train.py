@@ -9,12 +9,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from compiler import needs_compiler
 from torch import nn
 
 from honestly.sim.models import build
 from honestly.sim.train.base import Model, Trainer
 from honestly.sim.train.batched import BatchedTrainer
-from honestly.sim.train.compiled.build import library, reason
+from honestly.sim.train.compiled.build import find_compiler
 from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
@@ -25,7 +26,6 @@ from honestly.sim.train.sgd import SGD
 
 RATE = SGD(0.05, 0.9, 1e-3)
 TOLERANCE = 2e-6
-needs_compiler = pytest.mark.skipif(library() is None, reason=f"no compiled program: {reason()}")
 
 
 def store(size: tuple[int, int, int], n: int = 200, crop: int = 0) -> Pixels:
@@ -127,7 +127,7 @@ def test_evaluation_is_the_same_in_all_trainers() -> None:
         expected = module(x)
     assert torch.allclose(a, expected, atol=1e-5)
     assert torch.allclose(b, expected, atol=1e-5)
-    if library() is not None:
+    if find_compiler() is not None:
         c = CompiledTrainer(module, pixels, RATE, 16).logits(model, store((1, 32, 32), n=131))
         assert torch.allclose(c, expected, atol=1e-5)
 

@@ -48,7 +48,7 @@ def _load() -> ctypes.CDLL:
         raise UnavailableError("turned off by HONESTLY_COMPILE")
     if platform.system() not in ("Linux", "Darwin"):
         raise UnavailableError(f"not tried on {platform.system()}")
-    compiler = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
+    compiler = find_compiler()
     if compiler is None:
         raise UnavailableError("no C compiler (cc, gcc, clang or $CC)")
     try:
@@ -64,6 +64,11 @@ def _load() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
         raise UnavailableError(f"no place for the compiled program: {error}") from error
+
+
+def find_compiler() -> str | None:
+    """The user's C compiler, or None."""
+    return next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
 
 
 def folder() -> Path:
