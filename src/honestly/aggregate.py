@@ -109,8 +109,8 @@ class _Run:
             self._require()
 
     def _require(self) -> None:
-        steps = [*self.mixers, self.rule]
-        self.survey.require(max(step.minimum() for step in steps[:1]), str(steps[0]))
+        first = self.mixers[0] if self.mixers else self.rule
+        self.survey.require(first.minimum(), first)
 
     def _decide(self) -> tuple[Float | None, Mix]:
         """The mixers' matrix (None if there is none) and the rule's decision on the mixtures."""

@@ -126,7 +126,7 @@ class Survey:
         by_matrix = [clients[j] for j in _by_majority_radius(G)] if np.isfinite(G).any() else []
         return next((k for k in [*by_matrix, *self._by_centrality(clients)] if k not in tried), None)
 
-    def require(self, fewest: int, needed_by: str) -> None:
+    def require(self, fewest: int, needed_by: object) -> None:
         """Raise AggregationError unless a majority of all clients, and at least `fewest`, can be used."""
         usable = len(self.usable)
         if 2 * usable > self.K and usable >= fewest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -28,11 +29,18 @@ THREADS, RESIDENT = 128, 2
 MOST_STEPS = 512
 # Threads of a block of the other kernels, and the columns that `mix` gives to such a block.
 BLOCK, COLUMNS_PER_BLOCK = 256, 1024
+# Looks at the host's memory before a thread leaves the waiting to the driver: less than a millisecond.
+LOOKS = 8_000
+LAST_TICKET = 1 << 30
 TYPES = {torch.float32: "TYPE_FLOAT", torch.float16: "TYPE_HALF", torch.bfloat16: "TYPE_BFLOAT16"}
 
 
-def gram(rows: torch.Tensor, middle: torch.Tensor | int | None) -> Float:
-    """`C C^T` in float64 on the host, `C = rows - middle`, from one read of the rows; the middle may be `BETWEEN`."""
+def gram(rows: torch.Tensor, middle: torch.Tensor | int | None, meanwhile: Callable[[], None] | None) -> Float:
+    """`C C^T` in float64 on the host, `C = rows - middle`, from one read of the rows; the middle may be `BETWEEN`.
+
+    While the device is at work the host does ``meanwhile``, then watches for the result: a thread that sleeps until the
+    driver wakes it goes on with cold caches, which costs more than the wait.
+    """
     K, n = rows.shape
     device = rows.device.index
     steps = min(MOST_STEPS, -(-n // (THREADS * RESIDENT * _processors(device))))
@@ -42,23 +50,43 @@ def gram(rows: torch.Tensor, middle: torch.Tensor | int | None) -> Float:
     partial = torch.empty((blocks, K * (K + 1) // 2), dtype=torch.float64, device=rows.device)
     centre = middle if isinstance(middle, torch.Tensor) else rows
     own = _own(device)
+    own.ticket = own.ticket % LAST_TICKET + 1
     arguments = [
-        *map(_pointer, (rows, centre, partial, own.products, own.ended)),
-        *map(_int, (n, rows.stride(0), steps)),
+        *map(_pointer, (rows, centre, partial, own.products, own.ended, own.done)),
+        *map(_int, (own.ticket, n, rows.stride(0), steps)),
     ]
-    _launch(kernel, device, blocks, THREADS, arguments).synchronize()
+    _launch(kernel, device, blocks, THREADS, arguments)
+    if meanwhile is not None:
+        meanwhile()
+    own.wait()
     return own.products_read[_triangle(K)]
 
 
+class Mixing:
+    """`weights @ rows` in float32, made ready before the weights are known; the flag is raised if a value is not finite
+    or absurdly large."""
+
+    def __init__(self, rows: torch.Tensor, flag: Flag) -> None:
+        K, n = rows.shape
+        self._rows, self.flag, self.device = rows, flag, rows.device.index
+        self._kernel = _compiled("mix", rows.dtype, self.device, (f"CLIENTS {K}",))
+        self._value = torch.empty(n, dtype=torch.float32, device=rows.device)
+        self._weights = (ctypes.c_float * K)()
+        numbers = [_int(n), _int(rows.stride(0))]
+        self._arguments = [_pointer(rows), self._weights, _pointer(self._value), _pointer(flag.raised), *numbers]
+        self._blocks = -(-n // COLUMNS_PER_BLOCK)
+
+    def __call__(self, weights: Float) -> torch.Tensor:
+        """Start it."""
+        self._weights[:] = weights.tolist()
+        _launch(self._kernel, self.device, self._blocks, BLOCK, self._arguments)
+        self.flag.awaited = True
+        return self._value
+
+
 def mix(rows: torch.Tensor, weights: Float, flag: Flag) -> torch.Tensor:
-    """`weights @ rows` in float32; the flag is raised if a value is not finite or absurdly large."""
-    K, n = rows.shape
-    value = torch.empty(n, dtype=torch.float32, device=rows.device)
-    kernel = _compiled("mix", rows.dtype, rows.device.index, (f"CLIENTS {K}",))
-    moved = (ctypes.c_float * K)(*weights.tolist())
-    arguments = [_pointer(rows), moved, _pointer(value), _pointer(flag.raised), _int(n), _int(rows.stride(0))]
-    flag.stream = _launch(kernel, rows.device.index, -(-n // COLUMNS_PER_BLOCK), BLOCK, arguments)
-    return value
+    """`weights @ rows` in float32."""
+    return Mixing(rows, flag)(weights)
 
 
 def rank(rows: torch.Tensor, network: Network, averaged: bool, flag: Flag) -> torch.Tensor:
@@ -68,7 +96,8 @@ def rank(rows: torch.Tensor, network: Network, averaged: bool, flag: Flag) -> to
     ranked = torch.empty(shape, dtype=torch.float32, device=rows.device)
     kernel = _compiled("rank", rows.dtype, rows.device.index, _rank_defines(rows.shape[0], network, averaged))
     arguments = [*map(_pointer, (rows, ranked, flag.raised)), _int(n), _int(rows.stride(0))]
-    flag.stream = _launch(kernel, rows.device.index, -(-n // BLOCK), BLOCK, arguments)
+    _launch(kernel, rows.device.index, -(-n // BLOCK), BLOCK, arguments)
+    flag.awaited = True
     return ranked
 
 
@@ -77,14 +106,14 @@ class Flag:
 
     def __init__(self, device: int) -> None:
         own = _own(device)
-        self.raised, self._read = own.raised, own.raised_read
+        self.raised, self._read, self._device = own.raised, own.raised_read, device
         self._read[0] = 0
-        self.stream: torch.cuda.Stream | None = None
+        self.awaited = False
 
     def down(self) -> bool:
         """Wait for the kernels; True if none has raised it."""
-        if self.stream is not None:
-            self.stream.synchronize()
+        if self.awaited:
+            torch.cuda.current_stream(self._device).synchronize()
         return not self._read[0]
 
 
@@ -96,8 +125,20 @@ class _Own:
         self.products_read = self.products.numpy()
         self.raised = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self.raised_read = self.raised.numpy()
+        self.done = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self._done_read = ctypes.c_int.from_address(self.done.data_ptr())
+        self.ticket = 0
         self.ended = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
+        self._device = device
         torch.cuda.current_stream(device).synchronize()  # not the whole device: others may be capturing
+
+    def wait(self) -> None:
+        """Until the products with the last ticket are here; by the driver if that takes long (or if it failed)."""
+        done, ticket = self._done_read, self.ticket
+        for _ in range(LOOKS):
+            if done.value == ticket:
+                return
+        torch.cuda.current_stream(self._device).synchronize()
 
 
 _threads = threading.local()
@@ -117,15 +158,17 @@ def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
 _int = ctypes.c_int
 
 
-def _launch(kernel: Any, device: int, blocks: int, threads: int, arguments: list[Any]) -> torch.cuda.Stream:
+def _launch(kernel: Any, device: int, blocks: int, threads: int, arguments: list[Any]) -> None:
     """Start the kernel on the device's current stream. (torch's own call takes several times as long.)"""
+    if torch._C._cuda_getDevice() != device:
+        with torch.cuda.device(device):
+            return _launch(kernel, device, blocks, threads, arguments)
     pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-    with torch.cuda.device(device):
-        stream = torch.cuda.current_stream()
-        sizes = (blocks, 1, 1, threads, 1, 1, 0)
-        error = _driver().cuLaunchKernel(kernel.func, *sizes, ctypes.c_void_p(stream.cuda_stream), pointers, None)
+    stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
+    error = _driver().cuLaunchKernel(kernel.func, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
+    if error:
         torch.cuda._utils._check_cuda(error)
-    return stream
+    return None
 
 
 @cache

@@ -9,6 +9,7 @@ several times slower than these.)
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -27,19 +28,24 @@ FEWEST_COLUMNS = 4096
 LARGEST_INDEX = 2**31 - 2**12
 
 
-def gram(rows: Any, middle: Any) -> Any | None:
+def gram(rows: Any, middle: Any, meanwhile: Callable[[], None] | None = None) -> Any | None:
     """`C C^T` of torch CUDA rows less `middle` (a row, None or `BETWEEN`), in float64 on the host.
 
-    None if the plain way must do it.
+    The host does ``meanwhile`` as long as the device is at work. None if the plain way must do it.
     """
     if getattr(middle, "dtype", rows.dtype) != rows.dtype:
         return None
-    return _attempt("gram", rows, middle)
+    return _attempt("gram", rows, middle, meanwhile)
 
 
 def mix(rows: Any, weights: Float, flag: Any) -> Any | None:
     """`weights @ rows` in one read of memory; None if the plain way must do it."""
     return _attempt("mix", rows, weights, flag)
+
+
+def mixing(rows: Any, flag: Any) -> Any | None:
+    """`mix` of these rows, made ready before the weights are known: what it returns takes them."""
+    return _attempt("Mixing", rows, flag)
 
 
 def rank(rows: Any, network: Network, averaged: bool, flag: Any) -> Any | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,11 +20,24 @@ def captured(record: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGra
     for attempt in range(ATTEMPTS):
         graph = torch.cuda.CUDAGraph()
         try:
-            with WHOLE_DEVICE, torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with WHOLE_DEVICE, _nothing_collected(), torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
                 record()
             return graph
         except RuntimeError:
             torch.cuda.set_stream(before)  # torch leaves the thread on the spoilt stream
+            pool = None  # and the pool marked as being recorded to
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("not reached")
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """No garbage is collected: a graph of an earlier model that dies during a capture spoils it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
