@@ -19,6 +19,7 @@ from honestly.bench.store import Store, StoreError
 from honestly.bench.study import Study
 from honestly.bench.transfer import take_in
 from honestly.bench.work import Options, one_by_one
+from honestly.cli import main
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run as simulate
 
@@ -112,6 +113,29 @@ def test_two_shards_make_a_whole(tmp_path: Path) -> None:
             assert take_in(whole, folder).done == 2
         assert [run.cell for run in whole.runs()] == [e.cell for e in entries]
         assert all(run.status == "done" and len(whole.rounds(run.id)) == 3 for run in whole.runs())
+
+
+OTHER = STUDY.replace('"small"', '"other"').replace('"mean", "median"', '"geometric_median", "mean"')
+
+
+@pytest.mark.parametrize("form", ["folder", "lines"])
+def test_what_two_studies_have_in_common_is_run_once(theirs: Store, tmp_path: Path, form: str) -> None:
+    path = theirs.folder
+    if form == "lines":
+        path = tmp_path / "runs.jsonl"
+        export(theirs, "runs", path)
+    toml, out = tmp_path / "other.toml", tmp_path / "other"
+    toml.write_text(OTHER)
+    assert main(["bench", str(toml), "--out", str(out), "--reuse", str(path), "--quiet"]) == 0
+    entries = Study.parse(toml.read_text()).entries()
+    with Store.read(out) as store:
+        assert [run.cell for run in store.runs()] == [entry.cell for entry in entries], "no run of the other study"
+        assert store.meta()["name"] == "other"
+        ended = {run.cell["seed"]: run.finished for run in store.runs() if run.cell["rule"] == "mean"}
+    there = {run.cell["seed"]: run for run in theirs.runs() if run.cell["rule"] == "mean"}
+    assert ended[0] == there[0].finished
+    assert there[1].finished is None
+    assert ended[1] is not None, "it was begun there, and is finished here"
 
 
 def test_what_is_done_here_stays_and_differences_are_told(theirs: Store, mine: Store) -> None:

@@ -9,7 +9,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -42,32 +42,33 @@ class Taken:
         return ", ".join(told)
 
 
-def take_in(store: Store, path: Path) -> Taken:
+def take_in(store: Store, path: Path, *, only: Collection[str] | None = None) -> Taken:
     """Add what another folder, archive or file has and this store does not; nothing that is here is lost.
 
     Args:
         store: where to.
         path: a study's folder, its study.sqlite, or what `honestly export` made: .tar.gz, .jsonl, .jsonl.gz.
+        only: the ids of the runs to take; None: all of them, with the study's file where there is none yet.
     """
     if not path.exists():
         raise ValueError(f"--import {path}: there is no such file or folder")
     if path.is_dir():
-        return _merge(store, path)
+        return _merge(store, path, only)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         if path.name.endswith((".tar.gz", ".tgz")):
             _unpack(path, folder)
-            return _merge(store, folder)
+            return _merge(store, folder, only)
         if path.name.endswith((".jsonl", ".jsonl.gz")):
             try:
-                return _take_lines(store, path)
+                return _take_lines(store, path, only)
             except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
                 raise ValueError(f"{path} is damaged: {error}") from error
         if path.suffix == ".sqlite":
             for part in ("", "-wal"):
                 if (file := path.with_name(path.name + part)).is_file():
                     shutil.copyfile(file, folder / (FILE + part))
-            return _merge(store, folder)
+            return _merge(store, folder, only)
     raise ValueError(f"--import {path}: give a study's folder, or a file that ends in .sqlite, .tar.gz or .jsonl[.gz]")
 
 
@@ -87,17 +88,19 @@ def _unpack(path: Path, folder: Path) -> None:
         raise ValueError(f"{path} is damaged or no .tar.gz file: {error}") from error
 
 
-def _merge(store: Store, folder: Path) -> Taken:
+def _merge(store: Store, folder: Path, only: Collection[str] | None) -> Taken:
     if (folder / FILE).exists() and store.folder.resolve() == folder.resolve():
         raise ValueError(f"--import {folder}: that is the study itself")
     taken = Taken()
     with Store.read(folder) as other:
         mine, theirs = store.meta(), other.meta()
-        if "study" not in mine and "study" in theirs:
+        if only is None and "study" not in mine and "study" in theirs:
             kept = {key: value for key, value in theirs.items() if key != "schema"}
             store.set_meta(**kept)
         starts = set(other.needs().values())
         for run in other.runs():
+            if only is not None and run.id not in only:
+                continue
             files = other.run_folder(run.id)
             if run.id in starts and run.status == "done" and not (files / f"state-{run.of}.bin").is_file():
                 continue  # others start from its model, which is not here: it must be done again
@@ -144,7 +147,7 @@ def _copy(files: Path | None, folder: Path) -> None:
         shutil.copytree(files, folder)
 
 
-def _take_lines(store: Store, path: Path) -> Taken:
+def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> Taken:
     """JSON lines of runs, of rounds, or of both."""
     taken = Taken()
     names = {f.name for f in fields(Run)}
@@ -152,7 +155,7 @@ def _take_lines(store: Store, path: Path) -> Taken:
     for number, value in enumerate(read_lines(path), 1):
         if names <= value.keys():
             run = Run(**{name: value[name] for name in names})
-            if run.status == "done":
+            if run.status == "done" and (only is None or run.id in only):
                 _take_run(store, run, [], [], None, taken)
         elif {"run", "record", "seconds"} <= value.keys():
             rounds.setdefault(value["run"], []).append((value["record"], value["seconds"]))

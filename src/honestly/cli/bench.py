@@ -21,6 +21,7 @@ examples:
   honestly bench paper-tables --out results/tables --shard 1/4          (the first of four machines)
   honestly bench paper-tables --out results/tables --ray auto --gpus-per-run 0.25
   honestly bench --out results/tables --import other/tables             (bring results of several machines together)
+  honestly bench paper-ablation --out results/ablation --reuse results/tables   (what both have is not run twice)
   honestly bench --out results/tables                                   (go on with the study that is there)
 
 Finished runs are skipped, interrupted ones go on, failed ones are tried again. Exit status: 0 if every run is done,
@@ -51,6 +52,10 @@ def add(commands: Any) -> None:
     choice.add_argument(
         "--import", action="append", default=[], type=Path, metavar="FILE", dest="imports",
         help="first take in results from another study's folder or an export of it",
+    )  # fmt: skip
+    choice.add_argument(
+        "--reuse", action="append", default=[], type=Path, metavar="FILE",
+        help="take the runs of this study that another study has done already (a folder or an export)",
     )  # fmt: skip
     how = parser.add_argument_group("how they are done")
     how.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
@@ -101,7 +106,7 @@ def _bench(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(args, study)
     with Store.open(args.out) as store:
-        _take_in(args, store)
+        _take_in(args, store, args.imports)
         if study is None:
             if args.imports:
                 return 0
@@ -113,6 +118,7 @@ def _bench(args: argparse.Namespace) -> int:
             study = Study.parse(text, str(args.out))
         entries = study.entries()
         store.add(entries, replace=args.replace)
+        _take_in(args, store, args.reuse, only={entry.id for entry in entries})
         assert text is not None
         created = store.meta().get("created", f"{time.time():.0f}")
         store.set_meta(name=study.name, study=text, created=created)
@@ -133,11 +139,11 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--device {args.device} with --ray: say how much of a GPU a run gets, --gpus-per-run 0.25")
 
 
-def _take_in(args: argparse.Namespace, store: Store) -> None:
+def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: set[str] | None = None) -> None:
     from honestly.bench.transfer import take_in
 
-    for path in args.imports:
-        found = take_in(store, path)
+    for path in paths:
+        found = take_in(store, path, only=only)
         if not args.quiet:
             print(f"{path}: {found}", file=sys.stderr)
 
