@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,7 +32,7 @@ def captured(record: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGra
 
 
 @contextmanager
-def _nothing_collected() -> Iterator[None]:
+def _nothing_collected() -> Generator[None]:
     """No garbage is collected: a graph of an earlier model that dies during a capture spoils it."""
     enabled = gc.isenabled()
     gc.disable()
