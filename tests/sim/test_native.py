@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from honestly.sim.models import build
-from honestly.sim.train import native
+from honestly.sim.train import native, tensorcores
 from honestly.sim.train.base import Model
 from honestly.sim.train.batched import BatchedTrainer, Chunk
 from honestly.sim.train.flat import Layout
@@ -26,8 +26,6 @@ from honestly.sim.train.replay import Graph
 from honestly.sim.train.schedule import Schedule, Stack, plan
 from tests.sim.test_train import RATE, by_hand, store, uneven_work
 
-SOURCE = Path(native.__file__).with_name("kernels.cu")
-
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], ctypes.CDLL]:
@@ -35,16 +33,16 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, 
     if shutil.which("g++") is None:
         pytest.fail("this test compiles the kernels for the CPU: install g++")
     folder = tmp_path_factory.mktemp("kernels")
-    text = SOURCE.read_text()
 
     @cache
     def library(defines: tuple[str, ...]) -> ctypes.CDLL:
         number = len(list(folder.iterdir()))
         code, made = folder / f"{number}.cpp", folder / f"{number}.so"
-        lines = "".join(f"#define {line}\n" for line in defines)
-        needed = {"CONVOLUTION", "INWARD", "STEP", "DENSE"} & set(defines)
-        starts = "".join(_start(name, text) for part in needed for name in KERNELS[part])
-        code.write_text(f'#include "{Path(__file__).with_name("emulate.h")}"\n{lines}{text}\n{starts}')
+        text = native.source(defines)
+        tensor = [line for line in defines if line.startswith("TENSOR_")]
+        names = [name for part in sorted(KERNELS.keys() & set(defines)) for name in KERNELS[part]]
+        starts = "".join(_start(name, text) for name in ([line.lower() for line in tensor] if tensor else names))
+        code.write_text(f'#include "{Path(__file__).with_name("emulate.h")}"\n{text}\n{starts}')
         subprocess.run(["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", code, "-o", made], check=True)
         return ctypes.CDLL(str(made))
 
@@ -83,6 +81,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch, libraries: Callable[[tuple[str, ..
     monkeypatch.setattr(native, "compiled", compiled)
     monkeypatch.setattr(native, "works_on", lambda device: True)
     monkeypatch.setattr(native, "BLOCKS", 1)
+    monkeypatch.setattr(tensorcores, "available", lambda device: True)
 
 
 def train(
