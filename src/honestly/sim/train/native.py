@@ -3,7 +3,7 @@
 
 What the plain `ops` do in many passes over memory is one kernel here: convolution, pooling, bias and ReLU with every
 window read once into registers; their gradients; the loss; the optimiser. Convolutions that fit are products on the
-tensor cores (`tensorcores.cu`), in three parts each so that float32's accuracy is kept. The products of the dense layers
+tensor cores (`tensorcores.cu`), in three parts so that float32's accuracy is kept. The products of the dense layers
 stay with cuBLAS. The numbers are the plain path's to float tolerance, and the tests run the very same kernels on a CPU.
 """
 

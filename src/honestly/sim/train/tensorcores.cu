@@ -27,6 +27,17 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const float (&a)[4], c
 #endif
 }
 
+// sum += a b to float32 accuracy, added outside the tensor cores.
+__device__ __forceinline__ void add_product(float (&sum)[4], const float (&a_high)[4], const float (&a_low)[4],
+                                            const float (&b_high)[2], const float (&b_low)[2]) {
+    float product[4] = {};
+    multiply(product, a_low, b_high);
+    multiply(product, a_high, b_low);
+    multiply(product, a_high, b_high);
+#pragma unroll
+    for (int e = 0; e < 4; e++) sum[e] += product[e];
+}
+
 // The weights of a left factor, split, where `high[lane]` and `low[lane]` are a lane's.
 __device__ __forceinline__ void read(const float4* __restrict__ from, float (&a)[4]) {
     const float4 four = *from;
@@ -215,12 +226,7 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
                 for (int s = 0; s < S; s++) {
                     const int q = column - s;
                     if (q < 0 || q >= 2 * POOLED_W) continue;
-                    float product[4] = {};
-                    multiply(product, u_low[q], b_high);
-                    multiply(product, u_high[q], b_low);
-                    multiply(product, u_high[q], b_high);
-#pragma unroll
-                    for (int e = 0; e < 4; e++) sum[n][s][e] += product[e];
+                    add_product(sum[n][s], u_high[q], u_low[q], b_high, b_low);
                 }
             }
         }
@@ -306,11 +312,7 @@ tensor_input_gradient(const float* __restrict__ g, const unsigned char* __restri
                     read(high + (step * S + s) * 32 + lane, a_high);
                     read(low + (step * S + s) * 32 + lane, a_low);
 #pragma unroll
-                    for (int q = 0; q < 2 * POOLED_W; q++) multiply(sum[q + s], a_low, u_high[q]);
-#pragma unroll
-                    for (int q = 0; q < 2 * POOLED_W; q++) multiply(sum[q + s], a_high, u_low[q]);
-#pragma unroll
-                    for (int q = 0; q < 2 * POOLED_W; q++) multiply(sum[q + s], a_high, u_high[q]);
+                    for (int q = 0; q < 2 * POOLED_W; q++) add_product(sum[q + s], a_high, a_low, u_high[q], u_low[q]);
                 }
             }
 #pragma unroll
