@@ -1,8 +1,12 @@
 // Runs CUDA kernels on a CPU, for tests: the threads of a block are fibres that take turns at every barrier and shuffle.
+#undef _FORTIFY_SOURCE  // it takes a jump to another stack for an error
 #include <cmath>
+#include <csetjmp>
 #include <cstdint>
+#include <cstring>
 #include <ucontext.h>
 #include <vector>
+#define EMULATED
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -10,48 +14,102 @@
 #define __restrict__
 #define __shared__ static
 struct dim3 { unsigned x, y, z; };
+struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
+struct uchar2 { unsigned char x, y; };
 static dim3 threadIdx, blockIdx;
+static unsigned __float_as_uint(float v) { unsigned bits; memcpy(&bits, &v, 4); return bits; }
+static float __uint_as_float(unsigned bits) { float v; memcpy(&v, &bits, 4); return v; }
 
-struct Fibre { ucontext_t context; std::vector<char> stack; bool done; };
+struct Fibre { ucontext_t context; jmp_buf place; std::vector<char> stack; bool begun, done; };
 static std::vector<Fibre*> fibres;
-static ucontext_t scheduler;
-static float lanes[1024];
-static void turn() { swapcontext(&fibres[threadIdx.x]->context, &scheduler); }
-static void __syncthreads() { turn(); }
+static ucontext_t home;
+static jmp_buf scheduler;
+static void turn() {
+    if (!_setjmp(fibres[threadIdx.x]->place)) _longjmp(scheduler, 1);
+}
+
+// A barrier of some threads: the last to come opens it. Threads that have ended are waited for no longer.
+struct Barrier {
+    int members, waiting, opened;
+    void check() { if (waiting && waiting == members) { waiting = 0; opened++; } }
+    void wait() {
+        const int now = opened;
+        waiting++;
+        check();
+        while (opened == now) turn();
+    }
+};
+static Barrier block, warps[32];
+static void __syncthreads() { block.wait(); }
+static void __syncwarp() { warps[threadIdx.x / 32].wait(); }
 static float __shfl_xor_sync(unsigned, float value, int other) {
+    static float lanes[1024];
     const unsigned me = threadIdx.x;
     lanes[me] = value;
-    turn();
+    __syncwarp();
     const float got = lanes[me ^ other];
-    turn();
+    __syncwarp();
     return got;
+}
+
+// The tensor cores: d (16 x 8) += a (16 x 8) b (8 x 8), fragments as in the PTX manual. Of a and b they read 19 bits, and
+// they cut a sum off where float32 would round.
+static float tf32(float v) { return __uint_as_float(__float_as_uint(v) & 0xffffe000u); }
+static void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
+    static float left[2][32][16][8], right[2][32][8][8];
+    static unsigned char turns[1024];
+    const unsigned me = threadIdx.x, warp = me / 32, group = me % 32 / 4, place = me % 4, now = turns[me] ^= 1;
+    for (int e = 0; e < 4; e++) left[now][warp][group + e % 2 * 8][place + e / 2 * 4] = tf32(a[e]);
+    for (int e = 0; e < 2; e++) right[now][warp][place + 4 * e][group] = tf32(b[e]);
+    __syncwarp();
+    for (int e = 0; e < 4; e++) {
+        double sum = d[e];
+        for (int n = 0; n < 8; n++)
+            sum += (double)left[now][warp][group + e / 2 * 8][n] * right[now][warp][n][2 * place + e % 2];
+        const float near = (float)sum;
+        d[e] = std::fabs((double)near) > std::fabs(sum) ? std::nextafter(near, 0.0f) : near;
+    }
 }
 
 template <class Kernel> static void run(const int* grid, int threads, Kernel kernel) {
     static void (*entry)();
     static Kernel* body;
     static unsigned current;
+    static unsigned n;
     body = &kernel;
-    entry = [] { const unsigned me = current; (*body)(); fibres[me]->done = true; };
-    while ((int)fibres.size() < threads) fibres.push_back(new Fibre{{}, std::vector<char>(1 << 16), true});
+    entry = [] {
+        const unsigned me = current;
+        (*body)();
+        fibres[me]->done = true;
+        for (Barrier* b : {&block, &warps[me / 32]}) { b->members--; b->check(); }
+        _longjmp(scheduler, 1);
+    };
+    while ((int)fibres.size() < threads) fibres.push_back(new Fibre{{}, {}, std::vector<char>(1 << 16), false, true});
     for (int z = 0; z < grid[2]; z++) for (int y = 0; y < grid[1]; y++) for (int x = 0; x < grid[0]; x++) {
         blockIdx = {(unsigned)x, (unsigned)y, (unsigned)z};
-        for (int n = 0; n < threads; n++) {
+        block = {threads, 0, 0};
+        for (int w = 0; w < 32; w++) warps[w] = {32, 0, 0};
+        for (n = 0; (int)n < threads; n++) {
             Fibre& f = *fibres[n];
             getcontext(&f.context);
             f.context.uc_stack.ss_sp = f.stack.data();
             f.context.uc_stack.ss_size = f.stack.size();
-            f.context.uc_link = &scheduler;
-            f.done = false;
+            f.context.uc_link = &home;
+            f.begun = f.done = false;
             makecontext(&f.context, entry, 0);
         }
-        for (bool left = true; left;) {
+        static bool left;
+        for (left = true; left;) {
             left = false;
-            for (int n = 0; n < threads; n++) {
+            for (n = 0; (int)n < threads; n++) {
                 if (fibres[n]->done) continue;
                 threadIdx.x = current = n;
-                swapcontext(&scheduler, &fibres[n]->context);
+                if (!_setjmp(scheduler)) {  // (jumps cost far less than swapcontext, which asks the kernel every time)
+                    if (fibres[n]->begun) _longjmp(fibres[n]->place, 1);
+                    fibres[n]->begun = true;
+                    setcontext(&fibres[n]->context);
+                }
                 left = left || !fibres[n]->done;
             }
         }

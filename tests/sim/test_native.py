@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
-import shutil
-import subprocess
-from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,72 +10,17 @@ import torch
 from torch import nn
 
 from honestly.sim.models import build
-from honestly.sim.train import native
+from honestly.sim.train import tensorcores
 from honestly.sim.train.base import Model
 from honestly.sim.train.batched import BatchedTrainer, Chunk
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.program import compile_program
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.schedule import Schedule, Stack, plan
+from tests.sim.emulation import emulated, libraries  # noqa: F401 - fixtures
 from tests.sim.test_train import RATE, by_hand, store, uneven_work
 
-SOURCE = Path(native.__file__).with_name("kernels.cu")
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], ctypes.CDLL]:
-    """All kernels of one set of sizes, compiled by g++; `start_NAME` runs one of them."""
-    if shutil.which("g++") is None:
-        pytest.fail("this test compiles the kernels for the CPU: install g++")
-    folder = tmp_path_factory.mktemp("kernels")
-    text = SOURCE.read_text()
-
-    @cache
-    def library(defines: tuple[str, ...]) -> ctypes.CDLL:
-        number = len(list(folder.iterdir()))
-        code, made = folder / f"{number}.cpp", folder / f"{number}.so"
-        lines = "".join(f"#define {line}\n" for line in defines)
-        needed = {"CONVOLUTION", "INWARD", "STEP", "DENSE"} & set(defines)
-        starts = "".join(_start(name, text) for part in needed for name in KERNELS[part])
-        code.write_text(f'#include "{Path(__file__).with_name("emulate.h")}"\n{lines}{text}\n{starts}')
-        subprocess.run(["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", code, "-o", made], check=True)
-        return ctypes.CDLL(str(made))
-
-    return library
-
-
-KERNELS = {
-    "CONVOLUTION": ("forward", "weight_gradient", "collect"), "INWARD": ("input_gradient",),
-    "STEP": ("gather", "cross_entropy", "sgd", "next_step"), "DENSE": ("bias_relu", "bias_relu_back"),
-}  # fmt: skip
-
-
-def _start(name: str, text: str) -> str:
-    parameters = re.search(rf"\b{name}\((.*?)\) {{", text, re.DOTALL)
-    assert parameters is not None
-    kinds = [p.strip().rpartition(" ")[0].replace("__restrict__", "") for p in parameters[1].split(",")]
-    taken = ", ".join(f"*(({kind}*)args[{n}])" for n, kind in enumerate(kinds))
-    head = f'extern "C" void start_{name}(const int* grid, int threads, void** args)'
-    return f"{head} {{ run(grid, threads, [&] {{ {name}({taken}); }}); }}\n"
-
-
-@pytest.fixture(autouse=True)
-def emulated(monkeypatch: pytest.MonkeyPatch, libraries: Callable[[tuple[str, ...]], ctypes.CDLL]) -> None:
-    """Kernels run on the CPU."""
-
-    def compiled(name: str, defines: tuple[str, ...], device: int | None) -> Callable[..., None]:
-        start = getattr(libraries(defines), f"start_{name}")
-
-        def kernel(*, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[Any]) -> None:
-            held = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_int(a) for a in args]
-            pointers = (ctypes.c_void_p * len(held))(*(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in held))
-            start((ctypes.c_int * 3)(*grid), block[0], pointers)
-
-        return kernel
-
-    monkeypatch.setattr(native, "compiled", compiled)
-    monkeypatch.setattr(native, "works_on", lambda device: True)
-    monkeypatch.setattr(native, "BLOCKS", 1)
+pytestmark = pytest.mark.usefixtures("emulated")
 
 
 def train(
@@ -100,8 +38,10 @@ def train(
     return chunk.theta
 
 
-def test_lenet_trains_as_plain_pytorch_does() -> None:
+@pytest.mark.parametrize("cores", [True, False], ids=["tensor cores", "plain cores"])
+def test_lenet_trains_as_plain_pytorch_does(cores: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two phases with a fresh optimiser each, a short batch, and a client that is finished before the other."""
+    monkeypatch.setattr(tensorcores, "available", lambda device: cores)
     module, size = build("lenet5", (1, 32, 32), 10, 1), (1, 32, 32)
     rng = np.random.default_rng(0)
     work = [

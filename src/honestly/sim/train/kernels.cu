@@ -2,7 +2,6 @@
 // one set of sizes; `native.py` gives the macros and launches. Everything is float32 with fused multiply-adds, every sum
 // has a fixed order: the same input gives the same bits.
 
-typedef long long wide;
 #define FULL 0xffffffffu
 
 // The sum of v over the lanes of a warp, in every lane.
@@ -13,18 +12,6 @@ __device__ __forceinline__ float over_lanes(float v) {
 }
 
 #ifdef CONVOLUTION
-// A convolution (C channels of H x W -> M, filters R x S, no padding), 2 x 2 pooling, bias and ReLU as one operation.
-// `code` remembers which of the four corners won (0 .. 3, in reading order), or 4 where ReLU gave 0.
-#define DEAD 4
-#define TAPS (R * S)
-#define POOLED_H ((H - R + 1) / 2)
-#define POOLED_W ((W - S + 1) / 2)
-#ifdef FLAT  // the next layer is fully connected: channels first, as PyTorch flattens
-#define AT(k, i, m, j) ((((wide)(k) * M + (m)) * POOLED_H + (i)) * POOLED_W + (j))
-#else
-#define AT(k, i, m, j) ((((wide)(k) * POOLED_H + (i)) * M + (m)) * POOLED_W + (j))
-#endif
-
 // A thread computes PAIR neighbouring pooled outputs of FM channels for one image: its window is read once into registers.
 #define FOURS ((FM + 3) / 4)
 #define COLUMNS (S + 2 * PAIR - 1)

@@ -2,8 +2,9 @@
 """Local training of all clients by CUDA kernels of our own (`kernels.cu`): a step is about 25 launches in one graph.
 
 What the plain `ops` do in many passes over memory is one kernel here: convolution, pooling, bias and ReLU with every
-window read once into registers; their gradients; the loss; the optimiser. The products of the dense layers stay with
-cuBLAS. The numbers are the plain path's to float tolerance, and the tests run the very same kernels on a CPU.
+window read once into registers; their gradients; the loss; the optimiser. Convolutions that fit are products on the
+tensor cores (`tensorcores.cu`), in three parts so that float32's accuracy is kept. The products of the dense layers
+stay with cuBLAS. The numbers are the plain path's to float tolerance, and the tests run the very same kernels on a CPU.
 """
 
 from __future__ import annotations
@@ -18,22 +19,29 @@ import torch
 from torch import Tensor
 
 from honestly.passes.exclusive import WHOLE_DEVICE
+from honestly.sim.train import tensorcores
 from honestly.sim.train.ops import ChannelBias, Convolution, Dense, Flatten, MaxPool, Op, Rectifier, Workspace
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.tensorcores import SHARED, WARPS, Tiles
 
-SHARED = 48 << 10  # bytes of shared memory that a block has without asking
 REGISTERS = 96  # numbers of the input's gradient that a thread holds
 BLOCKS = 1500  # that many blocks keep every processor of a large GPU busy
+
+
+def source(defines: Sequence[str]) -> str:
+    """The text of the kernels that are meant by these macros."""
+    kernels = "tensorcores.cu" if any(line.startswith("TENSOR_") for line in defines) else "kernels.cu"
+    head = "".join(f"#define {line}\n" for line in defines)
+    folder = files("honestly.sim.train")
+    return head + "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("shapes.cu", kernels))
 
 
 @cache
 def compiled(name: str, defines: tuple[str, ...], device: int | None) -> Callable[..., None]:
     """The kernel for these sizes, compiled by NVRTC on its first use."""
-    head = "".join(f"#define {line}\n" for line in defines)
-    source = files("honestly.sim.train").joinpath("kernels.cu").read_text(encoding="utf-8")
     with WHOLE_DEVICE, torch.cuda.device(device):
-        return torch.cuda._compile_kernel(head + source, name)
+        return torch.cuda._compile_kernel(source(defines), name)
 
 
 def launch(name: str, defines: Sequence[str], grid: tuple[int, ...], threads: int, args: list[Any]) -> None:
@@ -96,6 +104,13 @@ class ConvolutionPool:
         R, S = self.convolution.weight.shape[3:]
         return (R + 1) * W <= REGISTERS and (H - R + 1) % 2 == 0 and (W - S + 1) % 2 == 0
 
+    def _tiles(self, x: Tensor) -> Tiles | None:
+        """The work as the tensor cores would do it; None if they cannot."""
+        K, H, C, W, B = x.shape
+        M, _, R, S = self.convolution.weight.shape[1:]
+        tiles = Tiles(K, B, C, H, W, M, R, S)
+        return tiles if tiles.fit and tensorcores.available(x.device) else None
+
     def forward(self, x: Tensor) -> Tensor:
         """(K, h, M, w, B), pooled, or (K, M h w, B) for a dense layer."""
         x = x.contiguous()
@@ -108,11 +123,13 @@ class ConvolutionPool:
             self.codes = torch.empty(y.numel(), dtype=torch.uint8, device=x.device)
         bias = weight if self.bias is None else self.bias.bias
         defines = self._defines(x.shape)
-        pair = 2 if "PAIR 2" in defines else 1
-        launch(
-            "forward", defines, (K * h * (v // pair), -(-B // threads(B)), -(-M // min(M, 16))), threads(B),
-            [x, weight, bias, y, self.codes, weight.stride(0), bias.stride(0), B],
-        )  # fmt: skip
+        args = [x, weight, bias, y, self.codes, weight.stride(0), bias.stride(0), B]
+        if tiles := self._tiles(x):
+            launch("tensor_forward", [*defines, "TENSOR_FORWARD", *tiles.defines], tiles.forward_grid, 32 * WARPS, args)
+        else:
+            pair = 2 if "PAIR 2" in defines else 1
+            grid = (K * h * (v // pair), -(-B // threads(B)), -(-M // min(M, 16)))
+            launch("forward", defines, grid, threads(B), args)
         self.saved = (x, self.codes)
         return y
 
@@ -124,11 +141,20 @@ class ConvolutionPool:
         K, H, C, _W, B = x.shape
         weight, grad = self.convolution.weight, self.convolution.grad
         M, _, R, _ = weight.shape[1:]
-        defines = self._defines(x.shape)
-        tiles = K * C * -(-M // self._tile())
-        splits = min((H - R + 1) // 2, -(-BLOCKS // tiles))
+        defines, tiles = self._defines(x.shape), self._tiles(x)
+        if tiles:
+            blocks, splits = tiles.weight_grid(BLOCKS)
+        else:
+            blocks = K * C * -(-M // self._tile())
+            splits = min((H - R + 1) // 2, -(-BLOCKS // blocks))
+            blocks *= splits
         parts = self.space("parts", (K, splits, M, C, 32), x)
-        launch("weight_gradient", defines, (tiles * splits,), threads(B), [x, g, code, parts, splits, B])
+        args = [x, g, code, parts, splits, B]
+        if tiles:
+            special = [*defines, "TENSOR_WEIGHT_GRADIENT", *tiles.defines]
+            launch("tensor_weight_gradient", special, (blocks,), 32 * WARPS, args)
+        else:
+            launch("weight_gradient", defines, (blocks,), threads(B), args)
         bias_grad = grad if self.bias is None else self.bias.grad
         launch(
             "collect", defines, (-(-K * M * C * 32 // 256),), 256,
@@ -137,10 +163,12 @@ class ConvolutionPool:
         if not inward:
             return None
         gx = self.space("gx", x.shape, x)
-        launch(
-            "input_gradient", defines, (K * C, -(-B // threads(B))), threads(B),
-            [g, code, weight, gx, weight.stride(0), B],
-        )  # fmt: skip
+        args = [g, code, weight, gx, weight.stride(0), B]
+        if tiles:
+            special = [*defines, "TENSOR_INPUT_GRADIENT", *tiles.defines]
+            launch("tensor_input_gradient", special, tiles.input_grid, 32 * WARPS, args)
+        else:
+            launch("input_gradient", defines, (K * C, -(-B // threads(B))), threads(B), args)
         return gx
 
 

@@ -1,0 +1,342 @@
+// The convolutions of `kernels.cu` on the tensor cores (compute capability 8.0 and above), to float32 accuracy: every
+// number is split in two TF32 halves, and a product is high x high + high x low + low x high. The pairs (c, r) of input
+// channel and filter row, numbered c R + r, are one axis of the products, the filter columns s slide along the image.
+// Sums that grow long are kept outside the tensor cores, which truncate where float32 rounds. Fixed order everywhere.
+
+#define WARPS 4
+#define PAIRS (C * R)
+#define GROUPS ((BATCH + 7) / 8)  // a warp takes 8 images
+#define GROUP (lane / 4)          // the lane's place in a fragment, in PTX's words groupID and threadID_in_group
+#define PLACE (lane % 4)
+
+// v = high + low to 22 bits. The tensor cores read the upper 19 bits of a number, hence the addition of half a unit.
+__device__ __forceinline__ void split(float v, float& high, float& low) {
+    high = __uint_as_float((__float_as_uint(v) + 0x1000u) & 0xffffe000u);
+    low = __uint_as_float(__float_as_uint(v - high) + 0x1000u);
+}
+
+// sum (16 x 8) += a (16 x 8) b (8 x 8).
+__device__ __forceinline__ void multiply(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+#ifdef EMULATED
+    mma_m16n8k8_tf32(sum, a, b);
+#else
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+                   "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+#endif
+}
+
+// sum += a b to float32 accuracy, added outside the tensor cores.
+__device__ __forceinline__ void add_product(float (&sum)[4], const float (&a_high)[4], const float (&a_low)[4],
+                                            const float (&b_high)[2], const float (&b_low)[2]) {
+    float product[4] = {};
+    multiply(product, a_low, b_high);
+    multiply(product, a_high, b_low);
+    multiply(product, a_high, b_high);
+#pragma unroll
+    for (int e = 0; e < 4; e++) sum[e] += product[e];
+}
+
+// The weights of a left factor, split, where `high[lane]` and `low[lane]` are a lane's.
+__device__ __forceinline__ void read(const float4* __restrict__ from, float (&a)[4]) {
+    const float4 four = *from;
+    a[0] = four.x; a[1] = four.y; a[2] = four.z; a[3] = four.w;
+}
+__device__ __forceinline__ void write(float4* high, float4* low, float a, float b, float c, float d) {
+    float4 h, l;
+    split(a, h.x, l.x); split(b, h.y, l.y); split(c, h.z, l.z); split(d, h.w, l.w);
+    *high = h; *low = l;
+}
+
+#ifdef TENSOR_FORWARD
+// out[m, p, q, b] = sum over s and (c, r) of w[m, (c, r), s] x[c, p + r, q + s, b]: a warp has 16 channels, 8 images and
+// STRIP pooled columns of a pooled row, that is two rows of the convolution.
+#define STEPS ((PAIRS + 7) / 8)
+#define STRIPS ((POOLED_W + STRIP - 1) / STRIP)
+#define COLUMNS (2 * STRIP + S - 1)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
+tensor_forward(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
+               float* __restrict__ y, unsigned char* __restrict__ code, int stride_w, int stride_bias, int batch) {
+    __shared__ float4 high[STEPS * S * 32], low[STEPS * S * 32];
+    const int units = GROUPS * POOLED_H * STRIPS, blocks = (units + WARPS - 1) / WARPS;
+    const int k = blockIdx.x / blocks, m0 = blockIdx.y * 16, lane = threadIdx.x % 32;
+    for (int n = threadIdx.x; n < STEPS * S * 32; n += 32 * WARPS) {
+        const int m = m0 + n % 32 / 4, pair = n / 32 / S * 8 + n % 4, s = n / 32 % S;
+        const float* from = w + (wide)k * stride_w + (m * PAIRS + pair) * S + s;
+        const bool upper = m < M, lower = m + 8 < M, left = pair < PAIRS, right = pair + 4 < PAIRS;
+        write(high + n, low + n, upper && left ? from[0] : 0.0f, lower && left ? from[8 * PAIRS * S] : 0.0f,
+              upper && right ? from[4 * S] : 0.0f, lower && right ? from[(8 * PAIRS + 4) * S] : 0.0f);
+    }
+    __syncthreads();
+    const int unit = blockIdx.x % blocks * WARPS + threadIdx.x / 32;
+    if (unit >= units) return;
+    const int j0 = unit % STRIPS * STRIP, i = unit / STRIPS % POOLED_H, b0 = unit / (STRIPS * POOLED_H) * 8;
+    float sum[2][2 * STRIP][4];
+#pragma unroll
+    for (int q = 0; q < 2 * STRIP; q++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) sum[0][q][e] = sum[1][q][e] = 0.0f;
+    const float* image = x + (wide)k * H * C * W * BATCH + (b0 + GROUP < BATCH ? b0 + GROUP : BATCH - 1);
+#pragma unroll 1
+    for (int step = 0; step < STEPS; step++) {
+        float a_high[S][4], a_low[S][4];
+#pragma unroll
+        for (int s = 0; s < S; s++) {
+            read(high + (step * S + s) * 32 + lane, a_high[s]);
+            read(low + (step * S + s) * 32 + lane, a_low[s]);
+        }
+        const float* from[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int n = step * 8 + PLACE + 4 * e, pair = n < PAIRS ? n : PAIRS - 1;  // beyond, the weights are 0
+            from[e] = image + (((2 * i + pair % R) * C + pair / R) * W) * BATCH;
+        }
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            float b_high[COLUMNS][2], b_low[COLUMNS][2];
+#pragma unroll
+            for (int column = 0; column < COLUMNS; column++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int at = STRIPS * STRIP == POOLED_W || 2 * j0 + column < W ? 2 * j0 + column : W - 1;
+                    split(from[e][(row * C * W + at) * BATCH], b_high[column][e], b_low[column][e]);
+                }
+#pragma unroll
+            for (int j = 0; j < STRIP; j++) {
+                float large[2][4] = {}, small[2][4] = {};
+#pragma unroll
+                for (int s = 0; s < S; s++)
+#pragma unroll
+                    for (int d = 0; d < 2; d++) {
+                        multiply(large[d], a_high[s], b_high[2 * j + d + s]);
+                        multiply(small[d], a_low[s], b_high[2 * j + d + s]);
+                        multiply(small[d], a_high[s], b_low[2 * j + d + s]);
+                    }
+#pragma unroll
+                for (int d = 0; d < 2; d++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) sum[row][2 * j + d][e] += large[d][e] + small[d][e];
+            }
+        }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int m = m0 + GROUP + 8 * half, b = b0 + 2 * PLACE;
+        if (m >= M || b >= BATCH) continue;
+#pragma unroll
+        for (int j = 0; j < STRIP; j++) {
+            if (STRIPS * STRIP != POOLED_W && j0 + j >= POOLED_W) break;
+            float best[2];
+            int winner[2];
+#pragma unroll
+            for (int d = 0; d < 2; d++) {
+                const int e = 2 * half + d;
+                float top = sum[0][2 * j][e];
+                int won = 0;
+                if (sum[0][2 * j + 1][e] > top) { top = sum[0][2 * j + 1][e]; won = 1; }
+                if (sum[1][2 * j][e] > top) { top = sum[1][2 * j][e]; won = 2; }
+                if (sum[1][2 * j + 1][e] > top) { top = sum[1][2 * j + 1][e]; won = 3; }
+#ifdef BIAS
+                top += bias[(wide)k * stride_bias + m];
+#endif
+#ifdef RELU
+                if (top <= 0.0f) { top = 0.0f; won = DEAD; }
+#endif
+                best[d] = top;
+                winner[d] = won;
+            }
+            const wide at = AT(k, i, m, j0 + j) * BATCH + b;
+            *(float2*)(y + at) = {best[0], best[1]};
+            *(uchar2*)(code + at) = {(unsigned char)winner[0], (unsigned char)winner[1]};
+        }
+    }
+}
+#endif
+
+#ifdef TENSOR_WEIGHT_GRADIENT
+// parts[k, split, m, c, r S + s] = sum over p, q, b of u[m, p, q, b] x[c, p + r, q + s, b], where u is the gradient at the
+// corner that won. The sum over images is the tensor cores' (a lane's two are neighbours: their order is free), a
+// unit of work is one row p of 8 images. Pair number C R is an image of ones: its filter's gradient is the bias's.
+#define TILES ((PAIRS + 8) / 8)
+#define SHARES ((TILES + SHARE - 1) / SHARE)  // a block has SHARE tiles of 8 pairs
+#define MTILES ((M + 15) / 16)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
+tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const unsigned char* __restrict__ code,
+                       float* __restrict__ parts, int splits, int batch) {
+    __shared__ float4 sums[WARPS][SHARE * S * 32];
+    const int m0 = blockIdx.x % MTILES * 16, n0 = blockIdx.x / MTILES % SHARES * SHARE;
+    const int split_number = blockIdx.x / (MTILES * SHARES) % splits, k = blockIdx.x / (MTILES * SHARES * splits);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, units = GROUPS * 2 * POOLED_H;
+    const int last = (int)((wide)units * (split_number + 1) / splits);
+    float sum[SHARE][S][4];
+#pragma unroll
+    for (int n = 0; n < SHARE; n++)
+#pragma unroll
+        for (int s = 0; s < S; s++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum[n][s][e] = 0.0f;
+#pragma unroll 1
+    for (int unit = (int)((wide)units * split_number / splits) + warp; unit < last; unit += WARPS) {
+        const int p = unit % (2 * POOLED_H), b = unit / (2 * POOLED_H) * 8 + 2 * PLACE;
+        const bool inside = b < BATCH;
+        const int image = inside ? b : 0;
+        const float* from[SHARE];
+#pragma unroll
+        for (int n = 0; n < SHARE; n++) {
+            const int number = (n0 + n) * 8 + GROUP, pair = number < PAIRS ? number : 0;
+            from[n] = x + ((((wide)k * H + p + pair % R) * C + pair / R) * W) * BATCH + image;
+        }
+        wide row[2];
+        bool used[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int m = m0 + GROUP + 8 * e;
+            used[e] = inside && m < M;
+            row[e] = AT(k, p / 2, m < M ? m : 0, 0) * BATCH + image;
+        }
+        float u_high[2 * POOLED_W][4], u_low[2 * POOLED_W][4];
+#pragma unroll
+        for (int column = 0; column < 2 * POOLED_W + S - 1; column++) {
+            if (column % 2 == 0 && column < 2 * POOLED_W)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const float2 up = *(const float2*)(g + row[e] + column / 2 * BATCH);
+                    const uchar2 won = *(const uchar2*)(code + row[e] + column / 2 * BATCH);
+                    float high[2], low[2];
+                    split(up.x, high[0], low[0]);
+                    split(up.y, high[1], low[1]);
+#pragma unroll
+                    for (int d = 0; d < 2; d++) {
+                        const int corner = used[e] ? p % 2 * 2 + d : DEAD + 1;
+                        u_high[column + d][e] = won.x == corner ? high[0] : 0.0f;
+                        u_low[column + d][e] = won.x == corner ? low[0] : 0.0f;
+                        u_high[column + d][e + 2] = won.y == corner ? high[1] : 0.0f;
+                        u_low[column + d][e + 2] = won.y == corner ? low[1] : 0.0f;
+                    }
+                }
+#pragma unroll
+            for (int n = 0; n < SHARE; n++) {
+                float2 two = *(const float2*)(from[n] + column * BATCH);
+                if ((n0 + n) * 8 + GROUP == PAIRS) two = {1.0f, 1.0f};
+                float b_high[2], b_low[2];
+                split(two.x, b_high[0], b_low[0]);
+                split(two.y, b_high[1], b_low[1]);
+#pragma unroll
+                for (int s = 0; s < S; s++) {
+                    const int q = column - s;
+                    if (q < 0 || q >= 2 * POOLED_W) continue;
+                    add_product(sum[n][s], u_high[q], u_low[q], b_high, b_low);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < SHARE; n++)
+#pragma unroll
+        for (int s = 0; s < S; s++)
+            sums[warp][(n * S + s) * 32 + lane] = {sum[n][s][0], sum[n][s][1], sum[n][s][2], sum[n][s][3]};
+    __syncthreads();
+    for (int n = threadIdx.x; n < SHARE * S * 128; n += 32 * WARPS) {
+        const int e = n % 4, at = n / 4 % 32, s = n / 128 % S;
+        const int m = m0 + at / 4 + e / 2 * 8, pair = (n0 + n / (128 * S)) * 8 + at % 4 * 2 + e % 2;
+        if (m >= M || pair > PAIRS || (pair == PAIRS && s)) continue;
+        float total = 0.0f;
+        for (int v = 0; v < WARPS; v++) total += ((const float*)sums[v])[n];
+        const int c = pair < PAIRS ? pair / R : 0, tap = pair < PAIRS ? pair % R * S + s : TAPS;
+        parts[((((wide)k * splits + split_number) * M + m) * C + c) * 32 + tap] = total;
+    }
+}
+#endif
+
+#ifdef TENSOR_INPUT_GRADIENT
+// With t[(c, r), x, b] = sum over m and s of w[m, (c, r), s] u[m, p, x - s, b], the gradient of the input is at row y
+// the sum over r of t for p = y - r. A warp has 8 images and 16 / R channels and walks down the rows p; the R rows to
+// which later ones will add are in shared memory.
+#define DEPTH (16 / R)             // channels of a warp
+#define USED (DEPTH * R)           // of 16 pairs
+#define SHARES ((C + DEPTH - 1) / DEPTH)
+#define STEPS ((M + 7) / 8)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
+tensor_input_gradient(const float* __restrict__ g, const unsigned char* __restrict__ code, const float* __restrict__ w,
+                      float* __restrict__ gx, int stride_w, int batch) {
+    __shared__ float4 high[STEPS * S * 32], low[STEPS * S * 32];
+    __shared__ float2 rows[WARPS][W][USED][4];
+    const int blocks = (GROUPS + WARPS - 1) / WARPS;
+    const int k = blockIdx.x / (SHARES * blocks), c0 = blockIdx.x / blocks % SHARES * DEPTH;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int n = threadIdx.x; n < STEPS * S * 32; n += 32 * WARPS) {
+        float four[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int pair = n % 32 / 4 + e % 2 * 8, m = n / 32 / S * 8 + n % 4 + e / 2 * 4;
+            const bool inside = pair < USED && c0 + pair / R < C && m < M;
+            four[e] = inside ? w[(wide)k * stride_w + ((wide)m * PAIRS + c0 * R + pair) * S + n / 32 % S] : 0.0f;
+        }
+        write(high + n, low + n, four[0], four[1], four[2], four[3]);
+    }
+    __syncthreads();
+    const int b0 = (blockIdx.x % blocks * WARPS + warp) * 8;
+    if (b0 >= BATCH) return;
+    const int image = b0 + GROUP < BATCH ? b0 + GROUP : BATCH - 1;
+#pragma unroll 1
+    for (int y = 0; y < H; y++) {
+        if (y < 2 * POOLED_H) {
+            float sum[W][4];
+#pragma unroll
+            for (int column = 0; column < W; column++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) sum[column][e] = 0.0f;
+#pragma unroll 1
+            for (int step = 0; step < STEPS; step++) {
+                float u_high[2 * POOLED_W][2], u_low[2 * POOLED_W][2];
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int n = step * 8 + PLACE + 4 * e, m = n < M ? n : M - 1;  // beyond, the weights are 0
+                    const wide at = AT(k, y / 2, m, 0) * BATCH + image;
+#pragma unroll
+                    for (int j = 0; j < POOLED_W; j++) {
+                        const int won = code[at + j * BATCH];
+                        float up_high, up_low;
+                        split(g[at + j * BATCH], up_high, up_low);
+#pragma unroll
+                        for (int d = 0; d < 2; d++) {
+                            u_high[2 * j + d][e] = won == y % 2 * 2 + d ? up_high : 0.0f;
+                            u_low[2 * j + d][e] = won == y % 2 * 2 + d ? up_low : 0.0f;
+                        }
+                    }
+                }
+#pragma unroll
+                for (int s = 0; s < S; s++) {
+                    float a_high[4], a_low[4];
+                    read(high + (step * S + s) * 32 + lane, a_high);
+                    read(low + (step * S + s) * 32 + lane, a_low);
+#pragma unroll
+                    for (int q = 0; q < 2 * POOLED_W; q++) add_product(sum[q + s], a_high, a_low, u_high[q], u_low[q]);
+                }
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int pair = GROUP + 8 * half, r = pair % R;
+                if (pair >= USED) continue;
+                const bool first = y == 0 || r == R - 1;
+#pragma unroll
+                for (int column = 0; column < W; column++) {
+                    float2& cell = rows[warp][column][pair - r + (y + r) % R][PLACE];
+                    float2 two = cell;
+                    if (first) two = {0.0f, 0.0f};
+                    cell = {two.x + sum[column][2 * half], two.y + sum[column][2 * half + 1]};
+                }
+            }
+            __syncwarp();
+        }
+        for (int n = lane; n < DEPTH * W * 4; n += 32) {  // row y is finished
+            const int c = n / (4 * W), column = n / 4 % W, b = b0 + n % 4 * 2;
+            if (c0 + c >= C || b >= BATCH) continue;
+            float* to = gx + ((((wide)k * H + y) * C + c0 + c) * W + column) * BATCH + b;
+            *(float2*)to = rows[warp][column][c * R + y % R][n % 4];
+        }
+        __syncwarp();
+    }
+}
+#endif

@@ -1,0 +1,148 @@
+"""Convolutions on (emulated) tensor cores against float64: as accurate as float32, for all shapes that they take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from honestly.sim.train import native
+from honestly.sim.train.native import ConvolutionPool
+from honestly.sim.train.ops import ChannelBias, Convolution
+from honestly.sim.train.tensorcores import Tiles
+from tests.sim.emulation import emulated, libraries  # noqa: F401 - fixtures
+
+pytestmark = pytest.mark.usefixtures("emulated")
+
+LENET = (16, 6, 5, 5, 14, 14)  # M, C, R, S, H, W of its second convolution
+SHAPES = {
+    "lenet": (LENET, 2, 12),  # shape, K, B: a group of eight images, and half of one
+    "two tiles of channels, more pairs than a warp takes": ((18, 9, 4, 5, 7, 8), 1, 10),
+    "strips": ((9, 5, 3, 3, 6, 14), 1, 2),  # six pooled columns
+    "filters of two": ((16, 8, 2, 2, 5, 7), 3, 8),  # 16 pairs exactly: the bias takes a tile of its own
+    "tall filters": ((12, 3, 5, 2, 6, 3), 1, 16),
+}
+
+
+@dataclass
+class Case:
+    """Random inputs of a convolution; ``plain`` means neither bias nor ReLU."""
+
+    shape: tuple[int, ...]
+    K: int
+    B: int
+    flat: bool = False
+    plain: bool = False
+
+    def __post_init__(self) -> None:
+        M, C, R, S, H, W = self.shape
+        make = torch.Generator().manual_seed(0)
+        self.x = torch.rand((self.K, H, C, W, self.B), generator=make) - 0.3
+        self.x[:, : H // 2, :, : W // 2] = 0.25  # ties in pooling
+        self.weight = torch.randn((self.K, M, C, R, S), generator=make) / (C * R * S) ** 0.5
+        self.bias = torch.randn((self.K, M), generator=make) / 10
+        self.g = torch.randn((self.K, (H - R + 1) // 2, M, (W - S + 1) // 2, self.B), generator=make)
+
+    def run(self) -> dict[str, Tensor]:
+        """What the kernels make of them."""
+        bias = ChannelBias(self.bias, torch.full_like(self.bias, torch.nan))
+        op = ConvolutionPool(
+            Convolution(self.weight, torch.full_like(self.weight, torch.nan)),
+            None if self.plain else bias, relu=not self.plain, flat=self.flat,
+        )  # fmt: skip
+        assert op._tiles(self.x) is not None
+        K, h, M, w, B = self.g.shape
+        y = op.forward(self.x).clone()
+        assert op.codes is not None
+        code = op.codes[: y.numel()].clone()
+        g = self.g.permute(0, 2, 1, 3, 4).reshape(K, -1, B) if self.flat else self.g
+        gx = op.backward(g.clone(), inward=True)
+        assert gx is not None
+        if self.flat:
+            y, code = (t.view(K, M, h, w, B).permute(0, 2, 1, 3, 4) for t in (y, code))
+        found = {"y": y, "code": code.view(y.shape), "gx": gx, "grad": op.convolution.grad}
+        return found if self.plain else {**found, "bias_grad": bias.grad}
+
+    def exact(self, code: Tensor) -> dict[str, Tensor]:
+        """The same in float64, with the corners that the kernel chose: of nearly equal ones it may take either."""
+        x, weight, bias = (t.double().requires_grad_() for t in (self.x, self.weight, self.bias))
+        K, h, M, w, B = self.g.shape
+        corners: list[Tensor] = []
+        for k in range(K):
+            z = nn.functional.conv2d(x[k].permute(3, 1, 0, 2), weight[k])[:, :, : 2 * h, : 2 * w]
+            z = z.reshape(B, M, h, 2, w, 2).permute(3, 5, 2, 1, 4, 0)
+            corners.append(z.reshape(4, h, M, w, B))
+        four = torch.stack(corners, 1)
+        shift = 0 if self.plain else bias[:, None, :, None, None]
+        chosen = four.gather(0, code.long().clamp(max=3)[None])[0] + shift
+        (chosen * (code < 4)).backward(self.g.double())
+        y = four.amax(0) + shift
+        found = {"y": y if self.plain else y.relu(), "gx": x.grad, "grad": weight.grad, "bias_grad": bias.grad}
+        return {name: value.detach() for name, value in found.items() if value is not None}
+
+
+def error(got: Tensor, exact: Tensor) -> float:
+    """The largest error in units of the largest value."""
+    return float((got.double() - exact).abs().max() / exact.abs().max())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_as_accurate_as_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, K, B = SHAPES[name]
+    c = Case(shape, K, B, flat=name == "lenet", plain=name == "strips")
+    monkeypatch.setattr(native, "BLOCKS", 1 if name == "strips" else 7)
+    got = c.run()
+    exact = c.exact(got.pop("code"))
+    errors = {n: error(got[n], exact[n]) for n in got}
+    assert max(errors.values()) < 5e-7, errors
+
+
+@pytest.mark.parametrize("term", ["a_low", "a_high[^;]*b_low"], ids=["low x high", "high x low"])
+def test_every_part_of_a_product_is_needed(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one of the small products the accuracy is TF32's: the emulation rounds, the test above would notice."""
+    c = Case(LENET, 1, 8)
+    whole: Callable[[Any], str] = native.source
+    monkeypatch.setattr(
+        native, "source", lambda defines: re.sub(rf"multiply\(\w+(\[d\])?, {term}\b[^;]*;", ";", whole(defines))
+    )
+    got = c.run()
+    exact = c.exact(got["code"])
+    for name in ("y", "grad", "gx"):
+        assert 1e-5 < error(got[name], exact[name]) < 1e-3
+
+
+def test_the_same_bits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "BLOCKS", 5)
+    c = Case(LENET, 1, 12)
+    first, second = c.run(), c.run()
+    assert all(np.array_equal(first[n].numpy(), second[n].numpy()) for n in first)
+
+
+def test_equal_windows_stay_equal() -> None:
+    """Of equal values the first corner wins, as in PyTorch, wherever in the image they are."""
+    c = Case(LENET, 1, 8, plain=True)
+    c.x.fill_(0.3)
+    assert not c.run()["code"].any()
+
+
+def test_what_does_not_fit_goes_to_the_plain_cores() -> None:
+    names = ("M", "C", "R", "S", "H", "W")
+    lenet = Tiles(K=2, B=128, **dict(zip(names, LENET, strict=True)))
+    assert lenet.fit
+    for change in ({"B": 127}, {"M": 6}, {"C": 1, "R": 3}, {"W": 40}, {"M": 96}, {"C": 60}, {"R": 9}):
+        assert not Tiles(**{**vars(lenet), **change}).fit, change
+
+
+def test_splits_cover_every_unit_once() -> None:
+    """However many blocks are asked for, there is never more than a warp for a unit."""
+    lenet = Tiles(20, 128, 6, 14, 14, 16, 5, 5)
+    found = [lenet.weight_grid(n) for n in (1, 100, 1500, 10**6)]
+    assert [blocks for blocks, _ in found] == [20, 100, 800, 800]
+    assert all(a <= b for (_, a), (_, b) in pairwise(found))
