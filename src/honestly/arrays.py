@@ -10,6 +10,7 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import array_api_compat as aac
@@ -32,7 +33,7 @@ class Spec:
     dtype: str  # "float32", "bfloat16", "int64", ...
     kind: str  # "float", "integer", "bool" or what it is instead
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of values."""
         return math.prod(self.shape)

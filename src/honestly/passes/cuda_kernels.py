@@ -29,17 +29,13 @@ THREADS, RESIDENT = 128, 2
 MOST_STEPS = 512
 # Threads of a block of the other kernels, and the columns that `mix` gives to such a block.
 BLOCK, COLUMNS_PER_BLOCK = 256, 1024
-# Looks at the host's memory before a thread leaves the waiting to the driver: less than a millisecond.
-LOOKS = 8_000
-LAST_TICKET = 1 << 30
 TYPES = {torch.float32: "TYPE_FLOAT", torch.float16: "TYPE_HALF", torch.bfloat16: "TYPE_BFLOAT16"}
 
 
 def gram(rows: torch.Tensor, middle: torch.Tensor | int | None, meanwhile: Callable[[], None] | None) -> Float:
     """`C C^T` in float64 on the host, `C = rows - middle`, from one read of the rows; the middle may be `BETWEEN`.
 
-    While the device is at work the host does ``meanwhile``, then watches for the result: a thread that sleeps until the
-    driver wakes it goes on with cold caches, which costs more than the wait.
+    While the device is at work the host does ``meanwhile``.
     """
     K, n = rows.shape
     device = rows.device.index
@@ -50,15 +46,14 @@ def gram(rows: torch.Tensor, middle: torch.Tensor | int | None, meanwhile: Calla
     partial = torch.empty((blocks, K * (K + 1) // 2), dtype=torch.float64, device=rows.device)
     centre = middle if isinstance(middle, torch.Tensor) else rows
     own = _own(device)
-    own.ticket = own.ticket % LAST_TICKET + 1
     arguments = [
-        *map(_pointer, (rows, centre, partial, own.products, own.ended, own.done)),
-        *map(_int, (own.ticket, n, rows.stride(0), steps)),
+        *map(_pointer, (rows, centre, partial, own.products, own.ended)),
+        *map(_int, (n, rows.stride(0), steps)),
     ]
     _launch(kernel, device, blocks, THREADS, arguments)
     if meanwhile is not None:
         meanwhile()
-    own.wait()
+    torch.cuda.current_stream(device).synchronize()
     return own.products_read[_triangle(K)]
 
 
@@ -125,20 +120,8 @@ class _Own:
         self.products_read = self.products.numpy()
         self.raised = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self.raised_read = self.raised.numpy()
-        self.done = torch.zeros(1, dtype=torch.int32, pin_memory=True)
-        self._done_read = ctypes.c_int.from_address(self.done.data_ptr())
-        self.ticket = 0
         self.ended = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
-        self._device = device
         torch.cuda.current_stream(device).synchronize()  # not the whole device: others may be capturing
-
-    def wait(self) -> None:
-        """Until the products with the last ticket are here; by the driver if that takes long (or if it failed)."""
-        done, ticket = self._done_read, self.ticket
-        for _ in range(LOOKS):
-            if done.value == ticket:
-                return
-        torch.cuda.current_stream(self._device).synchronize()
 
 
 _threads = threading.local()

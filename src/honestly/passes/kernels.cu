@@ -49,11 +49,11 @@ __device__ __forceinline__ void fetch_column(unsigned int to, const float* x, co
 // Every thread walks down its own columns, holds their ROWS centred values and all their products in registers, and adds
 // the products up in float32 over at most `steps` columns and the threads of a warp; from there on in float64. Nothing
 // of size n is written, and every value is read once. The block that ends last adds up what the others left in `partial`,
-// always in the same order, sets `ended` back to 0 and tells the host, which watches the word `done`.
+// always in the same order, and sets `ended` back to 0.
 // The centre (MIDDLE): 0 nothing, 1 the row `middle`, 2 the median of rows 0, ROWS / 2 and ROWS - 1.
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
 gram(const element* __restrict__ x, const element* __restrict__ middle, double* partial, double* result,
-     unsigned int* ended, volatile int* done, int ticket, int n, int stride, int steps) {
+     unsigned int* ended, int n, int stride, int steps) {
     float sums[PAIRS];
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) sums[p] = 0.0f;
@@ -128,9 +128,6 @@ gram(const element* __restrict__ x, const element* __restrict__ middle, double* 
         for (int block = 0; block < gridDim.x; block++) sum += __ldcg(partial + (long long)block * PAIRS + p);
         result[p] = sum;
     }
-    __threadfence_system();
-    __syncthreads();
-    if (threadIdx.x == 0) *done = ticket;
 }
 #endif
 

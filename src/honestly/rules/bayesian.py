@@ -21,7 +21,7 @@ from honestly.rules.memory import Memory
 from honestly.rules.neighbours import majority
 from honestly.rules.settings import choice
 
-MEDIAN_STEPS, SETTLED = 10, 1e-10  # Weiszfeld steps to the centre about which votes are counted
+MEDIAN_STEPS, SETTLED = 10, 1e-7  # Weiszfeld steps to the centre about which votes are counted
 ROUNDING = 1e-13  # of the squared norms: what rounding leaves of a squared distance of 0
 STEPS, TOLERANCE = 100, 1e-7  # of the EM on a Gram matrix
 PASSES, COARSE = 4, 1e-2  # of the EM where every step is a pass over the data
