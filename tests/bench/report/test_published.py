@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from honestly.bench.report.differences import differences
 from honestly.bench.report.histories import Rounds
 from honestly.bench.report.paper_tables import cells_csv, counts, html, markdown, sentence
 from honestly.bench.report.published import (
@@ -120,3 +121,18 @@ def test_tables_say_the_same_in_every_form() -> None:
     assert len(table.splitlines()) == 1081
     assert "<summary>Better than published, last round: 60</summary>" in text
     assert "Worse than published" not in text
+
+
+def test_where_ours_differ_from_the_papers() -> None:
+    only = [r for r in everything(0.03) if r.cell["rule"] == "Ours" and r.cell["dataset"] == "mnist"]
+    only[0] = result(only[0].cell, only[0].numbers["accuracy_last"] - 0.5)  # sign flip, configuration 1, alpha 0.5
+    table = differences(compare(only, "last"), "last")
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert table.columns[1:] == ["SignFlip ACC", "Backdoor ACC", "Backdoor ASR", "LabelFlip ACC", "Random ACC"]
+    assert rows["Ours"] == [
+        "-0.05 (-0.47 to +0.03, 6)", "+0.03 (+0.03 to +0.03, 6)", "-0.03 (-0.03 to -0.03, 6)",
+        "+0.03 (+0.03 to +0.03, 6)", "+0.03 (+0.03 to +0.03, 6)",
+    ]  # fmt: skip
+    assert set(rows["Krum"]) == {"·"}
+    text = markdown({"last": compare(only, "last")})
+    assert "-0.05 (-0.47 to +0.03, 6)" in text

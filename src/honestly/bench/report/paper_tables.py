@@ -7,6 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from honestly.bench.report.differences import differences
 from honestly.bench.report.published import (
     ALPHAS,
     ATTACKS,
@@ -105,6 +106,8 @@ def html(all_found: Mapping[str, Found]) -> str:
         )
     parts.append(f"<p>{seeds(next(iter(all_found.values())))}</p>")
     parts.append(f"<details><summary>By data set and rule</summary>{counts(all_found).html()}</details>")
+    apart = "".join(differences(found, statistic).html() for statistic, found in all_found.items())
+    parts.append(f"<details><summary>Where ours differ</summary>{apart}</details>")
     picks = "".join(
         f"<label><input type='radio' name='s' id='s-{s}'{' checked' if i == 0 else ''}> {words}</label>"
         for i, (s, words) in enumerate(STATISTICS.items())
@@ -164,6 +167,7 @@ def markdown(all_found: Mapping[str, Found]) -> str:
     parts = ["## The paper's tables", "", *(f"- {sentence(f, s)}" for s, f in all_found.items())]
     parts += [f"- {seeds(next(iter(all_found.values())))}", "", f"{NOTE} Every number is in `cells.csv`.", ""]
     parts.append(counts(all_found).markdown())
+    parts += [differences(found, statistic).markdown() for statistic, found in all_found.items()]
     for statistic, found in all_found.items():
         parts += [f"### Our numbers: {STATISTICS[statistic]}", ""]
         for table in TABLES:
