@@ -38,6 +38,30 @@ __device__ __forceinline__ void add_product(float (&sum)[4], const float (&a_hig
     for (int e = 0; e < 4; e++) sum[e] += product[e];
 }
 
+// Copies `bytes` (4 or 16) to shared memory while the thread goes on; `arrived<n>` waits for all but the last n groups.
+template <int bytes> __device__ __forceinline__ void copy(void* to, const void* from) {
+#ifdef EMULATED
+    cp_async(to, from, bytes);
+#else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "n"(bytes) : "memory");
+#endif
+}
+__device__ __forceinline__ void end_of_group() {
+#ifdef EMULATED
+    cp_async_commit_group();
+#else
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int n> __device__ __forceinline__ void arrived() {
+#ifdef EMULATED
+    cp_async_wait_group(n);
+#else
+    asm volatile("cp.async.wait_group %0;" :: "n"(n) : "memory");
+#endif
+}
+
 // The weights of a left factor, split, where `high[lane]` and `low[lane]` are a lane's.
 __device__ __forceinline__ void read(const float4* __restrict__ from, float (&a)[4]) {
     const float4 four = *from;
@@ -161,14 +185,54 @@ tensor_forward(const float* __restrict__ x, const float* __restrict__ w, const f
 #define TILES ((PAIRS + 8) / 8)
 #define SHARES ((TILES + SHARE - 1) / SHARE)  // a block has SHARE tiles of 8 pairs
 #define MTILES ((M + 15) / 16)
+#define COLUMNS (2 * POOLED_W + S - 1)
+#define STAGES ((COLUMNS + 1) / 2)
+#define AHEAD 2
+
+struct Stage {  // two columns of the input and the gradient of a pooled column, on their way
+    float x[2][SHARE * 8][8], g[16][8];
+    unsigned char code[16][8];
+};
+union Shared {
+    Stage stages[WARPS][AHEAD + 1];
+    float4 sums[WARPS][SHARE * S * 32];
+};
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
 tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const unsigned char* __restrict__ code,
                        float* __restrict__ parts, int splits, int batch) {
-    __shared__ float4 sums[WARPS][SHARE * S * 32];
+    __shared__ Shared shared;
     const int m0 = blockIdx.x % MTILES * 16, n0 = blockIdx.x / MTILES % SHARES * SHARE;
     const int split_number = blockIdx.x / (MTILES * SHARES) % splits, k = blockIdx.x / (MTILES * SHARES * splits);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, units = GROUPS * 2 * POOLED_H;
+    const int first = (int)((wide)units * split_number / splits) + warp;
     const int last = (int)((wide)units * (split_number + 1) / splits);
+    Stage* const stages = shared.stages[warp];
+    for (int n = lane; n < (AHEAD + 1) * 2 * SHARE * 64; n += 32) {
+        const int pair = n0 * 8 + n / 8 % (SHARE * 8);
+        if (pair >= PAIRS) stages[n / (128 * SHARE)].x[n / (64 * SHARE) % 2][n / 8 % (SHARE * 8)][n % 8] = pair == PAIRS ? 1.0f : 0.0f;
+    }
+    // The part of stage j that this lane brings: four images of some rows.
+    const auto fetch = [&](int unit, int j, Stage& stage) {
+        if (unit < last) {
+            const int p = unit % (2 * POOLED_H), b = unit / (2 * POOLED_H) * 8 + lane % 2 * 4, image = b < BATCH ? b : 0;
+#pragma unroll
+            for (int n = lane / 2; n < SHARE * 8; n += 16) {
+                const int pair = n0 * 8 + n;
+                if (pair >= PAIRS) continue;
+                const float* from = x + ((((wide)k * H + p + pair % R) * C + pair / R) * W + 2 * j) * BATCH + image;
+                copy<16>(&stage.x[0][n][lane % 2 * 4], from);
+                if (2 * j + 1 < COLUMNS) copy<16>(&stage.x[1][n][lane % 2 * 4], from + BATCH);
+            }
+            if (j < POOLED_W) {
+                const int m = m0 + lane / 2;
+                const wide at = AT(k, p / 2, m < M ? m : 0, j) * BATCH + image;
+                copy<16>(&stage.g[lane / 2][lane % 2 * 4], g + at);
+                copy<4>(&stage.code[lane / 2][lane % 2 * 4], code + at);
+            }
+        }
+        end_of_group();
+    };
     float sum[SHARE][S][4];
 #pragma unroll
     for (int n = 0; n < SHARE; n++)
@@ -176,73 +240,67 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
         for (int s = 0; s < S; s++)
 #pragma unroll
             for (int e = 0; e < 4; e++) sum[n][s][e] = 0.0f;
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) fetch(first, j, stages[j]);
+    int slot = 0;
 #pragma unroll 1
-    for (int unit = (int)((wide)units * split_number / splits) + warp; unit < last; unit += WARPS) {
-        const int p = unit % (2 * POOLED_H), b = unit / (2 * POOLED_H) * 8 + 2 * PLACE;
-        const bool inside = b < BATCH;
-        const int image = inside ? b : 0;
-        const float* from[SHARE];
+    for (int unit = first; unit < last; unit += WARPS) {
+        const bool inside = unit / (2 * POOLED_H) * 8 + 2 * PLACE < BATCH;
+        const int corner = inside ? unit % 2 * 2 : DEAD + 1;  // 2 POOLED_H is even: so is p where the unit is
+        float u_high[COLUMNS + 1][4], u_low[COLUMNS + 1][4];
 #pragma unroll
-        for (int n = 0; n < SHARE; n++) {
-            const int number = (n0 + n) * 8 + GROUP, pair = number < PAIRS ? number : 0;
-            from[n] = x + ((((wide)k * H + p + pair % R) * C + pair / R) * W) * BATCH + image;
-        }
-        wide row[2];
-        bool used[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int m = m0 + GROUP + 8 * e;
-            used[e] = inside && m < M;
-            row[e] = AT(k, p / 2, m < M ? m : 0, 0) * BATCH + image;
-        }
-        float u_high[2 * POOLED_W][4], u_low[2 * POOLED_W][4];
-#pragma unroll
-        for (int column = 0; column < 2 * POOLED_W + S - 1; column++) {
-            if (column % 2 == 0 && column < 2 * POOLED_W)
+        for (int j = 0; j < STAGES; j++) {
+            arrived<AHEAD - 1>();
+            __syncwarp();  // everybody's part is here, and nobody reads what comes next to the slot before this one
+            fetch(j + AHEAD < STAGES ? unit : unit + WARPS, (j + AHEAD) % STAGES, stages[slot ? slot - 1 : AHEAD]);
+            const Stage& stage = stages[slot];
+            slot = slot < AHEAD ? slot + 1 : 0;
+            if (j < POOLED_W)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    const float2 up = *(const float2*)(g + row[e] + column / 2 * BATCH);
-                    const uchar2 won = *(const uchar2*)(code + row[e] + column / 2 * BATCH);
+                    const float2 up = *(const float2*)&stage.g[GROUP + 8 * e][2 * PLACE];
+                    const uchar2 won = *(const uchar2*)&stage.code[GROUP + 8 * e][2 * PLACE];
                     float high[2], low[2];
                     split(up.x, high[0], low[0]);
                     split(up.y, high[1], low[1]);
 #pragma unroll
                     for (int d = 0; d < 2; d++) {
-                        const int corner = used[e] ? p % 2 * 2 + d : DEAD + 1;
-                        u_high[column + d][e] = won.x == corner ? high[0] : 0.0f;
-                        u_low[column + d][e] = won.x == corner ? low[0] : 0.0f;
-                        u_high[column + d][e + 2] = won.y == corner ? high[1] : 0.0f;
-                        u_low[column + d][e + 2] = won.y == corner ? low[1] : 0.0f;
+                        u_high[2 * j + d][e] = won.x == corner + d ? high[0] : 0.0f;
+                        u_low[2 * j + d][e] = won.x == corner + d ? low[0] : 0.0f;
+                        u_high[2 * j + d][e + 2] = won.y == corner + d ? high[1] : 0.0f;
+                        u_low[2 * j + d][e + 2] = won.y == corner + d ? low[1] : 0.0f;
                     }
                 }
 #pragma unroll
-            for (int n = 0; n < SHARE; n++) {
-                float2 two = *(const float2*)(from[n] + column * BATCH);
-                if ((n0 + n) * 8 + GROUP == PAIRS) two = {1.0f, 1.0f};
-                float b_high[2], b_low[2];
-                split(two.x, b_high[0], b_low[0]);
-                split(two.y, b_high[1], b_low[1]);
+            for (int d = 0; d < 2; d++)
 #pragma unroll
-                for (int s = 0; s < S; s++) {
-                    const int q = column - s;
-                    if (q < 0 || q >= 2 * POOLED_W) continue;
-                    add_product(sum[n][s], u_high[q], u_low[q], b_high, b_low);
+                for (int n = 0; n < SHARE; n++) {
+                    const float2 two = *(const float2*)&stage.x[d][n * 8 + GROUP][2 * PLACE];
+                    float b_high[2], b_low[2];
+                    split(two.x, b_high[0], b_low[0]);
+                    split(two.y, b_high[1], b_low[1]);
+#pragma unroll
+                    for (int s = 0; s < S; s++) {
+                        const int q = 2 * j + d - s;
+                        if (q >= 0 && q < 2 * POOLED_W) add_product(sum[n][s], u_high[q], u_low[q], b_high, b_low);
+                    }
                 }
-            }
         }
     }
+    arrived<0>();
+    __syncthreads();  // from here on the same memory is for the sums
 #pragma unroll
     for (int n = 0; n < SHARE; n++)
 #pragma unroll
         for (int s = 0; s < S; s++)
-            sums[warp][(n * S + s) * 32 + lane] = {sum[n][s][0], sum[n][s][1], sum[n][s][2], sum[n][s][3]};
+            shared.sums[warp][(n * S + s) * 32 + lane] = {sum[n][s][0], sum[n][s][1], sum[n][s][2], sum[n][s][3]};
     __syncthreads();
     for (int n = threadIdx.x; n < SHARE * S * 128; n += 32 * WARPS) {
         const int e = n % 4, at = n / 4 % 32, s = n / 128 % S;
         const int m = m0 + at / 4 + e / 2 * 8, pair = (n0 + n / (128 * S)) * 8 + at % 4 * 2 + e % 2;
         if (m >= M || pair > PAIRS || (pair == PAIRS && s)) continue;
         float total = 0.0f;
-        for (int v = 0; v < WARPS; v++) total += ((const float*)sums[v])[n];
+        for (int v = 0; v < WARPS; v++) total += ((const float*)shared.sums[v])[n];
         const int c = pair < PAIRS ? pair / R : 0, tap = pair < PAIRS ? pair % R * S + s : TAPS;
         parts[((((wide)k * splits + split_number) * M + m) * C + c) * 32 + tap] = total;
     }

@@ -43,7 +43,7 @@ class Tiles:
         forward = 1024 * _parts(pairs, 8) * self.S
         inward = 1024 * _parts(self.M, 8) * self.S + 32 * WARPS * self.W * (16 // self.R * self.R)
         small = self.W <= 16 and self.R <= 8 and self.S <= 6 and max(forward, inward) <= SHARED
-        return used >= 0.5 and self.B % 2 == 0 and small
+        return used >= 0.5 and self.B % 4 == 0 and small
 
     @property
     def strip(self) -> int:
