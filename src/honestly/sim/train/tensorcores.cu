@@ -27,13 +27,14 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const float (&a)[4], c
 #endif
 }
 
-// sum += a b to float32 accuracy, added outside the tensor cores.
-__device__ __forceinline__ void add_product(float (&sum)[4], const float (&a_high)[4], const float (&a_low)[4],
-                                            const float (&b_high)[2], const float (&b_low)[2]) {
-    float product[4] = {};
+// product += a b, all of it that float32 would keep.
+__device__ __forceinline__ void multiply_split(float (&product)[4], const float (&a_high)[4], const float (&a_low)[4],
+                                               const float (&b_high)[2], const float (&b_low)[2]) {
     multiply(product, a_low, b_high);
     multiply(product, a_high, b_low);
     multiply(product, a_high, b_high);
+}
+__device__ __forceinline__ void add(float (&sum)[4], const float (&product)[4]) {
 #pragma unroll
     for (int e = 0; e < 4; e++) sum[e] += product[e];
 }
@@ -210,26 +211,34 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
     Stage* const stages = shared.stages[warp];
     for (int n = lane; n < (AHEAD + 1) * 2 * SHARE * 64; n += 32) {
         const int pair = n0 * 8 + n / 8 % (SHARE * 8);
-        if (pair >= PAIRS) stages[n / (128 * SHARE)].x[n / (64 * SHARE) % 2][n / 8 % (SHARE * 8)][n % 8] = pair == PAIRS ? 1.0f : 0.0f;
+        float& to = stages[n / (128 * SHARE)].x[n / (64 * SHARE) % 2][n / 8 % (SHARE * 8)][n % 8];
+        if (pair >= PAIRS) to = pair == PAIRS ? 1.0f : 0.0f;
     }
-    // The part of stage j that this lane brings: four images of some rows.
-    const auto fetch = [&](int unit, int j, Stage& stage) {
-        if (unit < last) {
-            const int p = unit % (2 * POOLED_H), b = unit / (2 * POOLED_H) * 8 + lane % 2 * 4, image = b < BATCH ? b : 0;
+    // The part of a stage that this lane brings: four images of some rows.
+    const float *images[(SHARE + 1) / 2], *up_from;
+    const unsigned char* won_from;
+    const auto aim = [&](int unit) {
+        const int p = unit % (2 * POOLED_H), b = unit / (2 * POOLED_H) * 8 + lane % 2 * 4, image = b < BATCH ? b : 0;
 #pragma unroll
-            for (int n = lane / 2; n < SHARE * 8; n += 16) {
-                const int pair = n0 * 8 + n;
-                if (pair >= PAIRS) continue;
-                const float* from = x + ((((wide)k * H + p + pair % R) * C + pair / R) * W + 2 * j) * BATCH + image;
-                copy<16>(&stage.x[0][n][lane % 2 * 4], from);
-                if (2 * j + 1 < COLUMNS) copy<16>(&stage.x[1][n][lane % 2 * 4], from + BATCH);
-            }
-            if (j < POOLED_W) {
-                const int m = m0 + lane / 2;
-                const wide at = AT(k, p / 2, m < M ? m : 0, j) * BATCH + image;
-                copy<16>(&stage.g[lane / 2][lane % 2 * 4], g + at);
-                copy<4>(&stage.code[lane / 2][lane % 2 * 4], code + at);
-            }
+        for (int n = 0; n < (SHARE + 1) / 2; n++) {
+            const int number = n0 * 8 + n * 16 + lane / 2, pair = number < PAIRS ? number : 0;
+            images[n] = x + (((wide)k * H + p + pair % R) * C + pair / R) * W * BATCH + image;
+        }
+        const wide at = AT(k, p / 2, m0 + lane / 2 < M ? m0 + lane / 2 : 0, 0) * BATCH + image;
+        up_from = g + at;
+        won_from = code + at;
+    };
+    const auto fetch = [&](int j, Stage& stage) {
+#pragma unroll
+        for (int n = 0; n < (SHARE + 1) / 2; n++)
+            if ((SHARE % 2 == 0 || n * 16 + lane / 2 < SHARE * 8) && n0 * 8 + n * 16 + lane / 2 < PAIRS)
+#pragma unroll
+                for (int d = 0; d < 2; d++)
+                    if (2 * j + d < COLUMNS)
+                        copy<16>(&stage.x[d][n * 16 + lane / 2][lane % 2 * 4], images[n] + (2 * j + d) * BATCH);
+        if (j < POOLED_W) {
+            copy<16>(&stage.g[lane / 2][lane % 2 * 4], up_from + j * BATCH);
+            copy<4>(&stage.code[lane / 2][lane % 2 * 4], won_from + j * BATCH);
         }
         end_of_group();
     };
@@ -240,8 +249,9 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
         for (int s = 0; s < S; s++)
 #pragma unroll
             for (int e = 0; e < 4; e++) sum[n][s][e] = 0.0f;
+    aim(first < units ? first : 0);
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) fetch(first, j, stages[j]);
+    for (int j = 0; j < AHEAD; j++) fetch(j, stages[j]);
     int slot = 0;
 #pragma unroll 1
     for (int unit = first; unit < last; unit += WARPS) {
@@ -252,7 +262,8 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
         for (int j = 0; j < STAGES; j++) {
             arrived<AHEAD - 1>();
             __syncwarp();  // everybody's part is here, and nobody reads what comes next to the slot before this one
-            fetch(j + AHEAD < STAGES ? unit : unit + WARPS, (j + AHEAD) % STAGES, stages[slot ? slot - 1 : AHEAD]);
+            if (j + AHEAD == STAGES) aim(unit + WARPS < units ? unit + WARPS : 0);  // (after the last unit, anything)
+            fetch((j + AHEAD) % STAGES, stages[slot ? slot - 1 : AHEAD]);
             const Stage& stage = stages[slot];
             slot = slot < AHEAD ? slot + 1 : 0;
             if (j < POOLED_W)
@@ -272,19 +283,25 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
                     }
                 }
 #pragma unroll
-            for (int d = 0; d < 2; d++)
+            for (int n = 0; n < SHARE; n++) {
+                float b_high[2][2], b_low[2][2];
 #pragma unroll
-                for (int n = 0; n < SHARE; n++) {
+                for (int d = 0; d < 2; d++) {
                     const float2 two = *(const float2*)&stage.x[d][n * 8 + GROUP][2 * PLACE];
-                    float b_high[2], b_low[2];
-                    split(two.x, b_high[0], b_low[0]);
-                    split(two.y, b_high[1], b_low[1]);
-#pragma unroll
-                    for (int s = 0; s < S; s++) {
-                        const int q = 2 * j + d - s;
-                        if (q >= 0 && q < 2 * POOLED_W) add_product(sum[n][s], u_high[q], u_low[q], b_high, b_low);
-                    }
+                    split(two.x, b_high[d][0], b_low[d][0]);
+                    split(two.y, b_high[d][1], b_low[d][1]);
                 }
+#pragma unroll
+                for (int s = 0; s < S; s++) {
+                    float product[4] = {};
+#pragma unroll
+                    for (int d = 0; d < 2; d++) {
+                        const int q = 2 * j + d - s;
+                        if (q >= 0 && q < 2 * POOLED_W) multiply_split(product, u_high[q], u_low[q], b_high[d], b_low[d]);
+                    }
+                    add(sum[n][s], product);
+                }
+            }
         }
     }
     arrived<0>();
@@ -365,12 +382,23 @@ tensor_input_gradient(const float* __restrict__ g, const unsigned char* __restri
                     }
                 }
 #pragma unroll
-                for (int s = 0; s < S; s++) {
-                    float a_high[4], a_low[4];
-                    read(high + (step * S + s) * 32 + lane, a_high);
-                    read(low + (step * S + s) * 32 + lane, a_low);
+                for (int s = 0; s < S; s += 2) {  // two filter columns at a time
+                    float a_high[2][4], a_low[2][4];
 #pragma unroll
-                    for (int q = 0; q < 2 * POOLED_W; q++) add_product(sum[q + s], a_high, a_low, u_high[q], u_low[q]);
+                    for (int d = 0; d < 2 && s + d < S; d++) {
+                        read(high + (step * S + s + d) * 32 + lane, a_high[d]);
+                        read(low + (step * S + s + d) * 32 + lane, a_low[d]);
+                    }
+#pragma unroll
+                    for (int column = s; column <= s + 2 * POOLED_W && column < W; column++) {
+                        float product[4] = {};
+#pragma unroll
+                        for (int d = 0; d < 2 && s + d < S; d++) {
+                            const int q = column - s - d;
+                            if (q >= 0 && q < 2 * POOLED_W) multiply_split(product, a_high[d], a_low[d], u_high[q], u_low[q]);
+                        }
+                        add(sum[column], product);
+                    }
                 }
             }
 #pragma unroll
