@@ -83,49 +83,63 @@ __device__ __forceinline__ void write(float4* high, float4* low, float a, float 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
 tensor_forward(const float* __restrict__ x, const float* __restrict__ w, const float* __restrict__ bias,
                float* __restrict__ y, unsigned char* __restrict__ code, int stride_w, int stride_bias, int batch) {
-    __shared__ float4 high[STEPS * S * 32], low[STEPS * S * 32];
+    __shared__ float4 filters[STEPS * S * 32];
+    __shared__ float4 stages[WARPS][2][COLUMNS][8][2];  // 8 pairs of 8 images, on their way
     const int units = GROUPS * POOLED_H * STRIPS, blocks = (units + WARPS - 1) / WARPS;
-    const int k = blockIdx.x / blocks, m0 = blockIdx.y * 16, lane = threadIdx.x % 32;
+    const int k = blockIdx.x / blocks, m0 = blockIdx.y * 16, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int unit = blockIdx.x % blocks * WARPS + warp;
+    const int j0 = unit % STRIPS * STRIP, i = unit / STRIPS % POOLED_H, b0 = unit / (STRIPS * POOLED_H) * 8;
+    const float* image = x + (wide)k * H * C * W * BATCH + (b0 + lane % 2 * 4 < BATCH ? b0 + lane % 2 * 4 : 0);
+    // The part that this lane brings: four images of every other column of a pair.
+    const auto fetch = [&](int step, int row) {
+        const int n = step * 8 + lane / 4, pair = n < PAIRS ? n : PAIRS - 1;  // beyond, the weights are 0
+        const float* from = image + ((2 * i + row + pair % R) * C + pair / R) * W * BATCH;
+#pragma unroll
+        for (int two = 0; two < COLUMNS; two += 2) {
+            const int column = two + lane / 2 % 2, at = 2 * j0 + column;
+            if (COLUMNS % 2 == 0 || column < COLUMNS)
+                copy<16>(&stages[warp][row][column][lane / 4][lane % 2],
+                         from + (STRIPS * STRIP == POOLED_W || at < W ? at : W - 1) * BATCH);
+        }
+        end_of_group();
+    };
+    fetch(0, 0);
     for (int n = threadIdx.x; n < STEPS * S * 32; n += 32 * WARPS) {
         const int m = m0 + n % 32 / 4, pair = n / 32 / S * 8 + n % 4, s = n / 32 % S;
         const float* from = w + (wide)k * stride_w + (m * PAIRS + pair) * S + s;
         const bool upper = m < M, lower = m + 8 < M, left = pair < PAIRS, right = pair + 4 < PAIRS;
-        write(high + n, low + n, upper && left ? from[0] : 0.0f, lower && left ? from[8 * PAIRS * S] : 0.0f,
-              upper && right ? from[4 * S] : 0.0f, lower && right ? from[(8 * PAIRS + 4) * S] : 0.0f);
+        filters[n] = {upper && left ? from[0] : 0.0f, lower && left ? from[8 * PAIRS * S] : 0.0f,
+                      upper && right ? from[4 * S] : 0.0f, lower && right ? from[(8 * PAIRS + 4) * S] : 0.0f};
     }
     __syncthreads();
-    const int unit = blockIdx.x % blocks * WARPS + threadIdx.x / 32;
-    if (unit >= units) return;
-    const int j0 = unit % STRIPS * STRIP, i = unit / STRIPS % POOLED_H, b0 = unit / (STRIPS * POOLED_H) * 8;
     float sum[2][2 * STRIP][4];
 #pragma unroll
     for (int q = 0; q < 2 * STRIP; q++)
 #pragma unroll
         for (int e = 0; e < 4; e++) sum[0][q][e] = sum[1][q][e] = 0.0f;
-    const float* image = x + (wide)k * H * C * W * BATCH + (b0 + GROUP < BATCH ? b0 + GROUP : BATCH - 1);
 #pragma unroll 1
     for (int step = 0; step < STEPS; step++) {
         float a_high[S][4], a_low[S][4];
 #pragma unroll
         for (int s = 0; s < S; s++) {
-            read(high + (step * S + s) * 32 + lane, a_high[s]);
-            read(low + (step * S + s) * 32 + lane, a_low[s]);
-        }
-        const float* from[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int n = step * 8 + PLACE + 4 * e, pair = n < PAIRS ? n : PAIRS - 1;  // beyond, the weights are 0
-            from[e] = image + (((2 * i + pair % R) * C + pair / R) * W) * BATCH;
+            const float4 four = filters[(step * S + s) * 32 + lane];
+            split(four.x, a_high[s][0], a_low[s][0]);
+            split(four.y, a_high[s][1], a_low[s][1]);
+            split(four.z, a_high[s][2], a_low[s][2]);
+            split(four.w, a_high[s][3], a_low[s][3]);
         }
 #pragma unroll
         for (int row = 0; row < 2; row++) {
+            arrived<0>();
+            __syncwarp();  // everybody's part is here, and nobody reads the other stage any more
+            if (row == 0 || step + 1 < STEPS) fetch(step + row, 1 - row);
             float b_high[COLUMNS][2], b_low[COLUMNS][2];
 #pragma unroll
             for (int column = 0; column < COLUMNS; column++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    const int at = STRIPS * STRIP == POOLED_W || 2 * j0 + column < W ? 2 * j0 + column : W - 1;
-                    split(from[e][(row * C * W + at) * BATCH], b_high[column][e], b_low[column][e]);
+                    const float value = ((const float*)stages[warp][row][column][PLACE + 4 * e])[GROUP];
+                    split(value, b_high[column][e], b_low[column][e]);
                 }
 #pragma unroll
             for (int j = 0; j < STRIP; j++) {
@@ -148,7 +162,7 @@ tensor_forward(const float* __restrict__ x, const float* __restrict__ w, const f
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int m = m0 + GROUP + 8 * half, b = b0 + 2 * PLACE;
-        if (m >= M || b >= BATCH) continue;
+        if (unit >= units || m >= M || b >= BATCH) continue;
 #pragma unroll
         for (int j = 0; j < STRIP; j++) {
             if (STRIPS * STRIP != POOLED_W && j0 + j >= POOLED_W) break;
@@ -293,6 +307,7 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
                 }
 #pragma unroll
                 for (int s = 0; s < S; s++) {
+                    if (s > 2 * j + 1 || s <= 2 * (j - POOLED_W)) continue;  // outside the image
                     float product[4] = {};
 #pragma unroll
                     for (int d = 0; d < 2; d++) {
