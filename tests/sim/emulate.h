@@ -3,6 +3,7 @@
 #include <cmath>
 #include <csetjmp>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <ucontext.h>
 #include <vector>
@@ -70,6 +71,23 @@ static void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b
         const float near = (float)sum;
         d[e] = std::fabs((double)near) > std::fabs(sum) ? std::nextafter(near, 0.0f) : near;
     }
+}
+
+// Copies that arrive as late as they may: when they are waited for.
+struct Copy { void* to; const void* from; int bytes, group; };
+static std::vector<Copy> copies[1024];
+static int groups[1024];
+static void cp_async(void* to, const void* from, int bytes) {
+    if ((uintptr_t)to % bytes || (uintptr_t)from % bytes) abort();
+    copies[threadIdx.x].push_back({to, from, bytes, groups[threadIdx.x]});
+}
+static void cp_async_commit_group() { groups[threadIdx.x]++; }
+static void cp_async_wait_group(int open) {
+    std::vector<Copy>& mine = copies[threadIdx.x];
+    size_t done = 0;
+    for (; done < mine.size() && mine[done].group < groups[threadIdx.x] - open; done++)
+        memcpy(mine[done].to, mine[done].from, mine[done].bytes);
+    mine.erase(mine.begin(), mine.begin() + done);
 }
 
 template <class Kernel> static void run(const int* grid, int threads, Kernel kernel) {

@@ -45,10 +45,10 @@ def test_lenet_trains_as_plain_pytorch_does(cores: bool, monkeypatch: pytest.Mon
     module, size = build("lenet5", (1, 32, 32), 10, 1), (1, 32, 32)
     rng = np.random.default_rng(0)
     work = [
-        plan([(1, np.arange(5)), (1, np.arange(40, 46))], batch=6, rng=rng),
-        plan([(1, np.arange(6))], batch=6, rng=rng),
+        plan([(1, np.arange(5)), (1, np.arange(40, 48))], batch=8, rng=rng),
+        plan([(1, np.arange(6))], batch=8, rng=rng),
     ]
-    got = train(module, work, 6, size)
+    got = train(module, work, 8, size)
     for k, schedule in enumerate(work):
         expected, _ = by_hand(module, store(size), schedule)
         assert (got[k] - expected).abs().max() < 5e-6

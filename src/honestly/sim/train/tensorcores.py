@@ -40,10 +40,10 @@ class Tiles:
         """Whether the kernels can do it, and little of their tiles is padding."""
         pairs = self.C * self.R
         used = self.M / (16 * _parts(self.M, 16)) * pairs / (8 * _parts(pairs, 8))
-        forward = 1024 * _parts(pairs, 8) * self.S
+        forward = 512 * _parts(pairs, 8) * self.S + 512 * WARPS * (2 * self.strip + self.S - 1)
         inward = 1024 * _parts(self.M, 8) * self.S + 32 * WARPS * self.W * (16 // self.R * self.R)
         small = self.W <= 16 and self.R <= 8 and self.S <= 6 and max(forward, inward) <= SHARED
-        return used >= 0.5 and self.B % 2 == 0 and small
+        return used >= 0.5 and self.B % 4 == 0 and small
 
     @property
     def strip(self) -> int:
