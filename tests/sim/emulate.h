@@ -18,6 +18,8 @@ struct dim3 { unsigned x, y, z; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct uchar2 { unsigned char x, y; };
+struct uint2 { unsigned x, y; };
+struct uint4 { unsigned x, y, z, w; };
 static dim3 threadIdx, blockIdx;
 static unsigned __float_as_uint(float v) { unsigned bits; memcpy(&bits, &v, 4); return bits; }
 static float __uint_as_float(unsigned bits) { float v; memcpy(&v, &bits, 4); return v; }
@@ -88,6 +90,40 @@ static void cp_async_wait_group(int open) {
     for (; done < mine.size() && mine[done].group < groups[threadIdx.x] - open; done++)
         memcpy(mine[done].to, mine[done].from, mine[done].bytes);
     mine.erase(mine.begin(), mine.begin() + done);
+}
+
+// The tensor cores in bfloat16: d (16 x 8) += a (16 x 16) b (16 x 8), two numbers a register.
+static unsigned bf16(float v) {
+    const unsigned bits = __float_as_uint(v);
+    return v != v ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;  // to the nearest, ties to even
+}
+static unsigned cvt_bf16x2(float upper, float lower) { return bf16(upper) << 16 | bf16(lower); }
+static unsigned prmt(unsigned a, unsigned b, unsigned selector) {
+    const uint64_t from = (uint64_t)b << 32 | a;
+    unsigned d = 0;
+    for (int n = 0; n < 4; n++) {
+        const unsigned chosen = selector >> 4 * n & 15u, byte = (unsigned)(from >> 8 * (chosen & 7u)) & 255u;
+        d |= (chosen < 8u ? byte : byte >> 7 ? 255u : 0u) << 8 * n;  // 8 and above: the byte's top bit, eight times
+    }
+    return d;
+}
+static void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    static float left[2][32][16][16], right[2][32][16][8];
+    static unsigned char turns[1024];
+    const unsigned me = threadIdx.x, warp = me / 32, group = me % 32 / 4, place = me % 4, now = turns[me] ^= 1;
+    for (int h = 0; h < 2; h++) {
+        for (int e = 0; e < 4; e++)
+            left[now][warp][group + e % 2 * 8][2 * place + e / 2 * 8 + h] = __uint_as_float(a[e] >> 16 * h << 16);
+        for (int e = 0; e < 2; e++) right[now][warp][2 * place + 8 * e + h][group] = __uint_as_float(b[e] >> 16 * h << 16);
+    }
+    __syncwarp();
+    for (int e = 0; e < 4; e++) {
+        double sum = d[e];
+        for (int n = 0; n < 16; n++)
+            sum += (double)left[now][warp][group + e / 2 * 8][n] * right[now][warp][n][2 * place + e % 2];
+        const float near = (float)sum;
+        d[e] = std::fabs((double)near) > std::fabs(sum) ? std::nextafter(near, 0.0f) : near;
+    }
 }
 
 template <class Kernel> static void run(const int* grid, int threads, Kernel kernel) {
