@@ -1,4 +1,4 @@
-"""Convolutions on (emulated) tensor cores against float64: as accurate as float32, for all shapes that they take."""
+"""Convolutions on (emulated) tensor cores against float64: accurate to 16 bits, for all shapes that they take."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("emulated")
 LENET = (16, 6, 5, 5, 14, 14)  # M, C, R, S, H, W of its second convolution
 SHAPES = {
     "lenet": (LENET, 2, 12),  # shape, K, B: a group of eight images, and half of one
-    "two tiles of channels, more pairs than a warp takes": ((18, 9, 4, 5, 7, 8), 1, 12),
+    "more pairs than a block takes, odd channels": ((11, 9, 4, 5, 7, 8), 1, 20),
     "strips": ((9, 5, 3, 3, 6, 14), 1, 4),  # six pooled columns
     "filters of two": ((16, 8, 2, 2, 5, 7), 3, 8),  # 16 pairs exactly: the bias takes a tile of its own
     "tall filters": ((12, 3, 5, 2, 6, 3), 1, 16),
@@ -94,28 +94,28 @@ def error(got: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_as_accurate_as_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accurate_to_sixteen_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, K, B = SHAPES[name]
     c = Case(shape, K, B, flat=name == "lenet", plain=name == "strips")
     monkeypatch.setattr(native, "BLOCKS", 1 if name == "strips" else 7)
     got = c.run()
     exact = c.exact(got.pop("code"))
     errors = {n: error(got[n], exact[n]) for n in got}
-    assert max(errors.values()) < 5e-7, errors
+    assert max(errors.values()) < 2.0**-16, errors
 
 
-@pytest.mark.parametrize("term", ["a_low", "a_high[^;]*b_low"], ids=["low x high", "high x low"])
-def test_every_part_of_a_product_is_needed(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one of the small products the accuracy is TF32's: the emulation rounds, the test above would notice."""
-    c = Case(LENET, 1, 12, flat=True)
+@pytest.mark.parametrize("part", [0, 1], ids=["high x low", "low x high"])
+def test_every_part_of_a_product_is_needed(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one of the small products the accuracy is bfloat16's: the emulation rounds, the test above would notice."""
+    c = Case(LENET, 1, 8)
     whole: Callable[[Any], str] = native.source
     monkeypatch.setattr(
-        native, "source", lambda defines: re.sub(rf"multiply\(\w+(\[d\])?, {term}\b[^;]*;", ";", whole(defines))
+        native, "source", lambda defines: re.sub(rf"if \(part == {part}\) multiply[^;]*;", ";", whole(defines))
     )
     got = c.run()
     exact = c.exact(got["code"])
     for name in ("y", "grad", "gx"):
-        assert 1e-5 < error(got[name], exact[name]) < 1e-3
+        assert 1e-4 < error(got[name], exact[name]) < 1e-2
 
 
 def test_the_same_bits_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_what_does_not_fit_goes_to_the_plain_cores() -> None:
     names = ("M", "C", "R", "S", "H", "W")
     lenet = Tiles(K=2, B=128, **dict(zip(names, LENET, strict=True)))
     assert lenet.fit
-    for change in ({"B": 126}, {"M": 6}, {"C": 1, "R": 3}, {"W": 40}, {"M": 96}, {"C": 60}, {"R": 9}):
+    for change in ({"B": 126}, {"M": 6}, {"M": 17}, {"C": 1, "R": 3}, {"W": 40}, {"C": 60}):
         assert not Tiles(**{**vars(lenet), **change}).fit, change
 
 

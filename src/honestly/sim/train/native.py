@@ -31,10 +31,11 @@ BLOCKS = 1500  # that many blocks keep every processor of a large GPU busy
 
 def source(defines: Sequence[str]) -> str:
     """The text of the kernels that are meant by these macros."""
-    kernels = "tensorcores.cu" if any(line.startswith("TENSOR_") for line in defines) else "kernels.cu"
+    tensor = [f"{line.lower()}.cu" for line in defines if line.startswith("TENSOR_")]
+    names = ("shapes.cu", "tensorcores.cu", *tensor) if tensor else ("shapes.cu", "kernels.cu")
     head = "".join(f"#define {line}\n" for line in defines)
     folder = files("honestly.sim.train")
-    return head + "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in ("shapes.cu", kernels))
+    return head + "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 @cache

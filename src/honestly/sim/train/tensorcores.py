@@ -9,12 +9,13 @@ import torch
 
 WARPS = 4  # of a block
 IMAGES = 8  # of a warp
+STRIPS = 2  # of columns, when the gradient of the input is computed
 SHARED = 48 << 10  # bytes of shared memory that a block has without asking
 
 
 @cache
 def available(device: torch.device) -> bool:
-    """Whether the device has tensor cores that know TF32."""
+    """Whether the device has tensor cores that know bfloat16."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
@@ -38,27 +39,19 @@ class Tiles:
     @property
     def fit(self) -> bool:
         """Whether the kernels can do it, and little of their tiles is padding."""
-        pairs = self.C * self.R
-        used = self.M / (16 * _parts(self.M, 16)) * pairs / (8 * _parts(pairs, 8))
-        forward = 512 * _parts(pairs, 8) * self.S + 512 * WARPS * (2 * self.strip + self.S - 1)
-        inward = 1024 * _parts(self.M, 8) * self.S + 32 * WARPS * self.W * (16 // self.R * self.R)
-        small = self.W <= 16 and self.R <= 8 and self.S <= 6 and max(forward, inward) <= SHARED
-        return used >= 0.5 and self.B % 4 == 0 and small
-
-    @property
-    def strip(self) -> int:
-        """Pooled columns of a warp on its way forward: at most five, so that their sums fit registers."""
-        return _parts(self._pooled[1], _parts(self._pooled[1], 5))
-
-    @property
-    def share(self) -> int:
-        """Tiles of eight pairs (channel, row) whose weights' gradient a warp adds up; the bias is one more pair."""
-        return min(_parts(self.C * self.R + 1, 8), 20 // self.S)
+        pairs, columns = self.C * self.R, self._pooled[1]
+        used = self.M / 16 * pairs / (16 * _parts(pairs, 16))
+        forward = 1024 * _parts(pairs, 16) * self.S + 64 * pairs * self.S
+        weights = 4096 * columns
+        inward = 128 * _parts(self.C, 2) * self.R * self.S + 4 * self.M * pairs * self.S
+        registers = max(12 * columns + 8 * self.S, 4 * _parts(self.W, STRIPS) + 4 * columns)
+        small = max(forward, weights, inward) <= SHARED and registers <= 112 and columns <= 8
+        return 0.5 <= used and self.M <= 16 and self.B % 4 == 0 and small
 
     @property
     def defines(self) -> list[str]:
         """The macros of these tiles."""
-        return [f"STRIP {self.strip}", f"SHARE {self.share}"]
+        return [f"WARPS {WARPS}", f"STRIPS {STRIPS}", "RESIDENT 3"]
 
     @property
     def _pooled(self) -> tuple[int, int]:
@@ -66,19 +59,17 @@ class Tiles:
 
     @property
     def forward_grid(self) -> tuple[int, int]:
-        """Blocks: a warp has 16 channels of a strip of a pooled row."""
-        h, w = self._pooled
-        units = _parts(self.B, IMAGES) * h * _parts(w, self.strip)
-        return self.K * _parts(units, WARPS), _parts(self.M, 16)
+        """Blocks: a warp has a pooled row."""
+        return self.K * _parts(_parts(self.B, IMAGES) * self._pooled[0], WARPS), 1
 
     def weight_grid(self, blocks: int) -> tuple[int, int]:
         """At least so many blocks if there is work for them, and into how many splits that cuts a client's sums."""
-        sums = self.K * _parts(self.M, 16) * _parts(_parts(self.C * self.R + 1, 8), self.share)
-        units = _parts(self.B, IMAGES) * 2 * self._pooled[0]
-        splits = min(_parts(units, WARPS), _parts(blocks, sums))
+        sums = self.K * _parts(_parts(self.C * self.R + 1, 8), WARPS)
+        splits = min(_parts(self.B, 16) * self._pooled[0], _parts(blocks, sums))
         return sums * splits, splits
 
     @property
     def input_grid(self) -> tuple[int]:
-        """Blocks: a warp has 16 // R channels."""
-        return (self.K * _parts(self.C, 16 // self.R) * _parts(_parts(self.B, IMAGES), WARPS),)
+        """Blocks: a warp has eight slots and one strip of columns."""
+        slots = _parts(self.C, 2) * self.R
+        return (self.K * _parts(_parts(self.B, IMAGES) * _parts(slots, 8) * STRIPS, WARPS),)
