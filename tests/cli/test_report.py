@@ -66,6 +66,23 @@ def test_the_report_says_how_to_make_it_again(tmp_path: Path, monkeypatch: pytes
     assert str(tmp_path) not in text
 
 
+def test_the_authors_own_words_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path / "fig", "paper-figure1", skip=lambda e: True).close()
+    Path("mine.md").write_text("# My results\n\nRun at home.\n", encoding="utf-8")
+    assert main(["report", "fig", "--out", "results", "--preface", "mine.md", "--quiet"]) == 0
+    text = Path("results/README.md").read_text(encoding="utf-8")
+    assert text.startswith("# My results\n\nRun at home.\n\nMade by\n")
+    assert "honestly report fig --out results --preface mine.md\n" in text
+    assert sum(line.startswith("# ") for line in text.splitlines()) == 1
+    assert main(["report", "fig", "--out", "results", "--preface", "none.md"]) == 1
+    failed = capsys.readouterr().err
+    assert "none.md" in failed
+    assert "Traceback" not in failed
+
+
 def test_a_federations_history_from_its_folder_or_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = history(tmp_path / "mine")
     assert main(["report", str(folder)]) == 0

@@ -30,7 +30,7 @@ def wanted() -> list[str]:
 def prepare(version: str) -> Path:
     """The interpreter of a new environment with everything but PyTorch."""
     base = shutil.which(f"python{version}")
-    if base is None:
+    if base is None or subprocess.run([base, "-c", ""], check=False, capture_output=True).returncode:  # an empty shim
         raise SystemExit(f"python{version} is not on the PATH: install it, or name the versions to test")
     folder = ROOT / ".venv-pythons" / version
     python = folder / "bin" / "python"

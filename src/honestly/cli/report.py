@@ -33,6 +33,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: DIR/report)")
     parser.add_argument("--no-pages", action="store_true", help="no page for each run")
     parser.add_argument("--no-figures", action="store_true", help="no PNG and SVG files")
+    parser.add_argument(
+        "--preface", type=Path, metavar="FILE", help="your own words in Markdown, where README.md begins"
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=run)
 
@@ -49,14 +52,15 @@ def run(args: argparse.Namespace) -> int:
     loaded = [load(source) for source in args.sources]
     studies = merge(loaded)
     out: Path = args.out if args.out is not None else (first if first.is_dir() else first.parent) / "report"
-    # the commands are written into the report: a relative path as it was given, of an absolute one the name alone
-    paths = [str(p) if not p.is_absolute() else p.name for p in (*args.sources, out)]
+    *paths, target = [_shown(path) for path in (*args.sources, out)]
     made = [
         ["bench", study.name, "--out", path] for study, path in zip(loaded, paths, strict=False) if _ships(study.name)
     ]
-    commands = [*made, ["report", *paths[:-1], "--out", paths[-1]]]
+    own_words = [] if args.preface is None else ["--preface", _shown(args.preface)]
+    commands = [*made, ["report", *paths, "--out", target, *own_words]]
     command = "\n".join(shlex.join(["honestly", *words]) for words in commands)
-    options = Options(pages=not args.no_pages, figures=not args.no_figures, command=command)
+    preface = "" if args.preface is None else args.preface.read_text(encoding="utf-8")
+    options = Options(pages=not args.no_pages, figures=not args.no_figures, command=command, preface=preface)
     files = write(studies, out, options)
     if not args.quiet:
         for study in studies:
@@ -65,6 +69,11 @@ def run(args: argparse.Namespace) -> int:
             print("no PNG and SVG files: they need matplotlib (pip install 'honestly[cli]')")
         print("\n".join(printable(file) for file in files))
     return 0
+
+
+def _shown(path: Path) -> str:
+    """How the report's own commands name a path: a relative one as it was given, of an absolute one the name."""
+    return path.name if path.is_absolute() else str(path)
 
 
 def _ships(study: str) -> bool:

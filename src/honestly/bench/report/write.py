@@ -39,11 +39,13 @@ DOCUMENT = r"""\documentclass{article}
 
 @dataclass(frozen=True)
 class Options:
-    """What to write: pages of runs, files of pictures, and the commands, one a line, that make it again."""
+    """What to write: pages of runs, files of pictures, the commands, one a line, that make it again; and the author's
+    own words in Markdown, before all numbers."""
 
     pages: bool = True
     figures: bool = True
     command: str = ""
+    preface: str = ""
 
 
 def write(studies: Sequence[Study], out: Path, options: Options | None = None) -> list[Path]:
@@ -204,7 +206,7 @@ def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | N
 
 
 def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | None, options: Options) -> str:
-    lines = [f"# {for_markdown(_title(chapters))}", ""]
+    lines = [options.preface.strip() or f"# {for_markdown(_title(chapters))}", ""]
     if options.command:
         lines += [
             "Made by",
