@@ -56,25 +56,6 @@ static float __shfl_xor_sync(unsigned, float value, int other) {
     return got;
 }
 
-// The tensor cores: d (16 x 8) += a (16 x 8) b (8 x 8), fragments as in the PTX manual. Of a and b they read 19 bits, and
-// they cut a sum off where float32 would round.
-static float tf32(float v) { return __uint_as_float(__float_as_uint(v) & 0xffffe000u); }
-static void mma_m16n8k8_tf32(float (&d)[4], const float (&a)[4], const float (&b)[2]) {
-    static float left[2][32][16][8], right[2][32][8][8];
-    static unsigned char turns[1024];
-    const unsigned me = threadIdx.x, warp = me / 32, group = me % 32 / 4, place = me % 4, now = turns[me] ^= 1;
-    for (int e = 0; e < 4; e++) left[now][warp][group + e % 2 * 8][place + e / 2 * 4] = tf32(a[e]);
-    for (int e = 0; e < 2; e++) right[now][warp][place + 4 * e][group] = tf32(b[e]);
-    __syncwarp();
-    for (int e = 0; e < 4; e++) {
-        double sum = d[e];
-        for (int n = 0; n < 8; n++)
-            sum += (double)left[now][warp][group + e / 2 * 8][n] * right[now][warp][n][2 * place + e % 2];
-        const float near = (float)sum;
-        d[e] = std::fabs((double)near) > std::fabs(sum) ? std::nextafter(near, 0.0f) : near;
-    }
-}
-
 // Copies that arrive as late as they may: when they are waited for.
 struct Copy { void* to; const void* from; int bytes, group; };
 static std::vector<Copy> copies[1024];
@@ -92,7 +73,8 @@ static void cp_async_wait_group(int open) {
     mine.erase(mine.begin(), mine.begin() + done);
 }
 
-// The tensor cores in bfloat16: d (16 x 8) += a (16 x 16) b (16 x 8), two numbers a register.
+// The tensor cores: d (16 x 8) += a (16 x 16) b (16 x 8), fragments as in the PTX manual, two bfloat16 a register. They cut
+// a sum off where float32 would round.
 static unsigned bf16(float v) {
     const unsigned bits = __float_as_uint(v);
     return v != v ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;  // to the nearest, ties to even

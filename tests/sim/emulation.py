@@ -70,4 +70,5 @@ def emulated(monkeypatch: pytest.MonkeyPatch, libraries: Callable[[tuple[str, ..
     monkeypatch.setattr(native, "compiled", compiled)
     monkeypatch.setattr(native, "works_on", lambda device: True)
     monkeypatch.setattr(native, "BLOCKS", 1)
+    monkeypatch.setattr(tensorcores, "BLOCKS", 1)
     monkeypatch.setattr(tensorcores, "available", lambda device: True)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from honestly.sim.train import native
+from honestly.sim.train import native, tensorcores
 from honestly.sim.train.native import ConvolutionPool
 from honestly.sim.train.ops import ChannelBias, Convolution
 from honestly.sim.train.tensorcores import Tiles
@@ -97,7 +97,7 @@ def error(got: Tensor, exact: Tensor) -> float:
 def test_accurate_to_sixteen_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, K, B = SHAPES[name]
     c = Case(shape, K, B, flat=name == "lenet", plain=name == "strips")
-    monkeypatch.setattr(native, "BLOCKS", 1 if name == "strips" else 7)
+    monkeypatch.setattr(tensorcores, "BLOCKS", 1 if name == "strips" else 7)
     got = c.run()
     exact = c.exact(got.pop("code"))
     errors = {n: error(got[n], exact[n]) for n in got}
@@ -106,7 +106,7 @@ def test_accurate_to_sixteen_bits(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("part", [0, 1], ids=["high x low", "low x high"])
 def test_every_part_of_a_product_is_needed(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one of the small products the accuracy is bfloat16's: the emulation rounds, the test above would notice."""
+    """Without one of the small products the accuracy is bfloat16's: the test above would notice."""
     c = Case(LENET, 1, 8)
     whole: Callable[[Any], str] = native.source
     monkeypatch.setattr(
@@ -119,7 +119,7 @@ def test_every_part_of_a_product_is_needed(part: int, monkeypatch: pytest.Monkey
 
 
 def test_the_same_bits_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "BLOCKS", 5)
+    monkeypatch.setattr(tensorcores, "BLOCKS", 5)
     c = Case(LENET, 1, 12, flat=True)
     first, second = c.run(), c.run()
     assert all(np.array_equal(first[n].numpy(), second[n].numpy()) for n in first)

@@ -3,8 +3,8 @@
 
 What the plain `ops` do in many passes over memory is one kernel here: convolution, pooling, bias and ReLU with every
 window read once into registers; their gradients; the loss; the optimiser. Convolutions that fit are products on the
-tensor cores (`tensorcores.cu`), in three parts so that float32's accuracy is kept. The products of the dense layers
-stay with cuBLAS. The numbers are the plain path's to float tolerance, and the tests run the very same kernels on a CPU.
+tensor cores (`tensorcores.cu`), in three parts of bfloat16, which keep 16 bits. The products of the dense layers stay
+with cuBLAS. The numbers are the plain path's to float tolerance, and the tests run the very same kernels on a CPU.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class ConvolutionPool:
         defines = self._defines(x.shape)
         args = [x, weight, bias, y, self.codes, weight.stride(0), bias.stride(0), B]
         if tiles := self._tiles(x):
-            launch("tensor_forward", [*defines, "TENSOR_FORWARD", *tiles.defines], tiles.forward_grid, 32 * WARPS, args)
+            special = [*defines, "TENSOR_FORWARD", *tiles.defines]
+            launch("tensor_forward", special, tiles.forward_grid, 32 * tiles.rows, args)
         else:
             pair = 2 if "PAIR 2" in defines else 1
             grid = (K * h * (v // pair), -(-B // threads(B)), -(-M // min(M, 16)))
@@ -144,7 +145,7 @@ class ConvolutionPool:
         M, _, R, _ = weight.shape[1:]
         defines, tiles = self._defines(x.shape), self._tiles(x)
         if tiles:
-            blocks, splits = tiles.weight_grid(BLOCKS)
+            blocks, splits = tiles.weight_grid(tensorcores.BLOCKS)
         else:
             blocks = K * C * -(-M // self._tile())
             splits = min((H - R + 1) // 2, -(-BLOCKS // blocks))

@@ -1,6 +1,7 @@
-// With t[(c, r), x, b] = sum over m and s of w[m, (c, r), s] u[m, p, x - s, b], the gradient of the input is at row y the
-// sum over r of t for p = y - r. A warp has 8 images, some columns x, and 8 slots: a slot is two channels and one
-// (y mod R). It walks down the rows p: every p adds to the sums with the filters turned on by one row, and finishes y = p.
+// With t[(c, r), x, b] = sum over m and s of w[m, (c, r), s] u[m, p, x - s, b], the gradient of the input is at row y
+// the sum over r of t for p = y - r. A warp has 8 images, some columns x, and 8 slots: a slot is two channels and one
+// (y mod R). It walks down the rows p: every p adds to the sums with the filters turned on by one row, and finishes
+// row y = p.
 #define SLOTS ((C + 1) / 2 * R)
 #define SHARES ((SLOTS + 7) / 8)
 #define GROUPS ((BATCH + 7) / 8)
@@ -8,8 +9,9 @@
 #define FRAGMENTS (S * SLOTS * 4)
 
 template <int from, int to>
-__device__ __forceinline__ void inward(const uint4* filters, const float* __restrict__ g, const unsigned char* __restrict__ code,
-                                       float* __restrict__ gx, int k, int slot, int b0, int lane, int batch) {
+__device__ __forceinline__ void inward(const uint4* filters, const float* __restrict__ g,
+                                       const unsigned char* __restrict__ code, float* __restrict__ gx,
+                                       int k, int slot, int b0, int lane, int batch) {
     constexpr int q0 = from - S + 1 > 0 ? from - S + 1 : 0, q1 = to < 2 * POOLED_W ? to : 2 * POOLED_W;
     constexpr int j0 = q0 / 2, j1 = (q1 + 1) / 2;
     float sum[to - from][4];
@@ -61,8 +63,9 @@ __device__ __forceinline__ void inward(const uint4* filters, const float* __rest
             const uint4* filter = filters + (c / 2 * R + turn) * 4 + PLACE;
 #pragma unroll
             for (int s = 0; s < S; s++) {
-                const uint4 h = filter[s * SLOTS * 4], l = filter[s * SLOTS * 4 + FRAGMENTS];
-                const unsigned a_high[4] = {h.x, h.y, h.z, h.w}, a_low[4] = {l.x, l.y, l.z, l.w};
+                unsigned a_high[4], a_low[4];
+                read(filter[s * SLOTS * 4], a_high);
+                read(filter[s * SLOTS * 4 + FRAGMENTS], a_low);
 #pragma unroll
                 for (int part = 0; part < 3; part++)
 #pragma unroll
@@ -85,7 +88,7 @@ __device__ __forceinline__ void inward(const uint4* filters, const float* __rest
     if (turn < R - 1) finish(2 * POOLED_H + turn);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 3)
 tensor_input_gradient(const float* __restrict__ g, const unsigned char* __restrict__ code, const float* __restrict__ w,
                     float* __restrict__ gx, int stride_w, int batch) {
     __shared__ uint4 filters[2 * FRAGMENTS];  // [high, low][s][channels c, c + 1 and row][place]
@@ -101,12 +104,7 @@ tensor_input_gradient(const float* __restrict__ g, const unsigned char* __restri
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 v[half][e] = m + e < M && c + half < C ? weights[(((m + e) * C + c + half) * R + r) * S + s] : 0.0f;
-        uint4& h = filters[n];
-        uint4& l = filters[n + FRAGMENTS];
-        split(v[0][0], v[0][1], h.x, l.x);
-        split(v[1][0], v[1][1], h.y, l.y);
-        split(v[0][2], v[0][3], h.z, l.z);
-        split(v[1][2], v[1][3], h.w, l.w);
+        split(v[0], v[1], filters[n], filters[n + FRAGMENTS]);
     }
     __syncthreads();
     const int lane = threadIdx.x % 32, unit = blockIdx.x % blocks * WARPS + threadIdx.x / 32;

@@ -1,19 +1,20 @@
-// parts[k, split, m, c, r S + s] = sum over p, q, b of u[m, p, q, b] x[c, p + r, q + s, b], where u is the gradient at the
-// corner that won. The sum over 16 images is the tensor cores'; a unit of work is a pooled row of 16 images. A warp
-// has 8 pairs; the block makes the halves of u together. Pair number C R is an image of ones: its gradient is the bias's.
+// parts[k, split, m, c, r S + s] = sum over p, q, b of u[m, p, q, b] x[c, p + r, q + s, b], where u is the gradient at
+// the corner that won. The sum over 16 images is the tensor cores'; a unit of work is a pooled row of 16 images. A warp
+// has 8 pairs, numbered c R + r; the block makes the halves of u together. Pair number C R is an image of ones: its
+// gradient is the bias's.
 #define TILES ((PAIRS + 8) / 8)
 #define SHARES ((TILES + WARPS - 1) / WARPS)
-#define MTILES ((M + 15) / 16)
 #define GROUPS ((BATCH + 15) / 16)
 #define ITEMS ((2 * POOLED_W + WARPS - 1) / WARPS)
-extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 4)
 tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g, const unsigned char* __restrict__ code,
                      float* __restrict__ parts, int splits, int batch) {
     __shared__ uint4 high[2][2 * POOLED_W][32], low[2][2 * POOLED_W][32];  // of u, as the tensor cores want them
-    const int m0 = blockIdx.x % MTILES * 16, share = blockIdx.x / MTILES % SHARES;
-    const int split_number = blockIdx.x / (MTILES * SHARES) % splits, k = blockIdx.x / (MTILES * SHARES * splits);
+    const int share = blockIdx.x % SHARES, split_number = blockIdx.x / SHARES % splits;
+    const int k = blockIdx.x / (SHARES * splits);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, units = GROUPS * POOLED_H;
-    const int first = (int)((wide)units * split_number / splits), last = (int)((wide)units * (split_number + 1) / splits);
+    const int first = (int)((wide)units * split_number / splits);
+    const int last = (int)((wide)units * (split_number + 1) / splits);
     const int tile = share * WARPS + warp, number = tile * 8 + GROUP, pair = number < PAIRS ? number : 0;
     float2 up[ITEMS][2];  // an item is a pooled column of 2 of the lane's 4 images, for the lane's 2 channels
     unsigned won[ITEMS];
@@ -25,7 +26,7 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
             won[n] = 0;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const int m = m0 + GROUP + half * 8;
+                const int m = GROUP + half * 8;
                 const bool inside = item < 2 * POOLED_W && b < BATCH && m < M;
                 const wide at = inside ? AT(k, i, m, item / 2) * BATCH + b : 0;
                 up[n][half] = *(const float2*)(g + at);
@@ -67,7 +68,8 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
         const int i = unit % POOLED_H, b = unit / POOLED_H * 16 + 4 * PLACE;
 #pragma unroll 1
         for (int row = 0; row < 2; row++) {
-            const float* from = x + ((((wide)k * H + 2 * i + row + pair % R) * C + pair / R) * W) * BATCH + (b < BATCH ? b : 0);
+            const wide line = ((wide)k * H + 2 * i + row + pair % R) * C + pair / R;
+            const float* from = x + line * W * BATCH + (b < BATCH ? b : 0);
             float product[S][4];
             unsigned u_high[2 * POOLED_W][4], u_low[2 * POOLED_W][4];
 #pragma unroll
@@ -77,9 +79,8 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
 #pragma unroll
             for (int column = 0; column < 2 * POOLED_W + S - 1; column++) {
                 if (column < 2 * POOLED_W) {
-                    const uint4 h = high[row][column][lane], l = low[row][column][lane];
-                    u_high[column][0] = h.x; u_high[column][1] = h.y; u_high[column][2] = h.z; u_high[column][3] = h.w;
-                    u_low[column][0] = l.x; u_low[column][1] = l.y; u_low[column][2] = l.z; u_low[column][3] = l.w;
+                    read(high[row][column][lane], u_high[column]);
+                    read(low[row][column][lane], u_low[column]);
                 }
                 const float4 four = *(const float4*)(from + column * BATCH);
                 unsigned b_high[2], b_low[2];
@@ -105,7 +106,7 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
     }
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        const int m = m0 + GROUP + e / 2 * 8, n = tile * 8 + 2 * PLACE + e % 2;
+        const int m = GROUP + e / 2 * 8, n = tile * 8 + 2 * PLACE + e % 2;
         if (m >= M || n > PAIRS) continue;
         float* to = parts + ((((wide)k * splits + split_number) * M + m) * C + (n < PAIRS ? n / R : 0)) * 32;
 #pragma unroll

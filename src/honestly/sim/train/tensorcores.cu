@@ -1,11 +1,11 @@
-// The convolutions of `kernels.cu` on the tensor cores, in bfloat16: every number is split in two bfloat16 halves (16 bits
-// together), a product is high x high + high x low + low x high, summed in float32. The pairs (c, r) of input channel and
-// filter row, numbered c R + r, are one axis of the products, the filter columns s slide along the image. Long sums leave
-// the tensor cores now and then, since they truncate where float32 rounds. Every sum has a fixed order.
+// The convolutions of `kernels.cu` on the tensor cores: every number is split in two bfloat16 halves (16 to 17 bits),
+// a product is high x high + high x low + low x high, summed in float32. The pairs (c, r) of input channel and filter row
+// are one axis of the products, the filter columns s slide along the image. Up to 16 output channels. Every sum has a
+// fixed order; long ones leave the tensor cores now and then, which truncate where float32 rounds.
 
 #define PAIRS (C * R)
 #define GROUP (lane / 4)  // the lane's place in a fragment, in PTX's words groupID and threadID_in_group
-#define PLACE (lane % 4)  // of 16 terms of a product, a lane has numbers 4 PLACE .. 4 PLACE + 3 of both factors
+#define PLACE (lane % 4)  // (of 16 terms a lane has four; which ones is free, if it has the same of both factors)
 
 // Two numbers as bfloat16, rounded: `upper` in the upper half.
 __device__ __forceinline__ unsigned to_bf16(float upper, float lower) {
@@ -24,6 +24,20 @@ __device__ __forceinline__ void split(float v0, float v1, unsigned& high, unsign
     low = to_bf16(v1 - __uint_as_float(high & 0xffff0000u), v0 - __uint_as_float(high << 16));
 }
 
+// The same for 2 x 4 numbers of a left factor: those of two rows.
+__device__ __forceinline__ void split(const float (&upper)[4], const float (&lower)[4], uint4& high, uint4& low) {
+    split(upper[0], upper[1], high.x, low.x);
+    split(lower[0], lower[1], high.y, low.y);
+    split(upper[2], upper[3], high.z, low.z);
+    split(lower[2], lower[3], high.w, low.w);
+}
+
+__device__ __forceinline__ void read(const uint4& from, unsigned (&a)[4]) {
+    const uint4 four = from;
+    a[0] = four.x; a[1] = four.y; a[2] = four.z; a[3] = four.w;
+}
+
+// Four bytes of a, chosen by the selector's digits; 8 + n is the top bit of byte n, eight times.
 __device__ __forceinline__ unsigned permute(unsigned a, unsigned selector) {
 #ifdef EMULATED
     return prmt(a, 0, selector);
@@ -34,7 +48,7 @@ __device__ __forceinline__ unsigned permute(unsigned a, unsigned selector) {
 #endif
 }
 
-// Of four images (or channels) whose winning corners are the bytes of `won`: all bits set in a half where `corner` did not win.
+// Of four numbers whose winning corners are the bytes of `won`: all bits are set in a half where `corner` did not win.
 __device__ __forceinline__ void lost(unsigned won, int corner, unsigned& first, unsigned& second) {
     const unsigned other = (won ^ corner * 0x01010101u) + 0x7f7f7f7fu;  // the byte's top bit: another corner
     first = permute(other, 0x9988u);

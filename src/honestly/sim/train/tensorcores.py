@@ -7,8 +7,9 @@ from functools import cache
 
 import torch
 
-WARPS = 4  # of a block
-IMAGES = 8  # of a warp
+WARPS = 4  # of a block that computes gradients
+IMAGES = 8  # of a block or warp
+BLOCKS = 528  # of the gradients of the weights: four for each processor of a large GPU
 STRIPS = 2  # of columns, when the gradient of the input is computed
 SHARED = 48 << 10  # bytes of shared memory that a block has without asking
 
@@ -41,26 +42,32 @@ class Tiles:
         """Whether the kernels can do it, and little of their tiles is padding."""
         pairs, columns = self.C * self.R, self._pooled[1]
         used = self.M / 16 * pairs / (16 * _parts(pairs, 16))
-        forward = 1024 * _parts(pairs, 16) * self.S + 64 * pairs * self.S
+        filters, images = 4 * self.M * pairs * self.S, 32 * self.H * self.C * self.W  # bytes
+        forward = 1024 * _parts(pairs, 16) * self.S + max(images, filters + 12)
         weights = 4096 * columns
-        inward = 128 * _parts(self.C, 2) * self.R * self.S + 4 * self.M * pairs * self.S
+        inward = 128 * _parts(self.C, 2) * self.R * self.S + filters
         registers = max(12 * columns + 8 * self.S, 4 * _parts(self.W, STRIPS) + 4 * columns)
         small = max(forward, weights, inward) <= SHARED and registers <= 112 and columns <= 8
-        return 0.5 <= used and self.M <= 16 and self.B % 4 == 0 and small
+        return used >= 0.5 and self.M <= 16 and self.B % 4 == 0 and small
 
     @property
     def defines(self) -> list[str]:
         """The macros of these tiles."""
-        return [f"WARPS {WARPS}", f"STRIPS {STRIPS}", "RESIDENT 3"]
+        return [f"WARPS {WARPS}", f"STRIPS {STRIPS}", f"ROWS {self.rows}"]
 
     @property
     def _pooled(self) -> tuple[int, int]:
         return (self.H - self.R + 1) // 2, (self.W - self.S + 1) // 2
 
     @property
-    def forward_grid(self) -> tuple[int, int]:
-        """Blocks: a warp has a pooled row."""
-        return self.K * _parts(_parts(self.B, IMAGES) * self._pooled[0], WARPS), 1
+    def rows(self) -> int:
+        """Warps of a block that goes forward."""
+        return min(self._pooled[0], 5)
+
+    @property
+    def forward_grid(self) -> tuple[int]:
+        """Blocks: eight images, whose pooled rows its warps share."""
+        return (self.K * _parts(self.B, IMAGES),)
 
     def weight_grid(self, blocks: int) -> tuple[int, int]:
         """At least so many blocks if there is work for them, and into how many splits that cuts a client's sums."""
