@@ -41,13 +41,13 @@ def test_every_way_to_train_on_a_gpu_equals_the_plain_path(name: str, side: int)
     start = Model.of(module, "cuda")
     trainers = [BatchedTrainer(module, gpu, RATE, 32, at_once=n, fused=f) for n in (2, 5) for f in (None, False)]
     lanes = [SequentialTrainer(module, gpu, RATE, 32, speed=Speed(lanes=n)) for n in (1, 3)]
-    # LeNet-5's second convolution has 16 bits on the tensor cores: of two corners of a pool that differ by less, either
-    # may win, and the gradient goes there. (Training moves parameters by up to 0.06.)
+    # LeNet-5's second convolution has 16 bits on the tensor cores. A ReLU or a pool whose inputs are nearer than that
+    # may decide the other way, and a gradient goes elsewhere. (Training moves parameters by up to 0.06.)
     fused = {id(t) for t in trainers if name == "lenet5" and t.fused is None}
     for trainer in (*trainers, *lanes):
         for _ in range(2):  # the second time replays what the first captured
             got = trainer.train(start, work)
-            assert (got.theta.cpu() - expected.theta).abs().max() < (1e-4 if id(trainer) in fused else 5e-6)
+            assert (got.theta.cpu() - expected.theta).abs().max() < (1e-3 if id(trainer) in fused else 5e-6)
     scores = SequentialTrainer(module, cpu, RATE, 32).logits(Model.of(module), cpu)
     for trainer in (*trainers, *lanes):
         assert torch.allclose(trainer.logits(start, gpu).cpu(), scores, atol=1e-4)
