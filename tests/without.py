@@ -44,7 +44,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     missing = _needed(call.excinfo.value if call.excinfo else None, item.config)
     if missing is None and report.failed:
         told = f"{report.longreprtext}\n{report.capstderr}"
-        missing = next((name for name in item.config.stash[MISSING] if f"{name} is not installed: pip" in told), None)
+        missing = next((name for name in item.config.stash[MISSING] if _says(told, name)), None)
     return _left_out(report, missing, item.path) if missing else report
 
 
@@ -56,6 +56,11 @@ def _needed(error: BaseException | None, config: pytest.Config) -> str | None:
             return name
         error = error.__cause__ or error.__context__
     return None
+
+
+def _says(told: str, name: str) -> bool:
+    """Whether a command or another process said that the module is missing."""
+    return f"{name} is not installed: pip" in told or f"No module named '{name}'" in told
 
 
 def _left_out(report: Any, module: str, path: Path) -> Any:

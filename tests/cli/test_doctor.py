@@ -56,6 +56,8 @@ def test_json_is_the_same_in_plain_values(capsys: pytest.CaptureFixture[str]) ->
 def test_it_says_how_small_models_are_trained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import torch  # noqa: F401  (without it nothing is trained: see tests/without.py)
+
     for why, words in (
         (None, "small models  trained by a compiled program"),
         ("no C compiler", "slower.*no C compiler"),

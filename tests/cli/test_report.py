@@ -16,6 +16,8 @@ SETTINGS = ["dataset=digits", "rounds=3", "clients=6", "epochs=1", "attack=sign_
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch  # noqa: F401  (the simulator needs it: see tests/without.py)
+
     folder = tmp_path_factory.mktemp("runs")
     for rule in ("bayesian", "mean"):
         assert main(["simulate", *SETTINGS, f"rule={rule}", "--quiet", "--out", str(folder / rule)]) == 0

@@ -32,6 +32,10 @@ class Database:
         self.path, self.connection = path, connection
         self.lock = threading.RLock()
 
+    def __del__(self) -> None:
+        """A reader that nobody holds any more is closed: from Python 3.13 on an open connection complains."""
+        self.connection.close()
+
     @classmethod
     def create(cls, folder: Path) -> Database:
         """Open the store of a folder for writing; folder and file are made if they are missing."""

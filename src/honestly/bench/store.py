@@ -298,12 +298,12 @@ class Store:
                 db.execute("DELETE FROM rounds WHERE run = ?", (id,))
             insert_rounds(db, id, records, seconds)
             last = records[-1]["round"] if records else 0
-            held = "" if worker is None else "AND worker = ?4 AND status = 'running'"
+            held = "" if worker is None else "AND worker = :worker AND status = 'running'"
             # whoever gets on is no run that takes down its workers
-            tries = "attempts" if anew else "CASE WHEN rounds < ?1 THEN 1 ELSE attempts END"
+            tries = "attempts" if anew else "CASE WHEN rounds < :last THEN 1 ELSE attempts END"
             changed = db.execute(
-                f"UPDATE runs SET attempts = {tries}, rounds = ?1, updated = ?2 WHERE id = ?3 {held}",
-                (last, time.time(), id, *([] if worker is None else [worker])),
+                f"UPDATE runs SET attempts = {tries}, rounds = :last, updated = :now WHERE id = :id {held}",
+                {"last": last, "now": time.time(), "id": id, "worker": worker},
             )
             if changed.rowcount == 0:
                 raise LostClaimError(f"run {id[:12]} is not this worker's any more")
