@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from made_studies import record
 
+from honestly.bench.report.accusations import accusations
 from honestly.bench.report.detection import quality, reliability_chart, roc, roc_chart, statements
 from honestly.bench.report.histories import normal
+from honestly.bench.report.results import Result
+from honestly.bench.report.sources import Entry
 from honestly.bench.scores import detection_auc
 
 
@@ -53,3 +56,23 @@ def test_weights_are_no_probabilities_and_some_rules_say_nothing() -> None:
     assert found.auc is not None
     assert statements(normal([record(1, rule="median")])) is None
     assert quality([]) is None
+
+
+def test_accusations_are_counted_by_setting_early_and_late() -> None:
+    def run(name: str, rule: str, attack: str, false: list[int]) -> Result:
+        rows = [record(t + 1, K=4, M=1) | {"false_accusations": n, "misses": 1} for t, n in enumerate(false)]
+        cell = {"dataset": name, "attack": attack, "rule": rule, "seed": 0}
+        entry = Entry(f"{name}{rule}{attack}", cell, "done", len(rows), len(rows), read=lambda: normal(rows))
+        return Result(entry, {}, statements(normal(rows)))
+
+    one, two = run("a", "Ours", "x", [0, 0, 1, 2, 3]), run("a", "Ours", "y", [0, 1, 0, 0, 0])
+    assert accusations([one, two]) is None, "one setting: the table of rules says all there is"
+    found = accusations([one, run("b<", "Ours", "x", [1, 0]), two])
+    assert found is not None
+    assert found.rows == [
+        ["Ours, a", 0.25, 1.0, 1.0, 1.0, 10],  # two of five rounds are early
+        ["Ours, b<", 1.0, 0.0, 1.0, 1.0, 2],
+    ]
+    assert "b&lt;" in found.html()
+    krum = Result(one.entry, {}, statements(normal([record(1, rule="multi_krum"), record(2, rule="multi_krum")])))
+    assert accusations([krum, one]) is None, "weights accuse nobody"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,14 @@ from honestly.sim.svg import Chart, Line
 MOST_POINTS = 120
 
 
+class Half(NamedTuple):
+    """Accusations of honest clients and missed attackers in a part of a run's rounds."""
+
+    false: int
+    missed: int
+    rounds: int
+
+
 @dataclass(frozen=True)
 class Statements:
     """What a rule said of each client in each round, and the truth.
@@ -24,16 +33,18 @@ class Statements:
         score: honesty, or the weight relative to the round's largest.
         honest: True where the client did not attack in that round.
         probability: True if the score is a probability.
-        rounds: how many rounds there were.
-        false, missed: accusations of honest clients, and attackers who were not accused.
+        halves: the accusations in the first and in the second half of the rounds.
     """
 
     score: Float
     honest: Float
     probability: bool
-    rounds: int
-    false: int
-    missed: int
+    halves: tuple[Half, Half]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there were."""
+        return sum(half.rounds for half in self.halves)
 
 
 def statements(rounds: Rounds) -> Statements | None:
@@ -45,14 +56,18 @@ def statements(rounds: Rounds) -> Statements | None:
     grid, label = belief
     attacked = attack_grid(rounds.records, K)
     known = np.isfinite(grid) & np.isfinite(attacked)
+    middle = len(rounds.records) // 2
     return Statements(
         grid[known],
         1.0 - attacked[known],
         label.startswith("probability"),
-        len(rounds.records),
-        sum(r.get("false_accusations") or 0 for r in rounds.records),
-        sum(r.get("misses") or 0 for r in rounds.records),
+        (_half(rounds.records[:middle]), _half(rounds.records[middle:])),
     )
+
+
+def _half(records: Sequence[Mapping[str, Any]]) -> Half:
+    false = sum(r.get("false_accusations") or 0 for r in records)
+    return Half(false, sum(r.get("misses") or 0 for r in records), len(records))
 
 
 @dataclass(frozen=True)
@@ -94,8 +109,8 @@ def quality(parts: Sequence[Statements]) -> Quality | None:
         auc=None if not curve[0] else float(np.trapezoid(curve[1], curve[0])),
         brier=float(np.mean((score - honest) ** 2)) if probability else None,
         calibration=calibration_error(bins) if probability else None,
-        false=sum(part.false for part in parts) / rounds,
-        missed=sum(part.missed for part in parts) / rounds,
+        false=sum(half.false for part in parts for half in part.halves) / rounds,
+        missed=sum(half.missed for part in parts for half in part.halves) / rounds,
         statements=len(score),
         roc=curve,
         bins=bins,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from honestly.bench.report import generic, paper_latex, paper_tables
+from honestly.bench.report.accusations import accusations
 from honestly.bench.report.curves import ablation
 from honestly.bench.report.detection import reliability_chart, roc_chart
 from honestly.bench.report.published import DATASETS, compare, fits
@@ -110,7 +111,8 @@ def detection(results: Sequence[Result]) -> Section | None:
     if not overall:
         return None
     charts = [c for c in (roc_chart(overall), reliability_chart(overall)) if c.lines]
-    section = _of_tables("Detection", found)
+    by_setting = accusations(results)
+    section = _of_tables("Detection", [*found, *([by_setting] if by_setting else [])])
     drawn = "".join(f"<h3>{for_html(c.title)}</h3>{svg.chart(c, height=340)}" for c in charts)
     if len(charts) > 1:
         drawn += "<p class='quiet'>The larger a dot, the more of the statements lie there.</p>"
