@@ -34,7 +34,10 @@ def add(commands: Any) -> None:
     parser.add_argument("--no-pages", action="store_true", help="no page for each run")
     parser.add_argument("--no-figures", action="store_true", help="no PNG and SVG files")
     parser.add_argument(
-        "--preface", type=Path, metavar="FILE", help="your own words in Markdown, where README.md begins"
+        "--preface",
+        type=Path,
+        metavar="FILE",
+        help="your own words in Markdown, in place of README.md's title and commands",
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=run)
@@ -56,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
     made = [
         ["bench", study.name, "--out", path] for study, path in zip(loaded, paths, strict=False) if _ships(study.name)
     ]
-    own_words = [] if args.preface is None else ["--preface", _shown(args.preface)]
-    commands = [*made, ["report", *paths, "--out", target, *own_words]]
+    commands = [*made, ["report", *paths, "--out", target]]
     command = "\n".join(shlex.join(["honestly", *words]) for words in commands)
     preface = "" if args.preface is None else args.preface.read_text(encoding="utf-8")
     options = Options(pages=not args.no_pages, figures=not args.no_figures, command=command, preface=preface)

@@ -39,8 +39,8 @@ DOCUMENT = r"""\documentclass{article}
 
 @dataclass(frozen=True)
 class Options:
-    """What to write: pages of runs, files of pictures, the commands, one a line, that make it again; and the author's
-    own words in Markdown, before all numbers."""
+    """What to write: pages of runs, files of pictures, the commands, one a line, that make it again; or, in place of
+    title and commands, the author's own words in Markdown."""
 
     pages: bool = True
     figures: bool = True
@@ -207,7 +207,7 @@ def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | N
 
 def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | None, options: Options) -> str:
     lines = [options.preface.strip() or f"# {for_markdown(_title(chapters))}", ""]
-    if options.command:
+    if options.command and not options.preface:
         lines += [
             "Made by",
             "```sh",
