@@ -219,6 +219,34 @@ def end_to_end(device: str, rounds: int, n: int) -> dict[str, float]:
     return found
 
 
+def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
+    """Several federations of LeNet-5 side by side on a GPU, each on its own stream; also without the tensor cores."""
+    from unittest import mock
+
+    from honestly.sim.train import tensorcores
+    from honestly.sim.train.batched import Chunk
+    from honestly.sim.train.replay import Graph
+    from honestly.sim.train.schedule import Stack
+
+    model, store = build("lenet5", (1, 32, 32), 10, 0), pixels(images, (1, 32, 32), "cuda")
+    stack, theta = Stack.of(schedules(images, 1, CLIENTS), BATCH), Model.of(model, "cuda").theta
+    found = {}
+    for name, usable in ((", fused multiply-adds alone", False), ("", True)):
+        with mock.patch.object(tensorcores, "available", lambda device, usable=usable: usable):
+            streams = [torch.cuda.Stream() for _ in range(runs)]
+            graphs = [Graph(Chunk(model, CLIENTS, store, SGD_PAPER, BATCH)) for _ in range(runs)]
+            for number in range(repeats + 2):  # the first two capture and warm up
+                if number == 2:
+                    sync("cuda")
+                    begun = time.perf_counter()
+                for stream, graph in zip(streams, graphs, strict=True):
+                    with torch.cuda.stream(stream):
+                        graph.run(theta, stack)
+            sync("cuda")
+            found[f"{runs} runs side by side{name}"] = repeats * runs * images / (time.perf_counter() - begun)
+    return found
+
+
 def resnet(device: str, images: int) -> dict[str, float]:
     found = {}
     for name in ("resnet18_half", "resnet18"):
@@ -281,6 +309,8 @@ def measure(part: str, args: argparse.Namespace, images: int, epochs: int) -> ob
         return {name: best(lenet(device, CLIENTS, images, epochs, way)) for name, way in ways.items()}
     if part == "many":
         return {f"{k} clients": best(lenet(device, k, images, epochs)) for k in (50, 200)}
+    if part == "together":
+        return together(images, 8)
     if part == "endtoend":
         return end_to_end(device, args.rounds, images)
     if part == "resnet":
@@ -303,6 +333,7 @@ def table(paths: list[Path]) -> None:
             ("plain", "LeNet-5, plain loop with a DataLoader, {}"),
             ("lenet", "LeNet-5, all clients at once, {}"),
             ("many", "LeNet-5, {}"),
+            ("together", "LeNet-5, {}"),
             ("endtoend", "LeNet-5, whole rounds with attack, aggregation and evaluation, rule {}"),
             ("resnet", "{}"),
         ):
@@ -329,7 +360,7 @@ def table(paths: list[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--parts", help="check, cpu, plain, lenet, many, endtoend, resnet, profile")
+    parser.add_argument("--parts", help="check, cpu, plain, lenet, many, together, endtoend, resnet, profile")
     parser.add_argument("--images", type=int, default=0, help="training images (default: 6,000 on a CPU, 60,000)")
     parser.add_argument("--epochs", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
