@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, settings
 def pytest_configure() -> None:
     """A process that a script started in the background ignores Ctrl-C, and so would all that the tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.pop("HONESTLY_COMPILE", None)
+    for switch in ("HONESTLY_COMPILE", "HONESTLY_TENSOR_CORES"):
+        os.environ.pop(switch, None)
     if not os.access(Path("~").expanduser(), os.W_OK):  # the compiled program needs a place
         os.environ.setdefault("XDG_CACHE_HOME", tempfile.mkdtemp(prefix="honestly-tests-"))
 

@@ -146,3 +146,15 @@ def test_splits_cover_every_unit_once() -> None:
     found = [lenet.weight_grid(n) for n in (1, 100, 1500, 10**6)]
     assert [blocks for blocks, _ in found] == [20, 100, 800, 800]
     assert all(a <= b for (_, a), (_, b) in pairwise(found))
+
+
+def test_float32_throughout_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the emulation's own answer
+    device = torch.device("cuda:7")
+    tensorcores._capable.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    assert tensorcores.available(device)
+    monkeypatch.setenv("HONESTLY_TENSOR_CORES", "0")
+    assert not tensorcores.available(device)
+    assert not tensorcores.available(torch.device("cpu"))
+    tensorcores._capable.cache_clear()

@@ -7,6 +7,8 @@ from functools import cache
 
 import torch
 
+from honestly.sim.train.switches import turned_off
+
 WARPS = 4  # of a block that computes gradients
 IMAGES = 8  # of a block or warp
 BLOCKS = 528  # of the gradients of the weights: four for each processor of a large GPU
@@ -14,9 +16,13 @@ STRIPS = 2  # of columns, when the gradient of the input is computed
 SHARED = 48 << 10  # bytes of shared memory that a block has without asking
 
 
-@cache
 def available(device: torch.device) -> bool:
-    """Whether the device has tensor cores that know bfloat16."""
+    """Whether the device has tensor cores that know bfloat16, and HONESTLY_TENSOR_CORES=0 does not forbid them."""
+    return not turned_off("HONESTLY_TENSOR_CORES") and _capable(device)
+
+
+@cache
+def _capable(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 

@@ -14,6 +14,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from honestly.sim.train.switches import turned_off
+
 SOURCES = ("train.c", "vector.h", "layers.h", "convolution.h", "dense.h")
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fPIC", "-shared")
 # some compilers know the processor by one of these words, some by none
@@ -44,7 +46,7 @@ def reason() -> str | None:
 
 
 def _load() -> ctypes.CDLL:
-    if os.environ.get("HONESTLY_COMPILE", "1").lower() in ("0", "no", "off", "false"):
+    if turned_off("HONESTLY_COMPILE"):
         raise UnavailableError("turned off by HONESTLY_COMPILE")
     if platform.system() not in ("Linux", "Darwin"):
         raise UnavailableError(f"not tried on {platform.system()}")
