@@ -23,8 +23,9 @@ from honestly.sources.tree import named
 T = TypeVar("T")
 
 # Values of a block whose rows are compared with one another, beyond the cache: an operation has to last longer than it
-# takes to hand Python's lock to another thread, or two threads are slower than one.
-RANKED_BLOCK = 5 << 19
+# takes to hand Python's lock to another thread, or two threads are slower than one. Rows that are copied first count
+# twice: once as they come, once as they are ranked.
+RANKED_BLOCK, COPIED_BLOCK = 5 << 20, 5 << 19
 # Values of a row that OpenBLAS adds up without threads of its own.
 LONGEST_DOT = 8192
 # Columns of a block of thousands of rows: their cache lines and pages are worth opening.
@@ -145,7 +146,7 @@ class HostPasses:
         n = len(clients)
         m = n if mixing is None else len(mixing)
         network = network_of(rule, m)
-        width = max(64, RANKED_BLOCK // (n + m))
+        width = max(64, (RANKED_BLOCK if isinstance(self.source, Matrix) else COPIED_BLOCK) // (n + m))
         sink = self.source.sink()
 
         def one(block: Block) -> bool:
