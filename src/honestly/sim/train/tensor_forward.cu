@@ -92,10 +92,7 @@ tensor_forward(const float* __restrict__ x, const float* __restrict__ w, const f
 #pragma unroll
                         for (int s = 0; s < S; s++) {
                             const int q = column - s;
-                            if (q < 0 || q >= 2 * POOLED_W) continue;
-                            if (part == 0) multiply(sum[q], a_high[s], b_low);
-                            if (part == 1) multiply(sum[q], a_low[s], b_high);
-                            if (part == 2) multiply(sum[q], a_high[s], b_high);
+                            if (q >= 0 && q < 2 * POOLED_W) multiply_part(part, sum[q], a_high[s], a_low[s], b_high, b_low);
                         }
                 }
             }

@@ -92,10 +92,7 @@ tensor_weight_gradient(const float* __restrict__ x, const float* __restrict__ g,
 #pragma unroll
                     for (int s = 0; s < S; s++) {
                         const int q = column - s;
-                        if (q < 0 || q >= 2 * POOLED_W) continue;
-                        if (part == 0) multiply(product[s], u_high[q], b_low);
-                        if (part == 1) multiply(product[s], u_low[q], b_high);
-                        if (part == 2) multiply(product[s], u_high[q], b_high);
+                        if (q >= 0 && q < 2 * POOLED_W) multiply_part(part, product[s], u_high[q], u_low[q], b_high, b_low);
                     }
             }
 #pragma unroll

@@ -65,3 +65,12 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const unsigned (&a)[4]
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
+
+// One of the three parts of a product, the smallest first.
+__device__ __forceinline__ void multiply_part(int part, float (&sum)[4], const unsigned (&a_high)[4],
+                                              const unsigned (&a_low)[4], const unsigned (&b_high)[2],
+                                              const unsigned (&b_low)[2]) {
+    if (part == 0) multiply(sum, a_high, b_low);
+    if (part == 1) multiply(sum, a_low, b_high);
+    if (part == 2) multiply(sum, a_high, b_high);
+}
