@@ -146,7 +146,7 @@ class HostPasses:
         n = len(clients)
         m = n if mixing is None else len(mixing)
         network = network_of(rule, m)
-        width = max(64, (RANKED_BLOCK if isinstance(self.source, Matrix) else COPIED_BLOCK) // (n + m))
+        width = max(64, (RANKED_BLOCK if mixing is None and self._all_direct(clients) else COPIED_BLOCK) // (n + m))
         sink = self.source.sink()
 
         def one(block: Block) -> bool:
@@ -231,6 +231,13 @@ class HostPasses:
             return None
         (segment,) = block.segments
         return self.source.direct(segment.start, segment.stop, clients, block.dtype)
+
+    def _all_direct(self, clients: Sequence[int]) -> bool:
+        """Whether no block of these clients has to be copied."""
+        if not isinstance(self.source, Matrix):
+            return False
+        leaf = self.leaves[0]
+        return self.source.direct(0, leaf.size, clients, COMPUTE[leaf.spec.dtype]) is not None
 
     def _store(self, block: Block, values: Any, sink: Sink) -> None:
         for leaf, start, stop, offset in block.segments:
