@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,7 +84,7 @@ class _Run:
         self, source: Source, rule: Rule, mixers: Sequence[Mixer], sizes: Float | None, explain: bool = False
     ) -> None:
         self.source, self.rule, self.mixers, self.sizes, self.explain = source, rule, mixers, sizes, explain
-        if not source.leaves:
+        if not any(leaf.size for leaf in source.leaves):
             raise AggregationError(*_nothing_to_average(source))
         self.passes: Passes = passes_over(source)
         self.survey = Survey(source, self.passes)
@@ -138,7 +138,7 @@ class _Run:
         """The geometry with this Gram matrix; what few rules ask for takes a pass of its own."""
         K, clients = self.survey.K, self.survey.usable
         reference = K if self.source.has_reference else None
-        about = None if centre == reference else (lambda: self.passes.gram(self.survey.usable, reference))
+        about = None if centre == reference else (lambda: self.survey.gram_about(reference))
         root = None
         if self.rule.root is not None:
             root = self.passes.gram([*clients, K + 1], reference)[-1]
@@ -256,7 +256,11 @@ def weighted_mode(values: np.ndarray, votes: Float) -> np.ndarray:
 
 
 def _as_steps(pre: Any) -> Sequence[Mixer | str]:
-    return (pre,) if isinstance(pre, str | Mixer) else tuple(pre)
+    if isinstance(pre, str | Mixer):
+        return (pre,)
+    if not isinstance(pre, Iterable):
+        raise ValueError(f"pre is {pre!r}; expected a sequence of mixers such as [hn.NNM(f=4)], or of their names")
+    return tuple(pre)
 
 
 def _check_steps(rule: Any, mixers: Sequence[Any]) -> None:
@@ -271,6 +275,8 @@ def _sizes(sizes: Any, source: Source) -> Float | None:
     """(K,) sizes by position. What a client says of itself may be nonsense: rules that use sizes expect that."""
     if sizes is None:
         return None
+    if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
+        raise ValueError(f"sizes is {sizes!r}; expected a number for each client, in order or by id")
     listed = [sizes.get(name, np.nan) for name in source.ids] if isinstance(sizes, Mapping) else list(sizes)
     if len(listed) != len(source.ids):
         raise ValueError(f"sizes has {len(listed)} entries for {len(source.ids)} clients")

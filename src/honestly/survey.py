@@ -96,6 +96,18 @@ class Survey:
                 return geometry, centre
             centre = better
 
+    def gram_about(self, reference: int | None) -> Float:
+        """The Gram matrix about the reference (None: about 0), where values may overflow that were close together.
+
+        Raises `FaultFoundError` if that shows clients who cannot be used.
+        """
+        clients = self.usable
+        G = self.passes.gram(clients, reference)
+        wrong = _not_finite(G, self.overflow())
+        if wrong and self.screen([clients[j] for j in wrong]):
+            raise FaultFoundError
+        return G
+
     def overflow(self) -> float:
         """The squared norm from which on a client's values have to be looked at one by one."""
         widest = {COMPUTE[leaf.spec.dtype].__name__ for leaf in self.source.leaves}
