@@ -56,6 +56,7 @@ def test_near_misses_on_the_command_line(
         (["datasets", "cifar"], 2, "did you mean cifar10?"),
         (["export", "scaleout", "-o", "/no/such/folder/x.py"], 1, "/no/such/folder/x.py: No such file or directory"),
         (["aggregate", "a", "b", "c", "-o", "x.txt"], 2, "results are written as .safetensors, .npz or a folder"),
+        (["aggregate", "a", "b", "c", "-o", "x.html"], 2, "results are written as .safetensors, .npz or a folder"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "/dev/null/x"], 1, "/dev/null/x: Not a directory"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "broken"], 2, "begins like JSON and is none"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--ids", "@latin"], 2, "--ids latin: it is no UTF-8 text"),
