@@ -125,10 +125,12 @@ def test_a_bug_keeps_its_traceback(error: Exception) -> None:
         ending(chosen)
 
 
-@pytest.mark.parametrize("words", ["rules", "attacks --json"])
-def test_a_reader_that_stops_is_no_error(words: str) -> None:
+@pytest.mark.parametrize("words", ["rules", "attacks --json", "simulate model=mlp clients=3 rounds=1 rule=mean"])
+def test_a_reader_that_stops_is_no_error(words: str, tmp_path: Path) -> None:
     command = f"set -o pipefail; {sys.executable} -m honestly {words} | true"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
     assert done.returncode in (0, 141)
     assert done.stderr == ""
 

@@ -147,6 +147,13 @@ def test_a_finished_run_is_not_run_again_and_can_be_prolonged(whole: Path, tmp_p
     assert bytes_of(folder).startswith(bytes_of(whole))
 
 
+def test_a_longer_run_does_not_pass_for_a_shorter_one(whole: Path) -> None:
+    before = (whole / "experiment.json").read_bytes()
+    with pytest.raises(ExperimentError, match=r"holds 6 rounds of this experiment, more than rounds = 4: .*--restart"):
+        run(E.model_copy(update={"rounds": 4}), whole)
+    assert (whole / "experiment.json").read_bytes() == before
+
+
 def test_another_experiment_in_the_folder_is_refused(whole: Path) -> None:
     other = Experiment.of({**SETTINGS, "seed": 8, "alpha": 1.0})
     with pytest.raises(ExperimentError, match=r"alpha = 0.5 there, 1.0 now, seed = 7 there, 8 now.*--restart"):

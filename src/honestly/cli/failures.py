@@ -27,6 +27,10 @@ def ending(chosen: argparse.Namespace) -> int:
     except BrokenPipeError:
         _forget_standard_output()
         return BROKEN_PIPE  # as a program that the signal ends: nobody reads on, and nobody is told
+    except SystemExit as stopped:
+        if isinstance(stopped.__context__, BrokenPipeError):  # rich ends the program itself, with status 1
+            return BROKEN_PIPE
+        raise
     except KeyboardInterrupt as stopped:
         return complain(command, str(stopped) or "interrupted", INTERRUPTED)
     except ModuleNotFoundError as missing:

@@ -104,6 +104,7 @@ class Store:
         held = store._held()
         if held is not None and not restart:
             store._same(held)
+            store._not_longer()
         elif restart:
             for old in (*folder.glob("state-*.bin"), folder / "rounds.jsonl", folder / "seconds.jsonl"):
                 old.unlink(missing_ok=True)
@@ -128,6 +129,14 @@ class Store:
             raise ExperimentError(
                 f"{self.folder} holds another experiment ({changes}): choose another folder with --out, "
                 "or add --restart to replace it"
+            )
+
+    def _not_longer(self) -> None:
+        done, wanted = len(_whole_lines(self.folder / "rounds.jsonl")), self.experiment.rounds
+        if done > wanted:  # its numbers are those of the last round there
+            raise ExperimentError(
+                f"{self.folder} holds {done} rounds of this experiment, more than rounds = {wanted}: choose another "
+                "folder with --out, or add --restart to replace it"
             )
 
     def resume(self, fresh: State) -> State:
