@@ -287,10 +287,10 @@ def test_a_cell_that_somebody_else_wrote_is_told(store: Store, text: str) -> Non
     store.write_round("a", record(1), worker="w")
     store.database.rows("UPDATE rounds SET record = ?", (text,))
     for look in (store.rounds, store.last_round):
-        with pytest.raises(StoreError, match="round of run 'a' is .* not a JSON object"):
+        with pytest.raises(StoreError, match=r"round of run 'a' is .* not a JSON object"):
             look("a")
     store.database.rows("UPDATE runs SET summary = ?", (text,))
-    with pytest.raises(StoreError, match="summary of run 'a' is .* not a JSON object"):
+    with pytest.raises(StoreError, match=r"summary of run 'a' is .* not a JSON object"):
         store.runs()
 
 
