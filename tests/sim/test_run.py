@@ -154,6 +154,13 @@ def test_a_longer_run_does_not_pass_for_a_shorter_one(whole: Path) -> None:
     assert (whole / "experiment.json").read_bytes() == before
 
 
+def test_an_experiment_that_cannot_be_made_leaves_the_folder_free(tmp_path: Path) -> None:
+    wrong = Experiment.of({**SETTINGS, "model": "nowhere:model"})
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        run(wrong, tmp_path)
+    assert run(E.model_copy(update={"rounds": 1}), tmp_path).finished
+
+
 def test_another_experiment_in_the_folder_is_refused(whole: Path) -> None:
     other = Experiment.of({**SETTINGS, "seed": 8, "alpha": 1.0})
     with pytest.raises(ExperimentError, match=r"alpha = 0.5 there, 1.0 now, seed = 7 there, 8 now.*--restart"):
