@@ -109,7 +109,7 @@ def recorded(path: Path, *, clients: int) -> Population:
     the poisoned updates stay theirs. The root is the first client's update, which a server could have made itself.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except (ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: is no .npz file of plain arrays ({error})") from error
