@@ -242,6 +242,22 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
     assert "http" not in text.replace("http://www.w3.org", "")
 
 
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [1, 2, 3, 4], [5, 6, 9, 9]])
+def test_the_curve_stands_below_the_columns_of_the_map(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    from honestly.sim import figure
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(figure, "save", lambda found, *paths: drawn.append(found))
+    records = [{"round": n, "accuracy": 0.1 * i, "honesty": [1.0, 0.0]} for i, n in enumerate(numbers)]
+    figure.draw(records, clients=2)
+    heat, curve = drawn[0].axes[0], drawn[0].axes[1]
+    left, right, _, _ = heat.images[0].get_extent()
+    columns = left + 0.5 + np.arange(4) * (right - left) / 4
+    np.testing.assert_allclose(curve.lines[0].get_xdata(), columns)
+    assert columns[0] == numbers[0]
+    figure.draw([{"round": 1, "accuracy": None, "honesty": None}], clients=0, attack="none")  # nobody took part
+
+
 def test_a_run_may_start_from_a_model_trained_without_attack(tmp_path: Path) -> None:
     cold = Experiment.of(SETTINGS)
     warm = Experiment.of({**SETTINGS, "warm_up": 3})
