@@ -114,6 +114,17 @@ def test_each_kind_of_error_has_its_status(
     assert message in capsys.readouterr().err
 
 
+def test_an_error_without_a_file_is_about_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    for words, told in ((["report", "a", "--out", "b"], "honestly report: b: No space"), (["rules"], "rules: No space")):
+        chosen = parser().parse_args(words)
+        chosen.run = fail
+        assert ending(chosen) == 1
+        assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), ModuleNotFoundError("no", name="honestly.nothing")])
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     def fail(_: object) -> int:
