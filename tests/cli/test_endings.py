@@ -118,7 +118,10 @@ def test_an_error_without_a_file_is_about_what_is_written(capsys: pytest.Capture
     def fail(_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    for words, told in ((["report", "a", "--out", "b"], "honestly report: b: No space"), (["rules"], "rules: No space")):
+    for words, told in (
+        (["report", "a", "--out", "b"], "honestly report: b: No space"),
+        (["rules"], "rules: No space"),
+    ):
         chosen = parser().parse_args(words)
         chosen.run = fail
         assert ending(chosen) == 1
