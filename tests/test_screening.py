@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 import honestly as hn
+from honestly.rules.base import Geometry, Mix
 
 Federation = Callable[..., np.ndarray]
 
@@ -310,3 +312,35 @@ def test_values_that_overflow_only_about_the_origin(rule: str) -> None:
     together = np.full((5, 3), 1e200)  # no distance between them
     with pytest.raises(hn.AggregationError, match=r"only 0 of 5 .* is 1e\+200"):
         hn.aggregate(together, hn.make(rule, **settings))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_a_root_that_is_no_update_is_the_callers_mistake(federation: Federation, value: float) -> None:
+    X = federation(K=7, d=20).astype(np.float32)
+    root = np.full(20, value, np.float32)
+    with pytest.raises(ValueError, match=r"root: its array at flat index 0 is"):
+        hn.aggregate(X, hn.FLTrust(root=root), reference=np.zeros(20, np.float32))
+    with pytest.raises(ValueError, match=r"root: tensor 'w' at flat index 0 is"):
+        hn.aggregate([{"w": x} for x in X], hn.FLTrust(root={"w": root}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(hn.Rule):
+    """A rule whose author made a mistake."""
+
+    name: ClassVar[str] = "own"
+    summary: ClassVar[str] = "wrong"
+    mistake: str
+
+    def mix(self, geometry: Geometry) -> Mix:
+        K = geometry.K
+        weights: Any = {"NaN": np.full(K, np.nan), "too few": np.ones(K - 1), "two lists": np.ones((1, 1, K))}.get(
+            self.mistake
+        )
+        return None if weights is None else Mix(np.atleast_2d(weights))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("mistake", ["NaN", "too few", "two lists", "nothing"])
+def test_a_mistake_in_a_rule_of_ones_own_is_named(federation: Federation, mistake: str) -> None:
+    with pytest.raises(ValueError, match=r"Own\(mistake='.*'\).mix (gave a matrix of shape|returned a NoneType)"):
+        hn.aggregate(federation(K=7, d=20), Own(mistake=mistake))

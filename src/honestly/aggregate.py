@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -124,7 +125,19 @@ class _Run:
             mixing = A if mixing is None else A @ mixing
             assert isinstance(geometry, GramGeometry)
             geometry = replace(geometry.mixed(A), signs=self._signs(mixing))
-        return mixing, self.rule.mix(geometry)
+        mix = self.rule.mix(geometry)
+        self._check_mix(mix, geometry.K)
+        return mixing, mix
+
+    def _check_mix(self, mix: Any, K: int) -> None:
+        """A rule of the user's own may give anything; weights that are no numbers would give a model that is none."""
+        if not isinstance(mix, Mix):
+            raise ValueError(f"{self.rule}.mix returned a {type(mix).__name__}, expected a Mix")
+        if isinstance(self.rule, ColumnRule) and not self.rule.gram_needed:
+            return  # the identity, which is not multiplied
+        A = np.asarray(mix.matrix)
+        if A.ndim != 2 or A.shape[1] != K or not math.isfinite(float(A.sum())):
+            raise ValueError(f"{self.rule}.mix gave a matrix of shape {A.shape}, expected (m, {K}) finite weights")
 
     def _geometry(self) -> Geometry:
         steps = [*self.mixers, self.rule]
@@ -136,12 +149,9 @@ class _Run:
 
     def _described(self, G: Float, centre: int) -> GramGeometry:
         """The geometry with this Gram matrix; what few rules ask for takes a pass of its own."""
-        K, clients = self.survey.K, self.survey.usable
-        reference = K if self.source.has_reference else None
+        reference = self.survey.K if self.source.has_reference else None
         about = None if centre == reference else (lambda: self.survey.gram_about(reference))
-        root = None
-        if self.rule.root is not None:
-            root = self.passes.gram([*clients, K + 1], reference)[-1]
+        root = None if self.rule.root is None else self.survey.root_products(reference)
         return GramGeometry(
             G, self.survey.ids, self._usable_sizes(), self.source.has_reference, about, self._signs(None), root
         )

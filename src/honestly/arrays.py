@@ -57,8 +57,9 @@ def spec(x: Any) -> Spec:
     if "sparse" in str(getattr(x, "layout", "")):
         return Spec(shape, str(x.layout), "sparse")
     if isinstance(x, np.ndarray | np.generic):
-        dtype = x.dtype.newbyteorder("=").name  # the other order of bytes is read, and the result has this machine's
-        if np.any(getattr(x, "mask", False)):  # what a masked array hides is not the client's to average
+        dtype = x.dtype.name  # the same for both orders of bytes: each is read, and the result has this machine's
+        mask = getattr(x, "mask", None)
+        if mask is not None and np.any(mask):  # what a masked array hides is not the client's to average
             return Spec(shape, f"{dtype} with masked values", "masked")
     else:
         dtype = str(x.dtype).rpartition(".")[2]  # "torch.float32", "array_api_strict.float32"

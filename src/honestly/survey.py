@@ -61,9 +61,20 @@ class Survey:
 
     def check_reference(self) -> None:
         """Raise ValueError if the reference itself is not finite: no client is to blame for that."""
-        fault = self.passes.fault(self.K) if self.source.has_reference else None
+        if self.source.has_reference:
+            self._check_own("reference", self.K)
+
+    def _check_own(self, name: str, position: int) -> None:
+        fault = self.passes.fault(position)
         if fault is not None:
-            raise ValueError(f"reference: {fault}")
+            raise ValueError(f"{name}: {fault}")
+
+    def root_products(self, reference: int | None) -> Float:
+        """(k + 1,) products of the usable clients, and of the root itself, with the root, about the reference."""
+        products = self.passes.gram([*self.usable, self.K + 1], reference)[-1]
+        if not products[-1] < self.overflow():
+            self._check_own("root", self.K + 1)
+        return products
 
     def gram(self) -> tuple[Float, int]:
         """Gram matrix of the usable clients and the position of its centre, after screening."""
