@@ -251,6 +251,11 @@ def test_wrong_arguments(clients: Clients, tmp_path: Path) -> None:
         Checkpoints("one.safetensors")
     with pytest.raises(ValueError, match="device 'nonsense' cannot be used"):
         hn.aggregate(Checkpoints(paths, device="nonsense"), "mean")
+    with pytest.raises(ValueError, match="device None cannot be used"):
+        hn.aggregate(Checkpoints(paths, device=None), "mean")  # type: ignore[arg-type]
+    for out in (5, ""):
+        with pytest.raises(ValueError, match=f"out is {out!r}, expected the path"):
+            hn.aggregate(paths, "mean", out=out)
     with pytest.raises(ValueError, match="single path"):
         hn.aggregate("one.safetensors")
 

@@ -29,7 +29,7 @@ class OnDevice:
             torch.empty(1, device=self._device)
             if self._device.type == "meta":
                 raise RuntimeError("it holds no values")
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, TypeError) as error:
             source.close()
             raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0][:200]}") from None
         self.host = source

@@ -37,8 +37,10 @@ class Output:
     kind: str  # "file", "npz" or "folder"
 
     @classmethod
-    def at(cls, out: str | os.PathLike[str]) -> Output:
+    def at(cls, out: Any) -> Output:
         """Check the target before any work is done. Raises ValueError if it cannot be written."""
+        if not isinstance(out, str | os.PathLike) or not str(out):
+            raise ValueError(f"out is {out!r}, expected the path of a .safetensors or .npz file or of a folder")
         path = Path(out)
         suffix = path.suffix.lower()
         if suffix in OTHER_FILES:
