@@ -12,6 +12,7 @@ from honestly.sim.rounds import Federation
 from honestly.sim.train.base import Model
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.schedule import plan
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
@@ -51,6 +52,29 @@ def test_every_way_to_train_on_a_gpu_equals_the_plain_path(name: str, side: int)
     scores = SequentialTrainer(module, cpu, RATE, 32).logits(Model.of(module), cpu)
     for trainer in (*trainers, *lanes):
         assert torch.allclose(trainer.logits(start, gpu).cpu(), scores, atol=1e-4)
+
+
+def test_residual_networks_learn_as_pytorch_teaches_them() -> None:
+    """Bfloat16 leads every way of summation elsewhere, so: no further from float32 than PyTorch's own bfloat16."""
+    module, pixels = build("resnet18_half", (3, 32, 32), 10, 0), store((3, 32, 32), "cuda")
+    work = [
+        plan([(2, np.arange(k, 150 + 30 * k))], batch=64, rng=np.random.default_rng(k), flip=True) for k in range(3)
+    ]
+    start = Model.of(module, "cuda")
+    assert ResidualTrainer.supports(module, pixels)
+    ours = ResidualTrainer(module, pixels, RATE, 64)
+    got, again = ours.train(start, work), ours.train(start, work)
+    assert torch.equal(got.theta, again.theta)
+    assert torch.equal(ResidualTrainer(module, pixels, RATE, 64, at_once=2).train(start, work).theta, got.theta)
+    exact, half = (
+        SequentialTrainer(module, pixels, RATE, 64, speed=Speed(bf16=bf16)).train(start, work) for bf16 in (False, True)
+    )
+
+    def off(theta: torch.Tensor) -> torch.Tensor:
+        return (theta - exact.theta).norm(dim=1) / (exact.theta - start.theta).norm(dim=1)
+
+    assert (off(got.theta) < 1.3 * off(half.theta)).all()
+    assert torch.allclose(got.loss, exact.loss, rtol=0.02)
 
 
 def test_a_federation_on_a_gpu_follows_the_one_on_the_cpu() -> None:
