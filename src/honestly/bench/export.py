@@ -107,13 +107,10 @@ def archive(store: Store, path: Path) -> int:
         if (run.status != "done" or run.id in starts) and (folder := store.run_folder(run.id)).is_dir()
     ]
     with tempfile.TemporaryDirectory() as temporary:
-        copy, packed = Path(temporary) / FILE, io.BytesIO()
-        with contextlib.closing(sqlite3.connect(copy)) as target:
-            store.database.connection.backup(target)
-            target.execute("UPDATE runs SET worker = NULL")
-            target.commit()
+        database, packed = Path(temporary) / FILE, io.BytesIO()
+        copy(store, database)
         with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-            tar.add(copy, FILE, filter=_nobody)
+            tar.add(database, FILE, filter=_nobody)
             for folder in carried:
                 states = sorted(folder.glob("state-*.bin"), key=lambda p: int(p.stem.partition("-")[2]))[-1:]
                 for file in (*(folder / f"{n}" for n in ("experiment.json", "rounds.jsonl", "seconds.jsonl")), *states):
@@ -121,6 +118,14 @@ def archive(store: Store, path: Path) -> int:
                         tar.add(file, f"runs/{folder.name}/{file.name}", filter=_nobody)
     write_atomically(path, packed.getvalue())
     return len(carried)
+
+
+def copy(store: Store, path: Path) -> None:
+    """The study's database as it stands now, also while others write to it; nobody works on the copy's runs."""
+    with contextlib.closing(sqlite3.connect(path)) as target:
+        store.database.connection.backup(target)
+        target.execute("UPDATE runs SET worker = NULL")
+        target.commit()
 
 
 def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
