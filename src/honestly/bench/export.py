@@ -100,11 +100,11 @@ def archive(store: Store, path: Path) -> int:
     """The whole study in one file, with what unfinished runs need to go on elsewhere; how many of those there are."""
     if not path.name.endswith((".tar.gz", ".tgz")):
         raise ValueError(f"{path}: a study is exported as .tar.gz")
-    starts = set(store.needs().values())
+    wanted = starts(store)
     carried = [
         folder
         for run in store.runs()
-        if (run.status != "done" or run.id in starts) and (folder := store.run_folder(run.id)).is_dir()
+        if (run.status != "done" or run.id in wanted) and (folder := store.run_folder(run.id)).is_dir()
     ]
     with tempfile.TemporaryDirectory() as temporary:
         database, packed = Path(temporary) / FILE, io.BytesIO()
@@ -118,6 +118,12 @@ def archive(store: Store, path: Path) -> int:
                         tar.add(file, f"runs/{folder.name}/{file.name}", filter=_nobody)
     write_atomically(path, packed.getvalue())
     return len(carried)
+
+
+def starts(store: Store) -> set[str]:
+    """The runs from whose models others start that are not done yet."""
+    done = {run.id for run in store.runs() if run.status == "done"}
+    return {before for id, before in store.needs().items() if id not in done}
 
 
 def copy(store: Store, path: Path) -> None:
