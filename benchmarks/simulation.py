@@ -228,7 +228,6 @@ def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
     from honestly.sim.train import tensorcores
     from honestly.sim.train.batched import Chunk
     from honestly.sim.train.replay import Graph
-    from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.schedule import Stack
 
     model, store = build("lenet5", (1, 32, 32), 10, 0), pixels(images, (1, 32, 32), "cuda")
@@ -282,7 +281,6 @@ def profile(device: str) -> str:
     from torch.profiler import ProfilerActivity
 
     from honestly.sim.train.batched import Chunk
-    from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.schedule import Stack
 
     model = build("lenet5", (1, 32, 32), 10, 0)
