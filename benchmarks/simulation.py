@@ -228,7 +228,7 @@ def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
     from honestly.sim.train import tensorcores
     from honestly.sim.train.batched import Chunk
     from honestly.sim.train.replay import Graph
-from honestly.sim.train.schedule import Stack
+    from honestly.sim.train.schedule import Stack
 
     model, store = build("lenet5", (1, 32, 32), 10, 0), pixels(images, (1, 32, 32), "cuda")
     stack, theta = Stack.of(schedules(images, 1, CLIENTS), BATCH), Model.of(model, "cuda").theta
@@ -281,7 +281,7 @@ def profile(device: str) -> str:
     from torch.profiler import ProfilerActivity
 
     from honestly.sim.train.batched import Chunk
-from honestly.sim.train.schedule import Stack
+    from honestly.sim.train.schedule import Stack
 
     model = build("lenet5", (1, 32, 32), 10, 0)
     chunk = Chunk(model, CLIENTS, pixels(6_000, (1, 32, 32), device), SGD_PAPER, BATCH)
