@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,14 +12,28 @@ from torch import Tensor
 from honestly.sim.train.capture import captured
 from honestly.sim.train.schedule import Stack
 
-if TYPE_CHECKING:
-    from honestly.sim.train.batched import Chunk
+
+class Clients(Protocol):
+    """Clients that train side by side, step by step."""
+
+    theta: Tensor
+
+    def begin(self, start: Tensor) -> None:
+        """Every client starts from the global model with a fresh optimiser."""
+        ...
+
+    def scheduled(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
+        """Step number ``t`` (on the device) of the schedules (T, K, ...), and ``t`` moves on."""
+        ...
 
 
-class Graph:
+C = TypeVar("C", bound=Clients)
+
+
+class Graph(Generic[C]):
     """One training step of a chunk as a CUDA graph that reads its mini-batch from the schedule by a step counter."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: C) -> None:
         self.chunk = chunk
         self.capacity = 0
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -28,7 +43,7 @@ class Graph:
         T = stack.samples.shape[1]
         if self.capacity < T or self.graph is None:
             self._capture(stack, max(64, 1 << (T - 1).bit_length()))
-        for name, values in self._arrays(stack).items():
+        for name, values in self.arrays(stack).items():
             self.buffers[name][:T].copy_(torch.from_numpy(values), non_blocking=True)
         self.chunk.begin(start)
         self.t.zero_()
@@ -37,7 +52,7 @@ class Graph:
             self.graph.replay()
 
     @staticmethod
-    def _arrays(stack: Stack) -> dict[str, np.ndarray]:
+    def arrays(stack: Stack) -> dict[str, np.ndarray]:
         """The schedules with the step as the first axis."""
         arrays: dict[str, Any] = {
             "samples": stack.samples,
@@ -56,7 +71,7 @@ class Graph:
         self.capacity = capacity
         self.buffers = {
             name: torch.zeros((capacity, *a.shape[1:]), dtype=torch.from_numpy(a[:0]).dtype, device=device)
-            for name, a in self._arrays(stack).items()
+            for name, a in self.arrays(stack).items()
         }
         self.t = torch.zeros(1, dtype=torch.int64, device=device)
 
