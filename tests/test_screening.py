@@ -111,6 +111,20 @@ def test_fewer_than_the_rule_needs(federation: Federation) -> None:
         hn.aggregate(X, hn.Krum(f=3))
 
 
+def test_fewer_mixtures_than_the_rule_needs(federation: Federation) -> None:
+    X = federation(K=10, d=50)
+    steps: dict[str, Any] = {"rule": hn.Krum(f=1), "pre": [hn.Bucketing(size=2)]}
+    hn.aggregate(X, **steps)
+    with pytest.raises(ValueError, match=r"Krum\(f=1\) needs at least 2f\+3 = 5 clients, got 4") as mistake:
+        hn.aggregate(X[:8], **steps)
+    assert not isinstance(mistake.value, hn.AggregationError)
+    X[:2] = np.nan
+    with pytest.raises(
+        hn.AggregationError, match=r"Krum\(f=1\) needs at least 5 .* 4 are left; client 0: .* is NaN"
+    ):
+        hn.aggregate(X, **steps)
+
+
 def test_all_clients_bad() -> None:
     with pytest.raises(hn.AggregationError, match="0 of 4"):
         hn.aggregate(np.full((4, 10), np.nan))

@@ -121,13 +121,21 @@ class _Run:
         self._gram = geometry if measured else None
         mixing: Float | None = None
         for mixer in self.mixers:
+            self._require_mixtures(mixer, geometry.K)
             A = mixer.mix(geometry)
             mixing = A if mixing is None else A @ mixing
             assert isinstance(geometry, GramGeometry)
             geometry = replace(geometry.mixed(A), signs=self._signs(mixing))
+        self._require_mixtures(self.rule, geometry.K)
         mix = self.rule.mix(geometry)
         self._check_mix(mix, geometry.K)
         return mixing, mix
+
+    def _require_mixtures(self, step: Rule | Mixer, K: int) -> None:
+        """Too few mixtures are the caller's mistake (a ValueError of the step's own), unless clients were refused."""
+        if self.survey.reasons and step.minimum() > K:
+            why = f"{step} needs at least {step.minimum()} clients or mixtures of them, but {K} are left"
+            raise AggregationError(self.survey.with_reasons(why), self.survey.named_reasons())
 
     def _check_mix(self, mix: Any, K: int) -> None:
         """A rule of the user's own may give anything; weights that are no numbers would give a model that is none."""

@@ -158,9 +158,13 @@ class Survey:
             why = f"only {usable} of {self.K} clients can be used, which is not a majority"
         else:
             why = f"only {usable} of {self.K} clients can be used, but {needed_by} needs at least {fewest}"
+        raise AggregationError(self.with_reasons(why), self.named_reasons())
+
+    def with_reasons(self, why: str) -> str:
+        """A sentence, and the first ten clients who were refused."""
         listed = [f"client {name!r}: {reason}" for name, reason in list(self.named_reasons().items())[:10]]
         more = [f"and {len(self.reasons) - 10} more"] if len(self.reasons) > 10 else []
-        raise AggregationError("; ".join([why, *listed, *more]), self.named_reasons())
+        return "; ".join([why, *listed, *more])
 
     def named_reasons(self) -> dict[ClientId, str]:
         """Reasons by client id, in the clients' order."""
