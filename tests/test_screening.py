@@ -119,9 +119,7 @@ def test_fewer_mixtures_than_the_rule_needs(federation: Federation) -> None:
         hn.aggregate(X[:8], **steps)
     assert not isinstance(mistake.value, hn.AggregationError)
     X[:2] = np.nan
-    with pytest.raises(
-        hn.AggregationError, match=r"Krum\(f=1\) needs at least 5 .* 4 are left; client 0: .* is NaN"
-    ):
+    with pytest.raises(hn.AggregationError, match=r"Krum\(f=1\) needs at least 5 .* 4 are left; client 0: .* is NaN"):
         hn.aggregate(X, **steps)
 
 
