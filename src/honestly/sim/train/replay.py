@@ -37,13 +37,15 @@ class Graph(Generic[C]):
         self.chunk = chunk
         self.capacity = 0
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.buffers: dict[str, Tensor] = {}
 
     def run(self, start: Tensor, stack: Stack) -> None:
         """Train the chunk by these schedules, from the global model ``start``."""
         T = stack.samples.shape[1]
-        if self.capacity < T or self.graph is None:
-            self._capture(stack, max(64, 1 << (T - 1).bit_length()))
-        for name, values in self.arrays(stack).items():
+        arrays = self.arrays(stack)
+        if self.graph is None or self.capacity < T or arrays.keys() != self.buffers.keys():
+            self._capture(arrays, max(64, 1 << (T - 1).bit_length()))
+        for name, values in arrays.items():
             self.buffers[name][:T].copy_(torch.from_numpy(values), non_blocking=True)
         self.chunk.begin(start)
         self.t.zero_()
@@ -66,12 +68,12 @@ class Graph(Generic[C]):
             arrays["crops"] = stack.crops
         return {name: np.ascontiguousarray(np.swapaxes(a, 0, 1)) for name, a in arrays.items()}
 
-    def _capture(self, stack: Stack, capacity: int) -> None:
+    def _capture(self, arrays: Mapping[str, np.ndarray], capacity: int) -> None:
         device = self.chunk.theta.device
         self.capacity = capacity
         self.buffers = {
             name: torch.zeros((capacity, *a.shape[1:]), dtype=torch.from_numpy(a[:0]).dtype, device=device)
-            for name, a in self.arrays(stack).items()
+            for name, a in arrays.items()
         }
         self.t = torch.zeros(1, dtype=torch.int64, device=device)
 

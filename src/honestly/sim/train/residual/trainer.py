@@ -70,8 +70,8 @@ class ResidualTrainer(Trainer):
         """How many clients train side by side: as many as fit half of the free memory, in equal parts."""
         if self.at_once is not None:
             return max(1, min(self.at_once, K))
-        if self.graphs:
-            return min(max(self.graphs), K)
+        if enough := [size for size in self.graphs if size >= K]:
+            return min(enough)  # those without a schedule cost next to nothing
         free, _ = torch.cuda.mem_get_info(self.pixels.images.device)
         fits = max(1, int(0.5 * free // client_bytes(self.network, self.batch)))
         return -(-K // -(-K // fits))
