@@ -39,6 +39,31 @@ def test_json_lines_are_the_records_also_when_the_run_is_finished(capsys: pytest
         assert capsys.readouterr().out == Path("a/rounds.jsonl").read_text()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", *SMALL],
+        ["demo", "--rounds", "1"],
+        [
+            "stress",
+            "--rules",
+            "mean",
+            "--attacks",
+            "none",
+            "--populations",
+            "isotropic",
+            "--malicious",
+            "0",
+            "--jobs",
+            "1",
+        ],
+    ],
+)
+def test_a_folders_name_is_text_also_with_brackets(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--out", "a[/b]c[red]"]) == 0
+    assert "a[/b]c[red]" in capsys.readouterr().out
+
+
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *SMALL, "--quiet", "--seed", "5", "--out", "a"]) == 0
     assert capsys.readouterr().out == ""

@@ -54,7 +54,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     from honestly.sim.rounds import Federation
     from honestly.sim.summary import summary
 
-    console = Console(quiet=args.quiet)
+    console = Console(quiet=args.quiet, markup=False)
     begun = time.perf_counter()
     try:
         args.out.mkdir(parents=True, exist_ok=True)

@@ -146,7 +146,7 @@ def _show_partition(experiment: Any, folder: Path | None) -> int:
         cells = [f"{n} {bars[int(np.ceil(8 * n / max(counts.max(), 1)))]}" for n in row]
         mark = " *" if k in e.adversary.who else ""
         table.add_row(f"{k}{mark}", str(row.sum()), *cells)
-    console = Console()
+    console = Console(markup=False)  # names of folders, files and classes are text, also where they have brackets
     console.print(table)
     if e.adversary.malicious:
         console.print("* malicious")
@@ -195,10 +195,10 @@ class _Terminal(_Nothing):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.out, self.console = out, Console()
+        self.out, self.console = out, Console(markup=False)
         columns = (
             TextColumn(title or "round"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.fields[news]}", markup=False),
         )  # fmt: skip
         self.progress = Progress(*columns, console=self.console, refresh_per_second=4)
         self.task: Any = None

@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
             console.print()
     console.print(f"{len(cases)} cases in {seconds:.1f} s", highlight=False)
     for file in files:
-        console.print(f"wrote {file}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
