@@ -37,3 +37,16 @@ def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
     federation(tmp_path, 2, name="half \ud800")
     assert [len(json.loads(line)["clients"]) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()] == [4, 4]
     assert "half \\ud800-3" in (tmp_path / "rounds.csv").read_text()
+
+
+def test_a_clients_words_neither_end_a_line_nor_steer_a_terminal(tmp_path: Path) -> None:
+    log: list[str] = []
+    referee = Referee("mean", history=tmp_path, log=lambda level, text: log.append(text))
+    hostile = "x\x1b[2J\nround 1: all is well"
+    fine = [Reply(f"site-{k}", update={"w": np.full(3, float(k))}) for k in range(4)]
+    referee.judge(1, [*fine, Reply(hostile, fault=f"error 0: {hostile}")])
+    referee.evaluation(1, [Reply(hostile, fault=hostile)])
+    written = "".join(log) + (tmp_path / "rounds.csv").read_text().replace("\n", "")
+    assert "x\\x1b[2J\\nround 1" in written
+    assert all(character.isprintable() for character in written)
+    assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 5

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from honestly._version import __version__
-from honestly.sim.text import printable as shown
+from honestly.printable import printable as shown
 
 if TYPE_CHECKING:
     from honestly.result import Aggregate

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from honestly.bench.report.pictures import available
     from honestly.bench.report.sources import load, merge
     from honestly.bench.report.write import Options, write
-    from honestly.sim.text import printable
+    from honestly.printable import printable
 
     first: Path = args.sources[0]
     loaded = [load(source) for source in args.sources]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 from honestly.federation.record import Round
+from honestly.printable import printable
 
 COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 
@@ -111,7 +112,8 @@ def replace(path: Path, text: str) -> None:
 
 
 def _cell(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula: part of it was written by strangers."""
+    """Text that a spreadsheet does not take for a formula, nor a terminal for orders: strangers wrote part of it."""
+    text = printable(text)
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 

@@ -12,6 +12,7 @@ from honestly.aggregate import aggregate
 from honestly.federation.history import History, replace
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
 from honestly.federation.record import Reply, Round
+from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId, Status
 from honestly.rules import make, make_mixer
 from honestly.rules.base import Mixer, Rule
@@ -55,7 +56,11 @@ class Referee:
             raise ValueError(f"rule={rule!r}: expected a rule such as hn.Bayesian() or its name, see hn.rules()")
         steps = (pre,) if isinstance(pre, str | Mixer) else tuple(pre)
         self.pre = tuple(make_mixer(step) if isinstance(step, str) else step for step in steps)
-        self.quorum, self.doubt, self.history, self._log = float(quorum), doubt, History(history), log
+        self.quorum, self.doubt, self.history, self._write_log = float(quorum), doubt, History(history), log
+
+    def _log(self, level: int, text: str) -> None:
+        """A line of the log. Names and faults are strangers' text: it can neither end the line nor steer a terminal."""
+        self._write_log(level, printable(text))
 
     def check(self, asked: int) -> None:
         """Raise ValueError if the rule cannot work with this many clients even if all of them answer."""

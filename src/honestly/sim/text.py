@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import re
 
+from honestly.printable import printable
+
 #: What Markdown would take for more than text; an underscore between letters is one.
 _MARKDOWN = re.compile(r"([\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_]))")
 _LATEX = {
@@ -12,16 +14,6 @@ _LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': "''", "±": r"$\pm$", "≤": r"$\le$", "–": "--", "−": "$-$",
 }  # fmt: skip
-
-
-def printable(text: object) -> str:
-    """Text that a terminal, a page and a UTF-8 file can take: what cannot be printed is written as its code.
-
-    >>> printable("a\\x1b[2J")
-    'a\\\\x1b[2J'
-    """
-    cleaned = str(text).encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cleaned)
 
 
 def shortened(text: object, most: int) -> str:
