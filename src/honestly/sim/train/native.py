@@ -42,9 +42,7 @@ Source = Callable[[Sequence[str]], str]
 
 
 @cache
-def compiled(
-    name: str, defines: tuple[str, ...], device: int | None, shared: int = 0, text: Source = source
-) -> Callable[..., None]:
+def compiled(name: str, defines: tuple[str, ...], device: int | None, shared: int, text: Source) -> Callable[..., None]:
     """The kernel for these sizes, compiled by NVRTC on its first use; its blocks have ``shared`` bytes to share."""
     with WHOLE_DEVICE, torch.cuda.device(device):
         kernel = torch.cuda._compile_kernel(text(defines), name)
@@ -61,10 +59,10 @@ def launch(
     args: list[Any],
     *,
     shared: int = 0,
-    text: Source = source,
+    text: Source | None = None,
 ) -> None:
-    """Run a kernel on the current stream of the tensors' device."""
-    kernel = compiled(name, tuple(defines), args[0].device.index, shared, text)
+    """Run a kernel on the current stream of the tensors' device; ``text`` gives its source, if not this file's."""
+    kernel = compiled(name, tuple(defines), args[0].device.index, shared, text or source)
     kernel(grid=(*grid, 1, 1)[:3], block=(threads, 1, 1), args=args, shared_mem=shared)
 
 
