@@ -9,5 +9,8 @@ def printable(text: object) -> str:
     >>> printable("a\\x1b[2J")
     'a\\\\x1b[2J'
     """
-    cleaned = str(text).encode("utf-8", "backslashreplace").decode()
+    plain = str(text)
+    if plain.isascii() and plain.isprintable():
+        return plain  # nearly all of it
+    cleaned = plain.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cleaned)
