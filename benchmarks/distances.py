@@ -1,4 +1,4 @@
-"""How far the attackers stand out in a finished study: distances to the geometric median, from the weights of that rule.
+"""How far the attackers stand out in a finished study: distances to the geometric median, from that rule's weights.
 
     honestly bench --out cifar --import results/stores/cifar.tar.gz
     python benchmarks/distances.py cifar --attack backdoor --round 1
