@@ -157,7 +157,7 @@ def _from_gram(clients: GramGeometry, prior: Float | None) -> _Found:
     if apart is not None:
         prior = apart if prior is None else apart + prior
     first = r2 if start is median else None
-    found = em(clients, start, votes, prior=prior, h=h, steps=STEPS, tolerance=TOLERANCE, r2=first)
+    found = em(clients, start, votes, prior=prior, h=h, steps=STEPS, tolerance=TOLERANCE, roomy=True, r2=first)
     share = 1.0 if group is None else np.bincount(group)[group].astype(np.float64)
     return _all_clients(found, votes, group, share)
 
@@ -179,8 +179,8 @@ def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
     voters = Representatives(geometry, seen.first)
     start: Float = np.bincount(seen.group, weights=seen.start).astype(np.float64)
     prior = seen.apart if prior is None else seen.apart + prior[seen.first]
-    r2 = leave_one_out(seen.r2[seen.first], start)
-    found = em(voters, start, seen.votes, prior=prior, h=majority(voters.K), steps=PASSES, tolerance=COARSE, r2=r2)
+    r2, h = leave_one_out(seen.r2[seen.first], start), majority(voters.K)
+    found = em(voters, start, seen.votes, prior=prior, h=h, steps=PASSES, tolerance=COARSE, roomy=True, r2=r2)
     # copies are equal to rounding, so that the first of each group may carry the weight of all
     only_first = np.full(geometry.K, np.inf)
     only_first[seen.first] = 1.0
