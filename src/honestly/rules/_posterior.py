@@ -74,10 +74,10 @@ def evidence(r2: Float, s2: float, slack: float = SLACK) -> Float:
 def room(r2: Float, s2: float, pi: Float, h: int) -> Float | None:
     """Log-odds for clients much nearer than the plain liars: `ODDS (1 - m / (n - h)) ln(u^2 / (APART r_k^2))`.
 
-    The logarithm counts from 0 to `ln ROOM`. With m plain liars, n - h - m honest clients lie beyond s, and nobody knows
-    how far; but liars have a distance u too, and few of them are much nearer. `u^2` is the harmonic mean of the `r_k^2`
-    of the plain liars, each counted `max(0, 1 - pi_k / PLAINLY)` times, which add up to m: the nearest decide. Less than
-    one liar speaks less, or the EM could go round in circles. None if there are no plain liars, or n - h.
+    The logarithm counts from 0 to `ln ROOM`. With m plain liars, n - h - m honest clients lie beyond s, and nobody
+    knows how far; but liars have a distance u too, and few of them are much nearer. `u^2` is the harmonic mean of the
+    `r_k^2` of the plain liars, each counted `max(0, 1 - pi_k / PLAINLY)` times, which add up to m: the nearest decide.
+    Less than one liar speaks less, or the EM could go round in circles. None if there are no plain liars, or n - h.
     """
     liars = 1.0 - pi / PLAINLY
     np.maximum(liars, 0.0, out=liars)

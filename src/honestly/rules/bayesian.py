@@ -41,9 +41,10 @@ class Bayesian(Rule):
         votes        v_k = 1 / sum_j max(0, cos_kj)^4                       cos: of errors about the geometric median
 
     with h = floor(K/2) + 1, r_k taken to the mean of the others, and near-identical updates merged into one client
-    beforehand. No parameter needs to be set; the unit, the origin and the axes do not matter. Fewer than half of the
-    clients can neither be believed alone nor move the answer by more than a bounded number of honest spreads, however
-    far away they are. Two clients are averaged: there is no majority among them.
+    beforehand; clients far nearer than plain liars are given some room. No parameter needs to be set; the unit, the
+    origin and the axes do not matter. Fewer than half of the clients can neither be believed alone nor move the answer
+    by more than a bounded number of honest spreads, however far away they are. Two clients are averaged: there is no
+    majority among them.
 
     Of m copies at most one is an opinion of its own, so that each is reported with 1/m of the group's probability.
     ``diagnostics`` has "groups" (copies, by id), "evidence" (log-odds l), "votes" (v), "spread" (s) and "eps".
