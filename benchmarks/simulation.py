@@ -30,6 +30,7 @@ from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.compiled.build import library
 from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.schedule import plan
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
@@ -248,7 +249,17 @@ def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
     return found
 
 
+def residual(device: str, images: int) -> dict[str, float]:
+    """All clients' residual networks at once, by our own kernels."""
+    model = build("resnet18_half", (3, 32, 32), 10, 0)
+    trainer = ResidualTrainer(model, pixels(images, (3, 32, 32), device), SGD_PAPER, BATCH)
+    found = {"resnet18_half bf16, own kernels": best(training(trainer, model, schedules(images, 2), device), repeats=2)}
+    print(*(f"{key}: {value:,.0f} images/s" for key, value in found.items()), flush=True)
+    return found
+
+
 def resnet(device: str, images: int) -> dict[str, float]:
+    """The same client by client, a few side by side, by PyTorch."""
     found = {}
     for name in ("resnet18_half", "resnet18"):
         model = build(name, (3, 32, 32), 10, 0)
@@ -314,6 +325,8 @@ def measure(part: str, args: argparse.Namespace, images: int, epochs: int) -> ob
         return together(images, 8)
     if part == "endtoend":
         return end_to_end(device, args.rounds, images)
+    if part == "residual":
+        return residual(device, 50_000)
     if part == "resnet":
         return resnet(device, 50_000)
     raise ValueError(f"unknown part {part}")
@@ -322,7 +335,7 @@ def measure(part: str, args: argparse.Namespace, images: int, epochs: int) -> ob
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--parts", help="check, cpu, plain, lenet, many, together, endtoend, resnet, profile")
+    parser.add_argument("--parts", help="check, cpu, plain, lenet, many, together, endtoend, residual, resnet, profile")
     parser.add_argument("--images", type=int, default=0, help="training images (default: 6,000 on a CPU, 60,000)")
     parser.add_argument("--epochs", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)

@@ -23,6 +23,7 @@ def table(paths: list[Path]) -> None:
             ("many", "LeNet-5, {}"),
             ("together", "LeNet-5, {}"),
             ("endtoend", "LeNet-5, whole rounds with attack, aggregation and evaluation, rule {}"),
+            ("residual", "{}"),
             ("resnet", "{}"),
         ):
             for name, value in (r[part] if isinstance(r.get(part), dict) else {}).items():

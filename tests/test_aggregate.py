@@ -126,6 +126,21 @@ def test_read_only_and_strided_input(federation: Federation) -> None:
     np.testing.assert_allclose(hn.aggregate(layers).value["w"].ravel(), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_with_their_bytes_in_the_other_order(federation: Federation, dtype: type) -> None:
+    X = federation(M=2, d=400).astype(dtype)
+    swapped = X.astype(X.dtype.newbyteorder())
+    for rule in ("bayesian", "median"):
+        expected = hn.aggregate(X, rule)
+        for updates in (swapped, list(swapped), [swapped[0], *X[1:]]):
+            out = hn.aggregate(updates, rule, reference=swapped[0])
+            assert out.excluded == ()
+            assert out.value.dtype == X.dtype
+            np.testing.assert_allclose(out.value, expected.value, rtol=2e-3 if dtype is np.float16 else 1e-4, atol=1e-5)
+    counted = hn.aggregate([{"w": x, "n": np.array([7], ">i8" if k else "<i8")} for k, x in enumerate(X)])
+    assert counted.value["n"] == 7
+
+
 def test_gradients_are_left_alone(federation: Federation) -> None:
     X = torch.tensor(federation(), requires_grad=True)
     out = hn.aggregate(X)

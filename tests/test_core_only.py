@@ -65,6 +65,7 @@ def test_commands_that_need_no_extra(command: str, tmp_path: Path, monkeypatch: 
         (("simulate", "--presets"), "sim"),
         (("stress",), "cli"),
         (("bench", "quick"), "sim"),
+        (("export", "runs", "study", "-o", "runs.csv"), "sim"),
         (("watch", "."), "watch"),
     ],
 )

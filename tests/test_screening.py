@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 import honestly as hn
+from honestly.rules.base import Geometry, Mix
 
 Federation = Callable[..., np.ndarray]
 
@@ -109,6 +111,18 @@ def test_fewer_than_the_rule_needs(federation: Federation) -> None:
         hn.aggregate(X, hn.Krum(f=3))
 
 
+def test_fewer_mixtures_than_the_rule_needs(federation: Federation) -> None:
+    X = federation(K=10, d=50)
+    steps: dict[str, Any] = {"rule": hn.Krum(f=1), "pre": [hn.Bucketing(size=2)]}
+    hn.aggregate(X, **steps)
+    with pytest.raises(ValueError, match=r"Krum\(f=1\) needs at least 2f\+3 = 5 clients, got 4") as mistake:
+        hn.aggregate(X[:8], **steps)
+    assert not isinstance(mistake.value, hn.AggregationError)
+    X[:2] = np.nan
+    with pytest.raises(hn.AggregationError, match=r"Krum\(f=1\) needs at least 5 .* 4 are left; client 0: .* is NaN"):
+        hn.aggregate(X, **steps)
+
+
 def test_all_clients_bad() -> None:
     with pytest.raises(hn.AggregationError, match="0 of 4"):
         hn.aggregate(np.full((4, 10), np.nan))
@@ -143,6 +157,7 @@ def test_ragged_updates_keep_the_majority_layout() -> None:
         (7, "is a int"),
         ("model.safetensors", "single path"),
         (torch.empty((3, 4), device="meta"), "meta"),
+        ([np.ones(0)] * 3, "no float values"),
     ],
 )
 def test_wrong_updates_say_what_they_are(updates: Any, message: str) -> None:
@@ -157,7 +172,10 @@ def test_wrong_updates_say_what_they_are(updates: Any, message: str) -> None:
         ({"rule": 3}, "rule is 3"),
         ({"pre": [3]}, "pre holds 3"),
         ({"pre": "nn"}, "nnm"),
+        ({"pre": None}, "pre is None"),
         ({"sizes": [1, 2]}, "2 entries for 5 clients"),
+        ({"sizes": 7}, "sizes is 7"),
+        ({"sizes": "12345"}, "sizes is '12345'"),
         ({"reference": np.ones(4)}, r"reference has shape \(4,\)"),
         ({"reference": "model"}, "reference is a str"),
         ({"reference": np.full(10, np.nan)}, r"reference: .* is NaN"),
@@ -221,3 +239,120 @@ def test_faults_among_clients_that_are_streamed(
     X[:300] = np.nan
     with pytest.raises(hn.AggregationError, match="not a majority"):
         hn.aggregate(X, rule, reference=reference)
+
+
+class Unseen(torch.Tensor):
+    """A tensor whose layout is right and whose values cannot be had."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.detach, torch.Tensor.numpy):
+            raise RuntimeError("boom")
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def freed(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x.untyped_storage().resize_(0)
+    return x
+
+
+WITHOUT_VALUES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "layout": (lambda x: x.to_mkldnn(), r"cannot be read \(\w*Error: "),
+    "subclass": (lambda x: x.as_subclass(Unseen), r"cannot be read \(RuntimeError: boom"),
+    "freed": (freed, r"cannot be read \(ValueError: its storage was freed"),
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_VALUES)
+def test_a_tensor_without_values_costs_its_own_vote(federation: Federation, kind: str) -> None:
+    spoil, reason = WITHOUT_VALUES[kind]
+    honest = [torch.from_numpy(x) for x in federation(K=7, d=20).astype(np.float32)]
+    out = hn.aggregate([spoil(honest[0]), *honest[1:]])
+    assert out.excluded == (0,)
+    assert re.search(reason, out.reasons[0]), out.reasons[0]
+    torch.testing.assert_close(out.value, hn.aggregate(honest[1:]).value)
+    with pytest.raises(hn.AggregationError, match=reason):
+        hn.aggregate([spoil(x) for x in honest])
+    with pytest.raises(ValueError, match=f"reference {reason}"):
+        hn.aggregate(honest, reference=spoil(honest[0]))
+    with pytest.raises(ValueError, match=f"updates {reason}"):
+        hn.aggregate(spoil(torch.stack(honest)))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda x: {"a": {"b": x}, "a.b": x + 100},
+        lambda x: {1: x, "1": x + 100},
+        lambda x: {"a": [x], "a[0]": x + 100},
+    ],
+)
+def test_two_arrays_of_one_name_are_never_mistaken_for_each_other(update: Callable[[Any], Any]) -> None:
+    updates = [update(np.full(3, 1.0 + k)) for k in range(5)]
+    with pytest.raises(hn.AggregationError, match="two arrays that are both called"):
+        hn.aggregate(updates, "mean")
+    with pytest.raises(ValueError, match="reference holds two arrays"):
+        hn.aggregate([{"a": np.ones(3)}] * 3, reference=updates[0])
+
+
+def test_masked_values_are_not_averaged(federation: Federation) -> None:
+    X = federation(K=7, d=20)
+    hidden = np.ma.masked_array(X[2], mask=X[2] > 0)
+    out = hn.aggregate([*X[:2], hidden, *X[3:6], np.ma.masked_array(X[6])])
+    assert out.excluded == (2,)
+    assert "float64 with masked values" in out.reasons[2]
+    with pytest.raises(ValueError, match="float64 with masked values"):
+        hn.aggregate(np.ma.masked_array(X, mask=X > 0))
+
+
+def test_one_client_cannot_change_the_dtype_of_a_counter(federation: Federation) -> None:
+    X = federation(K=7, d=20)
+    for odd in (np.uint64, np.int64, np.int8):
+        kinds = [odd if k == 0 else np.int32 for k in range(7)]
+        out = hn.aggregate([{"w": x, "n": np.array([3 + (k > 3)], kinds[k])} for k, x in enumerate(X)], "mean")
+        assert out.value["n"].dtype == np.int32
+        assert out.value["n"] == 3
+    torches = [{"w": torch.tensor(x), "n": torch.tensor(3, dtype=torch.int32)} for x in X]
+    torches[0]["n"] = torch.tensor(3)
+    assert hn.aggregate(torches).value["n"].dtype == torch.int32
+
+
+@pytest.mark.parametrize("rule", ["norm_clipping", "sign_guard", "clipped_clustering", "flame", "cge"])
+def test_values_that_overflow_only_about_the_origin(rule: str) -> None:
+    settings = {"f": 1} if rule == "cge" else {}
+    together = np.full((5, 3), 1e200)  # no distance between them
+    with pytest.raises(hn.AggregationError, match=r"only 0 of 5 .* is 1e\+200"):
+        hn.aggregate(together, hn.make(rule, **settings))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_a_root_that_is_no_update_is_the_callers_mistake(federation: Federation, value: float) -> None:
+    X = federation(K=7, d=20).astype(np.float32)
+    root = np.full(20, value, np.float32)
+    with pytest.raises(ValueError, match=r"root: its array at flat index 0 is"):
+        hn.aggregate(X, hn.FLTrust(root=root), reference=np.zeros(20, np.float32))
+    with pytest.raises(ValueError, match=r"root: tensor 'w' at flat index 0 is"):
+        hn.aggregate([{"w": x} for x in X], hn.FLTrust(root={"w": root}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(hn.Rule):
+    """A rule whose author made a mistake."""
+
+    name: ClassVar[str] = "own"
+    summary: ClassVar[str] = "wrong"
+    mistake: str
+
+    def mix(self, geometry: Geometry) -> Mix:
+        K = geometry.K
+        weights: Any = {"NaN": np.full(K, np.nan), "too few": np.ones(K - 1), "two lists": np.ones((1, 1, K))}.get(
+            self.mistake
+        )
+        return None if weights is None else Mix(np.atleast_2d(weights))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("mistake", ["NaN", "too few", "two lists", "nothing"])
+def test_a_mistake_in_a_rule_of_ones_own_is_named(federation: Federation, mistake: str) -> None:
+    with pytest.raises(ValueError, match=r"Own\(mistake='.*'\).mix (gave a matrix of shape|returned a NoneType)"):
+        hn.aggregate(federation(K=7, d=20), Own(mistake=mistake))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,7 +85,7 @@ class _Run:
         self, source: Source, rule: Rule, mixers: Sequence[Mixer], sizes: Float | None, explain: bool = False
     ) -> None:
         self.source, self.rule, self.mixers, self.sizes, self.explain = source, rule, mixers, sizes, explain
-        if not source.leaves:
+        if not any(leaf.size for leaf in source.leaves):
             raise AggregationError(*_nothing_to_average(source))
         self.passes: Passes = passes_over(source)
         self.survey = Survey(source, self.passes)
@@ -120,11 +121,31 @@ class _Run:
         self._gram = geometry if measured else None
         mixing: Float | None = None
         for mixer in self.mixers:
+            self._require_mixtures(mixer, geometry.K)
             A = mixer.mix(geometry)
             mixing = A if mixing is None else A @ mixing
             assert isinstance(geometry, GramGeometry)
             geometry = replace(geometry.mixed(A), signs=self._signs(mixing))
-        return mixing, self.rule.mix(geometry)
+        self._require_mixtures(self.rule, geometry.K)
+        mix = self.rule.mix(geometry)
+        self._check_mix(mix, geometry.K)
+        return mixing, mix
+
+    def _require_mixtures(self, step: Rule | Mixer, K: int) -> None:
+        """Too few mixtures are the caller's mistake (a ValueError of the step's own), unless clients were refused."""
+        if self.survey.reasons and step.minimum() > K:
+            why = f"{step} needs at least {step.minimum()} clients or mixtures of them, but {K} are left"
+            raise AggregationError(self.survey.with_reasons(why), self.survey.named_reasons())
+
+    def _check_mix(self, mix: Any, K: int) -> None:
+        """A rule of the user's own may give anything; weights that are no numbers would give a model that is none."""
+        if not isinstance(mix, Mix):
+            raise ValueError(f"{self.rule}.mix returned a {type(mix).__name__}, expected a Mix")
+        if isinstance(self.rule, ColumnRule) and not self.rule.gram_needed:
+            return  # the identity, which is not multiplied
+        A = np.asarray(mix.matrix)
+        if A.ndim != 2 or A.shape[1] != K or not math.isfinite(float(A.sum())):
+            raise ValueError(f"{self.rule}.mix gave a matrix of shape {A.shape}, expected (m, {K}) finite weights")
 
     def _geometry(self) -> Geometry:
         steps = [*self.mixers, self.rule]
@@ -136,12 +157,9 @@ class _Run:
 
     def _described(self, G: Float, centre: int) -> GramGeometry:
         """The geometry with this Gram matrix; what few rules ask for takes a pass of its own."""
-        K, clients = self.survey.K, self.survey.usable
-        reference = K if self.source.has_reference else None
-        about = None if centre == reference else (lambda: self.passes.gram(self.survey.usable, reference))
-        root = None
-        if self.rule.root is not None:
-            root = self.passes.gram([*clients, K + 1], reference)[-1]
+        reference = self.survey.K if self.source.has_reference else None
+        about = None if centre == reference else (lambda: self.survey.gram_about(reference))
+        root = None if self.rule.root is None else self.survey.root_products(reference)
         return GramGeometry(
             G, self.survey.ids, self._usable_sizes(), self.source.has_reference, about, self._signs(None), root
         )
@@ -256,7 +274,11 @@ def weighted_mode(values: np.ndarray, votes: Float) -> np.ndarray:
 
 
 def _as_steps(pre: Any) -> Sequence[Mixer | str]:
-    return (pre,) if isinstance(pre, str | Mixer) else tuple(pre)
+    if isinstance(pre, str | Mixer):
+        return (pre,)
+    if not isinstance(pre, Iterable):
+        raise ValueError(f"pre is {pre!r}; expected a sequence of mixers such as [hn.NNM(f=4)], or of their names")
+    return tuple(pre)
 
 
 def _check_steps(rule: Any, mixers: Sequence[Any]) -> None:
@@ -271,6 +293,8 @@ def _sizes(sizes: Any, source: Source) -> Float | None:
     """(K,) sizes by position. What a client says of itself may be nonsense: rules that use sizes expect that."""
     if sizes is None:
         return None
+    if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
+        raise ValueError(f"sizes is {sizes!r}; expected a number for each client, in order or by id")
     listed = [sizes.get(name, np.nan) for name in source.ids] if isinstance(sizes, Mapping) else list(sizes)
     if len(listed) != len(source.ids):
         raise ValueError(f"sizes has {len(listed)} entries for {len(source.ids)} clients")

@@ -56,7 +56,13 @@ def spec(x: Any) -> Spec:
     shape = tuple(map(int, x.shape))
     if "sparse" in str(getattr(x, "layout", "")):
         return Spec(shape, str(x.layout), "sparse")
-    dtype = str(x.dtype).rpartition(".")[2]  # "torch.float32", "array_api_strict.float32", "float32"
+    if isinstance(x, np.ndarray | np.generic):
+        dtype = x.dtype.name  # the same for both orders of bytes: each is read, and the result has this machine's
+        mask = getattr(x, "mask", None)
+        if mask is not None and np.any(mask):  # what a masked array hides is not the client's to average
+            return Spec(shape, f"{dtype} with masked values", "masked")
+    else:
+        dtype = str(x.dtype).rpartition(".")[2]  # "torch.float32", "array_api_strict.float32"
     return Spec(shape, dtype, _kind(dtype))
 
 
@@ -97,6 +103,8 @@ def host_view(x: Any) -> Host:
         view = np.asarray(x)
     elif aac.is_torch_array(x):
         x = x.detach()
+        if x.numel() and not x.untyped_storage().nbytes():
+            raise ValueError("its storage was freed, so that it holds no values")
         if x.is_conj() or x.is_neg():
             x = x.resolve_conj().resolve_neg()
         if str(x.dtype) == "torch.bfloat16":

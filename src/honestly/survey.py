@@ -61,9 +61,20 @@ class Survey:
 
     def check_reference(self) -> None:
         """Raise ValueError if the reference itself is not finite: no client is to blame for that."""
-        fault = self.passes.fault(self.K) if self.source.has_reference else None
+        if self.source.has_reference:
+            self._check_own("reference", self.K)
+
+    def _check_own(self, name: str, position: int) -> None:
+        fault = self.passes.fault(position)
         if fault is not None:
-            raise ValueError(f"reference: {fault}")
+            raise ValueError(f"{name}: {fault}")
+
+    def root_products(self, reference: int | None) -> Float:
+        """(k + 1,) products of the usable clients, and of the root itself, with the root, about the reference."""
+        products = self.passes.gram([*self.usable, self.K + 1], reference)[-1]
+        if not products[-1] < self.overflow():
+            self._check_own("root", self.K + 1)
+        return products
 
     def gram(self) -> tuple[Float, int]:
         """Gram matrix of the usable clients and the position of its centre, after screening."""
@@ -95,6 +106,18 @@ class Survey:
             if better is None:
                 return geometry, centre
             centre = better
+
+    def gram_about(self, reference: int | None) -> Float:
+        """The Gram matrix about the reference (None: about 0), where values may overflow that were close together.
+
+        Raises `FaultFoundError` if that shows clients who cannot be used.
+        """
+        clients = self.usable
+        G = self.passes.gram(clients, reference)
+        wrong = _not_finite(G, self.overflow())
+        if wrong and self.screen([clients[j] for j in wrong]):
+            raise FaultFoundError
+        return G
 
     def overflow(self) -> float:
         """The squared norm from which on a client's values have to be looked at one by one."""
@@ -135,9 +158,13 @@ class Survey:
             why = f"only {usable} of {self.K} clients can be used, which is not a majority"
         else:
             why = f"only {usable} of {self.K} clients can be used, but {needed_by} needs at least {fewest}"
+        raise AggregationError(self.with_reasons(why), self.named_reasons())
+
+    def with_reasons(self, why: str) -> str:
+        """A sentence, and the first ten clients who were refused."""
         listed = [f"client {name!r}: {reason}" for name, reason in list(self.named_reasons().items())[:10]]
         more = [f"and {len(self.reasons) - 10} more"] if len(self.reasons) > 10 else []
-        raise AggregationError("; ".join([why, *listed, *more]), self.named_reasons())
+        return "; ".join([why, *listed, *more])
 
     def named_reasons(self) -> dict[ClientId, str]:
         """Reasons by client id, in the clients' order."""

@@ -80,6 +80,22 @@ def test_a_calibration_needs_no_data(dataset: str, monkeypatch: pytest.MonkeyPat
     assert 0 < calibrate(Experiment.of({"dataset": dataset}), "cpu") < 3600
 
 
+def test_data_of_your_own_are_calibrated_on_themselves(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from dataclasses import replace\n"
+        "from honestly.sim.data import load\n"
+        "def few():\n"
+        "    d = load('digits')\n"
+        "    return replace(d, images=d.images[:60], labels=d.labels[:60],\n"
+        "                   test_images=d.test_images[:9], test_labels=d.test_labels[:9])\n"
+    )
+    name = f"{own}:few"
+    assert module.numbers(name) == (60, 9)
+    assert (made_up(name, 30, 5).images == load("digits").images[:30]).all()
+    assert 0 < calibrate(Experiment.of({"dataset": name, "model": "mlp", "clients": 3, "epochs": 1}), "cpu") < 60
+
+
 def test_made_up_data_has_the_shape_of_the_real() -> None:
     real, fake = load("digits"), made_up("digits", 7, 5)
     assert (fake.size, len(fake.classes), len(fake.images), len(fake.test_labels)) == (real.size, 10, 7, 5)

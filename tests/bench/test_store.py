@@ -280,6 +280,20 @@ def test_a_damaged_page_is_noticed(tmp_path: Path) -> None:
         store.runs()
 
 
+@pytest.mark.parametrize("text", ["nope", "[1, 2]", "[" * 100_000, ""])
+def test_a_cell_that_somebody_else_wrote_is_told(store: Store, text: str) -> None:
+    store.add([entry("a")])
+    store.claim("w")
+    store.write_round("a", record(1), worker="w")
+    store.database.rows("UPDATE rounds SET record = ?", (text,))
+    for look in (store.rounds, store.last_round):
+        with pytest.raises(StoreError, match=r"round of run 'a' is .* not a JSON object"):
+            look("a")
+    store.database.rows("UPDATE runs SET summary = ?", (text,))
+    with pytest.raises(StoreError, match=r"summary of run 'a' is .* not a JSON object"):
+        store.runs()
+
+
 def test_a_full_disk_is_told_and_what_was_written_stays(store: Store) -> None:
     store.add([entry("a")])
     store.claim("w")

@@ -210,6 +210,20 @@ def test_a_warm_up_without_its_model_is_done_again(tmp_path: Path, mine: Store) 
     assert (mine.run(start).provenance or {})["resumed_at"] == 0
 
 
+def test_a_model_that_nobody_starts_from_any_more_stays_at_home(tmp_path: Path, mine: Store) -> None:
+    text = STUDY.replace("rounds = 3", "rounds = 1\nwarm_up = 2").replace("seed = [0, 1]", "seed = [0]")
+    with Store.open(tmp_path / "theirs") as store:
+        store.add(Study.parse(text).entries())
+        start, first, _ = (run.id for run in store.runs())
+        one_by_one(store, {start, first}, "w", Options())
+        assert archive(store, tmp_path / "half.tar.gz") == 1, "the second one starts from it"
+        finish(store)
+        assert store.run_folder(start).is_dir()
+        assert archive(store, tmp_path / "all.tar.gz") == 0
+    assert take_in(mine, tmp_path / "all.tar.gz").done == 3, "and it is not done again"
+    assert mine.left({run.id for run in mine.runs()}) == 0
+
+
 def packed(path: Path, members: dict[str, bytes], **more: Any) -> Path:
     with tarfile.open(path, "w:gz") as tar:
         for name, body in members.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.cli import main
+from honestly.cli import aggregate_report, main
+from honestly.sources.checkpoints import replace
 
 
 @pytest.fixture
@@ -95,6 +97,7 @@ def test_refusal(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
         (["--reference", "/no/such/file"], "reference: 'file' cannot be opened"),
         (["--rank", "4"], "only lora='svd'"),
         (["--device", "abacus"], "device 'abacus' cannot be used"),
+        (["--device", "meta"], "device 'meta' cannot be used: it holds no values"),
     ],
 )
 def test_a_wrong_command_line(
@@ -206,8 +209,9 @@ def test_names_that_are_not_utf8(files: list[str], tmp_path: Path) -> None:
     assert b"\\udcff\\udcfe.saf" in done.stdout
 
 
-def test_terminated_in_the_midst(files: list[str], tmp_path: Path) -> None:
-    """SIGTERM and Ctrl-C clean up and say so; the output is as it was."""
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_in_the_midst(files: list[str], tmp_path: Path, how: signal.Signals) -> None:
+    """SIGTERM, a closed terminal and Ctrl-C clean up and say so; the output is as it was."""
     script = (
         "import sys, time; from honestly.sources.checkpoints import writer; put = writer.FileSink.put\n"
         "def slow(self, *args):\n    put(self, *args); print('writing', flush=True); time.sleep(1)\n"
@@ -218,13 +222,48 @@ def test_terminated_in_the_midst(files: list[str], tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"writing\n"
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(how)
         error = process.stderr.read()
         process.wait(30)
     assert process.returncode == 130
     assert b"interrupted" in error
     assert b"Traceback" not in error
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(Path(file).name for file in files)
+
+
+def test_a_full_disk_is_named(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replace.os, "posix_fallocate", full)
+        assert run(*files, "-o", tmp_path / "out.safetensors") == 1
+    assert f"{tmp_path / 'out.safetensors'}: No space left on device" in capsys.readouterr().err
+    monkeypatch.setattr(aggregate_report, "write", full)
+    assert run(*files, "-o", tmp_path / "out.safetensors", "--report", tmp_path / "r.html") == 1
+    error = capsys.readouterr().err
+    assert "r.html: the report cannot be written: No space left on device; " in error
+    assert "out.safetensors was written all the same" in error
+    assert (tmp_path / "out.safetensors").exists()
+
+
+def test_options_end_at_two_dashes(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(files[0]).rename("--quiet.safetensors")
+    for words in (
+        [files[1], "-o", "out.safetensors", files[2], "--", "--quiet.safetensors"],
+        ["-o", "out.safetensors", "--", "--quiet.safetensors", files[1], files[2]],
+        [files[1], files[2], "-o", "out.safetensors", "--", "--quiet.safetensors"],
+    ):
+        assert run(*words) == 0
+        assert "--quiet.safetensors" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run(files[1], "-o", "out.safetensors", files[2], "--nonsense", "--", "--quiet.safetensors")
+    assert "unknown option: --nonsense" in capsys.readouterr().err
 
 
 def test_lora_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

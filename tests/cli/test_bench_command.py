@@ -77,6 +77,41 @@ def test_a_dry_run_writes_nothing(study: Path, tmp_path: Path, capsys: pytest.Ca
     assert (found["runs"], found["done"], found["rounds"], found["measured"]) == (4, 1, 9, 3)
 
 
+@pytest.mark.parametrize("option", ["--import", "--reuse"])
+def test_a_dry_run_counts_what_would_be_taken_in(
+    option: str, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, archive, out = tmp_path / "there", tmp_path / "there.tar.gz", tmp_path / "out"
+    assert main(["bench", str(study), "--out", str(there), "--quiet", "--only", "rule=Ours"]) == 0
+    assert main(["export", "study", str(there), "-o", str(archive)]) == 0
+    words = ["bench", str(study), "--out", str(out), "--dry-run", option, str(archive)]
+    capsys.readouterr()
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "small: 4 runs, 2 done, 2 to do with 6 rounds" in told.out
+    assert "2 from finished runs" in told.out, "their speed is known, too"
+    assert "dry run, nothing is kept" in told.err
+    assert not out.exists()
+    # beside what is there already, which stays as it was
+    assert main(["bench", str(study), "--out", str(out), "--quiet", "--only", "rule=mean", "--only", "seed=1"]) == 0
+    before = (out / "study.sqlite").read_bytes()
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], found["done"], found["rounds"]) == (4, 3, 3)
+    assert (out / "study.sqlite").read_bytes() == before
+    assert [run.status for run in runs(out)].count("done") == 1
+
+
+def test_a_dry_run_of_an_import_alone_knows_its_study(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there, out = tmp_path / "there", tmp_path / "out"
+    assert main(["bench", str(study), "--out", str(there), "--quiet", "--shard", "1/4"]) == 0
+    assert main(["bench", "--out", str(out), "--dry-run", "--import", str(there)]) == 0
+    assert "small: 4 runs, 1 done" in capsys.readouterr().out
+    assert not out.exists()
+
+
 def test_shipped_studies_have_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--list"]) == 0
     assert "paper-tables" in capsys.readouterr().out

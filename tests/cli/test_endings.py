@@ -56,6 +56,7 @@ def test_near_misses_on_the_command_line(
         (["datasets", "cifar"], 2, "did you mean cifar10?"),
         (["export", "scaleout", "-o", "/no/such/folder/x.py"], 1, "/no/such/folder/x.py: No such file or directory"),
         (["aggregate", "a", "b", "c", "-o", "x.txt"], 2, "results are written as .safetensors, .npz or a folder"),
+        (["aggregate", "a", "b", "c", "-o", "x.html"], 2, "results are written as .safetensors, .npz or a folder"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "/dev/null/x"], 1, "/dev/null/x: Not a directory"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "broken"], 2, "begins like JSON and is none"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--ids", "@latin"], 2, "--ids latin: it is no UTF-8 text"),
@@ -113,6 +114,20 @@ def test_each_kind_of_error_has_its_status(
     assert message in capsys.readouterr().err
 
 
+def test_an_error_without_a_file_is_about_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    for words, told in (
+        (["report", "a", "--out", "b"], "honestly report: b: No space"),
+        (["rules"], "rules: No space"),
+    ):
+        chosen = parser().parse_args(words)
+        chosen.run = fail
+        assert ending(chosen) == 1
+        assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), ModuleNotFoundError("no", name="honestly.nothing")])
 def test_a_bug_keeps_its_traceback(error: Exception) -> None:
     def fail(_: object) -> int:
@@ -124,10 +139,12 @@ def test_a_bug_keeps_its_traceback(error: Exception) -> None:
         ending(chosen)
 
 
-@pytest.mark.parametrize("words", ["rules", "attacks --json"])
-def test_a_reader_that_stops_is_no_error(words: str) -> None:
+@pytest.mark.parametrize("words", ["rules", "attacks --json", "simulate model=mlp clients=3 rounds=1 rule=mean"])
+def test_a_reader_that_stops_is_no_error(words: str, tmp_path: Path) -> None:
     command = f"set -o pipefail; {sys.executable} -m honestly {words} | true"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
     assert done.returncode in (0, 141)
     assert done.stderr == ""
 

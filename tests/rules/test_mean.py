@@ -41,8 +41,9 @@ def test_a_huge_size_counts_for_no_more_than_the_cap(lie):
     np.testing.assert_allclose(weights, np.array([1, 1, 1, 2]) / 5)
 
 
-def test_sizes_near_the_largest_float_do_not_overflow():
-    weights = Mean(sizes="trusted").mix(geometry(honest(2), sizes=np.array([1.7e308, 1.7e308]))).matrix[0]
+@pytest.mark.parametrize("mode", ["capped", "trusted"])
+def test_sizes_near_the_largest_float_do_not_overflow(mode):
+    weights = Mean(sizes=mode).mix(geometry(honest(2), sizes=np.array([1.7e308, 1.7e308]))).matrix[0]
     np.testing.assert_allclose(weights, 0.5)
 
 

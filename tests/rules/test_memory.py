@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -124,3 +125,16 @@ def test_a_simulations_state_file_keeps_it():
     arrays = remembered(State(3, np.zeros(2), rule, ()))
     again = with_memory(State(3, np.zeros(2), Bayesian(memory=Memory()), ()), arrays)
     assert again.rule == rule
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None, {}, [], {"records": []}, {"forgetting": 0.9, "records": 5}, {"forgetting": 0.9, "records": [["a", 1]]},
+        {"forgetting": "x", "records": []}, {"forgetting": 0.9, "records": [["a", -1, 2]]},
+        {"forgetting": 0.9, "records": [["a", math.nan, 2]]}, {"forgetting": 2.0, "records": []},
+    ],
+)  # fmt: skip
+def test_a_damaged_memory_is_refused(state):
+    with pytest.raises(ValueError, match=r"no memory as|expected two numbers|forgetting must be"):
+        Memory.from_dict(state)

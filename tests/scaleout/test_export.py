@@ -216,6 +216,9 @@ def test_rules_that_cannot_stand_alone_are_refused() -> None:
     assert isinstance(rule, ColumnRule)
     with pytest.raises(ValueError, match="coordinate"):
         server_functions(rule)
+    for sizes in ("capped", "trusted"):
+        with pytest.raises(ValueError, match="needs the clients' sizes"):
+            server_functions(make("mean", sizes=sizes))
 
 
 def test_gather_follows_names_and_leaves_annotations_behind() -> None:

@@ -20,7 +20,7 @@ struct float4 { float x, y, z, w; };
 struct uchar2 { unsigned char x, y; };
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
-static dim3 threadIdx, blockIdx;
+static dim3 threadIdx, blockIdx, gridDim;
 static unsigned __float_as_uint(float v) { unsigned bits; memcpy(&bits, &v, 4); return bits; }
 static float __uint_as_float(unsigned bits) { float v; memcpy(&v, &bits, 4); return v; }
 
@@ -108,6 +108,22 @@ static void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], const unsig
     }
 }
 
+// Four 8 x 8 matrices of 16-bit numbers: lane 8 n + i names row i of matrix n; turned, a lane gets a column's numbers.
+static void ldmatrix_x4(unsigned (&r)[4], const void* row, bool turned) {
+    static const unsigned short* rows[2][1024];
+    static unsigned char turns[1024];
+    const unsigned me = threadIdx.x, first = me / 32 * 32, group = me % 32 / 4, place = me % 4, now = turns[me] ^= 1;
+    if ((uintptr_t)row % 16) abort();
+    rows[now][me] = (const unsigned short*)row;
+    __syncwarp();
+    for (int n = 0; n < 4; n++) {
+        unsigned two[2];
+        for (int h = 0; h < 2; h++)
+            two[h] = turned ? rows[now][first + 8 * n + 2 * place + h][group] : rows[now][first + 8 * n + group][2 * place + h];
+        r[n] = two[1] << 16 | two[0];
+    }
+}
+
 template <class Kernel> static void run(const int* grid, int threads, Kernel kernel) {
     static void (*entry)();
     static Kernel* body;
@@ -124,6 +140,7 @@ template <class Kernel> static void run(const int* grid, int threads, Kernel ker
     while ((int)fibres.size() < threads) fibres.push_back(new Fibre{{}, {}, std::vector<char>(1 << 16), false, true});
     for (int z = 0; z < grid[2]; z++) for (int y = 0; y < grid[1]; y++) for (int x = 0; x < grid[0]; x++) {
         blockIdx = {(unsigned)x, (unsigned)y, (unsigned)z};
+        gridDim = {(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]};
         block = {threads, 0, 0};
         for (int w = 0; w < 32; w++) warps[w] = {32, 0, 0};
         for (n = 0; (int)n < threads; n++) {

@@ -18,30 +18,36 @@ from honestly.sim.train import native, tensorcores
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], ctypes.CDLL]:
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, tuple[str, ...], native.Source], ctypes.CDLL]:
     """All kernels of one set of sizes, compiled by g++; `start_NAME` runs one of them."""
     if shutil.which("g++") is None:
         pytest.fail("this test compiles the kernels for the CPU: install g++")
     folder = tmp_path_factory.mktemp("kernels")
 
     @cache
-    def library(defines: tuple[str, ...], text: str) -> ctypes.CDLL:
+    def library(names: tuple[str, ...], text: str) -> ctypes.CDLL:
         number = len(list(folder.iterdir()))
         code, made = folder / f"{number}.cpp", folder / f"{number}.so"
-        tensor = [line for line in defines if line.startswith("TENSOR_")]
-        names = [name for part in sorted(KERNELS.keys() & set(defines)) for name in KERNELS[part]]
-        starts = "".join(_start(name, text) for name in ([line.lower() for line in tensor] if tensor else names))
+        starts = "".join(_start(name, text) for name in names)
         code.write_text(f'#include "{Path(__file__).with_name("emulate.h")}"\n{text}\n{starts}')
         subprocess.run(["g++", "-std=c++17", "-O1", "-shared", "-fPIC", "-w", code, "-o", made], check=True)
         return ctypes.CDLL(str(made))
 
-    return lambda defines: library(defines, native.source(defines))
+    return lambda name, defines, text: library(_beside(name, defines), text(defines))
 
 
 KERNELS = {
     "CONVOLUTION": ("forward", "weight_gradient", "collect"), "INWARD": ("input_gradient",),
     "STEP": ("gather", "cross_entropy", "sgd", "next_step"), "DENSE": ("bias_relu", "bias_relu_back"),
 }  # fmt: skip
+
+
+def _beside(name: str, defines: tuple[str, ...]) -> tuple[str, ...]:
+    """The kernels that are compiled together with one of this name."""
+    parts = sorted(KERNELS.keys() & set(defines))
+    tensor = any(line.startswith("TENSOR_") for line in defines)
+    together = () if tensor else tuple(name for part in parts for name in KERNELS[part])
+    return together if name in together else (name,)
 
 
 def _start(name: str, text: str) -> str:
@@ -54,13 +60,20 @@ def _start(name: str, text: str) -> str:
 
 
 @pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch, libraries: Callable[[tuple[str, ...]], ctypes.CDLL]) -> None:
+def emulated(
+    monkeypatch: pytest.MonkeyPatch, libraries: Callable[[str, tuple[str, ...], native.Source], ctypes.CDLL]
+) -> None:
     """Kernels run on the CPU, as few blocks as there can be, those of the tensor cores too."""
 
-    def compiled(name: str, defines: tuple[str, ...], device: int | None) -> Callable[..., None]:
-        start = getattr(libraries(defines), f"start_{name}")
+    def compiled(
+        name: str, defines: tuple[str, ...], device: int | None, shared: int, text: native.Source
+    ) -> Callable[..., None]:
+        start = getattr(libraries(name, defines, text), f"start_{name}")
 
-        def kernel(*, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[Any]) -> None:
+        def kernel(
+            *, grid: tuple[int, int, int], block: tuple[int, int, int], args: list[Any], shared_mem: int
+        ) -> None:
+            assert shared_mem <= shared
             held = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_int(a) for a in args]
             pointers = (ctypes.c_void_p * len(held))(*(ctypes.cast(ctypes.byref(h), ctypes.c_void_p) for h in held))
             start((ctypes.c_int * 3)(*grid), block[0], pointers)

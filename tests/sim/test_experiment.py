@@ -24,6 +24,14 @@ def test_rule_and_settings_together_in_any_order() -> None:
     assert e.make_attack().gamma == 2  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("name", ["nan", "inf"])
+def test_attacks_whose_names_look_like_numbers(name: str) -> None:
+    assert experiment([f"attack={name}", "malicious=0.4"]).make_attack().name == name
+    assert experiment([f"attack.name={name}"]).make_attack().name == name
+    with pytest.raises(ExperimentError, match=r"lr = (nan|inf): .*finite"):
+        experiment([f"lr={name}"])
+
+
 def test_a_new_rule_forgets_the_settings_of_the_old_one(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text('clients = 12\n[rule]\nname = "krum"\nf = 3\n')

@@ -12,6 +12,7 @@ from honestly.sim.rounds import Federation
 from honestly.sim.train.base import Model
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.schedule import plan
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
@@ -51,6 +52,33 @@ def test_every_way_to_train_on_a_gpu_equals_the_plain_path(name: str, side: int)
     scores = SequentialTrainer(module, cpu, RATE, 32).logits(Model.of(module), cpu)
     for trainer in (*trainers, *lanes):
         assert torch.allclose(trainer.logits(start, gpu).cpu(), scores, atol=1e-4)
+
+
+def test_residual_networks_learn_as_pytorch_teaches_them() -> None:
+    """Bfloat16 leads every order of summation elsewhere, so: no further from float32 than PyTorch's own bfloat16."""
+    module, make = build("resnet18_half", (3, 32, 32), 10, 0), np.random.default_rng(0)
+    coarse = make.integers(0, 256, size=(1300, 3, 8, 8), dtype=np.uint8)
+    smooth = np.repeat(np.repeat(coarse, 4, 2), 4, 3)
+    labels = (coarse[:, 0].mean((1, 2)) > 128) * 5 + make.integers(0, 2, 1300)
+    pixels = Pixels.of(smooth, np.arange(1300), labels, mean=[0.5] * 3, std=[0.2] * 3, crop=4, device="cuda")
+    parts = [np.arange(300 * k, 300 * k + 300 + k) for k in range(4)]
+    work = [plan([(1, p)], batch=128, rng=np.random.default_rng(k), flip=True, crop=4) for k, p in enumerate(parts)]
+    start, rate = Model.of(module, "cuda"), SGD(0.01, 0.9, 1e-4)
+    assert ResidualTrainer.supports(module, pixels)
+    ours = ResidualTrainer(module, pixels, rate, 128)
+    got, again = ours.train(start, work), ours.train(start, work)
+    assert torch.equal(got.theta, again.theta)
+    assert torch.equal(ResidualTrainer(module, pixels, rate, 128, at_once=3).train(start, work).theta, got.theta)
+    exact, half = (
+        SequentialTrainer(module, pixels, rate, 128, speed=Speed(bf16=bf16)).train(start, work)
+        for bf16 in (False, True)
+    )
+
+    def off(theta: torch.Tensor) -> torch.Tensor:
+        return (theta - exact.theta).norm(dim=1) / (exact.theta - start.theta).norm(dim=1)
+
+    assert (off(got.theta) < 1.3 * off(half.theta)).all()
+    assert torch.allclose(got.loss, exact.loss, rtol=0.01)
 
 
 def test_a_federation_on_a_gpu_follows_the_one_on_the_cpu() -> None:

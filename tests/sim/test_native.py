@@ -30,7 +30,7 @@ def train(
     chunk = Chunk(module, len(work), store(size, **options), RATE, batch, fused=True)
     assert chunk.native is not None
     stack = Stack.of(work, batch)
-    schedule = {name: torch.from_numpy(values) for name, values in Graph._arrays(stack).items()}
+    schedule = {name: torch.from_numpy(values) for name, values in Graph.arrays(stack).items()}
     chunk.begin(Model.of(module).theta)
     t = torch.zeros(1, dtype=torch.int64)
     for _ in range(stack.samples.shape[1]):

@@ -109,6 +109,14 @@ def test_clients_are_sampled_and_drop_out() -> None:
     assert [k for k, w in enumerate(weighted["weights"]) if w is not None] == weighted["participants"]
 
 
+def test_a_round_that_drop_outs_leave_too_small_is_refused_and_the_next_goes_on() -> None:
+    records = run(clients=8, dropout=0.4, rounds=6, rule={"name": "krum", "f": 1})
+    small = [r["status"].startswith("refused: after drop-outs Krum(f=1) needs at least") for r in records]
+    assert small == [len(r["participants"]) < 5 for r in records]
+    assert any(small)
+    assert not all(small)
+
+
 def test_clients_who_diverge_are_excluded_and_the_round_is_refused_without_a_majority() -> None:
     records = run(lr=1e30, rounds=2)
     assert records[-1]["status"].startswith("refused")

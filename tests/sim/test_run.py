@@ -147,6 +147,20 @@ def test_a_finished_run_is_not_run_again_and_can_be_prolonged(whole: Path, tmp_p
     assert bytes_of(folder).startswith(bytes_of(whole))
 
 
+def test_a_longer_run_does_not_pass_for_a_shorter_one(whole: Path) -> None:
+    before = (whole / "experiment.json").read_bytes()
+    with pytest.raises(ExperimentError, match=r"holds 6 rounds of this experiment, more than rounds = 4: .*--restart"):
+        run(E.model_copy(update={"rounds": 4}), whole)
+    assert (whole / "experiment.json").read_bytes() == before
+
+
+def test_an_experiment_that_cannot_be_made_leaves_the_folder_free(tmp_path: Path) -> None:
+    wrong = Experiment.of({**SETTINGS, "model": "nowhere:model"})
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        run(wrong, tmp_path)
+    assert run(E.model_copy(update={"rounds": 1}), tmp_path).finished
+
+
 def test_another_experiment_in_the_folder_is_refused(whole: Path) -> None:
     other = Experiment.of({**SETTINGS, "seed": 8, "alpha": 1.0})
     with pytest.raises(ExperimentError, match=r"alpha = 0.5 there, 1.0 now, seed = 7 there, 8 now.*--restart"):
@@ -226,6 +240,22 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
         for k in r["attacked"]:
             assert f"<title>client {k}, round" in text
     assert "http" not in text.replace("http://www.w3.org", "")
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [1, 2, 3, 4], [5, 6, 9, 9]])
+def test_the_curve_stands_below_the_columns_of_the_map(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    from honestly.sim import figure
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(figure, "save", lambda found, *paths: drawn.append(found))
+    records = [{"round": n, "accuracy": 0.1 * i, "honesty": [1.0, 0.0]} for i, n in enumerate(numbers)]
+    figure.draw(records, clients=2)
+    heat, curve = drawn[0].axes[0], drawn[0].axes[1]
+    left, right, _, _ = heat.images[0].get_extent()
+    columns = left + 0.5 + np.arange(4) * (right - left) / 4
+    np.testing.assert_allclose(curve.lines[0].get_xdata(), columns)
+    assert columns[0] == numbers[0]
+    figure.draw([{"round": 1, "accuracy": None, "honesty": None}], clients=0, attack="none")  # nobody took part
 
 
 def test_a_run_may_start_from_a_model_trained_without_attack(tmp_path: Path) -> None:

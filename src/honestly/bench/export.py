@@ -100,20 +100,17 @@ def archive(store: Store, path: Path) -> int:
     """The whole study in one file, with what unfinished runs need to go on elsewhere; how many of those there are."""
     if not path.name.endswith((".tar.gz", ".tgz")):
         raise ValueError(f"{path}: a study is exported as .tar.gz")
-    starts = set(store.needs().values())
+    wanted = starts(store)
     carried = [
         folder
         for run in store.runs()
-        if (run.status != "done" or run.id in starts) and (folder := store.run_folder(run.id)).is_dir()
+        if (run.status != "done" or run.id in wanted) and (folder := store.run_folder(run.id)).is_dir()
     ]
     with tempfile.TemporaryDirectory() as temporary:
-        copy, packed = Path(temporary) / FILE, io.BytesIO()
-        with contextlib.closing(sqlite3.connect(copy)) as target:
-            store.database.connection.backup(target)
-            target.execute("UPDATE runs SET worker = NULL")
-            target.commit()
+        database, packed = Path(temporary) / FILE, io.BytesIO()
+        copy(store, database)
         with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-            tar.add(copy, FILE, filter=_nobody)
+            tar.add(database, FILE, filter=_nobody)
             for folder in carried:
                 states = sorted(folder.glob("state-*.bin"), key=lambda p: int(p.stem.partition("-")[2]))[-1:]
                 for file in (*(folder / f"{n}" for n in ("experiment.json", "rounds.jsonl", "seconds.jsonl")), *states):
@@ -121,6 +118,20 @@ def archive(store: Store, path: Path) -> int:
                         tar.add(file, f"runs/{folder.name}/{file.name}", filter=_nobody)
     write_atomically(path, packed.getvalue())
     return len(carried)
+
+
+def starts(store: Store) -> set[str]:
+    """The runs from whose models others start that are not done yet."""
+    done = {run.id for run in store.runs() if run.status == "done"}
+    return {before for id, before in store.needs().items() if id not in done}
+
+
+def copy(store: Store, path: Path) -> None:
+    """The study's database as it stands now, also while others write to it; nobody works on the copy's runs."""
+    with contextlib.closing(sqlite3.connect(path)) as target:
+        store.database.connection.backup(target)
+        target.execute("UPDATE runs SET worker = NULL")
+        target.commit()
 
 
 def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -6,6 +6,8 @@ heterogeneous as updates of real clients are.
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,8 +108,11 @@ def recorded(path: Path, *, clients: int) -> Population:
     last m clients send if they train on poisoned data. If fewer clients are asked for, the last ones are taken, so that
     the poisoned updates stay theirs. The root is the first client's update, which a server could have made itself.
     """
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: np.asarray(file[name]) for name in file.files}
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+    except (ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: is no .npz file of plain arrays ({error})") from error
     if "honest" not in arrays or arrays["honest"].ndim != 2:
         raise ValueError(f"{path}: has no array 'honest' of shape (K, d); it has {', '.join(arrays) or 'nothing'}")
     honest = arrays.pop("honest").astype(np.float64)

@@ -6,7 +6,9 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
+
+from honestly.bench.database import StoreError
 
 PENDING, RUNNING, DONE, FAILED = "pending", "running", "done", "failed"
 
@@ -51,8 +53,20 @@ def run_of(row: Sequence[Any]) -> Run:
     """A row of the table, decoded."""
     values = {f.name: value for f, value in zip(fields(Run), row, strict=True)}
     for name in JSON_COLUMNS:
-        values[name] = None if values[name] is None else json.loads(values[name])
+        if values[name] is not None:
+            values[name] = decoded(values[name], f"{name} of run {str(values['id'])[:12]!r}")
     return Run(**values)
+
+
+def decoded(text: Any, what: str) -> dict[str, Any]:
+    """A JSON object of the store. StoreError, with what it is, if somebody else has put something else there."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise StoreError(f"the study is damaged: {what} is {str(text)[:40]!r}, not a JSON object; restore a copy of it")
+    return cast("dict[str, Any]", found)
 
 
 def compact(value: Any) -> str:

@@ -26,6 +26,7 @@ from honestly.bench.rows import (
     Run,
     canonical,
     compact,
+    decoded,
     insert_rounds,
     run_of,
 )
@@ -90,17 +91,17 @@ class Store:
     def rounds(self, id: str, *, after: int = 0) -> list[dict[str, Any]]:
         """The simulator's records of a run after a round, in their order."""
         found = self.database.rows("SELECT record FROM rounds WHERE run = ? AND round > ? ORDER BY round", (id, after))
-        return [json.loads(record) for (record,) in found]
+        return [decoded(record, f"a round of run {id[:12]!r}") for (record,) in found]
 
     def last_round(self, id: str) -> dict[str, Any] | None:
         """The latest record of a run."""
         found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT 1", (id,))
-        return json.loads(found[0][0]) if found else None
+        return decoded(found[0][0], f"the last round of run {id[:12]!r}") if found else None
 
     def seconds(self, id: str) -> list[dict[str, float]]:
         """How long each round of a run took, by part."""
         found = self.database.rows("SELECT seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
-        return [json.loads(laps) if laps else {} for (laps,) in found]
+        return [decoded(laps, f"the times of run {id[:12]!r}") if laps else {} for (laps,) in found]
 
     def left(self, ids: Collection[str]) -> int:
         """How many of these runs have not ended."""
@@ -121,7 +122,7 @@ class Store:
     def needs(self) -> dict[str, str]:
         """Which run must be done before which, by id."""
         found = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
-        return json.loads(found[0][0]) if found else {}
+        return decoded(found[0][0], "what needs what") if found else {}
 
     def add(self, entries: Sequence[Entry], *, replace: bool = False) -> None:
         """Take in the runs of a study; those that are there already keep what they have.
@@ -134,7 +135,7 @@ class Store:
             held = db.execute("SELECT id, cell, status, rounds FROM runs").fetchall()
             cells = {json.dumps(e.cell, sort_keys=True) for e in entries}
             stale = [row for row in held if row[0] not in wanted]
-            clash = [row for row in stale if json.dumps(json.loads(row[1]), sort_keys=True) in cells]
+            clash = [row for row in stale if json.dumps(decoded(row[1], "a cell"), sort_keys=True) in cells]
             begun = [row for row in clash if row[2] in (DONE, RUNNING) or row[3]]
             if begun and not replace:
                 raise StoreError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from honestly.bench.database import FILE, StoreError
-from honestly.bench.export import read_lines
+from honestly.bench.export import read_lines, starts
 from honestly.bench.rows import Run, canonical
 from honestly.bench.store import Store
 
@@ -97,12 +97,12 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> Taken:
         if only is None and "study" not in mine and "study" in theirs:
             kept = {key: value for key, value in theirs.items() if key != "schema"}
             store.set_meta(**kept)
-        starts = set(other.needs().values())
+        wanted = starts(other)
         for run in other.runs():
             if only is not None and run.id not in only:
                 continue
             files = other.run_folder(run.id)
-            if run.id in starts and run.status == "done" and not (files / f"state-{run.of}.bin").is_file():
+            if run.id in wanted and run.status == "done" and not (files / f"state-{run.of}.bin").is_file():
                 continue  # others start from its model, which is not here: it must be done again
             _take_run(store, run, other.rounds(run.id), other.seconds(run.id), files, taken)
     return taken

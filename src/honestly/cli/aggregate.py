@@ -147,7 +147,11 @@ def _run(args: argparse.Namespace) -> int:
         found, rule=args.rule, pre=args.pre, out=None if status == FAILED else args.out, paths=paths, notes=notes
     )
     for file in args.report:
-        write(file, as_html(report) if file.endswith((".html", ".htm")) else json.dumps(report, indent=1) + "\n")
+        try:
+            write(file, as_html(report) if file.endswith((".html", ".htm")) else json.dumps(report, indent=1) + "\n")
+        except OSError as error:
+            kept = "" if status == FAILED else f"; {args.out} was written all the same"
+            raise OSError(error.errno, f"the report cannot be written: {error.strerror}{kept}", file) from error
     if args.json:
         print(json.dumps(report, indent=1))
     elif not args.quiet:
@@ -260,20 +264,25 @@ def _target(out: str, exclusions: str) -> Generator[_Target]:
 
 @contextmanager
 def _terminated_like_interrupted() -> Generator[None]:
-    """SIGTERM cleans up like Ctrl-C; only SIGKILL can leave a temporary file."""
+    """SIGTERM and a closed terminal (SIGHUP) clean up like Ctrl-C; only SIGKILL can leave a temporary file."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    before: dict[signal.Signals, Any] = {}
     try:
-        before = signal.signal(signal.SIGTERM, stop)
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP, and `nohup` ignores it
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
     except ValueError:  # not in the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

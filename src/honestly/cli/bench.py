@@ -6,7 +6,10 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -142,10 +145,11 @@ def _check(args: argparse.Namespace) -> None:
 def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: set[str] | None = None) -> None:
     from honestly.bench.transfer import take_in
 
+    kept = "dry run, nothing is kept: " if args.dry_run else ""
     for path in paths:
         found = take_in(store, path, only=only)
         if not args.quiet:
-            print(f"{path}: {found}", file=sys.stderr)
+            print(f"{kept}{path}: {found}", file=sys.stderr)
 
 
 def _selected(args: argparse.Namespace, study: Study, entries: list[Entry]) -> list[Entry]:
@@ -157,25 +161,42 @@ def _selected(args: argparse.Namespace, study: Study, entries: list[Entry]) -> l
     return chosen
 
 
-def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
-    """Nothing is written."""
+@contextmanager
+def _beforehand(args: argparse.Namespace) -> Generator[Store | None]:
+    """The study's store as it is; where something is to be taken in, a copy that has it and is thrown away."""
     from honestly.bench.database import FILE
+    from honestly.bench.export import copy
+    from honestly.bench.store import Store
+
+    held = Store.read(args.out) if (args.out / FILE).is_file() else None
+    with held or nullcontext():
+        if not args.imports and not args.reuse:
+            yield held
+            return
+        with TemporaryDirectory() as folder:
+            if held is not None:
+                copy(held, Path(folder) / FILE)
+            with Store.open(folder) as store:
+                _take_in(args, store, args.imports)
+                yield store
+
+
+def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
+    """Nothing is written, and what --import and --reuse would bring is counted."""
     from honestly.bench.estimate import estimate
     from honestly.bench.progress import duration
-    from honestly.bench.store import Store
     from honestly.bench.study import Study
 
-    store = Store.read(args.out) if (args.out / FILE).is_file() else None
-    try:
+    with _beforehand(args) as store:
         if study is None:
             text = "" if store is None else store.meta().get("study", "")
             study = Study.parse(text, str(args.out)) if text else None
         if study is None:
             raise ValueError("name a study, or the folder of one with --out; honestly bench --list shows some")
-        found = estimate(_selected(args, study, study.entries()), store, args.device)
-    finally:
+        entries = study.entries()
         if store is not None:
-            store.close()
+            _take_in(args, store, args.reuse, only={entry.id for entry in entries})
+        found = estimate(_selected(args, study, entries), store, args.device)
     workers = max(1, args.workers)
     if args.json:
         print(json.dumps({"event": "dry-run", **vars(found), "workers": workers}))

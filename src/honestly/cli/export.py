@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         study.add_argument("folder", type=Path, metavar="DIR", help="the study's folder")
         endings = ".tar.gz" if what == "study" else ".csv or .jsonl, also with .gz"
         study.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help=f"the file: {endings}")
-        study.set_defaults(run=run_study)
+        study.set_defaults(run=run_study, extra="sim")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -27,6 +27,10 @@ def ending(chosen: argparse.Namespace) -> int:
     except BrokenPipeError:
         _forget_standard_output()
         return BROKEN_PIPE  # as a program that the signal ends: nobody reads on, and nobody is told
+    except SystemExit as stopped:
+        if isinstance(stopped.__context__, BrokenPipeError):  # rich ends the program itself, with status 1
+            return BROKEN_PIPE
+        raise
     except KeyboardInterrupt as stopped:
         return complain(command, str(stopped) or "interrupted", INTERRUPTED)
     except ModuleNotFoundError as missing:
@@ -39,7 +43,7 @@ def ending(chosen: argparse.Namespace) -> int:
     except ValueError as error:
         return complain(command, str(error), USAGE)
     except OSError as error:
-        return complain(command, _told(error), FAILED)
+        return complain(command, _told(error, getattr(chosen, "out", None)), FAILED)
     except MemoryError:
         return complain(command, OUT_OF_MEMORY, FAILED)
     except RuntimeError as error:
@@ -68,11 +72,15 @@ def _remedy(module: str, extra: str | None) -> str | None:
     return f"{name} is not installed: {pip_line(extra if extra in extras else extras[0])}"
 
 
-def _told(error: OSError) -> str:
-    """What the system says, with the file it is about and without `[Errno 2]`."""
+def _told(error: OSError, out: object) -> str:
+    """What the system says, with the file that it is about (where it names none: what is written), without `[Errno 2]`.
+
+    A full disk is met by whoever writes, through a descriptor that has no name.
+    """
     if error.strerror is None:
         return str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    where = out if error.filename is None else error.filename
+    return error.strerror if where is None else f"{where}: {error.strerror}"
 
 
 @contextmanager

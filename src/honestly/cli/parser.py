@@ -38,21 +38,26 @@ def understood(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.N
     """The words as a namespace; what no parser takes ends with the usage of the sub-command that was asked for.
 
     argparse takes the words of `simulate FILE key=value ...` only where they stand together; here they may also
-    follow an option.
+    follow an option. What comes after `--` is never an option.
     """
     chosen, rest = top.parse_known_args(words)
     if rest:
-        _take(rest, chosen, _asked(top, chosen))
+        literal = list(words[words.index("--") + 1 :]) if "--" in words else []
+        _take(rest, literal, chosen, _asked(top, chosen))
     return chosen
 
 
-def _take(rest: Sequence[str], chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+def _take(rest: list[str], literal: list[str], chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Words that argparse left go to the argument that takes several; for all else the parser ends the program."""
     several = [action for action in parser._get_positional_actions() if action.nargs in ("*", "+")]  # pyright: ignore[reportPrivateUsage]
-    if several and not any(word.startswith("-") for word in rest):
-        getattr(chosen, several[-1].dest).extend(rest)
+    plain = len(literal) if literal and rest[-len(literal) :] == literal else 0
+    maybe = rest[: len(rest) - plain]
+    if plain and maybe[-1:] == ["--"]:
+        maybe.pop()
+    if several and not any(word.startswith("-") for word in maybe):
+        getattr(chosen, several[-1].dest).extend([*maybe, *rest[len(rest) - plain :]])
         return
-    wrong = next((word for word in rest if word.startswith("-")), rest[0])
+    wrong = next((word for word in maybe if word.startswith("-")), rest[0])
     name = wrong.partition("=")[0]
     options = [option for action in parser._actions for option in action.option_strings]  # pyright: ignore[reportPrivateUsage]
     hint = meant(name, options) if name.startswith("--") else ""

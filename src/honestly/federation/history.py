@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -21,7 +22,8 @@ COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 class History(Sequence[Round]):
     """The rounds so far, as a sequence; with a folder, also as `rounds.jsonl` and `rounds.csv` in it.
 
-    The files are replaced as a whole after every round, so that a reader, or a crash, never sees half a round.
+    The files are replaced as a whole after every round, so that a reader, or a crash, never sees half a round. Those
+    of an earlier federation in the folder are kept as `rounds-1.jsonl`, `rounds-1.csv` and so on.
 
     Example:
         >>> History(None)
@@ -31,6 +33,7 @@ class History(Sequence[Round]):
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         self.folder = None if folder is None else Path(folder)
         self._rounds: list[Round] = []
+        self._begun = False
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -42,6 +45,9 @@ class History(Sequence[Round]):
         """Replace the files by all rounds as they are now."""
         if self.folder is None:
             return
+        if not self._begun:
+            _set_aside([self.folder / "rounds.jsonl", self.folder / "rounds.csv"])
+            self._begun = True
         roster = list(dict.fromkeys(client for r in self._rounds for client in r.clients))
         lines = [json.dumps(_plain(r.as_json(roster)), allow_nan=False) for r in self._rounds]
         replace(self.folder / "rounds.jsonl", "".join(line + "\n" for line in lines))
@@ -73,11 +79,26 @@ class History(Sequence[Round]):
         return f"History({len(self)} rounds)"
 
 
+def _set_aside(files: Sequence[Path]) -> None:
+    """Give files of an earlier federation a name with the first number that none of them has yet."""
+    held = [path for path in files if path.exists()]
+    if not held:
+        return
+    number = next(n for n in itertools.count(1) if not any(_numbered(path, n).exists() for path in files))
+    for path in held:
+        path.rename(_numbered(path, number))
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_stem(f"{path.stem}-{number}")
+
+
 def replace(path: Path, text: str) -> None:
     """Write a file so that it holds either the old text or the new, whatever happens in between."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+        # A client's name may hold half of a surrogate pair, which UTF-8 cannot say.
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

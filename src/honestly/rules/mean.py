@@ -59,7 +59,8 @@ class Mean(Rule):
         if not s.any():
             raise AggregationError(f"{self!r}: none of the {K} clients reported a size above 0")
         if self.sizes == "capped":
-            s = np.minimum(s, self.cap * float(np.median(s[s > 0])))
+            half = float(np.median(s[s > 0] / 2))  # halved: the mean of two sizes near the largest float is finite
+            s = np.minimum(s, 2 * self.cap * half)
         s = s / s.max()  # sizes near the largest float must not overflow the sum
         return Mix.of_weights(s / s.sum())
 

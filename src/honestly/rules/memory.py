@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +69,13 @@ class Memory:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Memory:
-        """The memory that `to_dict` wrote down."""
-        records = {name: (float(honest), float(dishonest)) for name, honest, dishonest in state["records"]}
-        return cls(forgetting=float(state["forgetting"]), records=records)
+        """The memory that `to_dict` wrote down. Raises ValueError if that is something else."""
+        try:
+            records = {name: (float(honest), float(dishonest)) for name, honest, dishonest in state["records"]}
+            forgetting = float(state["forgetting"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"this is no memory as `to_dict` writes it: {str(state)[:100]}") from error
+        wrong = next((n for n, pair in records.items() if not all(0.0 <= x < math.inf for x in pair)), None)
+        if wrong is not None:
+            raise ValueError(f"the record of client {wrong!r} is {records[wrong]}, expected two numbers >= 0")
+        return cls(forgetting=forgetting, records=records)

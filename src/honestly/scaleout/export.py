@@ -6,6 +6,8 @@ import ast
 import inspect
 import re
 
+import numpy as np
+
 from honestly._version import __version__
 from honestly.rules import make
 from honestly.rules.base import ColumnRule, GramGeometry, Rule
@@ -65,6 +67,10 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
         raise ValueError(
             f"{rule!r} needs {', '.join(sorted(CANNOT & rule.needs))}, which the exported file cannot have"
         )
+    try:  # a rule that fails there would keep the previous model in every round
+        rule.mix(GramGeometry(np.eye(max(3, rule.minimum())), has_reference=True))
+    except ValueError as error:
+        raise ValueError(f"the exported file knows nothing but the clients' models: {error}") from error
     estimator = gather([type(rule), GramGeometry])
     estimator += (
         f"\nfound = {rule!r}.mix(GramGeometry(gram, tuple(clients), has_reference=True))\n"

@@ -104,12 +104,17 @@ class Store:
         held = store._held()
         if held is not None and not restart:
             store._same(held)
+            store._not_longer()
         elif restart:
             for old in (*folder.glob("state-*.bin"), folder / "rounds.jsonl", folder / "seconds.jsonl"):
                 old.unlink(missing_ok=True)
-        described = {"id": experiment.id, "experiment": experiment.model_dump(mode="json")}
-        write_atomically(folder / "experiment.json", json.dumps(described, indent=2, sort_keys=True).encode() + b"\n")
         return store
+
+    def _describe(self) -> None:
+        e = self.experiment
+        described = {"id": e.id, "experiment": e.model_dump(mode="json")}
+        text = json.dumps(described, indent=2, sort_keys=True)
+        write_atomically(self.folder / "experiment.json", text.encode() + b"\n")
 
     def _held(self) -> dict[str, Any] | None:
         try:
@@ -130,11 +135,21 @@ class Store:
                 "or add --restart to replace it"
             )
 
+    def _not_longer(self) -> None:
+        done, wanted = len(_whole_lines(self.folder / "rounds.jsonl")), self.experiment.rounds
+        if done > wanted:  # its numbers are those of the last round there
+            raise ExperimentError(
+                f"{self.folder} holds {done} rounds of this experiment, more than rounds = {wanted}: choose another "
+                "folder with --out, or add --restart to replace it"
+            )
+
     def resume(self, fresh: State) -> State:
         """The latest state that is whole, with the records up to it; ``fresh`` if there is none.
 
-        Whatever was written after that state is dropped: it will be computed again, to the same bits.
+        Whatever was written after that state is dropped: it will be computed again, to the same bits. The folder is
+        now the experiment's: one whose model or data cannot even be made leaves no trace in it.
         """
+        self._describe()
         lines = _whole_lines(self.folder / "rounds.jsonl")
         for path in sorted(self.folder.glob("state-*.bin"), key=_number, reverse=True):
             try:

@@ -69,9 +69,9 @@ def draw(
     K, T = clients, len(records)
     belief = belief_grid(records, K)
     maps: list[tuple[Grid, str, dict[str, Any]]] = []
-    if attack is not None:
+    if attack is not None and K:
         maps.append((attack_grid(records, K), f"who attacked ({attack})", {"cmap": "Reds", "vmin": 0, "vmax": 1.3}))
-    if belief is not None:
+    if belief is not None and K:
         title = f"{belief[1]} ({rule})" if rule else belief[1]
         maps.append((belief[0], title, {"cmap": "RdYlGn", "vmin": 0, "vmax": 1}))
     tall = min(3.2, max(1.6, 0.12 * K))
@@ -80,7 +80,9 @@ def draw(
     axes: Any = figure.subplots(len(maps) + 1, 1, sharex=True, squeeze=False, height_ratios=[tall] * len(maps) + [1.9])[
         :, 0
     ]
-    extent = (0.5, T + 0.5, K - 0.5, -0.5)
+    first = int(records[0]["round"]) if records else 1  # FLARE counts from 0
+    span = first - 0.5, first + max(T, 1) - 0.5
+    extent = (*span, K - 0.5, -0.5)
     for axis, (grid, title, colours) in zip(axes, maps, strict=False):
         image = axis.imshow(grid, aspect="auto", extent=extent, interpolation="nearest", **colours)
         axis.set_title(shortened(title, 90), loc="left", fontsize=9, parse_math=False)
@@ -88,14 +90,20 @@ def draw(
         axis.yaxis.get_major_locator().set_params(integer=True)
         if colours["cmap"] == "RdYlGn":
             figure.colorbar(image, ax=axis, fraction=0.03, pad=0.01)
-    axes[-1].plot(*curve(records, "accuracy"), color="tab:blue", label="test accuracy", lw=1.6)
+    axes[-1].plot(*_placed(records, "accuracy", first), color="tab:blue", label="test accuracy", lw=1.6)
     if any(r.get("asr") is not None for r in records):
-        axes[-1].plot(*curve(records, "asr"), color="tab:red", label="attack success rate", lw=1.2, ls="--")
-    axes[-1].set(ylim=(0, 1), xlabel="round", xlim=(0.5, T + 0.5))
+        axes[-1].plot(*_placed(records, "asr", first), color="tab:red", label="attack success rate", lw=1.2, ls="--")
+    axes[-1].set(ylim=(0, 1), xlabel="round", xlim=span)
     axes[-1].grid(alpha=0.3)
     axes[-1].legend(loc="lower right", fontsize=8, frameon=False)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     save(figure, *paths)
+
+
+def _placed(records: Sequence[dict[str, Any]], key: str, first: int) -> tuple[list[int], list[float]]:
+    """A curve whose points stand below the columns of the maps, also where rounds are missing in between."""
+    pairs = [(first + t, float(r[key])) for t, r in enumerate(records) if r.get(key) is not None]
+    return [x for x, _ in pairs], [v for _, v in pairs]
 
 
 def save(figure: Any, *paths: Path) -> None:

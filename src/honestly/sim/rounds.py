@@ -185,6 +185,10 @@ class Federation:
             return aggregate(updates, rule, reference=state.model.theta, pre=state.mixers), ""
         except AggregationError as error:
             return None, f"refused: {error}"
+        except ValueError as error:
+            if len(plan.clients) == self.experiment.participants:
+                raise  # the settings never fit
+            return None, f"refused: after drop-outs {error}"  # the next round may have more clients
 
     def _merge(self, state: State, trained: Trained, out: Aggregate) -> Model:
         """The new global model: buffers are averaged with the same weights, counters are the most frequent ones.

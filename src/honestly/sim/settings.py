@@ -50,6 +50,10 @@ def value_of(text: str) -> Any:
         return text
 
 
+# Keys whose values are names: `nan` and `inf` are attacks there, and numbers nowhere.
+NAMES = ("dataset", "model", "partition", "rule", "attack", "pre", "rule.name", "attack.name", "pre.name")
+
+
 def override(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """Settings changed by words such as ``rounds=6`` and ``attack.gamma=4``; the order of the words does not matter.
 
@@ -61,7 +65,9 @@ def override(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or not key.strip():
             raise ExperimentError(f"'{word}' is not of the form key=value, such as rounds=6 or attack.gamma=4")
-        pairs.append((key.strip(), value_of(text.strip())))
+        value = value_of(text.strip())
+        named = key.strip() in NAMES and isinstance(value, int | float)
+        pairs.append((key.strip(), text.strip() if named else value))
     return change(values, pairs)
 
 

@@ -40,13 +40,13 @@ class Layers(InMemory):
             for name, extra in (("reference", reference), ("root", root))
         ]
         named = [rows[k] for k in usable] or [extras[0]]
-        self._template = next((updates[k] for k in usable), reference)
         specs = {path: _result_spec([row[path] for row in named if row is not None]) for path in expected}
         self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")
         self.integers = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind != "float")
         self.on_host = _mostly_on_host(named, self.leaves)
         self._home = next((row[leaf.name] for row in named if row for leaf in self.leaves), None)
-        self._rows = [self._prepare(row) for row in [*rows, *extras]]
+        self._rows = [self._prepared(k, row) for k, row in enumerate([*rows, *extras])]
+        self._template = next((updates[k] for k in usable if k not in self.refused), reference)
 
     def _flatten(self, k: int, update: Any) -> dict[str, Any] | None:
         try:
@@ -55,7 +55,7 @@ class Layers(InMemory):
         except tree.UnusableError as reason:
             self.refused[k] = str(reason)
         except Exception as error:  # a stranger's object may raise anything when it is touched: it costs his own vote
-            self.refused[k] = f"cannot be read ({type(error).__name__}: {str(error)[:200]})"
+            self.refused[k] = tree.unreadable(error)
         else:
             return leaves
         return None
@@ -79,6 +79,16 @@ class Layers(InMemory):
         if expected and layout != expected:
             raise ValueError(f"{name}: {tree.difference(layout, expected)}")
         return leaves
+
+    def _prepared(self, k: int, row: dict[str, Any] | None) -> dict[str, Any] | None:
+        """What `_prepare` gives; an array whose values cannot be seen costs its client the vote."""
+        try:
+            return self._prepare(row)
+        except Exception as error:
+            if k >= len(self.ids):
+                raise ValueError(f"{('reference', 'root')[k - len(self.ids)]} {tree.unreadable(error)}") from error
+            self.refused[k] = tree.unreadable(error)
+            return None
 
     def _prepare(self, row: dict[str, Any] | None) -> dict[str, Any] | None:
         """NumPy views of what lies on the host; device arrays as they are."""
@@ -123,9 +133,11 @@ class Layers(InMemory):
         return xp.stack([xp.astype(row, dtype, copy=False) for row in rows])
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
-        """(k, size) integer values."""
-        name = self.integers[leaf].name
-        return np.stack([np.asarray(arrays.to_host(self._row(k)[name])).reshape(-1) for k in clients])
+        """(k, size) integer values in the dtype of most clients: one of another width does not change the model's."""
+        name, agreed = self.integers[leaf].name, self.integers[leaf].spec.dtype
+        rows = [np.asarray(arrays.to_host(self._row(k)[name])).reshape(-1) for k in clients]
+        dtype = next((row.dtype for row in rows if row.dtype.name == agreed), np.dtype(agreed)).newbyteorder("=")
+        return np.stack([row.astype(dtype, copy=False) for row in rows])
 
     def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
         """The container of the first usable client with the new values in it."""

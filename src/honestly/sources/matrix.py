@@ -11,6 +11,7 @@ from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources.base import InMemory, Leaf, Memory
+from honestly.sources.tree import unreadable
 
 
 class Matrix(InMemory):
@@ -19,7 +20,13 @@ class Matrix(InMemory):
     def __init__(
         self, updates: Any, *, ids: Sequence[ClientId] | None = None, reference: Any = None, root: Any = None
     ) -> None:
-        whole = arrays.spec(updates)
+        try:
+            whole = arrays.spec(updates)
+            self.on_host = arrays.on_host(updates)
+            meta = not self.on_host and arrays.is_meta(updates)
+            values = arrays.host_view(updates) if self.on_host and whole.kind == "float" else arrays.detached(updates)
+        except Exception as error:  # kinds of tensors without plain values: nested, of another layout, freed, ...
+            raise ValueError(f"updates {unreadable(error)}") from error
         if whole.kind != "float":
             raise ValueError(
                 f"updates have dtype {whole.dtype}; a robust average needs float16, bfloat16, float32 or float64: "
@@ -36,15 +43,12 @@ class Matrix(InMemory):
         self.refused: dict[int, str] = {}
         self.leaves = (Leaf("", Spec(whole.shape[1:], whole.dtype, "float")),)
         self.integers: tuple[Leaf, ...] = ()
-        self.on_host = arrays.on_host(updates)
-        if not self.on_host and arrays.is_meta(updates):
+        if meta:
             raise ValueError("updates are on device 'meta', which holds no values")
         self.has_reference = reference is not None
         self._like = updates
         K, d = whole.shape[0], self.leaves[0].size
-        self._rows = arrays.host_view(updates) if self.on_host else arrays.detached(updates)
-        if self._rows.ndim > 2:
-            self._rows = self._rows.reshape(K, d)
+        self._rows: Any = values.reshape(K, d) if values.ndim > 2 else values
         self._extras = [self._extra(name, extra) for name, extra in (("reference", reference), ("root", root))]
 
     def _extra(self, name: str, extra: Any) -> Any:

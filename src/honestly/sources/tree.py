@@ -17,7 +17,12 @@ class UnusableError(Exception):
 
 def flatten(update: Any) -> dict[str, Any]:
     """Path -> array of one update, in the order of its container; the path of a lone array is ''."""
-    return dict(_walk(update, "", 0))
+    found: dict[str, Any] = {}
+    for path, leaf in _walk(update, "", 0):
+        if path in found:  # {"a.b": x, "a": {"b": y}}, {1: x, "1": y}
+            raise UnusableError(f"holds two arrays that are both called {path[:100]!r}")
+        found[path] = leaf
+    return found
 
 
 def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -90,6 +95,11 @@ def difference(
 def named(path: str) -> str:
     """How a tensor is called in a message; the names come from strangers, so they are cut and escaped."""
     return f"tensor {path[:100]!r}" if path else "its array"
+
+
+def unreadable(error: Exception) -> str:
+    """The reason for refusing an object that raised `error` when it was touched."""
+    return f"cannot be read ({type(error).__name__}: {str(error)[:200]})"
 
 
 def _a(word: str) -> str:

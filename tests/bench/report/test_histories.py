@@ -65,8 +65,9 @@ def test_a_simulations_rounds_keep_their_numbers() -> None:
 def test_damaged_lines_are_counted_and_left_out(tmp_path: Path) -> None:
     good = [json.dumps(record(t)) for t in (1, 5)]
     bad = ["{cut", "[]", "null", '{"round": 2, "attacked": [-1]}', '{"round": 3, "attacked": "x"}']
+    bad += ['{"round": 4, "x": ' + "[" * 100_000, '{"round": 1e30}', '{"round": -1}']
     lines = [good[0], *bad, '{"round": 4, "accuracy": "high"}', good[1]]
     (tmp_path / "rounds.jsonl").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
     rounds = read_rounds(tmp_path / "rounds.jsonl")
     assert [r["round"] for r in rounds.records] == [1, 5]
-    assert rounds.damaged == 6
+    assert rounds.damaged == 9

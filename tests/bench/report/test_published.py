@@ -11,6 +11,7 @@ from honestly.bench.report.histories import Rounds
 from honestly.bench.report.paper_tables import cells_csv, counts, html, markdown, sentence
 from honestly.bench.report.published import (
     DATASETS,
+    ROUNDS,
     RULES,
     TABLES,
     Column,
@@ -25,7 +26,8 @@ from honestly.bench.report.sources import Entry
 
 
 def result(cell: dict[str, Any], accuracy: float, asr: float | None = None, status: str = "done") -> Result:
-    entry = Entry("x", cell, status, 100, 100, read=lambda: Rounds([], [], True))
+    rounds = ROUNDS[cell["dataset"]]
+    entry = Entry("x", cell, status, rounds, rounds, read=lambda: Rounds([], [], True))
     numbers = {f"{m}_{s}": v for m, v in (("accuracy", accuracy), ("asr", asr)) for s in ("last", "mean_last_20")}
     return Result(entry, numbers, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -141,21 +140,12 @@ def test_a_damaged_database_is_named(tmp_path: Path, damage: str) -> None:
             source.close()
 
 
-@pytest.mark.parametrize(
-    ("rubbish", "readable"), [("{", False), ("[" * 100_000, False), ("[1]", True), ('"x"', True), ("NaN", True)]
-)
-def test_rubbish_in_a_row_is_reported_or_left_out(
-    study: FakeStudy, source: StudySource, rubbish: str, readable: bool
-) -> None:
+@pytest.mark.parametrize("rubbish", ["{", "[" * 100_000, "[1]", '"x"', "NaN"])
+def test_rubbish_in_a_row_is_reported(study: FakeStudy, source: StudySource, rubbish: str) -> None:
     first = study.ids()[0]
     study.advance(first, 2)
     with study.store.database.writing() as db:
         db.execute("UPDATE rounds SET record = ?", (rubbish,))
         db.execute("UPDATE runs SET summary = ?, experiment = ?, error = ?", (rubbish, rubbish, rubbish))
-    if readable:
-        look, found = source.look(), source.detail(first)
-        assert found is not None
-        json.dumps([[run.as_json() for run in look.runs], found.head(), found.rounds], allow_nan=False)
-    else:
-        with pytest.raises(SourceError, match="cannot be read"):
-            source.look()
+    with pytest.raises(SourceError, match=r"is damaged: .* of run .* not a JSON object"):
+        source.look()

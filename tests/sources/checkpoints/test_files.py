@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from honestly.sources.checkpoints import files
+import honestly as hn
+from honestly.sources.checkpoints import files, npz
 from honestly.sources.checkpoints.files import File, Pool
 from honestly.sources.tree import UnusableError
 
@@ -105,3 +109,33 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
         assert file.bytes(0, 8) == bytes([i]) * 8
     pool.close()
     assert descriptors() <= before
+
+
+@pytest.mark.parametrize("limit", [48, 256])
+def test_few_descriptors_suffice_for_many_files(tmp_path: Path, limit: int) -> None:
+    """A process may open 256 files on some systems; that must not cost any client its vote."""
+    rng = np.random.default_rng(0)
+    for k in range(300):
+        np.savez(tmp_path / f"{k}.npz", w=rng.normal(size=4))
+    for k in range(5):
+        np.savez_compressed(tmp_path / f"packed-{k}.npz", **{f"t{i}": rng.normal(size=2) for i in range(80)})
+    script = (
+        "import resource, sys, pathlib\n"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n"
+        "import honestly as hn\n"
+        "for pattern in ('[0-9]*.npz', 'packed-*.npz'):\n"
+        "    out = hn.aggregate(sorted(pathlib.Path(sys.argv[1]).glob(pattern)), 'mean')\n"
+        "    assert not out.excluded, list(out.reasons.values())[:3]\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)
+
+
+def test_a_full_disk_is_no_clients_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for k in range(3):
+        np.savez_compressed(tmp_path / f"{k}.npz", w=np.arange(4.0) + k)
+    monkeypatch.setattr(npz, "write_all", full)
+    with pytest.raises(OSError, match="No space left on device while a compressed file was unpacked"):
+        hn.aggregate(sorted(tmp_path.glob("*.npz")), "mean")

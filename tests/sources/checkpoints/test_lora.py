@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +198,30 @@ def test_coordinate_rules_need_factors(adapters: list[Path], tmp_path: Path) -> 
     name = "base_model.model.layers.0.q_proj.lora_A.weight"
     stacked = np.stack([load_file(path / "adapter_model.safetensors")[name] for path in paths])
     np.testing.assert_allclose(found.value[name], np.median(stacked, axis=0), rtol=1e-6)
-    with pytest.raises(ValueError, match="needs equal ranks"):
-        hn.aggregate(Checkpoints(adapters, lora="factors"), "median")
+
+
+def test_another_rank_costs_the_vote_where_factors_are_averaged(adapters: list[Path]) -> None:
+    with pytest.warns(UserWarning, match="is not the mean of B A"):
+        found = hn.aggregate(Checkpoints(adapters, lora="factors"), "mean")
+    with pytest.warns(UserWarning, match="is not the mean of B A"):
+        expected = hn.aggregate(Checkpoints([adapters[k] for k in (0, 2, 3, 5, 6)], lora="factors"), "mean")
+    assert found.excluded == (1, 4)
+    assert "has rank 8 and that of most clients 4: lora='factors' needs equal ranks" in found.reasons[1]
+    for name, values in expected.value.items():
+        np.testing.assert_array_equal(found.value[name], values)
+
+
+def test_factors_that_are_still_zero(adapters: list[Path]) -> None:
+    """Every B is zero before training begins."""
+    for path in adapters:
+        file = path / "adapter_model.safetensors"
+        save_file({name: x * (0 if "lora_B" in name else 1) for name, x in load_file(file).items()}, file)
+    for lora in ("exact", "svd"):
+        for rule in ("mean", "bayesian"):
+            found = hn.aggregate(Checkpoints(adapters, lora=lora), rule)
+            assert found.excluded == ()
+            assert all(np.isfinite(x).all() for x in found.value.values())
+            assert not any(x.any() for name, x in found.value.items() if "lora_B" in name)
 
 
 def test_a_reference_adapter(adapters: list[Path], tmp_path: Path) -> None:
@@ -231,6 +254,7 @@ def test_pre_mixers_work_on_products(adapters: list[Path], tmp_path: Path) -> No
         ({"r": "4"}, "says 4"),
         ({"lora_alpha": None}, "has lora_alpha None"),
         ({"lora_alpha": 1e300}, "has lora_alpha 1e\\+300"),
+        ({"lora_alpha": 1e-300}, "has lora_alpha 1e-300"),
         ({"alpha_pattern": {"(a+)+$": 3}}, "only names of modules"),
         ({"rank_pattern": [4]}, "not a mapping"),
     ],
@@ -288,6 +312,22 @@ def test_tensors_that_cannot_be_averaged(adapters: list[Path], edit: Any, reason
         found = hn.aggregate(adapters, rule)
         assert list(found.reasons) == [3]
         assert reason in found.reasons[3]
+
+
+@pytest.mark.parametrize("lora", ["exact", "svd", "factors"])
+@pytest.mark.parametrize("rule", ["mean", "bayesian"])
+def test_a_value_that_is_no_number_costs_the_vote_in_every_form(adapters: list[Path], lora: str, rule: str) -> None:
+    paths = [path for k, path in enumerate(adapters) if k not in (1, 4)]  # of one rank
+    file = paths[2] / "adapter_model.safetensors"
+    tensors = load_file(file)
+    _nan(tensors)
+    save_file(tensors, file)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = hn.aggregate(Checkpoints(paths, lora=lora), rule)
+    assert found.excluded == (2,)
+    assert all(np.isfinite(x).all() for x in found.value.values())
+    assert len(warned) == (lora == "factors")
 
 
 def test_adapters_and_models_are_not_mixed(adapters: list[Path], tmp_path: Path) -> None:

@@ -112,6 +112,13 @@ def test_npz(tmp_path: Path, compressed: bool) -> None:
     assert found["flags"].dtype == bool
 
 
+def test_a_name_that_npz_would_cut_is_refused(tmp_path: Path) -> None:
+    for k in range(3):
+        save_file({"a\0b": np.ones(2), "a": np.zeros(2)}, tmp_path / f"{k}.safetensors")
+    with pytest.raises(ValueError, match=r"has a NUL in its name, which .npz cannot hold"):
+        hn.aggregate(sorted(tmp_path.glob("*.safetensors")), "mean", out=tmp_path / "out.npz")
+
+
 def test_npz_with_objects_or_columns_costs_the_vote(tmp_path: Path) -> None:
     for k in range(4):
         np.savez(tmp_path / f"{k}.npz", w=np.ones((2, 3)))
@@ -244,6 +251,11 @@ def test_wrong_arguments(clients: Clients, tmp_path: Path) -> None:
         Checkpoints("one.safetensors")
     with pytest.raises(ValueError, match="device 'nonsense' cannot be used"):
         hn.aggregate(Checkpoints(paths, device="nonsense"), "mean")
+    with pytest.raises(ValueError, match="device None cannot be used"):
+        hn.aggregate(Checkpoints(paths, device=None), "mean")  # type: ignore[arg-type]
+    for out in (5, ""):
+        with pytest.raises(ValueError, match=f"out is {out!r}, expected the path"):
+            hn.aggregate(paths, "mean", out=out)
     with pytest.raises(ValueError, match="single path"):
         hn.aggregate("one.safetensors")
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+#: No federation has more; a damaged file may say so.
+LAST_ROUND = 10**9
+
 
 @dataclass(frozen=True)
 class Rounds:
@@ -39,7 +42,7 @@ def read_rounds(path: Path) -> Rounds:
                 record = json.loads(line)
                 int(record["round"])
                 found.append(record)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 damaged += 1
     rounds = normal(found)
     return Rounds(rounds.records, rounds.clients, rounds.known, damaged + rounds.damaged)
@@ -102,8 +105,11 @@ def _counted(record: dict[str, Any], names: dict[str, int]) -> dict[str, Any]:
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    number = int(record["round"])
+    if not 0 <= number <= LAST_ROUND:
+        raise ValueError(f"round {number} is none")
     return {
-        "round": int(record["round"]),
+        "round": number,
         "accuracy": _finite(record.get("accuracy")),
         "asr": _finite(record.get("asr")),
     }

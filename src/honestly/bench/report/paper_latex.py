@@ -10,7 +10,6 @@ from honestly.bench.report.results import STATISTICS
 from honestly.sim.text import for_latex
 
 LATEX_MARKS = {"reproduced": r"$=$", "better": r"$\blacktriangle$", "worse": r"$\blacktriangledown$"}
-PACKAGES = ("booktabs", "multirow", "graphicx", "amssymb")
 
 
 def latex(all_found: Mapping[str, Found]) -> str:

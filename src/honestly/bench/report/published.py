@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from honestly.bench.report.results import Mean, Result, is_warm_up, mean_of, same
+from honestly.bench.report.results import METRICS, Mean, Result, is_warm_up, mean_of, same
 
 TOLERANCE = 0.02
 DATASETS = {"mnist": "MNIST", "fmnist": "FMNIST", "cifar10": "CIFAR-10"}
@@ -20,6 +20,8 @@ ALPHAS = (0.5, 1.0)
 AXES = ("dataset", "config", "attack", "alpha", "rule")
 #: Rules that the paper does not have; a row of ours is set beside the paper's "Ours" and not counted.
 EXTRA = {"Ours (paper)": "Ours"}
+#: The paper's rounds: a run of another length is not its experiment.
+ROUNDS = {"mnist": 100, "fmnist": 100, "cifar10": 200}
 VERDICTS = ("reproduced", "better", "worse", "not run")
 MARKS = {"reproduced": "=", "better": "▲", "worse": "▼", "not run": "·"}
 SHARES = {1: "20 % malicious clients", 2: "40 % malicious clients", 3: "at most 45 % malicious clients, changing"}
@@ -128,29 +130,40 @@ def verdict(found: float | None, published: float, metric: str) -> str:
     return "better" if (found > published) == (metric == "ACC") else "worse"
 
 
+def of_the_paper(result: Result) -> bool:
+    """Whether a run is named like one of the tables' cells."""
+    named = all(axis in result.cell for axis in AXES) and not is_warm_up(result.cell)
+    return named and result.cell["dataset"] in DATASETS and result.cell["attack"] in ATTACKS
+
+
 def fits(result: Result) -> bool:
-    """Whether a run is one of the tables' cells."""
-    return all(axis in result.cell for axis in AXES) and not is_warm_up(result.cell)
+    """Whether a run is one of the tables' cells, with the paper's number of rounds."""
+    return of_the_paper(result) and result.entry.of == ROUNDS[result.cell["dataset"]]
+
+
+def key_of(result: Result, metric: str) -> Key:
+    """The number that a run gives."""
+    c = result.cell
+    column = Column(str(c["attack"]), _float(c["alpha"]), metric)
+    return Key(str(c["dataset"]), _int(c["config"]), str(c["rule"]), column)
 
 
 def compare(results: Sequence[Result], statistic: str) -> dict[Key, Compared]:
     """All 540 numbers, and those of the rules that are set beside "Ours"; each with the mean over our seeds."""
-    runs: dict[tuple[Any, ...], list[Result]] = {}
+    runs: dict[Key, list[Result]] = {}
     for result in results:
         if fits(result):
-            c = result.cell
-            where = (str(c["dataset"]), _int(c["config"]), str(c["rule"]), str(c["attack"]), _float(c["alpha"]))
-            runs.setdefault(where, []).append(result)
+            for metric in METRICS:
+                runs.setdefault(key_of(result, metric), []).append(result)
     found: dict[Key, Compared] = {}
-    for key, value in _wanted({where for where, here in runs.items() if any(r.done for r in here)}):
-        column = key.column
-        here = runs.get((key.dataset, key.config, key.rule, column.attack, column.alpha), [])
-        found[key] = Compared(key, value, mean_of([r.get(column.metric, statistic) for r in here]))
+    for key, value in _wanted({key.rule for key, here in runs.items() if any(r.done for r in here)}):
+        values = [r.get(key.column.metric, statistic) for r in runs.get(key, [])]
+        found[key] = Compared(key, value, mean_of(values))
     return found
 
 
-def _wanted(done: Set[tuple[Any, ...]]) -> Iterator[tuple[Key, float]]:
-    extra = [rule for rule in EXTRA if any(where[2] == rule for where in done)]
+def _wanted(done: Set[str]) -> Iterator[tuple[Key, float]]:
+    extra = [rule for rule in EXTRA if rule in done]
     for key, value in published().items():
         yield key, value
         for rule in extra:

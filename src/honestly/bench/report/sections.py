@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from honestly.bench.report import by_round as rounds
 from honestly.bench.report import generic, paper_latex, paper_tables
 from honestly.bench.report.accusations import accusations
+from honestly.bench.report.by_round import Series
 from honestly.bench.report.curves import ablation
 from honestly.bench.report.detection import reliability_chart, roc_chart
-from honestly.bench.report.published import DATASETS, compare, fits
+from honestly.bench.report.other_rounds import other_rounds
+from honestly.bench.report.published import compare, fits, of_the_paper
 from honestly.bench.report.results import STATISTICS, Result
 from honestly.bench.report.sources import Entry, Study
 from honestly.bench.tables import Table
 from honestly.sim import svg
 from honestly.sim.text import for_html, for_markdown, printable
-
-#: The published rounds: a run with fewer is not the paper's.
-ROUNDS = {"mnist": 100, "fmnist": 100, "cifar10": 200}
 
 
 @dataclass(frozen=True)
@@ -64,39 +64,33 @@ def paper(results: Sequence[Result]) -> Section | None:
     if not mine:
         return None
     found = {statistic: compare(mine, statistic) for statistic in STATISTICS}
-    notes = _rounds_note(mine)
-    html = paper_tables.html(found) + "".join(f"<p class='quiet'>{for_html(note)}</p>" for note in notes)
-    markdown = "\n".join([paper_tables.markdown(found), *(f"{for_markdown(note)}\n" for note in notes)])
-    return Section("The paper's tables", html, markdown, paper_latex.latex(found))
+    return Section(
+        "The paper's tables", paper_tables.html(found), paper_tables.markdown(found), paper_latex.latex(found)
+    )
 
 
-def _rounds_note(results: Sequence[Result]) -> list[str]:
-    """Says so where our runs are shorter or longer than the paper's."""
-    notes: list[str] = []
-    for dataset, rounds in ROUNDS.items():
-        ours = Counter(r.entry.of for r in results if r.done and r.cell["dataset"] == dataset)
-        other = {n: k for n, k in ours.items() if n != rounds}
-        if other:
-            lengths = ", ".join(f"{k} runs of {n} rounds" for n, k in sorted(other.items()))
-            notes.append(f"{DATASETS[dataset]}: the paper has {rounds} rounds; ours has {lengths}.")
-    return notes
+def beside(results: Sequence[Result]) -> Section | None:
+    """The paper's cells with another number of rounds, beside the published numbers."""
+    found = other_rounds(results)
+    return _of_tables("Not the paper's number of rounds: not counted among the 540", found) if found else None
+
+
+def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> Section | None:
+    """Accuracy and attack success after every round."""
+    note = "Mean over seeds; the curve of a run that is not finished ends early."
+    return _of_charts("Round by round", note, "rounds", rounds.by_round(results, series))
 
 
 def tables(study: Study, results: Sequence[Result]) -> Section | None:
     """Rules by the other axes, of the runs that are not the paper's cells."""
-    found = generic.tables(study.name, [r for r in results if not fits(r)])
+    found = generic.tables(study.name, [r for r in results if not of_the_paper(r)])
     return _of_tables("Results", found) if found else None
 
 
 def curves(results: Sequence[Result]) -> Section | None:
     """Accuracy and attack success by the share of malicious clients."""
-    charts = ablation(results)
-    if not charts:
-        return None
-    drawn = "".join(f"<h3>{for_html(_sentence(c.title))}</h3>{svg.chart(c)}" for c in charts)
     note = "Mean of the last 20 rounds, as in the paper's ablation; whiskers are the standard deviation over seeds."
-    title = "By the share of malicious clients"
-    return Section(title, f"<p>{note}</p>{drawn}", f"{note}\n", picture="ablation", charts=charts)
+    return _of_charts("By the share of malicious clients", note, "ablation", ablation(results))
 
 
 def ranking(results: Sequence[Result]) -> Section | None:
@@ -161,6 +155,13 @@ def runs(results: Sequence[Result], address: Mapping[str, str]) -> Section:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def _of_charts(title: str, note: str, picture: str, charts: Sequence[svg.Chart]) -> Section | None:
+    if not charts:
+        return None
+    drawn = "".join(f"<h3>{for_html(_sentence(c.title))}</h3>{svg.chart(c)}" for c in charts)
+    return Section(title, f"<p>{note}</p>{drawn}", f"{note}\n", picture=picture, charts=charts)
 
 
 def _of_tables(title: str, found: Sequence[Table]) -> Section:

@@ -152,7 +152,7 @@ def _experiment(folder: Path) -> tuple[str, dict[str, Any]]:
     try:
         held = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
         return str(held["id"]), dict(held["experiment"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "", {}
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from honestly.bench.report import paper_tables, pictures, sections
+from honestly.bench.report.by_round import Series, series_of
 from honestly.bench.report.histories import Rounds
 from honestly.bench.report.published import compare, fits
 from honestly.bench.report.results import STATISTICS, Result, examine
@@ -89,8 +90,11 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
     kept: list[tuple[Entry, Rounds]] = []
     address: dict[str, str] = {}
 
+    series: dict[str, Series] = {}
+
     def each(entry: Entry, rounds: Rounds) -> None:
         """Many runs are written one by one and let go; few are kept for the index."""
+        series[entry.id] = series_of(rounds)
         if few:
             kept.append((entry, rounds))
         elif options.pages and rounds.records:
@@ -101,6 +105,7 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
     found = [sections.state(study), _few(study, kept, out if options.figures else None, files)]
     found.append(sections.curves(results))
     if len(study.entries) > 1:
+        found += [sections.beside(results), None if few else sections.by_round(results, series)]
         found += [sections.tables(study, results), sections.ranking(results)]
     found += [sections.detection(results), None if few else sections.runs(results, address)]
     shown = [section for section in found if section is not None]

@@ -136,7 +136,7 @@ class BatchedTrainer(Trainer):
         self.layout = Layout.of_parameters(module)
         self.mine = local()
         self.cores = Cores()
-        self.graphs: dict[int, Graph] = {}
+        self.graphs: dict[int, Graph[Chunk]] = {}
         self.sizes: dict[int, int] = {}
 
     @staticmethod

@@ -9,6 +9,7 @@ from honestly.sim.train.base import Trainer
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
 
@@ -21,6 +22,8 @@ def choose_trainer(module: nn.Module, pixels: Pixels, experiment: Experiment) ->
         return CompiledTrainer(module, pixels, sgd, e.batch)
     if e.precision == "fp32" and BatchedTrainer.supports(module):
         return BatchedTrainer(module, pixels, sgd, e.batch)
+    if e.precision == "bf16" and ResidualTrainer.supports(module, pixels):
+        return ResidualTrainer(module, pixels, sgd, e.batch)
     gpu = pixels.images.device.type == "cuda"
     speed = Speed(bf16=e.precision == "bf16", compile=gpu and e.precision == "bf16", lanes=4 if gpu else 1)
     return SequentialTrainer(module, pixels, sgd, e.batch, speed=speed)

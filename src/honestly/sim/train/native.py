@@ -38,17 +38,32 @@ def source(defines: Sequence[str]) -> str:
     return head + "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
+Source = Callable[[Sequence[str]], str]
+
+
 @cache
-def compiled(name: str, defines: tuple[str, ...], device: int | None) -> Callable[..., None]:
-    """The kernel for these sizes, compiled by NVRTC on its first use."""
+def compiled(name: str, defines: tuple[str, ...], device: int | None, shared: int, text: Source) -> Callable[..., None]:
+    """The kernel for these sizes, compiled by NVRTC on its first use; its blocks have ``shared`` bytes to share."""
     with WHOLE_DEVICE, torch.cuda.device(device):
-        return torch.cuda._compile_kernel(source(defines), name)
+        kernel = torch.cuda._compile_kernel(text(defines), name)
+        if shared:
+            kernel.set_shared_memory_config(shared)
+        return kernel
 
 
-def launch(name: str, defines: Sequence[str], grid: tuple[int, ...], threads: int, args: list[Any]) -> None:
-    """Run a kernel on the current stream of the tensors' device."""
-    kernel = compiled(name, tuple(defines), args[0].device.index)
-    kernel(grid=(*grid, 1, 1)[:3], block=(threads, 1, 1), args=args)
+def launch(
+    name: str,
+    defines: Sequence[str],
+    grid: tuple[int, ...],
+    threads: int,
+    args: list[Any],
+    *,
+    shared: int = 0,
+    text: Source | None = None,
+) -> None:
+    """Run a kernel on the current stream of the tensors' device; ``text`` gives its source, if not this file's."""
+    kernel = compiled(name, tuple(defines), args[0].device.index, shared, text or source)
+    kernel(grid=(*grid, 1, 1)[:3], block=(threads, 1, 1), args=args, shared_mem=shared)
 
 
 @cache

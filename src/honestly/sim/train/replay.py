@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,24 +12,40 @@ from torch import Tensor
 from honestly.sim.train.capture import captured
 from honestly.sim.train.schedule import Stack
 
-if TYPE_CHECKING:
-    from honestly.sim.train.batched import Chunk
+
+class Clients(Protocol):
+    """Clients that train side by side, step by step."""
+
+    theta: Tensor
+
+    def begin(self, start: Tensor) -> None:
+        """Every client starts from the global model with a fresh optimiser."""
+        ...
+
+    def scheduled(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
+        """Step number ``t`` (on the device) of the schedules (T, K, ...), and ``t`` moves on."""
+        ...
 
 
-class Graph:
+C = TypeVar("C", bound=Clients)
+
+
+class Graph(Generic[C]):
     """One training step of a chunk as a CUDA graph that reads its mini-batch from the schedule by a step counter."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: C) -> None:
         self.chunk = chunk
         self.capacity = 0
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.buffers: dict[str, Tensor] = {}
 
     def run(self, start: Tensor, stack: Stack) -> None:
         """Train the chunk by these schedules, from the global model ``start``."""
         T = stack.samples.shape[1]
-        if self.capacity < T or self.graph is None:
-            self._capture(stack, max(64, 1 << (T - 1).bit_length()))
-        for name, values in self._arrays(stack).items():
+        arrays = self.arrays(stack)
+        if self.graph is None or self.capacity < T or arrays.keys() != self.buffers.keys():
+            self._capture(arrays, max(64, 1 << (T - 1).bit_length()))
+        for name, values in arrays.items():
             self.buffers[name][:T].copy_(torch.from_numpy(values), non_blocking=True)
         self.chunk.begin(start)
         self.t.zero_()
@@ -37,7 +54,7 @@ class Graph:
             self.graph.replay()
 
     @staticmethod
-    def _arrays(stack: Stack) -> dict[str, np.ndarray]:
+    def arrays(stack: Stack) -> dict[str, np.ndarray]:
         """The schedules with the step as the first axis."""
         arrays: dict[str, Any] = {
             "samples": stack.samples,
@@ -51,12 +68,12 @@ class Graph:
             arrays["crops"] = stack.crops
         return {name: np.ascontiguousarray(np.swapaxes(a, 0, 1)) for name, a in arrays.items()}
 
-    def _capture(self, stack: Stack, capacity: int) -> None:
+    def _capture(self, arrays: Mapping[str, np.ndarray], capacity: int) -> None:
         device = self.chunk.theta.device
         self.capacity = capacity
         self.buffers = {
             name: torch.zeros((capacity, *a.shape[1:]), dtype=torch.from_numpy(a[:0]).dtype, device=device)
-            for name, a in self._arrays(stack).items()
+            for name, a in arrays.items()
         }
         self.t = torch.zeros(1, dtype=torch.int64, device=device)
 

@@ -117,8 +117,8 @@ def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config:
     if type(said) is not int or not 1 <= said <= LARGEST_RANK or said != rank:
         raise UnusableError(f"{named(module)} has rank {rank}, but its adapter_config.json says {str(said)[:40]}")
     alpha = _setting(config, "lora_alpha", "alpha_pattern", module)
-    if type(alpha) not in (int, float) or not 0 < abs(alpha) < 1e6:
-        raise UnusableError(f"{named(module)} has lora_alpha {str(alpha)[:40]}, expected a number below 1e6")
+    if type(alpha) not in (int, float) or not 1e-6 < abs(alpha) < 1e6:
+        raise UnusableError(f"{named(module)} has lora_alpha {str(alpha)[:40]}, expected a number from 1e-6 to 1e6")
     scale = alpha / math.sqrt(rank) if config.get("use_rslora") is True else alpha / rank
     return Pair(a, b, a_name, b_name, float(scale))
 

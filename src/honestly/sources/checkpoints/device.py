@@ -27,9 +27,11 @@ class OnDevice:
         try:
             self._device: Any = torch.device(device)
             torch.empty(1, device=self._device)
-        except (RuntimeError, AssertionError) as error:
+            if self._device.type == "meta":
+                raise RuntimeError("it holds no values")
+        except (RuntimeError, AssertionError, TypeError) as error:
             source.close()
-            raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+            raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0][:200]}") from None
         self.host = source
         self._pinned: bool = self._device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(self._device) if self._pinned else None

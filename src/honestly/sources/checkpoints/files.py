@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Generator
@@ -18,14 +19,27 @@ from honestly.sources.tree import UnusableError
 MOST_HELD, MOST_OPEN = 256, 64
 
 
+def affordable(least: int = 8) -> tuple[int, int]:
+    """How many files may be held and opened beside: at most half of what this process may open."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return MOST_HELD, MOST_OPEN
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return MOST_HELD, MOST_OPEN
+    return min(MOST_HELD, limit // 4), max(least, min(MOST_OPEN, limit // 4))
+
+
 class Pool:
     """The descriptors of many files: the first `held` stay open, of the others at most `limit` at a time."""
 
-    def __init__(self, held: int = MOST_HELD, limit: int = MOST_OPEN) -> None:
-        self._limit = limit
+    def __init__(self, held: int | None = None, limit: int | None = None) -> None:
+        may_hold, may_open = affordable()
+        self._limit = may_open if limit is None else limit
         self._held: list[int] = []
-        self._adopted: list[int] = []
-        self._may_hold = held
+        self._spool, self._spooled = -1, 0
+        self._may_hold = may_hold if held is None else held
         self._lock = threading.Lock()
         self._idle: OrderedDict[File, int] = OrderedDict()  # the longest unused first
         self._used: dict[File, tuple[int, int]] = {}  # descriptor and number of threads reading from it
@@ -39,10 +53,17 @@ class Pool:
             self._held.append(fd)
             return fd
 
-    def adopt(self, fd: int) -> None:
-        """Close this descriptor too when the pool is closed."""
+    def room(self, nbytes: int) -> tuple[int, int]:
+        """Room for unpacked values in one temporary file without a name: its descriptor, and where the room begins.
+
+        One file for all of them: a file for each tensor of each client would exhaust the descriptors.
+        """
         with self._lock:
-            self._adopted.append(fd)
+            if self._spool < 0:
+                with tempfile.TemporaryFile() as file:
+                    self._spool = os.dup(file.fileno())
+            at, self._spooled = self._spooled, self._spooled + nbytes
+            return self._spool, at
 
     @contextmanager
     def descriptor(self, file: File) -> Generator[int]:
@@ -71,8 +92,11 @@ class Pool:
     def close(self) -> None:
         """Close all that is not being read."""
         with self._lock:
-            while self._held or self._adopted:
-                os.close((self._held or self._adopted).pop())
+            while self._held:
+                os.close(self._held.pop())
+            if self._spool >= 0:
+                os.close(self._spool)
+                self._spool = -1
             while self._idle:
                 os.close(self._idle.popitem()[1])
 

@@ -16,7 +16,7 @@ from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.checkpoints.source import CheckpointSource, voted_spec
 from honestly.sources.checkpoints.tensors import Scaled, Tensor
 from honestly.sources.checkpoints.writer import Output
-from honestly.sources.tree import UnusableError, difference
+from honestly.sources.tree import UnusableError, difference, named
 
 
 def open_adapters(
@@ -43,6 +43,8 @@ def open_adapters(
             rows.append(None)
     own = [_own(name, extra) for name, extra in (("reference", extras[0]), ("root", extras[1]))]
     _refuse_others(rows, refused, own[0])
+    if files.lora == "factors":
+        _refuse_other_ranks(rows, refused)
     for name, extra in zip(("reference", "root"), own, strict=True):
         agreed = next((row for row in rows if row is not None), None)
         if extra is not None and agreed is not None and extra.signature() != agreed.signature():
@@ -74,6 +76,21 @@ def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], referenc
     for k, row in enumerate(rows):
         if row is not None and agreed is not None and row.signature() != agreed.signature():
             refused[k] = difference(row.signature(), agreed.signature())
+            rows[k] = None
+
+
+def _refuse_other_ranks(rows: list[Adapter | None], refused: dict[int, str]) -> None:
+    """Factors of different ranks have no mean of their own: the ranks of most clients count."""
+    ranks = [None if row is None else frozenset((m, pair.rank) for m, pair in row.pairs.items()) for row in rows]
+    votes = Counter(found for found in ranks if found is not None)
+    agreed = dict(max(votes, key=lambda found: votes[found], default=()))
+    for k, row in enumerate(rows):
+        module = next((m for m, pair in row.pairs.items() if pair.rank != agreed[m]), None) if row else None
+        if row is not None and module is not None:
+            refused[k] = (
+                f"{named(module)} has rank {row.pairs[module].rank} and that of most clients {agreed[module]}: "
+                "lora='factors' needs equal ranks, 'exact' and 'svd' do not"
+            )
             rows[k] = None
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from honestly.arrays import Host, Spec
 from honestly.sources.checkpoints.checkpoint import SINGLE, Checkpoint, Shard
 from honestly.sources.checkpoints.files import File
+from honestly.sources.checkpoints.replace import write_all
 from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES, InFile, Tensor
 from honestly.sources.tree import UnusableError, named
 
@@ -126,37 +127,39 @@ class _Packed:
     def __init__(self, spec: Spec, stored: np.dtype[Any], file: File, member: zipfile.ZipInfo, header: int) -> None:
         self.spec = spec
         self._stored, self._file, self._member, self._header = stored, file, member, header
-        self._fd = -1
+        self._found: InFile | None = None
         self._lock = threading.Lock()
 
-    def _unpacked(self) -> int:
-        """The descriptor of a temporary file without a name that holds the plain values."""
+    def _unpacked(self) -> InFile:
+        """The plain values, in the pool's temporary file."""
+        left = self.spec.size * self._stored.itemsize
         try:
-            with tempfile.TemporaryFile() as plain:
-                with zipfile.ZipFile(_View(self._file)) as archive, archive.open(self._member) as stream:  # type: ignore[arg-type]
-                    stream.read(self._header)
-                    left = self.spec.size * self._stored.itemsize
-                    while piece := stream.read(min(PIECE, left)):
-                        plain.write(piece)
-                        left -= len(piece)
-                    if left or stream.read(1):
-                        raise UnusableError(f"{self._file.name[:100]!r}: an array is not as long as its header says")
-                plain.flush()
-                fd = os.dup(plain.fileno())
+            fd, begin = self._file.pool.room(left)
+            at = begin
+            with zipfile.ZipFile(_View(self._file)) as archive, archive.open(self._member) as stream:  # type: ignore[arg-type]
+                stream.read(self._header)
+                while piece := stream.read(min(PIECE, left)):
+                    write_all(fd, piece, at)
+                    left, at = left - len(piece), at + len(piece)
+                if left or stream.read(1):
+                    raise UnusableError(f"{self._file.name[:100]!r}: an array is not as long as its header says")
         except UnusableError:
             raise
-        except Exception as error:  # zlib, a full disk, ...
+        except OSError as error:  # the disk is full: no client is to blame for that
+            raise OSError(
+                error.errno, f"{error.strerror} while a compressed file was unpacked", tempfile.gettempdir()
+            ) from error
+        except Exception as error:  # zlib and zipfile raise a dozen kinds
             raise UnusableError(
                 f"{self._file.name[:100]!r} cannot be unpacked ({type(error).__name__}: {str(error)[:100]})"
             ) from None
-        self._file.pool.adopt(fd)
-        return fd
+        return InFile(self.spec, self._stored, _Plain(fd), begin)  # type: ignore[arg-type]
 
     def _place(self) -> InFile:
         with self._lock:
-            if self._fd < 0:
-                self._fd = self._unpacked()
-        return InFile(self.spec, self._stored, _Plain(self._fd), 0)  # type: ignore[arg-type]
+            if self._found is None:
+                self._found = self._unpacked()
+            return self._found
 
     def raw(self, start: int, stop: int) -> Host:
         """Values start..stop as they are stored."""

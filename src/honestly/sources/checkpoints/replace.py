@@ -6,6 +6,8 @@ import ctypes
 import errno
 import os
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 # renameat2(2): exchange two names in one step; AT_FDCWD means that paths are relative to the current folder.
@@ -21,6 +23,17 @@ def fill(fd: int, size: int) -> None:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
+
+
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """An error of the system that names no file, as those of open descriptors do not, is about this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.strerror is not None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:

@@ -18,10 +18,15 @@ import numpy as np
 from honestly.arrays import Host, narrow
 from honestly.sources.base import Leaf
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
-from honestly.sources.checkpoints.replace import fill, replace_folder, sync_folder, write_all
+from honestly.sources.checkpoints.replace import fill, naming, replace_folder, sync_folder, write_all
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 
 PIECE = 1 << 20
+#: Endings of names that nobody gives to a folder of weights.
+OTHER_FILES = (
+    ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".npy", ".h5", ".onnx", ".gguf", ".zip",
+    ".json", ".jsonl", ".txt", ".html", ".htm", ".md", ".csv", ".toml",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,13 @@ class Output:
     kind: str  # "file", "npz" or "folder"
 
     @classmethod
-    def at(cls, out: str | os.PathLike[str]) -> Output:
+    def at(cls, out: Any) -> Output:
         """Check the target before any work is done. Raises ValueError if it cannot be written."""
+        if not isinstance(out, str | os.PathLike) or not str(out):
+            raise ValueError(f"out is {out!r}, expected the path of a .safetensors or .npz file or of a folder")
         path = Path(out)
         suffix = path.suffix.lower()
-        if suffix in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".npy", ".h5", ".onnx", ".gguf", ".zip", ".json", ".txt"):
+        if suffix in OTHER_FILES:
             raise ValueError(f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder")
         kind = {".safetensors": "file", ".npz": "npz"}.get(suffix, "folder")
         if not path.parent.is_dir():
@@ -58,8 +65,9 @@ class Output:
         known = {leaf.name: leaf for leaf in everything}
         if self.kind == "npz":
             for leaf in everything:
-                if leaf.spec.dtype == "bfloat16":
-                    raise ValueError(f"tensor {leaf.name!r} is bfloat16, which .npz cannot hold: write .safetensors")
+                if leaf.spec.dtype == "bfloat16" or "\0" in leaf.name:
+                    what = "is bfloat16" if leaf.spec.dtype == "bfloat16" else "has a NUL in its name"
+                    raise ValueError(f"tensor {leaf.name!r} {what}, which .npz cannot hold: write .safetensors")
         if self.kind != "folder":
             shards = [Shard(self.path.name, tuple(name for shard in shards for name in shard.names))]
         plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, self.kind != "npz") for s in shards]
@@ -126,8 +134,9 @@ class FileSink:
                 path = self._temporary / plan.filename if output.kind == "folder" else self._temporary
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
                 self._fds[plan.filename] = fd
-                fill(fd, plan.size)
-                write_all(fd, plan.header, 0)
+                with naming(output.path):
+                    fill(fd, plan.size)
+                    write_all(fd, plan.header, 0)
                 self._places |= {name: (fd, offset) for name, offset in plan.offsets.items()}
         except BaseException:
             self.discard()
@@ -145,7 +154,8 @@ class FileSink:
         fd, offset = self._places[leaf.name]
         raw: Any = np.ascontiguousarray(values)
         if len(values):
-            write_all(fd, memoryview(raw).cast("B"), offset + start * values.itemsize)
+            with naming(self._output.path):
+                write_all(fd, memoryview(raw).cast("B"), offset + start * values.itemsize)
 
     def finish(self) -> Sequence[Any]:
         """What was written of each leaf, to be sliced."""
@@ -153,6 +163,10 @@ class FileSink:
 
     def commit(self) -> Path:
         """Make it durable and put it in the target's place: whoever looks sees the old output or the new one."""
+        with naming(self._output.path):
+            return self._commit()
+
+    def _commit(self) -> Path:
         assert self._temporary is not None
         temporary, target = self._temporary, self._output.path
         if self._output.kind == "npz":

@@ -1,0 +1,220 @@
+# pyright: basic
+"""How the kernels are cut into blocks and started: one function for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from honestly.sim.train import native
+from honestly.sim.train.residual.layout import Convolution
+from honestly.sim.train.residual.tiles import (
+    Phases,
+    gradient_shared,
+    outs_of,
+    splits_of,
+    tiles_back,
+    tiles_forward,
+    tiles_of_weights,
+)
+
+BLOCKS = (
+    26  # of a client, for the gradient of filters: those of 20 clients are whole waves of a GPU with 132 processors
+)
+POSITIONS = 256 * 8  # that a block of the elementwise kernels has, eight channels each
+LANES = 32
+
+
+def source(defines: Sequence[str]) -> str:
+    """The text of the kernels that are meant by these macros; the first names the file."""
+    folder = files("honestly.sim.train")
+    names = ("shapes.cu", "tensorcores.cu", "residual/tiles.cu", f"residual/{defines[0].lower()}.cu")
+    head = "".join(f"#define {line}\n" for line in defines[1:])
+    return head + "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Whose step it is: K clients with up to B images each, their weights (T, K, B) and the step's number."""
+
+    K: int
+    B: int
+    weights: Tensor
+    t: Tensor
+
+    def launch(
+        self,
+        name: str,
+        defines: Sequence[str],
+        grid: tuple[int, int],
+        threads: int,
+        args: list[Any],
+        *,
+        shared: int = 0,
+    ) -> None:
+        """Start blocks for every client; the last arguments are always the same."""
+        file, *rest = defines
+        native.launch(
+            name, [file, f"IMAGES_A_CLIENT {self.B}", *rest], (*grid, self.K), threads, args, shared=shared, text=source
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of tiles: (K, tiles, classes, many, channels)."""
+
+    values: Tensor
+    an_image: int
+    several: int
+
+    @property
+    def many(self) -> int:
+        """Sums of a channel."""
+        return self.values.shape[3]
+
+
+def convolve(at: Clients, c: Convolution, x: Tensor, filters: Tensor, y: Tensor, sums: Tensor) -> Sums:
+    """`y` = the convolution of x, and the sums of y and y^2 by tile; ``filters`` are (K, size) in bfloat16."""
+    tiles = tiles_forward(c)
+    outs, threads = outs_of(c.outside), 32 * tiles.warps
+    number, phases = tiles.number(at.B), Phases.of(c.extent**2, c.inside, stride=c.stride)
+    held = sums[: at.K * number * 2 * c.outside].view(at.K, number, 1, 2, c.outside)
+    defines = [
+        "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.inside}", f"OUT {c.outside}", f"OUTS {outs}",
+        f"EXTENT_W {c.extent}", f"BLOCKS_A_PROCESSOR {16 // tiles.warps}", "CLASSES 1", *phases.defines,
+    ]  # fmt: skip
+    own = filters[:, c.filters :]
+    none = at.weights
+    args = [x, own, y, held, at.weights, at.t, *[none] * 8, filters.stride(0), at.K]
+    grid = (number * (c.outside // outs), 1)
+    at.launch("convolve", defines, grid, threads, args, shared=phases.shared(tiles, outs, 2))
+    return Sums(held, tiles.an_image, tiles.several)
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """The output y of a convolution and its BatchNorm (K, 4, channels): scale, shift, mean, 1 / deviation."""
+
+    convolution: Convolution
+    y: Tensor
+    norm: Tensor
+
+
+@dataclass(frozen=True)
+class Before:
+    """What lies before a convolution: ReLU of a BatchNorm, or of a block's sum ``z`` of one or two of them."""
+
+    main: Normalised
+    z: Tensor | None = None
+    shortcut: Normalised | None = None
+
+
+def convolve_back(
+    at: Clients,
+    c: Convolution,
+    gradient: Tensor,
+    filters: Tensor,
+    before: Before,
+    out: Tensor,
+    sums: Tensor,
+    *,
+    add: Tensor | None = None,
+    shortcut: tuple[Convolution, Tensor] | None = None,
+) -> Sums:
+    """`out` = the gradient of what ReLU got before the convolution, and its sums by tile; ``add`` comes along an
+    identity, ``shortcut`` through a 1 x 1 convolution."""
+    halved = c.stride == 2
+    tiles = tiles_back(c)
+    outs, threads, classes = outs_of(c.inside), 32 * tiles.warps, 4 if halved else 1
+    many = 3 if before.shortcut is not None else 2
+    number, phases = tiles.number(at.B), Phases.of(9, c.outside, halved=halved)
+    held = sums[: at.K * number * classes * many * c.inside].view(at.K, number, classes, many, c.inside)
+    defines = [
+        "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.outside}", f"OUT {c.inside}", f"OUTS {outs}",
+        "EXTENT_W 3", f"BLOCKS_A_PROCESSOR {16 // tiles.warps}", f"CLASSES {classes}", *phases.defines, "BACKWARD",
+        *["HALVED"] * halved, *["ADD"] * (add is not None),
+        *["MASK"] * (before.z is not None), *["SHORTCUT"] * (shortcut is not None), *["SHORTCUT_SUMS"] * (many == 3),
+    ]  # fmt: skip
+    none = at.weights
+    cut_gradient = none if shortcut is None else shortcut[1]
+    cut_filters = none if shortcut is None else filters[:, shortcut[0].filters :]
+    cut = before.shortcut
+    args = [
+        gradient, filters[:, c.filters :], out, held, at.weights, at.t, cut_gradient, cut_filters,
+        none if add is None else add, none if before.z is None else before.z, before.main.y, before.main.norm,
+        none if cut is None else cut.y, none if cut is None else cut.norm, filters.stride(0), at.K,
+    ]  # fmt: skip
+    grid = (number * (c.inside // outs) * classes, 1)
+    at.launch("convolve", defines, grid, threads, args, shared=phases.shared(tiles, outs, many))
+    return Sums(held, tiles.an_image, tiles.several)
+
+
+def weight_gradient(at: Clients, c: Convolution, x: Tensor, gradient: Tensor, grad: Tensor, parts: Tensor) -> None:
+    """The gradient of the filters, into its place in ``grad`` (K, size)."""
+    tiles, outs, splits = tiles_of_weights(c), outs_of(c.outside), splits_of(at.B, c)
+    products = c.outside // outs * (c.inside // 32)
+    size, own = c.outside * c.extent**2 * c.inside, grad[:, c.filters :]
+    to, stride = (own, grad.stride(0)) if splits == 1 else (parts, size)
+    defines = [
+        "WEIGHTS", *tiles.defines, f"THREADS {4 * outs}", f"IN {c.inside}", f"OUT {c.outside}", f"OUTS {outs}",
+        f"BLOCKS_A_PROCESSOR {128 // outs}",
+    ]  # fmt: skip
+    args = [x, gradient, to, at.weights, at.t, stride, at.K]
+    at.launch("weight_gradient", defines, (splits, products), 4 * outs, args, shared=gradient_shared(c))
+    if splits > 1:
+        collect = [parts, own, splits, size, grad.stride(0)]
+        at.launch("add_parts", ["ENDS", "STEP", *NO_STEP], (-(-size // 256), 1), 256, collect)
+
+
+NO_STEP = ("LEARNING_RATE 0.0f", "MOMENTUM 0.0f", "WEIGHT_DECAY 0.0f")
+
+
+def make_norm(at: Clients, c: Convolution, sums: Sums, theta: Tensor, norm: Tensor) -> None:
+    """BatchNorm of a convolution's output from its sums."""
+    tiles = sums.values.shape[1]
+    args = [
+        sums.values, theta[:, c.norm :], norm, at.weights, at.t, theta.stride(0), c.outside, c.side**2, tiles,
+        sums.an_image, sums.several, at.K,
+    ]  # fmt: skip
+    at.launch("make_norm", ["NORMS"], (c.outside // 32, 1), 32 * LANES, args)
+
+
+def make_norm_gradient(at: Clients, of: Normalised, sums: Sums, which: int, grad: Tensor, back: Tensor) -> None:
+    """The gradients of gamma and beta into their places in ``grad``, and the coefficients of y's gradient."""
+    c = of.convolution
+    _, tiles, classes, many, _ = sums.values.shape
+    args = [
+        sums.values, of.norm, back, grad[:, c.norm :], at.weights, at.t, grad.stride(0), c.outside, c.side**2, tiles,
+        classes, sums.an_image, sums.several, many, which, at.K,
+    ]  # fmt: skip
+    at.launch("make_norm_gradient", ["NORMS"], (c.outside // 32, 1), 32 * LANES, args)
+
+
+def _blocks(at: Clients, c: Convolution) -> tuple[int, int]:
+    return (-(-at.B * c.side**2 * c.outside // (8 * POSITIONS)), 1)
+
+
+def activate(at: Clients, of: Normalised, z: Tensor, *, other: Normalised | Tensor | None = None) -> None:
+    """`z` = ReLU of the normalised y, plus a short cut: a tensor as it is, or another one normalised."""
+    c = of.convolution
+    kind = [] if other is None else ["IDENTITY"] if isinstance(other, Tensor) else ["PROJECTED"]
+    y, norm = (other.y, other.norm) if isinstance(other, Normalised) else (of.y if other is None else other, of.norm)
+    args = [of.y, of.norm, y, norm, z, at.weights, at.t, c.outside, c.side**2, at.K]
+    at.launch("activate", ["NORMS", *kind], _blocks(at, c), 256, args)
+
+
+def norm_gradient(at: Clients, of: Normalised, g: Tensor, back: Tensor, out: Tensor) -> None:
+    """`out` = the gradient of y."""
+    c = of.convolution
+    args = [g, of.y, of.norm, back, out, at.weights, at.t, c.outside, c.side**2, at.K]
+    at.launch("norm_gradient", ["NORMS"], _blocks(at, c), 256, args)
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that a block of the device may ask for."""
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 << 10))

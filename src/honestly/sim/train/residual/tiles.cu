@@ -1,0 +1,132 @@
+// What the kernels of residual networks share. Activations are bfloat16, channels last: [client][image][row][column][channel];
+// so are the filters: [client][out][tap][in]. A client has `count` images in this step, at most IMAGES_A_CLIENT: nothing is
+// read or written beyond them, so that BatchNorm never sees padding. Every sum has a fixed order.
+
+#ifdef EMULATED
+static unsigned char shared[232448] __attribute__((aligned(128)));
+#else
+extern __shared__ __align__(128) unsigned char shared[];
+#endif
+
+typedef unsigned short bf16_bits;
+#define EIGHT 8  // channels that a thread moves at once: 16 bytes
+
+// How many images a client has in step t: the weights of a mini-batch of n are 1/n, and 0 beyond it.
+__device__ __forceinline__ int images_of(const float* __restrict__ weights, const wide* __restrict__ t, int k, int clients) {
+    const float first = weights[((wide)*t * clients + k) * IMAGES_A_CLIENT];
+    return first > 0.0f ? (int)(1.0f / first + 0.5f) : 0;
+}
+
+__device__ __forceinline__ void unpack(const uint4& packed, float (&v)[EIGHT]) {
+    const unsigned four[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        v[2 * n] = __uint_as_float(four[n] << 16);
+        v[2 * n + 1] = __uint_as_float(four[n] & 0xffff0000u);
+    }
+}
+__device__ __forceinline__ uint4 pack(const float (&v)[EIGHT]) {
+    return {to_bf16(v[1], v[0]), to_bf16(v[3], v[2]), to_bf16(v[5], v[4]), to_bf16(v[7], v[6])};
+}
+__device__ __forceinline__ void load(const bf16_bits* __restrict__ from, float (&v)[EIGHT]) {
+    unpack(*(const uint4*)from, v);
+}
+__device__ __forceinline__ void load(const float* __restrict__ from, float (&v)[EIGHT]) {
+    const float4 low = *(const float4*)from, high = *(const float4*)(from + 4);
+    v[0] = low.x; v[1] = low.y; v[2] = low.z; v[3] = low.w;
+    v[4] = high.x; v[5] = high.y; v[6] = high.z; v[7] = high.w;
+}
+__device__ __forceinline__ void store(float* __restrict__ to, const float (&v)[EIGHT]) {
+    *(float4*)to = {v[0], v[1], v[2], v[3]};
+    *(float4*)(to + 4) = {v[4], v[5], v[6], v[7]};
+}
+
+// 16 bytes from global to shared memory, while other things are done; zeros where not `inside`. What a thread copied before
+// `copies_end` is one group; `copies_wait` waits until at most so many groups of the thread are under way.
+__device__ __forceinline__ void copy(unsigned char* to, const bf16_bits* __restrict__ from, bool inside) {
+#ifdef EMULATED
+    static const uint4 zeros = {0, 0, 0, 0};
+    cp_async(to, inside ? (const void*)from : (const void*)&zeros, 16);
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+#endif
+}
+__device__ __forceinline__ void copies_end() {
+#ifdef EMULATED
+    cp_async_commit_group();
+#else
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int GROUPS>
+__device__ __forceinline__ void copies_wait() {
+#ifdef EMULATED
+    cp_async_wait_group(GROUPS);
+#else
+    asm volatile("cp.async.wait_group %0;" :: "n"(GROUPS) : "memory");
+#endif
+}
+
+// Fragments out of shared memory: four 8 x 8 matrices, lane 8 n + i names row i of matrix n.
+__device__ __forceinline__ void fragments(unsigned (&r)[4], const unsigned char* row) {
+#ifdef EMULATED
+    ldmatrix_x4(r, row, false);
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((unsigned)__cvta_generic_to_shared(row)));
+#endif
+}
+__device__ __forceinline__ void turned_fragments(unsigned (&r)[4], const unsigned char* row) {
+#ifdef EMULATED
+    ldmatrix_x4(r, row, true);
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((unsigned)__cvta_generic_to_shared(row)));
+#endif
+}
+
+// Where piece n (16 bytes) of a row lies: pieces change places from row to row, so that eight rows lie in different banks.
+template <int NUMBERS>
+__device__ __forceinline__ int piece_of(int row, int n) {
+    static_assert(NUMBERS == 32 || NUMBERS == 64, "a row is 64 or 128 bytes");
+    return NUMBERS == 32 ? row * 64 + (n ^ (row >> 1 & 3)) * 16 : row * 128 + (n ^ (row & 7)) * 16;
+}
+
+#ifdef TILED
+// A tile: TILE positions of a plane of PLANE_H x PLANE_W (whole rows of one image, or whole images), and what a filter of
+// EXTENT x EXTENT taps sees from them in a source of SOURCE_H x SOURCE_W, at every STRIDE-th place.
+// (Filters of one tap read only the places that they need: LOAD_STEP.)
+#define TILE (16 * ROW_TILES * TILE_WARPS)
+#define PLANE (PLANE_H * PLANE_W)
+#define SEVERAL (PLANE < TILE ? TILE / PLANE : 1)            // images of a tile
+#define TILE_H (PLANE < TILE ? PLANE_H : TILE / PLANE_W)
+#define TILES_AN_IMAGE (PLANE < TILE ? 1 : PLANE / TILE)
+#define SEEN_H ((TILE_H - 1) * STRIDE + EXTENT)
+#define SEEN_W ((PLANE_W - 1) * STRIDE + EXTENT)
+#define SEEN (SEVERAL * SEEN_H * SEEN_W)
+
+struct Place { int image, row, column; };
+// Position p of a tile.
+__device__ __forceinline__ Place place_of(int p) {
+    return {p / (TILE_H * PLANE_W), p / PLANE_W % TILE_H, p % PLANE_W};
+}
+// The first of the things that position p sees.
+__device__ __forceinline__ int seen_from(int p) {
+    const Place at = place_of(p);
+    return (at.image * SEEN_H + at.row * STRIDE) * SEEN_W + at.column * STRIDE;
+}
+
+// 32 channels of everything that a tile sees.
+__device__ __forceinline__ void load_seen(unsigned char* to, const bf16_bits* __restrict__ source, int channels,
+                                          int first_image, int first_row, int count) {
+    for (int n = threadIdx.x; n < SEEN * 4; n += THREADS) {
+        const int place = n / 4, piece = n % 4, b = first_image + place / (SEEN_H * SEEN_W);
+        const int h = (first_row * STRIDE + place / SEEN_W % SEEN_H) * LOAD_STEP - PADDING;
+        const int w = place % SEEN_W * LOAD_STEP - PADDING;
+        const bool inside = b < count && h >= 0 && h < SOURCE_H && w >= 0 && w < SOURCE_W;
+        const wide at = inside ? (((wide)b * SOURCE_H + h) * SOURCE_W + w) * channels + piece * EIGHT : 0;
+        copy(to + piece_of<32>(place, piece), source + at, inside);
+    }
+}
+#endif

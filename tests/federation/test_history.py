@@ -1,0 +1,39 @@
+"""The files of a federation: nothing of an earlier one is lost, and no name keeps them from being written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from honestly.federation import Referee, Reply
+
+
+def federation(folder: Path, rounds: int, name: str = "site") -> None:
+    referee = Referee("mean", history=folder)
+    for number in range(1, rounds + 1):
+        referee.judge(number, [Reply(f"{name}-{k}", update={"w": np.full(3, float(k))}) for k in range(4)])
+
+
+def test_the_files_of_an_earlier_federation_are_kept(tmp_path: Path) -> None:
+    for rounds in (3, 2, 1):
+        federation(tmp_path, rounds)
+    lines = {path.name: len(path.read_text().splitlines()) for path in tmp_path.iterdir()}
+    assert lines == {
+        "rounds-1.jsonl": 3, "rounds-1.csv": 1 + 3 * 4,
+        "rounds-2.jsonl": 2, "rounds-2.csv": 1 + 2 * 4,
+        "rounds.jsonl": 1, "rounds.csv": 1 + 4,
+    }  # fmt: skip
+
+
+def test_a_folder_in_which_nothing_happens_stays_as_it_is(tmp_path: Path) -> None:
+    federation(tmp_path, 2)
+    Referee("mean", history=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rounds.csv", "rounds.jsonl"]
+
+
+def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
+    federation(tmp_path, 2, name="half \ud800")
+    assert [len(json.loads(line)["clients"]) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()] == [4, 4]
+    assert "half \\ud800-3" in (tmp_path / "rounds.csv").read_text()
