@@ -24,6 +24,7 @@ CHANGES = (
     "votes_by_distance",  # 1 / local density from distances instead of cosines
     "no_neighbourhoods",
     "eager_neighbourhoods",  # any separation of neighbourhoods counts, not only a plain one
+    "no_room",  # the distance of plain liars says nothing about the others
 )
 
 
@@ -76,7 +77,7 @@ def changed(G: Float, change: str) -> tuple[Float, Float]:
             a = shared_votes(likeness(centred(G, a))) * pi
             a /= a.sum()
         return a, pi
-    found = em(g, a, votes, prior=prior, h=h, steps=100, tolerance=1e-7)
+    found = em(g, a, votes, prior=prior, h=h, steps=100, tolerance=1e-7, roomy=change != "no_room")
     return found.weights, found.pi
 
 

@@ -15,6 +15,9 @@ from honestly.result import Float
 TINY = float(np.finfo(float).tiny)
 ODDS = 4.0  # log-odds lost per unit of ln r^2: how fast belief falls with distance
 SLACK = 2.0  # r^2 / s^2 at which a client is as likely honest as not; half of the clients lie below 1
+PLAINLY = 0.05  # the probability below which a client is plainly a liar
+APART = 8.0  # u^2 / r^2 from which on it speaks for a client that plain liars are u away
+ROOM = 4.0  # by what factor the slack grows at most
 ENORMOUS = 1e60  # r^2 / s^2 beyond which a client is as unlikely as can be
 CERTAIN = 600.0  # log-odds beyond this are cut: exp() stays finite
 
@@ -66,6 +69,30 @@ def evidence(r2: Float, s2: float, slack: float = SLACK) -> Float:
     log_odds *= -ODDS
     log_odds += ODDS * math.log(slack * max(s2, TINY))
     return _cut(log_odds)
+
+
+def room(r2: Float, s2: float, pi: Float, h: int) -> Float | None:
+    """Log-odds for clients much nearer than the plain liars: `ODDS (1 - m / (n - h)) ln(u^2 / (APART r_k^2))`.
+
+    The logarithm counts from 0 to `ln ROOM`. With m plain liars, n - h - m honest clients lie beyond s, and nobody
+    knows how far; but liars have a distance u too, and few of them are much nearer. `u^2` is the harmonic mean of the
+    `r_k^2` of the plain liars, each counted `max(0, 1 - pi_k / PLAINLY)` times, which add up to m: the nearest decide.
+    Less than one liar speaks less, or the EM could go round in circles. None if there are no plain liars, or n - h.
+    """
+    liars = 1.0 - pi / PLAINLY
+    np.maximum(liars, 0.0, out=liars)
+    m, most = float(liars.sum()), len(pi) - h
+    if not 0.0 < m < most:
+        return None
+    s2 = max(s2, TINY)
+    nearness = s2 / np.maximum(r2, s2)
+    u2 = m / max(float(liars.dot(nearness)), m / ENORMOUS)  # in units of s^2
+    nearness *= u2 / APART
+    np.maximum(nearness, 1.0, out=nearness)
+    np.minimum(nearness, ROOM, out=nearness)
+    log_odds = np.log(nearness, out=nearness)
+    log_odds *= ODDS * min(m, 1.0) * (1.0 - m / most)
+    return log_odds
 
 
 def e_step(log_odds: Float, h: int, start: float = 0.25) -> tuple[Float, float, bool]:
@@ -130,6 +157,7 @@ def em(
     steps: int,
     tolerance: float,
     slack: float = SLACK,
+    roomy: bool = False,
     r2: Float | None = None,
 ) -> Posterior:
     """Alternate between pi (E-step, about the mean of the believed) and the mean (weights `votes * pi`).
@@ -143,6 +171,7 @@ def em(
         steps: the limit of steps; each asks for residuals once.
         tolerance: the largest change of a probability at which to stop.
         slack: r^2 / s^2 at which a client is as likely honest as not.
+        roomy: whether being much nearer than the liars of the step before speaks for a client (see `room`).
         r2: squared distances to the mean of the others about the centre `a`, if they are known.
     """
     pi, all_ones = np.zeros(geometry.K), np.ones(geometry.K)
@@ -158,6 +187,9 @@ def em(
             pi, eps, bound = all_ones, 0.0, False
         else:
             log_odds = evidence(r2, s2, slack)
+            nearer = room(r2, s2, old, h) if roomy else None
+            if nearer is not None:
+                log_odds += nearer
             pi, eps, bound = e_step(log_odds if prior is None else _cut(log_odds + prior), h, eps or 0.25)
         change = 0.0 if pi is old else float(np.abs(pi - old).max())
         a = votes * pi

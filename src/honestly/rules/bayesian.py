@@ -41,9 +41,10 @@ class Bayesian(Rule):
         votes        v_k = 1 / sum_j max(0, cos_kj)^4                       cos: of errors about the geometric median
 
     with h = floor(K/2) + 1, r_k taken to the mean of the others, and near-identical updates merged into one client
-    beforehand. No parameter needs to be set; the unit, the origin and the axes do not matter. Fewer than half of the
-    clients can neither be believed alone nor move the answer by more than a bounded number of honest spreads, however
-    far away they are. Two clients are averaged: there is no majority among them.
+    beforehand; clients far nearer than plain liars are given some room. No parameter needs to be set; the unit, the
+    origin and the axes do not matter. Fewer than half of the clients can neither be believed alone nor move the answer
+    by more than a bounded number of honest spreads, however far away they are. Two clients are averaged: there is no
+    majority among them.
 
     Of m copies at most one is an opinion of its own, so that each is reported with 1/m of the group's probability.
     ``diagnostics`` has "groups" (copies, by id), "evidence" (log-odds l), "votes" (v), "spread" (s) and "eps".
@@ -157,7 +158,7 @@ def _from_gram(clients: GramGeometry, prior: Float | None) -> _Found:
     if apart is not None:
         prior = apart if prior is None else apart + prior
     first = r2 if start is median else None
-    found = em(clients, start, votes, prior=prior, h=h, steps=STEPS, tolerance=TOLERANCE, r2=first)
+    found = em(clients, start, votes, prior=prior, h=h, steps=STEPS, tolerance=TOLERANCE, roomy=True, r2=first)
     share = 1.0 if group is None else np.bincount(group)[group].astype(np.float64)
     return _all_clients(found, votes, group, share)
 
@@ -179,8 +180,8 @@ def _streamed(geometry: Geometry, prior: Float | None) -> _Found:
     voters = Representatives(geometry, seen.first)
     start: Float = np.bincount(seen.group, weights=seen.start).astype(np.float64)
     prior = seen.apart if prior is None else seen.apart + prior[seen.first]
-    r2 = leave_one_out(seen.r2[seen.first], start)
-    found = em(voters, start, seen.votes, prior=prior, h=majority(voters.K), steps=PASSES, tolerance=COARSE, r2=r2)
+    r2, h = leave_one_out(seen.r2[seen.first], start), majority(voters.K)
+    found = em(voters, start, seen.votes, prior=prior, h=h, steps=PASSES, tolerance=COARSE, roomy=True, r2=r2)
     # copies are equal to rounding, so that the first of each group may carry the weight of all
     only_first = np.full(geometry.K, np.inf)
     only_first[seen.first] = 1.0

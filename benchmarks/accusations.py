@@ -1,0 +1,128 @@
+"""Why honest clients are accused late in training: who they are, and what the rule's `room` changes.
+
+    python benchmarks/accusations.py store FOLDER        a study's store (`honestly bench --out FOLDER --import FILE`)
+    python benchmarks/accusations.py train --data DATA --out FOLDER        20 minutes on one core
+
+`store` reads the second half of the rounds of the default rule: how many honest clients were accused, of those who had
+been left out in the round before and of the others. `train` is the paper's configuration 1 on MNIST under sign flip:
+all rounds without room (the rule's variant "no_room"), and from --split on again with the shipped rule, from the same
+model; then it looks at the updates.
+"""
+
+import argparse
+import json
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from bayesian_variants import Variant
+
+from honestly.rules.base import GramGeometry
+from honestly.rules.bayesian import Bayesian
+
+MNIST = {"dataset": "mnist", "model": "lenet5", "clients": 20, "malicious": 4, "attack": "sign_flip", "alpha": 0.5}
+GAMMA = 4.0  # what the attackers of sign flip multiply their updates with, times -1
+
+
+def from_store(folder):
+    """Of the second half of the rounds, for each setting: accused although honest, and the same by what was before."""
+    from honestly.bench.store import Store
+
+    store, found = Store.read(folder), {}
+    for run in store.runs():
+        if run.status != "done" or run.cell.get("rule") != "Ours":
+            continue
+        records = store.rounds(run.id)
+        honesty = np.array([record["honesty"] for record in records], dtype=float)
+        honest = np.ones(honesty.shape, dtype=bool)
+        for row, record in zip(honest, records, strict=True):
+            row[record["attacked"]] = False
+        out = np.concatenate([np.zeros((1, honesty.shape[1]), dtype=bool), honesty[:-1] < 0.5])
+        late = np.arange(len(records)) >= len(records) // 2
+        accused = (honesty < 0.5) & honest
+        key = (run.cell["dataset"], run.cell["config"], run.cell["alpha"])
+        counts = [late.sum(), accused[late].sum()]
+        for before in (out, ~out):
+            counts += [(honest & before)[late].sum(), (accused & before)[late].sum()]
+        found.setdefault(key, []).append([*counts])
+    print("| data, configuration, alpha | accused a round | if left out the round before | if believed |")
+    print("|---|---:|---:|---:|")
+    for key, rows in sorted(found.items()):
+        rounds, accused, n_out, out, n_in, believed = np.sum(rows, axis=0)
+        shares = [f"{100 * a / n:.1f} %" if n else "-" for a, n in ((out, n_out), (believed, n_in))]
+        print(f"| {', '.join(map(str, key))} | {accused / rounds:.2f} | {' | '.join(shares)} |")
+
+
+def train(args):
+    """Both rules from the same model on, and what the updates look like."""
+    from honestly.sim.experiment import Experiment
+    from honestly.sim.rounds import Federation, State
+
+    experiment = Experiment.of({**MNIST, "rounds": args.rounds, "seed": args.seed, "rule": "bayesian"})
+    runs = {}
+    middle = None
+    for name, rule in (("without room", Variant(change="no_room")), ("shipped", Bayesian())):
+        federation = Federation(experiment, folder=args.data, record=args.out / name.replace(" ", "-"))
+        state = replace(federation.start() if middle is None else middle, rule=rule)
+        assert isinstance(state, State)
+        runs[name] = []
+        for record in federation.rounds(state):
+            if record.state.round == args.split and middle is None:
+                middle = record.state
+            runs[name].append(record.numbers)
+            blamed = set(record.numbers["accused"]) - set(record.numbers["attacked"])
+            print(name, record.state.round, record.numbers["accuracy"], "accused although honest:", *blamed, flush=True)
+    (args.out / "rounds.json").write_text(json.dumps(runs))
+    print(f"\n{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}\n")
+    print(f"| rounds {args.split + 1} to {args.rounds} | accused although honest, a round | missed | accuracy |")
+    print("|---|---:|---:|---:|")
+    for name, records in runs.items():
+        last = [r for r in records if r["round"] > args.split]
+        cells = [np.mean([r[key] for r in last]) for key in ("false_accusations", "misses", "accuracy")]
+        print(f"| {name} | {cells[0]:.2f} | {cells[1]:.2f} | {cells[2]:.4f} |")
+    looked_at(args.out / "without-room", [t for t in (2, 10, 20, 40, 60, 80) if t <= args.rounds])
+
+
+def looked_at(folder, rounds):
+    """Lengths and angles of recorded updates of which the last four were flipped."""
+    print("\n| round | median length of the 16 | the longest, r^2 / s^2 | nearest attacker, r^2 / s^2 | ", end="")
+    print("of the attackers' own updates | correlation of length and distance | largest cosine of errors |")
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    for t in rounds:
+        with np.load(folder / f"round-{t:04d}.npz", allow_pickle=False) as file:
+            own = file["honest"].astype(float)
+        sent = own.copy()
+        sent[16:] *= -GAMMA
+        mix = Bayesian().mix(GramGeometry(sent @ sent.T))
+        errors = sent - mix.matrix[0] @ sent
+        r2 = (errors**2).sum(axis=1)
+        s2 = np.sort(r2)[10]
+        own_r2 = ((own[16:] - mix.matrix[0] @ sent) ** 2).sum(axis=1)
+        length = np.linalg.norm(own, axis=1)
+        cosines = (errors @ errors.T / np.sqrt(np.outer(r2, r2)))[:16, :16]
+        cells = [f"{np.median(length[:16]):.2f}", f"{r2[:16].max() / s2:.1f}", f"{r2[16:].min() / s2:.0f}"]
+        cells += [f"{own_r2.min() / s2:.1f} to {own_r2.max() / s2:.1f}"]
+        cells += [f"{np.corrcoef(length[:16], np.sqrt(r2[:16]))[0, 1]:.3f}", f"{np.triu(cosines, 1).max():.2f}"]
+        print(f"| {t} | {' | '.join(cells)} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    stored = commands.add_parser("store")
+    stored.add_argument("folder", type=Path)
+    stored.set_defaults(run=lambda args: from_store(args.folder))
+    trained = commands.add_parser("train")
+    trained.add_argument("--data", type=Path, help="where MNIST is (default: $HONESTLY_DATA)")
+    trained.add_argument("--out", type=Path, default=Path("accusations"), help="where the recorded updates go")
+    trained.add_argument("--rounds", type=int, default=85)
+    trained.add_argument("--split", type=int, default=45, help="the round after which both rules go on")
+    trained.add_argument("--seed", type=int, default=1)
+    trained.set_defaults(run=train)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
