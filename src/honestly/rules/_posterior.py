@@ -187,7 +187,7 @@ def em(
             pi, eps, bound = all_ones, 0.0, False
         else:
             log_odds = evidence(r2, s2, slack)
-            nearer = room(r2, s2, old, h) if roomy else None
+            nearer = room(r2, s2, old, h) if roomy and step > 1 else None
             if nearer is not None:
                 log_odds += nearer
             pi, eps, bound = e_step(log_odds if prior is None else _cut(log_odds + prior), h, eps or 0.25)
