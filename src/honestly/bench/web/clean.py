@@ -10,11 +10,11 @@ LONGEST_TEXT = 300
 LONGEST_ERROR = 4000
 
 
-def number(value: Any, digits: int = 4) -> float | None:
-    """A finite number, rounded; None for anything else.
+def number(value: Any, digits: int = 6) -> float | None:
+    """A finite number, rounded (the page rounds it again, so: finely); None for anything else.
 
-    >>> number(0.123456), number(float("nan")), number("7"), number(True), number(10**400)
-    (0.1235, None, None, None, None)
+    >>> number(0.12345678), number(float("nan")), number("7"), number(True), number(10**400)
+    (0.123457, None, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
