@@ -292,6 +292,7 @@ def test_parameters_keep_their_places() -> None:
         lambda m: m.__setitem__(1, nn.BatchNorm2d(32, eps=1e-3, track_running_stats=False)),
         lambda m: m.__setitem__(3, nn.Identity()),
         lambda m: m.__setitem__(3, Block(32, 48, 1, statistics=False)),
+        lambda m: [m.__setitem__(6, Block(64, 192, 2, statistics=False)), m.__setitem__(9, nn.Linear(192, 10))],
         lambda m: m.__setitem__(3, Block(32, 64, 1, statistics=False)),
         lambda m: m.__setitem__(9, nn.Linear(64, 10, bias=False)),
     ],

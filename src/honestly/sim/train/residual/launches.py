@@ -26,8 +26,9 @@ from honestly.sim.train.residual.tiles import (
 BLOCKS = (
     26  # of a client, for the gradient of filters: those of 20 clients are whole waves of a GPU with 132 processors
 )
-POSITIONS = 256 * 8  # that a block of the elementwise kernels has, eight channels each
-LANES = 32
+POSITIONS = 8  # of a thread of the elementwise kernels, eight channels each
+LANES = 32  # rows of threads that add up sums
+NORMS = ("NORMS", f"LANES {LANES}", f"POSITIONS {POSITIONS}")
 
 
 def source(defines: Sequence[str]) -> str:
@@ -181,7 +182,7 @@ def make_norm(at: Clients, c: Convolution, sums: Sums, theta: Tensor, norm: Tens
         sums.values, theta[:, c.norm :], norm, at.weights, at.t, theta.stride(0), c.outside, c.side**2, tiles,
         sums.an_image, sums.several, at.K,
     ]  # fmt: skip
-    at.launch("make_norm", ["NORMS"], (c.outside // 32, 1), 32 * LANES, args)
+    at.launch("make_norm", NORMS, (c.outside // 32, 1), 32 * LANES, args)
 
 
 def make_norm_gradient(at: Clients, of: Normalised, sums: Sums, which: int, grad: Tensor, back: Tensor) -> None:
@@ -192,11 +193,11 @@ def make_norm_gradient(at: Clients, of: Normalised, sums: Sums, which: int, grad
         sums.values, of.norm, back, grad[:, c.norm :], at.weights, at.t, grad.stride(0), c.outside, c.side**2, tiles,
         classes, sums.an_image, sums.several, many, which, at.K,
     ]  # fmt: skip
-    at.launch("make_norm_gradient", ["NORMS"], (c.outside // 32, 1), 32 * LANES, args)
+    at.launch("make_norm_gradient", NORMS, (c.outside // 32, 1), 32 * LANES, args)
 
 
 def _blocks(at: Clients, c: Convolution) -> tuple[int, int]:
-    return (-(-at.B * c.side**2 * c.outside // (8 * POSITIONS)), 1)
+    return (-(-at.B * c.side**2 * c.outside // (8 * 256 * POSITIONS)), 1)
 
 
 def activate(at: Clients, of: Normalised, z: Tensor, *, other: Normalised | Tensor | None = None) -> None:
@@ -205,14 +206,14 @@ def activate(at: Clients, of: Normalised, z: Tensor, *, other: Normalised | Tens
     kind = [] if other is None else ["IDENTITY"] if isinstance(other, Tensor) else ["PROJECTED"]
     y, norm = (other.y, other.norm) if isinstance(other, Normalised) else (of.y if other is None else other, of.norm)
     args = [of.y, of.norm, y, norm, z, at.weights, at.t, c.outside, c.side**2, at.K]
-    at.launch("activate", ["NORMS", *kind], _blocks(at, c), 256, args)
+    at.launch("activate", [*NORMS, *kind], _blocks(at, c), 256, args)
 
 
 def norm_gradient(at: Clients, of: Normalised, g: Tensor, back: Tensor, out: Tensor) -> None:
     """`out` = the gradient of y."""
     c = of.convolution
     args = [g, of.y, of.norm, back, out, at.weights, at.t, c.outside, c.side**2, at.K]
-    at.launch("norm_gradient", ["NORMS"], _blocks(at, c), 256, args)
+    at.launch("norm_gradient", NORMS, _blocks(at, c), 256, args)
 
 
 def shared_memory(device: torch.device) -> int:

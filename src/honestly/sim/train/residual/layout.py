@@ -185,7 +185,7 @@ class _Reader:
             and norm.affine
             and norm.eps == 1e-5
         )
-        wide = layer.out_channels % (32 if layer.out_channels == 32 else 64) == 0
+        wide = layer.out_channels in (32, 64, 128, 256, 512, 1024)  # a block of threads always has the same channels
         deep = (patches and extent == 3 and stride == 1) or layer.in_channels % 32 == 0
         if not (plain and wide and deep and side >= 4):
             return None

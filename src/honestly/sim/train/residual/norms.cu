@@ -1,7 +1,6 @@
 // BatchNorm over the images and places of one client, y -> z = relu(scale y + shift [+ short cut]), and its gradient.
 #define EPSILON 1e-5
-#define LANES 32       // rows of threads that add up the tiles' sums
-#define POSITIONS 8    // of a thread of the elementwise kernels
+// LANES rows of threads add up the tiles' sums; a thread of the elementwise kernels has POSITIONS positions.
 
 // Two of the `many` sums of channel c over a client's tiles, the first and the `which`-th: 32 channels x LANES threads.
 __device__ __forceinline__ void sum_up(const float* __restrict__ sums, int tiles, int many, int which, int channels, int c,
@@ -76,16 +75,23 @@ make_norm_gradient(const float* __restrict__ sums, const float* __restrict__ nor
     gradients[(wide)k * gradient_stride + channels + c] = (float)of_g;
 }
 
+// What a thread of an elementwise kernel has: eight channels from c on, at every 256th of the places first .. end - 1, which
+// count from `start` on. (256 is a multiple of channels / EIGHT, so that the channels are always the same.)
+struct Share { int first, end, c; wide start; };
+__device__ __forceinline__ Share share_of(int k, int count, int channels, int plane) {
+    const int octets = channels / EIGHT, first = blockIdx.x * 256 * POSITIONS + threadIdx.x;
+    return {first, count * plane * octets, first % octets * EIGHT, (wide)k * IMAGES_A_CLIENT * plane * octets};
+}
+
 // z = relu(scale y + shift), plus the short cut `other` as it is (IDENTITY) or normalised (PROJECTED) before ReLU.
 extern "C" __global__ void __launch_bounds__(256)
 activate(const bf16_bits* __restrict__ y, const float* __restrict__ norm, const bf16_bits* __restrict__ other,
          const float* __restrict__ other_norm, bf16_bits* __restrict__ z, const float* __restrict__ weights,
          const wide* __restrict__ t, int channels, int plane, int clients) {
-    const int k = blockIdx.z, octets = channels / EIGHT, count = images_of(weights, t, k, clients);
-    const int end = count * plane * octets, first = blockIdx.x * 256 * POSITIONS + threadIdx.x;
-    if (first >= end) return;
-    const wide start = (wide)k * IMAGES_A_CLIENT * plane * octets;
-    const int c = first % octets * EIGHT;  // of all this thread's positions: 256 is a multiple of octets
+    const int k = blockIdx.z;
+    const Share mine = share_of(k, images_of(weights, t, k, clients), channels, plane);
+    if (mine.first >= mine.end) return;
+    const int c = mine.c;
     float scale[EIGHT], shift[EIGHT];
     load(norm + (wide)k * 4 * channels + c, scale);
     load(norm + (wide)k * 4 * channels + channels + c, shift);
@@ -96,9 +102,9 @@ activate(const bf16_bits* __restrict__ y, const float* __restrict__ norm, const 
 #endif
 #pragma unroll 4
     for (int n = 0; n < POSITIONS; n++) {
-        const int place = first + n * 256;
-        if (place >= end) break;
-        const wide at = (start + place) * EIGHT;
+        const int place = mine.first + n * 256;
+        if (place >= mine.end) break;
+        const wide at = (mine.start + place) * EIGHT;
         float v[EIGHT], out[EIGHT];
         load(y + at, v);
 #pragma unroll
@@ -123,20 +129,19 @@ extern "C" __global__ void __launch_bounds__(256)
 norm_gradient(const bf16_bits* __restrict__ g, const bf16_bits* __restrict__ y, const float* __restrict__ norm,
               const float* __restrict__ back, bf16_bits* __restrict__ out, const float* __restrict__ weights,
               const wide* __restrict__ t, int channels, int plane, int clients) {
-    const int k = blockIdx.z, octets = channels / EIGHT, count = images_of(weights, t, k, clients);
-    const int end = count * plane * octets, first = blockIdx.x * 256 * POSITIONS + threadIdx.x;
-    if (first >= end) return;
-    const wide start = (wide)k * IMAGES_A_CLIENT * plane * octets;
-    const int c = first % octets * EIGHT;
+    const int k = blockIdx.z;
+    const Share mine = share_of(k, images_of(weights, t, k, clients), channels, plane);
+    if (mine.first >= mine.end) return;
+    const int c = mine.c;
     float scale[EIGHT], slope[EIGHT], offset[EIGHT];
     load(norm + (wide)k * 4 * channels + c, scale);
     load(back + (wide)k * 2 * channels + c, slope);
     load(back + (wide)k * 2 * channels + channels + c, offset);
 #pragma unroll 4
     for (int n = 0; n < POSITIONS; n++) {
-        const int place = first + n * 256;
-        if (place >= end) break;
-        const wide at = (start + place) * EIGHT;
+        const int place = mine.first + n * 256;
+        if (place >= mine.end) break;
+        const wide at = (mine.start + place) * EIGHT;
         float gradient[EIGHT], v[EIGHT];
         load(g + at, gradient);
         load(y + at, v);

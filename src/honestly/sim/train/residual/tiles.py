@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from honestly.sim.train.residual.layout import Convolution, Network
@@ -79,9 +79,7 @@ def _warps(outs: int, *, small: bool = False) -> dict[str, int]:
 
 def tiles_of_weights(c: Convolution) -> Tiles:
     """What the gradient of the filters sees at once."""
-    if c.extent == 1:
-        return Tiles(c.side, c.side * c.stride, 1, step=c.stride, warps=4)
-    return Tiles(c.side, c.side * c.stride, 3, stride=c.stride, padding=1, warps=4)
+    return replace(tiles_forward(c), warps=4, rows=2)
 
 
 def tiles_back(c: Convolution) -> Tiles:
