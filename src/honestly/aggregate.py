@@ -64,30 +64,55 @@ def aggregate(
         >>> [int(k) for k in np.flatnonzero(out.honesty < 0.5)]
         [7, 8, 9]
     """
-    rule = make(rule) if isinstance(rule, str) else rule
-    mixers = [make_mixer(step) if isinstance(step, str) else step for step in _as_steps(pre)]
-    _check_steps(rule, mixers)
+    rule, mixers = steps_of(rule, pre)
     source = open_source(updates, reference=reference, root=rule.root, out=out)
     try:
         if not source.ids:
             raise AggregationError("there are no clients to average")
-        for step in (mixers[0] if mixers else rule,):  # a later step sees the mixer's output, and checks it itself
-            step.check(len(source.ids))
-        return _Run(source, rule, mixers, _sizes(sizes, source), explain).result()
+        return aggregate_source(source, rule, mixers, sizes=_sizes(sizes, source), explain=explain)
     finally:
         source.close()
+
+
+def steps_of(rule: Any, pre: Any) -> tuple[Rule, list[Mixer]]:
+    """The rule and the mixers that these names or objects stand for. Raises ValueError if they do not."""
+    rule = make(rule) if isinstance(rule, str) else rule
+    mixers = [make_mixer(step) if isinstance(step, str) else step for step in _as_steps(pre)]
+    _check_steps(rule, mixers)
+    return rule, mixers
+
+
+def aggregate_source(
+    source: Source,
+    rule: Rule,
+    mixers: Sequence[Mixer],
+    *,
+    sizes: Float | None = None,
+    explain: bool = False,
+    passes: Passes | None = None,
+) -> Aggregate:
+    """The same of a source that is open; `passes` for one that knows how its columns are read."""
+    for step in (mixers[0] if mixers else rule,):  # a later step sees the mixer's output, and checks it itself
+        step.check(len(source.ids))
+    return _Run(source, rule, mixers, sizes, explain, passes).result()
 
 
 class _Run:
     """One aggregation under way."""
 
     def __init__(
-        self, source: Source, rule: Rule, mixers: Sequence[Mixer], sizes: Float | None, explain: bool = False
+        self,
+        source: Source,
+        rule: Rule,
+        mixers: Sequence[Mixer],
+        sizes: Float | None,
+        explain: bool = False,
+        passes: Passes | None = None,
     ) -> None:
         self.source, self.rule, self.mixers, self.sizes, self.explain = source, rule, mixers, sizes, explain
         if not any(leaf.size for leaf in source.leaves):
             raise AggregationError(*_nothing_to_average(source))
-        self.passes: Passes = passes_over(source)
+        self.passes: Passes = passes_over(source) if passes is None else passes
         self.survey = Survey(source, self.passes)
         self._require()
 

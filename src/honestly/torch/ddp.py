@@ -1,0 +1,1 @@
+def ddp_hook(): pass
