@@ -49,9 +49,12 @@ def run(job: Callable[..., Any], K: int, *arguments: Any, timeout: float = 30.0,
 
 
 def _rank(job: Any, rank: int, K: int, meet: Path, timeout: float, answers: Any, arguments: tuple[Any, ...]) -> None:
+    import warnings
+
     import torch
     import torch.distributed as dist
 
+    warnings.simplefilter("error")
     os.environ["HONESTLY_THREADS"] = "1"
     torch.set_num_threads(1)
     value, error = None, ""

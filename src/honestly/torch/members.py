@@ -44,7 +44,8 @@ class Members:
     Numbers travel in float64 on `device`, where the group's backend can send them.
 
     Attributes:
-        ranks: global ranks of the group, in its order: the clients.
+        ranks: global ranks of the group, in its order.
+        ids: the clients: these ranks; 0..K-1, the replicas, if each is spread over several ranks.
         K: how many.
         me: this rank's position among them.
     """
@@ -59,6 +60,7 @@ class Members:
             raise ValueError(f"rank {dist.get_rank()} is not a member of the group that it averages in")
         self.ranks: tuple[int, ...] = tuple(dist.get_process_group_ranks(self.group))
         self.K, self.me, self.timeout = len(self.ranks), me, timeout
+        self.ids: tuple[int, ...] = self.ranks if shards is None else tuple(range(self.K))
         self.device = sendable(self.group, device)
 
     @contextmanager
@@ -92,7 +94,7 @@ class Members:
 
     def gather(self, values: np.ndarray, group: Group = None) -> np.ndarray:
         """(K, ...) everybody's array of this shape and dtype, in order of the ranks."""
-        given = torch.from_numpy(np.ascontiguousarray(values).reshape(-1).view(np.uint8)).to(self.device)
+        given = torch.from_numpy(np.array(values, order="C").reshape(-1).view(np.uint8)).to(self.device)
         count = self.K if group is None else dist.get_world_size(group)
         out = torch.empty(count * given.numel(), dtype=torch.uint8, device=self.device)
         if given.numel():
@@ -108,6 +110,13 @@ class Members:
                     work = dist.all_reduce(total, group=group, async_op=True)
                 self.wait(work, "a sum of numbers")
         return total.cpu().numpy()
+
+    def tell(self, text: str, group: Group = None) -> list[str]:
+        """What everybody says, in order; where nobody says anything, one number is all that is sent."""
+        said = text.encode()
+        length = int(self.gather(np.array([len(said)], np.int64), group).max())
+        padded = np.frombuffer(said.ljust(length), np.uint8)
+        return [row.tobytes().decode().rstrip() for row in self.gather(padded, group)]
 
     def every(self, fine: bool) -> bool:
         """Whether it is so on all ranks."""
@@ -140,10 +149,7 @@ class Members:
 
     def _difference(self, mine: Word, group: Group, who: str) -> str:
         """Who asked for what, the same text on every rank."""
-        said = json.dumps([mine.fault, mine.text]).encode()
-        length = int(self.gather(np.array([len(said)], np.int64), group).max())
-        padded = np.frombuffer(said.ljust(length), np.uint8)
-        words = [json.loads(row.tobytes()) for row in self.gather(padded, group)]
+        words = [json.loads(said) for said in self.tell(json.dumps([mine.fault, mine.text]), group)]
         ranks = dist.get_process_group_ranks(self.group if group is None else group)
         faults = {fault: rank for rank, (fault, _) in reversed(list(zip(ranks, words, strict=True))) if fault}
         if faults:

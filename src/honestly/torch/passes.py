@@ -88,6 +88,7 @@ class RankPasses:
     def __init__(self, members: Members, slices: Slices, leaves: Sequence[Leaf], *, kept: bool = False) -> None:
         self.members, self.own, self._leaves = members, OwnPasses(slices), leaves
         self.answers: list[Answer] | None = [] if kept else None
+        self.result: tuple[str, tuple[Any, ...]] | None = None  # the last question for values
         self._measured: set[int] = set()
 
     def _sum(self, name: str, *arguments: Any) -> Float:
@@ -132,11 +133,13 @@ class RankPasses:
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """This rank's slice of the mean."""
+        self.result = "mix", (weights, list(clients))
         values, verdict = self.own.mix(weights, clients)
         return values, self._everywhere(verdict, clients)
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """This rank's slice of the result."""
+        self.result = "reduce", (rule, mixing, list(clients))
         values, verdict = self.own.reduce(rule, mixing, clients)
         return values, self._everywhere(verdict, clients)
 

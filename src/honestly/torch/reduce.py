@@ -110,7 +110,7 @@ def robust_all_reduce(
 
     Returns:
         An `Aggregate`: `value` in the container of `tensors`; `honesty`, `weights`, `excluded` and `reasons` by rank, where
-        `clients` are the global ranks of the group.
+        `clients` are the global ranks of the group (with `shards`, the numbers of the replicas).
 
     Raises:
         DisagreementError: the ranks asked for different things, or one of them for something that cannot be. On every rank.
@@ -159,17 +159,17 @@ def _reduce(
     reduction = Reduction(members, *steps, sizes, kept=verify > 0)
     reduction.send(given, *extras)
     targets = given.local if inplace else tuple(torch.empty_like(x) for x in given.local)
-    out = finish(reduction, targets, verify)
+    out = finish(reduction, targets, verify, inplace=inplace)
     return replace(out, value=tensors if inplace else given.rebuilt(targets))
 
 
-def finish(reduction: Reduction, targets: Sequence[torch.Tensor], verify: float) -> Aggregate:
+def finish(reduction: Reduction, targets: Sequence[torch.Tensor], verify: float, *, inplace: bool) -> Aggregate:
     """Decide, gather the result into the targets, and check what is to be checked."""
-    kept = [x.clone() for x in reduction.local] if verify and targets is reduction.local else reduction.local
     out, own = reduction.decide()
+    sent = [x.clone() for x in reduction.local] if verify and inplace else reduction.local
     reduction.gather(own, targets)
     if verify:
-        out = replace(out, diagnostics={**out.diagnostics, **verify_slices(reduction, out, kept, targets, verify)})
+        out = replace(out, diagnostics={**out.diagnostics, **verify_slices(reduction, sent, targets, verify)})
     return out
 
 

@@ -43,8 +43,10 @@ class Reduction:
         self._extras: dict[int, list[torch.Tensor]] = {}
         self.passes: RankPasses | None = None
 
-    def send(self, tensors: Tensors, reference: Tensors | None = None, root: Tensors | None = None) -> None:
-        """Start to exchange the slices of these tensors."""
+    def send(
+        self, tensors: Tensors, reference: Tensors | None = None, root: Tensors | None = None, *, waiting: bool = True
+    ) -> None:
+        """Start to exchange the slices of these tensors; wait for some of them, so that less memory is used at a time."""
         local = tensors.local
         dtypes = tuple((str(x.dtype), x.element_size()) for x in local)
         new = sections(tuple(x.numel() for x in local), dtypes, self.members.K, len(self.local))
@@ -56,12 +58,12 @@ class Reduction:
         for section in new:
             for chunk in section.chunks:
                 first, last = chunk.own(self.members.me)
-                given = self._columns(self.local, section, chunk.start, chunk.stop)
+                given = self.columns(self.local, section, chunk.start, chunk.stop)
                 out = torch.empty((self.members.K, last - first), dtype=given.dtype, device=given.device)
                 work = self.members.swap(out.view(-1), given, chunk.widths(self.members.K), last - first)
                 self._rows.append(out)
                 self._flying.append((work, given))
-                if len(self._flying) > IN_FLIGHT:
+                if waiting and len(self._flying) > IN_FLIGHT:
                     self.land(1)
         self.cut += new
 
@@ -71,12 +73,12 @@ class Reduction:
             self.members.wait(work, "the exchange of slices")
         del self._flying[:count]
 
-    def _columns(self, tensors: Sequence[torch.Tensor], section: Section, first: int, last: int) -> torch.Tensor:
+    def columns(self, tensors: Sequence[torch.Tensor], section: Section, first: int, last: int) -> torch.Tensor:
         """Columns of a section as one flat tensor where they can be sent: a view where they lie so already."""
-        pieces = [tensors[i].reshape(-1)[start:stop] for i, start, stop in section.pieces(first, last)]
+        pieces = [tensors[i].reshape(-1)[start:stop].contiguous() for i, start, stop in section.pieces(first, last)]
         if not pieces:
             return torch.empty(0, dtype=tensors[section.tensors[0]].dtype, device=self.members.device)
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(self.members.device)
+        return _joined(pieces).to(self.members.device)
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -87,9 +89,9 @@ class Reduction:
         """What the rank at this position holds, given everybody's values of its columns."""
         device = self.local[0].device
         held = blocks(self.cut, rank)
-        made = Slices(self.members.ranks, held, [row.to(device) for row in rows])
+        made = Slices(self.members.ids, held, [row.to(device) for row in rows])
         for extra, tensors in self._extras.items():
-            columns = [self._columns(tensors, self.cut[b.section], *b.chunk.own(rank)) for b in held if b.width]
+            columns = [self.columns(tensors, self.cut[b.section], *b.chunk.own(rank)) for b in held if b.width]
             made.put(extra, [column.to(device) for column in columns])
         made.has_reference = REFERENCE in self._extras
         return made
@@ -99,7 +101,7 @@ class Reduction:
         self.land()
         slices = self.slices(self.members.me, self._rows)
         self.passes = RankPasses(self.members, slices, self.leaves, kept=self.kept)
-        update = Update(self.members.ranks, self.leaves, slices)
+        update = Update(self.members.ids, self.leaves, slices)
         with torch.autocast(self.local[0].device.type, enabled=False):
             out = aggregate_source(update, self.rule, self.mixers, sizes=self.sizes, passes=self.passes)
         self._rows.clear()
@@ -127,6 +129,16 @@ class Reduction:
         for i, start, stop in self.cut[block.section].pieces(block.chunk.start, block.chunk.stop):
             put(targets[i], start, stop, out[at : at + stop - start])
             at += stop - start
+
+
+def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Flat pieces as one: a view if they lie one after the other in memory, as in a bucket."""
+    first, end = pieces[0], pieces[0].storage_offset()
+    for piece in pieces:
+        if piece.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or piece.storage_offset() != end:
+            return torch.cat(list(pieces))
+        end += piece.numel()
+    return first if len(pieces) == 1 else first.as_strided((end - first.storage_offset(),), (1,))
 
 
 def put(target: torch.Tensor, start: int, stop: int, values: torch.Tensor) -> None:
