@@ -1,4 +1,4 @@
-"""Real process groups for tests: `run(job, K)` calls `job(rank, K, ...)` on K processes and returns what they returned."""
+"""Real process groups for tests: `run(job, K)` calls `job(rank, K, ...)` on K processes; what they returned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def context() -> Any:
     return forkserver
 
 
-def run(job: Callable[..., Any], K: int, *arguments: Any, timeout: float = 30.0, returns: int | None = None) -> list[Any]:
+def run(
+    job: Callable[..., Any], K: int, *arguments: Any, timeout: float = 30.0, returns: int | None = None
+) -> list[Any]:
     """What each rank returned, in order. A rank's exception is raised here; `returns` ranks are waited for (all)."""
     processes = context()
     answers = processes.Queue()

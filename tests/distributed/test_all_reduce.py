@@ -158,7 +158,16 @@ def test_modes_of_autograd_autocast_and_compiled_code() -> None:
 @pytest.mark.slow
 def test_eight_ranks_and_rules_that_need_them() -> None:
     given = updates(8, liars=(5, 6))
-    rules = ["bayesian", hn.Krum(f=2), hn.Bulyan(f=1), hn.CAF(f=2), hn.SMEA(f=2), hn.MoNNA(f=2), "clipped_clustering", "foolsgold"]
+    rules = [
+        "bayesian",
+        hn.Krum(f=2),
+        hn.Bulyan(f=1),
+        hn.CAF(f=2),
+        hn.SMEA(f=2),
+        hn.MoNNA(f=2),
+        "clipped_clustering",
+        "foolsgold",
+    ]
     found = run(jobs.reduce_many, 8, [(given, "float32", {"rule": rule}) for rule in rules])
     for i, rule in enumerate(rules):
         check([out[i] for out in found], given, "float32", rule)

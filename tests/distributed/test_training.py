@@ -104,7 +104,7 @@ def test_a_rank_that_has_gone_astray_is_found_at_the_next_step() -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ValueError, match="forgetting=0.5: only the rule 'bayesian'"):
+    with pytest.raises(ValueError, match=r"forgetting=0\.5: only the rule 'bayesian'"):
         RobustAverager(rule="median", forgetting=0.5)
     with pytest.raises(ValueError, match='unusable=\'zero\': use "raise" or "nan"'):
         RobustAverager(unusable="zero")  # type: ignore[arg-type]

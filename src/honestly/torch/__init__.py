@@ -1,7 +1,7 @@
 """A robust all-reduce for PyTorch: data-parallel training that tells which ranks to believe (extra `[torch]`).
 
-`robust_all_reduce` stands where `dist.all_reduce` does; `RobustAverager` remembers the ranks from step to step and is the
-state of `ddp_hook`, of sharded models and of `RobustOuterOptimizer` (DiLoCo, local SGD).
+`robust_all_reduce` stands where `dist.all_reduce` does; `RobustAverager` remembers the ranks from step to step, for
+`ddp_hook`, for sharded models and for `RobustOuterOptimizer` (DiLoCo, local SGD).
 """
 
 from importlib.util import find_spec

@@ -21,7 +21,7 @@ from honestly.rules import Bayesian
 from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
 from honestly.torch.members import Group, Members, Word
-from honestly.torch.reduce import check_verify, extra, finish, question, too_few
+from honestly.torch.reduce import check_verify, eager, extra, finish, question, too_few
 from honestly.torch.reduction import Reduction
 from honestly.torch.tensors import Tensors
 
@@ -42,13 +42,14 @@ class RobustAverager:
         pre: mixers applied before the rule.
         forgetting: above 0, a rank's suspicion is carried over the steps (rule "bayesian"): the share kept in a step.
         shards: the group among which this rank's update is spread (FSDP).
-        unusable: what a step without a usable majority does: "raise" an AggregationError on every rank, or give "nan" as a
-            plain all-reduce would, so that a gradient scaler skips the step.
+        unusable: what a step without a usable majority does: "raise" an AggregationError on every rank, or give "nan",
+            as a plain all-reduce would, so that a gradient scaler skips the step.
         verify: slices that another rank checks in a step, on average.
         timeout: for each collective; None for the group's own.
         history: a folder that the first rank writes `rounds.jsonl` and `rounds.csv` to, for `honestly report` and
             `honestly watch`, in which ranks are clients and steps are rounds.
-        record_every: only every so many steps are put on record, and those with a refusal, a first accusation or a doubt.
+        record_every: only every so many steps are put on record, and those at which somebody else is refused or
+            accused than before.
         model: its parameters' names are those of the layers in DDP, where gradients come without.
 
     Attributes:
@@ -81,7 +82,9 @@ class RobustAverager:
         self.rule, self.pre = steps_of(rule, pre)
         if forgetting:
             if not isinstance(self.rule, Bayesian):
-                raise ValueError(f"forgetting={forgetting}: only the rule 'bayesian' has such a memory, not {self.rule}")
+                raise ValueError(
+                    f"forgetting={forgetting}: only the rule 'bayesian' has such a memory, not {self.rule}"
+                )
             self.rule = replace(self.rule, memory=Memory(forgetting=forgetting))
         if unusable not in ("raise", "nan"):
             raise ValueError(f'unusable={unusable!r}: use "raise" or "nan"')
@@ -92,13 +95,13 @@ class RobustAverager:
         self.step, self.last, self.record_every = 0, cast("Aggregate | None", None), record_every
         self.me = -1
         self.history = History(None)
-        self.names = {} if model is None else {p: name for name, p in model.named_parameters()}
+        self.names: dict[Any, str] = {} if model is None else {p: name for name, p in model.named_parameters()}
         self._folder = None if history is None else os.fspath(history)
         self._chain = ""  # what the ranks have decided so far: it goes into the next agreement
         self._notable: tuple[Any, ...] = ()
         self._written, self._writing = 0.0, 0.0
 
-    @torch.compiler.disable
+    @eager
     @torch.no_grad()
     def average(
         self, tensors: Any, *, reference: Any = None, size: float | None = None, inplace: bool = True
@@ -171,12 +174,11 @@ class RobustAverager:
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Average the optimiser's gradients: `optimizer.register_step_pre_hook(averager.before_step)`."""
-        groups = cast("list[dict[str, Any]]", optimizer.param_groups)
-        self.average_gradients([parameter for group in groups for parameter in group["params"]])
+        self.average_gradients([parameter for group in optimizer.param_groups for parameter in group["params"]])
 
     def note(self, metrics: Mapping[str, float]) -> None:
-        """Put what was measured (`loss`, `accuracy`) beside the last step on record."""
-        if self.history:
+        """Put what was measured (`loss`, `accuracy`) beside this step, if it is on record."""
+        if self.history and self.history[-1].number == self.step:
             self.history[-1].evaluation = {**self.history[-1].evaluation, **metrics}
 
     def close(self) -> None:
@@ -245,7 +247,9 @@ def _record(step: int, members: Members, out: Aggregate | None, error: Aggregati
     """The step in the form of a federation's round; ranks are its clients."""
     names = {k: f"{'rank' if members.shards is None else 'replica'} {k}" for k in members.ids}
     if out is None:
-        reasons = {} if error is None else {names[cast("int", k)]: text for k, text in error.reasons.items()}
+        reasons: dict[Any, str] = (
+            {} if error is None else {names[cast("int", k)]: text for k, text in error.reasons.items()}
+        )
         return Round(step, tuple(names.values()), None, None, reasons, True, f"no average: {error}", True)
 
     def by_name(values: Any) -> dict[Any, float] | None:

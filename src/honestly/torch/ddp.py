@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from honestly.torch.averager import RobustAverager
+from honestly.torch.reduce import eager
 from honestly.torch.reduction import Reduction
 from honestly.torch.tensors import Tensors
 
@@ -29,9 +30,12 @@ class _Step:
 _steps: WeakKeyDictionary[RobustAverager, _Step] = WeakKeyDictionary()
 
 
-@torch.compiler.disable
+@eager
 @torch.no_grad()
-def ddp_hook(state: RobustAverager, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def ddp_hook(
+    state: RobustAverager,
+    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+) -> torch.futures.Future[torch.Tensor]:
     """A communication hook: `model.register_comm_hook(RobustAverager(...), ddp_hook)`.
 
     The gradients of all ranks become their robust average, the same as `robust_all_reduce` of all of them.

@@ -1,8 +1,8 @@
 """Where each value of an update goes: tensors laid end to end, cut into chunks, a slice of each chunk for every rank.
 
-A *section* is a run of tensors of one dtype that are sent together. It travels in *chunks*, so that the memory to send from
-is small beside the update, and so that every rank has a share of every layer. Rank j keeps slice j of each chunk: its
-*blocks*, of one column for each value and one row for each rank.
+A *section* is a run of tensors of one dtype that are sent together. It travels in *chunks*, so that the memory to send
+from is small beside the update, and so that every rank has a share of every layer. Rank j keeps slice j of each chunk:
+its *blocks*, of one column for each value and one row for each rank.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Section:
 
 
 @lru_cache(maxsize=64)
-def sections(sizes: tuple[int, ...], dtypes: tuple[tuple[str, int], ...], ranks: int, first: int = 0) -> tuple[Section, ...]:
+def sections(
+    sizes: tuple[int, ...], dtypes: tuple[tuple[str, int], ...], ranks: int, first: int = 0
+) -> tuple[Section, ...]:
     """One section for each dtype, (name, bytes), in the order in which they come; tensors count from `first`."""
     by_dtype: dict[tuple[str, int], list[int]] = {}
     for i, dtype in enumerate(dtypes):

@@ -187,4 +187,6 @@ def sendable(group: Any, device: torch.device) -> torch.device:
 
 
 # Renamed in PyTorch 2.13; the old name warns there.
-_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_all_gather: Any = getattr(
+    dist, "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+)

@@ -23,8 +23,8 @@ class RobustOuterOptimizer:
         pseudo-gradient  g_k = theta - theta_k          of replica k, which started at theta and is at theta_k
         outer step       theta <- outer(theta, robust average of g_k)
 
-    All replicas then go on from theta. With `torch.optim.SGD` of learning rate 1 this is local SGD (a robust average of the
-    models), with Nesterov momentum DiLoCo, and `torch.optim.Adam` works as well.
+    All replicas then go on from theta. With `torch.optim.SGD` of learning rate 1 this is local SGD (a robust average of
+    the models), with Nesterov momentum DiLoCo, and `torch.optim.Adam` works as well.
 
     Args:
         model: this rank's replica.

@@ -81,8 +81,7 @@ class RankPasses:
         members: the ranks.
         slices: what this one holds.
         leaves: the tensors, for words about a fault.
-        kept: keep what each rank said, so that it can be checked later: numbers are gathered then, and not summed on the
-            way.
+        kept: keep what each rank said, so that it can be checked later: numbers are gathered then and summed here.
     """
 
     def __init__(self, members: Members, slices: Slices, leaves: Sequence[Leaf], *, kept: bool = False) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, cast, overload
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,13 @@ from honestly.torch.members import Group, Members, Word
 from honestly.torch.reduction import Reduction
 from honestly.torch.tensors import Tensors
 from honestly.torch.verify import verify_slices
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def eager(function: F) -> F:
+    """Not to be compiled: what it does depends on the values."""
+    return cast("F", torch.compiler.disable(function))
 
 
 class Pending:
@@ -71,7 +78,7 @@ def robust_all_reduce(
     verify: float = ...,
     timeout: timedelta | None = ...,
 ) -> Pending: ...
-@torch.compiler.disable
+@eager
 def robust_all_reduce(
     tensors: Any,
     group: Group = None,
@@ -89,12 +96,12 @@ def robust_all_reduce(
 ) -> Aggregate | Pending:
     """The robust average of what the ranks of a group hold, on every rank, and whom it believed.
 
-    Each rank gets a slice of everybody's tensors, all add up their Gram matrices, decide alike, average their slice and
-    gather the result: the bytes of a ring all-reduce. A rank whose values are NaN or infinite loses its vote and is named.
+    Each rank gets a slice of everybody's tensors; all add up their Gram matrices, decide alike, average their slice and
+    gather the result: the bytes of a ring all-reduce. A rank with NaN or infinite values loses its vote and is named.
 
     Args:
-        tensors: this rank's update: a tensor, a list or a mapping of tensors (float16, bfloat16, float32, float64; DTensors
-            too), of the same names, shapes and dtypes on every rank.
+        tensors: this rank's update: a tensor, a list or a mapping of tensors (float16, bfloat16, float32, float64;
+            DTensors too), of the same names, shapes and dtypes on every rank.
         group: the ranks that average; all if None.
         rule: a rule or its name, see `hn.rules()`; the same on every rank.
         pre: mixers applied before the rule.
@@ -109,11 +116,11 @@ def robust_all_reduce(
         timeout: for each collective; None for the group's own.
 
     Returns:
-        An `Aggregate`: `value` in the container of `tensors`; `honesty`, `weights`, `excluded` and `reasons` by rank, where
+        An `Aggregate`: `value` in the container of `tensors`; `honesty`, `weights`, `excluded` and `reasons` by rank:
         `clients` are the global ranks of the group (with `shards`, the numbers of the replicas).
 
     Raises:
-        DisagreementError: the ranks asked for different things, or one of them for something that cannot be. On every rank.
+        DisagreementError: the ranks asked for different things, or one for something that cannot be. On every rank.
         AggregationError: no majority of the ranks is usable. On every rank.
         RankError: a rank died or hangs.
         VerificationError: a check found a slice that is not what it should be. On every rank.
@@ -155,7 +162,8 @@ def _reduce(
     words = "" if given is None else given.words(local=True)
     common = "" if given is None else given.words(local=False)
     sizes = members.agree(Word(f"{asked}\n{words}", fault, size), f"{asked}\n{common}")
-    assert given is not None and steps is not None, "a fault is raised by agree"
+    assert given is not None, "a fault is raised by agree"
+    assert steps is not None
     reduction = Reduction(members, *steps, sizes, kept=verify > 0)
     reduction.send(given, *extras)
     targets = given.local if inplace else tuple(torch.empty_like(x) for x in given.local)
@@ -209,7 +217,7 @@ _private: dict[Any, tuple[Any, ThreadPoolExecutor]] = {}
 
 
 def _own(group: Group) -> tuple[Any, ThreadPoolExecutor]:
-    """A group of the same ranks and a thread for it: collectives of two threads in one group would meet in any order."""
+    """A group of the same ranks and a thread for it: the collectives of two threads would meet in any order."""
     key: Any = dist.group.WORLD if group is None else group
     with _lock:
         if key not in _private:
@@ -223,7 +231,8 @@ def _later(work: Callable[[Group, Group], Aggregate], group: Group, shards: Grou
     """Run it in a thread; on an accelerator, on a stream of its own."""
     own, pool = _own(group)
     parts = None if shards is None else _own(shards)[0]
-    first = tensors if isinstance(tensors, torch.Tensor) else next(iter(getattr(tensors, "values", lambda: tensors)()), None)
+    listed: Any = cast("Mapping[Any, Any]", tensors).values() if isinstance(tensors, Mapping) else tensors
+    first: Any = tensors if isinstance(tensors, torch.Tensor) else next(iter(listed), None)
     if not isinstance(first, torch.Tensor) or first.device.type == "cpu":
         return Pending(pool.submit(lambda: (work(own, parts), None)))
     device, ready = first.device, torch.accelerator.current_stream().record_event()

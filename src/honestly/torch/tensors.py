@@ -48,7 +48,9 @@ class Tensors:
             given = tuple(cast("Sequence[Any]", tensors))
             names = tuple(f"[{i}]" for i in range(len(given)))
         else:
-            raise ValueError(f"tensors is a {type(tensors).__name__}; expected a tensor, a list or a mapping of tensors")
+            raise ValueError(
+                f"tensors is a {type(tensors).__name__}; expected a tensor, a list or a mapping of tensors"
+            )
         local = tuple(_local(name, x) for name, x in zip(names, given, strict=True))
         devices = {str(x.device) for x in local}
         if len(devices) > 1:
@@ -116,7 +118,9 @@ def _local(name: str, x: Any) -> torch.Tensor:
     if x.layout != torch.strided:
         raise ValueError(f"tensor {name!r} is {x.layout}; expected a dense tensor")
     if x.dtype not in FLOATS:
-        raise ValueError(f"tensor {name!r} has dtype {x.dtype}; a robust average needs float16, bfloat16, float32 or float64")
+        raise ValueError(
+            f"tensor {name!r} has dtype {x.dtype}; a robust average needs float16, bfloat16, float32 or float64"
+        )
     if x.device.type == "meta":
         raise ValueError(f"tensor {name!r} is on device 'meta', which holds no values")
     return x.detach()

@@ -51,16 +51,22 @@ def verify_slices(
     for _ in range(number if members.K > 1 else 0):
         owner, *checkers = rng.permutation(members.K)[:3].tolist()
         found = _check(reduction, updates, results, owner, checkers[0])
-        if found and len(checkers) > 1:
-            again = _check(reduction, updates, results, owner, checkers[1])
-            found += f"; rank {members.ranks[checkers[1]]} {'found the same' if again else 'found nothing wrong'}"
         if found:
-            raise VerificationError(
-                f"the slice of rank {members.ranks[owner]}, checked by rank {members.ranks[checkers[0]]}: {found}. The owner, "
-                "the checker, or a rank that sent them different values is at fault"
-            )
-        checked.append((members.ranks[owner], members.ranks[checkers[0]]))
+            names = [members.ids[k] for k in (owner, *checkers)]
+            again = _check(reduction, updates, results, owner, checkers[1]) if len(checkers) > 1 else ""
+            raise VerificationError(_told(names, found, again))
+        checked.append((members.ids[owner], members.ids[checkers[0]]))
     return {"verified": tuple(checked)}
+
+
+def _told(names: Sequence[int], found: str, again: str) -> str:
+    """Who is to be looked at. (A rank that sent the owner other values than the checkers is not told from it.)"""
+    owner, checker, *others = names
+    if again:
+        return f"the slice of rank {owner}: {found}; ranks {checker} and {others[0]} computed it again and agree"
+    if others:
+        return f"rank {checker} says of the slice of rank {owner}: {found}; but rank {others[0]} finds nothing wrong"
+    return f"rank {checker} says of the slice of rank {owner}: {found}; of two ranks nobody can tell which is wrong"
 
 
 def _check(
@@ -90,7 +96,9 @@ def _check(
 def _differences(reduction: Reduction, owner: int, rows: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> str:
     """Compute all that the owner had to compute, and compare."""
     passes = reduction.passes
-    assert passes is not None and passes.answers is not None and passes.result is not None
+    assert passes is not None, "there is no decision yet"
+    assert passes.answers is not None, "numbers were not kept"
+    assert passes.result is not None
     slices = reduction.slices(owner, rows)
     own = OwnPasses(slices)
     for name, arguments, parts in passes.answers:
