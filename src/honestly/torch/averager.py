@@ -13,16 +13,17 @@ from typing import Any, Literal, cast
 
 import torch
 
-from honestly.aggregate import steps_of
+from honestly.engine import Pipeline
 from honestly.federation import History, Round
 from honestly.federation.history import replace as write
 from honestly.result import Aggregate, AggregationError
 from honestly.rules import Bayesian
 from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
+from honestly.sources.grouping import Buffers
 from honestly.torch.members import Group, Members, Word
-from honestly.torch.reduce import check_verify, eager, extra, finish, question, too_few
-from honestly.torch.reduction import Reduction
+from honestly.torch.reduce import buffers_of, check_verify, eager, extra, finish, question, too_few
+from honestly.torch.reduction import FOLLOW, Reduction
 from honestly.torch.tensors import Tensors
 
 logger = logging.getLogger("honestly.torch")
@@ -79,13 +80,13 @@ class RobustAverager:
         record_every: int = 1,
         model: torch.nn.Module | None = None,
     ) -> None:
-        self.rule, self.pre = steps_of(rule, pre)
+        self.pipeline = Pipeline.of(rule, pre)
         if forgetting:
             if not isinstance(self.rule, Bayesian):
                 raise ValueError(
                     f"forgetting={forgetting}: only the rule 'bayesian' has such a memory, not {self.rule}"
                 )
-            self.rule = replace(self.rule, memory=Memory(forgetting=forgetting))
+            self.pipeline = self.pipeline.with_rule(memory=Memory(forgetting=forgetting))
         if unusable not in ("raise", "nan"):
             raise ValueError(f'unusable={unusable!r}: use "raise" or "nan"')
         if record_every < 1:
@@ -101,19 +102,30 @@ class RobustAverager:
         self._notable: tuple[Any, ...] = ()
         self._written, self._writing = 0.0, 0.0
 
+    @property
+    def rule(self) -> Rule:
+        """The rule with what it remembers."""
+        return self.pipeline.rule
+
     @eager
     @torch.no_grad()
     def average(
-        self, tensors: Any, *, reference: Any = None, size: float | None = None, inplace: bool = True
+        self,
+        tensors: Any,
+        *,
+        reference: Any = None,
+        buffers: Any = "follow",
+        size: float | None = None,
+        inplace: bool = True,
     ) -> Aggregate:
         """The robust average of these tensors, which is written into them; see `robust_all_reduce`."""
-        given, fault, extras = None, "", (None, None)
+        given, fault, extras, apart = None, "", (None, None), FOLLOW
         try:
-            given = Tensors.of(tensors)
+            given, apart = Tensors.of(tensors), buffers_of(buffers)
             extras = (extra("reference", reference, given, None), extra("root", self.rule.root, given, None))
         except ValueError as error:  # the others must not wait for a rank that gave up
             fault = str(error)
-        reduction = self.start(given, fault, size=size, reference=reference is not None)
+        reduction = self.start(given, fault, size=size, reference=reference is not None, buffers=apart)
         assert given is not None, "a fault is raised by start"
         reduction.send(given, *extras)
         targets = given.local if inplace else tuple(torch.empty_like(x) for x in given.local)
@@ -121,21 +133,26 @@ class RobustAverager:
         return replace(out, value=tensors if inplace else given.rebuilt(targets))
 
     def start(
-        self, given: Tensors | None, fault: str = "", *, size: float | None = None, reference: bool = False
+        self,
+        given: Tensors | None,
+        fault: str = "",
+        *,
+        size: float | None = None,
+        reference: bool = False,
+        buffers: Buffers = FOLLOW,
     ) -> Reduction:
         """A reduction that all ranks have agreed on; tensors are to be sent to it."""
         device = torch.device("cpu") if given is None else given.device
         members = Members(self.group, self.shards, device, self.timeout)
-        steps = (self.rule, self.pre)
-        asked = question(*steps, verify=self.verify, reference=reference)
+        asked = question(self.pipeline, buffers, verify=self.verify, reference=reference)
         asked = f"{asked}\nstep {self.step} after the decisions {self._chain or 'none'}"
         if given is not None and not given.local:
             fault = "tensors is empty"
         words = "" if given is None else given.words(local=True)
         common = "" if given is None else given.words(local=False)
-        word = Word(f"{asked}\n{words}", fault or too_few(steps, members.K), size)
+        word = Word(f"{asked}\n{words}", fault or too_few(self.pipeline, members.K), size)
         sizes = members.agree(word, f"{asked}\n{common}")
-        return Reduction(members, self.rule, self.pre, sizes, kept=self.verify > 0)
+        return Reduction(members, self.pipeline, sizes, buffers=buffers, kept=self.verify > 0)
 
     def finish(self, reduction: Reduction, targets: Sequence[torch.Tensor], *, inplace: bool = True) -> Aggregate:
         """Decide and gather; remember and record. The value of what is returned is not set."""
@@ -150,7 +167,7 @@ class RobustAverager:
             for target in targets:
                 target.fill_(torch.nan)
             return self._nothing(reduction.members, error)
-        self.rule = self.rule.after(out.diagnostics)
+        self.pipeline = self.pipeline.after(out.diagnostics)
         self.last, self.me = out, reduction.members.ids[reduction.members.me]
         weights = b"" if out.weights is None else out.weights.tobytes()
         self._chain = hashlib.sha256(self._chain.encode() + weights + repr(out.excluded).encode()).hexdigest()[:16]
@@ -195,7 +212,7 @@ class RobustAverager:
         """Go on from a checkpoint."""
         memory: Any = getattr(self.rule, "memory", None)
         if state["memory"] is not None and memory is not None:
-            self.rule = replace(cast("Any", self.rule), memory=type(memory).from_dict(state["memory"]))
+            self.pipeline = self.pipeline.with_rule(memory=type(memory).from_dict(state["memory"]))
         self.step, self._chain = int(state["step"]), str(state["chain"])
 
     def _nothing(self, members: Members, error: AggregationError) -> Aggregate:

@@ -76,7 +76,9 @@ class RobustOuterOptimizer:
     def meet(self) -> Aggregate:
         """Average the movements of all replicas, make an outer step and go on from there."""
         moved = {name: self._common[name] - p for name, p in self._parameters.items()}
-        out = self.averager.average({**moved, **{name: b.clone() for name, b in self._buffers.items()}})
+        out = self.averager.average(
+            {**moved, **{name: b.clone() for name, b in self._buffers.items()}}, buffers=list(self._buffers)
+        )
         averaged: Mapping[str, torch.Tensor] = out.value
         if "unusable" not in out.diagnostics:  # else all go back to where they met last
             for name, common in self._common.items():

@@ -37,16 +37,16 @@ class OwnPasses:
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """The products of these columns."""
         if self._inner is None:
-            return np.zeros((len(clients), len(clients)))
+            return np.zeros((len(self.slices.layers), len(clients), len(clients)))
         if centre == BETWEEN:
             self.slices.put_middle(clients)
             centre = len(self.slices.ids) + MIDDLE
         return self._inner.gram(clients, centre)
 
     def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
-        """(m + 1, k): the squared distances in these columns, and the squared norms."""
+        """(m + 1, L, k): the squared distances in these columns, and the squared norms."""
         if self._inner is None:
-            return np.zeros((len(a) + 1, len(clients)))
+            return np.zeros((len(a) + 1, len(self.slices.layers), len(clients)))
         found, own = self._inner.residuals(a, clients, centre, norms)
         return np.concatenate([found, own[None]])
 

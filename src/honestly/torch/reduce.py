@@ -12,11 +12,12 @@ from typing import Any, Literal, TypeVar, cast, overload
 import torch
 import torch.distributed as dist
 
-from honestly.aggregate import steps_of
+from honestly.engine import Pipeline
 from honestly.result import Aggregate
 from honestly.rules.base import Mixer, Rule
+from honestly.sources.grouping import Buffers
 from honestly.torch.members import Group, Members, Word
-from honestly.torch.reduction import Reduction
+from honestly.torch.reduction import FOLLOW, Reduction
 from honestly.torch.tensors import Tensors
 from honestly.torch.verify import verify_slices
 
@@ -55,6 +56,7 @@ def robust_all_reduce(
     *,
     reference: Any = ...,
     layers: Sequence[int] | None = ...,
+    buffers: Any = ...,
     size: float | None = ...,
     shards: Group = ...,
     inplace: bool = ...,
@@ -72,6 +74,7 @@ def robust_all_reduce(
     async_op: Literal[True],
     reference: Any = ...,
     layers: Sequence[int] | None = ...,
+    buffers: Any = ...,
     size: float | None = ...,
     shards: Group = ...,
     inplace: bool = ...,
@@ -87,6 +90,7 @@ def robust_all_reduce(
     *,
     reference: Any = None,
     layers: Sequence[int] | None = None,
+    buffers: Any = "follow",
     size: float | None = None,
     shards: Group = None,
     inplace: bool = False,
@@ -107,6 +111,8 @@ def robust_all_reduce(
         pre: mixers applied before the rule.
         reference: the previous model, in the same container, for rules that measure from it; the same on every rank.
         layers: the sizes of the tensors in `tensors`, if that is one flat tensor.
+        buffers: which tensors are not judged but averaged with the weights found on the others: "follow" knows them by
+            their names (running_mean, ...), "judge" judges all; or their names.
         size: how much this rank says that it has seen, for rules that use sizes.
         shards: for updates that are spread over several ranks (FSDP): the group among which this rank's update is.
             All shards of all ranks decide together.
@@ -127,7 +133,7 @@ def robust_all_reduce(
     """
 
     def work(group: Group, shards: Group) -> Aggregate:
-        return _reduce(tensors, group, rule, pre, reference, layers, size, shards, inplace, verify, timeout)
+        return _reduce(tensors, group, rule, pre, reference, layers, buffers, size, shards, inplace, verify, timeout)
 
     return _later(work, group, shards, tensors) if async_op else work(group, shards)
 
@@ -140,31 +146,32 @@ def _reduce(
     pre: Any,
     reference: Any,
     layers: Any,
+    buffers: Any,
     size: float | None,
     shards: Group,
     inplace: bool,
     verify: float,
     timeout: timedelta | None,
 ) -> Aggregate:
-    given, fault, steps, extras = None, "", None, (None, None)
+    given, fault, pipeline, extras, apart = None, "", None, (None, None), FOLLOW
     try:
         given = Tensors.of(tensors, layers)
         if not given.local:
             raise ValueError("tensors is empty")
         check_verify(verify)
-        steps = steps_of(rule, pre)
-        extras = (extra("reference", reference, given, layers), extra("root", steps[0].root, given, layers))
+        pipeline, apart = Pipeline.of(rule, pre), buffers_of(buffers)
+        extras = (extra("reference", reference, given, layers), extra("root", pipeline.rule.root, given, layers))
     except ValueError as error:  # the others must not wait for a rank that gave up
         fault = str(error)
     members = Members(group, shards, torch.device("cpu") if given is None else given.device, timeout)
-    fault = fault or too_few(steps, members.K)
-    asked = "" if steps is None else question(*steps, verify=verify, reference=reference is not None)
+    fault = fault or too_few(pipeline, members.K)
+    asked = "" if pipeline is None else question(pipeline, apart, verify=verify, reference=reference is not None)
     words = "" if given is None else given.words(local=True)
     common = "" if given is None else given.words(local=False)
     sizes = members.agree(Word(f"{asked}\n{words}", fault, size), f"{asked}\n{common}")
     assert given is not None, "a fault is raised by agree"
-    assert steps is not None
-    reduction = Reduction(members, *steps, sizes, kept=verify > 0)
+    assert pipeline is not None
+    reduction = Reduction(members, pipeline, sizes, buffers=apart, kept=verify > 0)
     reduction.send(given, *extras)
     targets = given.local if inplace else tuple(torch.empty_like(x) for x in given.local)
     out = finish(reduction, targets, verify, inplace=inplace)
@@ -181,19 +188,29 @@ def finish(reduction: Reduction, targets: Sequence[torch.Tensor], verify: float,
     return out
 
 
-def too_few(steps: tuple[Rule, Sequence[Mixer]] | None, K: int) -> str:
+def too_few(pipeline: Pipeline | None, K: int) -> str:
     """Why these steps cannot work with K ranks; "" if they can."""
     try:
-        if steps is not None:
-            (steps[1][0] if steps[1] else steps[0]).check(K)
+        if pipeline is not None:
+            pipeline.check(K)
     except ValueError as error:
         return str(error).replace("clients", "ranks")
     return ""
 
 
-def question(rule: Rule, mixers: Sequence[Mixer], *, verify: float, reference: bool) -> str:
-    """What is asked for, apart from the tensors, in a line that must be the same on all ranks."""
-    return f"rule {rule}, pre {list(mixers)}, verify {verify}, {'with' if reference else 'without'} a reference"
+def question(pipeline: Pipeline, buffers: Buffers, *, verify: float, reference: bool) -> str:
+    """What is asked for, apart from the tensors, in lines that must be the same on all ranks."""
+    about = f"{'with' if reference else 'without'} a reference, verify {verify}"
+    names = "" if buffers.names is None else f" {sorted(buffers.names)}"
+    return f"rule {pipeline}\n{about}, buffers {buffers.mode}{names}"
+
+
+def buffers_of(given: Any) -> Buffers:
+    """Which tensors are not judged. Raises ValueError if they cannot be told."""
+    buffers = Buffers.of(given)
+    if buffers.mode == "ignore":
+        raise ValueError("buffers='ignore': leave them out of the tensors instead")
+    return buffers
 
 
 def extra(name: str, tensors: Any, like: Tensors, layers: Sequence[int] | None) -> Tensors | None:

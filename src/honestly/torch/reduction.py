@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 
-from honestly.aggregate import aggregate_source
+from honestly.engine import Pipeline, run
 from honestly.result import Aggregate, Float
-from honestly.rules.base import Mixer, Rule
-from honestly.sources import Leaf
+from honestly.sources import Layer, Leaf
+from honestly.sources.grouping import Buffers, layers_of
 from honestly.torch.layout import Block, Section, blocks, sections
 from honestly.torch.members import Members
 from honestly.torch.passes import RankPasses
 from honestly.torch.slices import REFERENCE, ROOT, Slices, Update
 from honestly.torch.tensors import Tensors
 
+FOLLOW = Buffers()
 #: Exchanges that are under way at a time: one is sent while the next is made ready.
 IN_FLIGHT = 2
 
@@ -26,15 +28,22 @@ class Reduction:
 
     Args:
         members: the ranks.
-        rule: the rule; `mixers` come before it.
+        pipeline: mixers and the rule.
         sizes: what the ranks say of their sizes.
+        buffers: which tensors are not judged, as in `hn.aggregate`.
         kept: keep what a check needs.
     """
 
     def __init__(
-        self, members: Members, rule: Rule, mixers: Sequence[Mixer], sizes: Float | None = None, *, kept: bool = False
+        self,
+        members: Members,
+        pipeline: Pipeline,
+        sizes: Float | None = None,
+        *,
+        buffers: Buffers = FOLLOW,
+        kept: bool = False,
     ) -> None:
-        self.members, self.rule, self.mixers, self.sizes, self.kept = members, rule, mixers, sizes, kept
+        self.members, self.pipeline, self.sizes, self.buffers, self.kept = members, pipeline, sizes, buffers, kept
         self.cut: list[Section] = []
         self.leaves: list[Leaf] = []
         self.local: list[torch.Tensor] = []
@@ -81,6 +90,11 @@ class Reduction:
         return _joined(pieces).to(self.members.device)
 
     @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What is judged by itself: tensors, small ones together where there are many."""
+        return _layers(tuple(self.leaves), self.buffers)
+
+    @property
     def blocks(self) -> tuple[Block, ...]:
         """This rank's slices."""
         return blocks(self.cut, self.members.me)
@@ -89,7 +103,7 @@ class Reduction:
         """What the rank at this position holds, given everybody's values of its columns."""
         device = self.local[0].device
         held = blocks(self.cut, rank)
-        made = Slices(self.members.ids, held, [row.to(device) for row in rows])
+        made = Slices(self.members.ids, self.layers, held, [row.to(device) for row in rows])
         for extra, tensors in self._extras.items():
             columns = [self.columns(tensors, self.cut[b.section], *b.chunk.own(rank)) for b in held if b.width]
             made.put(extra, [column.to(device) for column in columns])
@@ -101,9 +115,9 @@ class Reduction:
         self.land()
         slices = self.slices(self.members.me, self._rows)
         self.passes = RankPasses(self.members, slices, self.leaves, kept=self.kept)
-        update = Update(self.members.ids, self.leaves, slices)
+        update = Update(self.members.ids, self.leaves, self.layers, slices)
         with torch.autocast(self.local[0].device.type, enabled=False):
-            out = aggregate_source(update, self.rule, self.mixers, sizes=self.sizes, passes=self.passes)
+            out = run(update, self.pipeline, self.sizes, passes=self.passes)
         self._rows.clear()
         made = iter(out.value)
         empty = {b.section: torch.empty(0, dtype=self.local[self.cut[b.section].tensors[0]].dtype) for b in self.blocks}
@@ -129,6 +143,11 @@ class Reduction:
         for i, start, stop in self.cut[block.section].pieces(block.chunk.start, block.chunk.stop):
             put(targets[i], start, stop, out[at : at + stop - start])
             at += stop - start
+
+
+@lru_cache(maxsize=64)
+def _layers(leaves: tuple[Leaf, ...], buffers: Buffers) -> tuple[Layer, ...]:
+    return layers_of(leaves, buffers)
 
 
 def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
-from honestly.sources import Leaf
+from honestly.sources import Layer, Leaf
 from honestly.sources.base import InMemory, Memory
 from honestly.torch.layout import Block
 
@@ -25,9 +26,12 @@ class Slices(InMemory):
     Attributes:
         leaves: one for each block that is not empty.
         pieces: what it covers, (tensor, start, stop), of each leaf.
+        layers: what the blocks hold of each layer, which may be nothing.
     """
 
-    def __init__(self, ids: Sequence[ClientId], blocks: Sequence[Block], rows: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, ids: Sequence[ClientId], layers: Sequence[Layer], blocks: Sequence[Block], rows: Sequence[torch.Tensor]
+    ) -> None:
         held = [(block, row) for block, row in zip(blocks, rows, strict=True) if block.width]
         self.ids = tuple(ids)
         self.refused: dict[int, str] = {}
@@ -35,6 +39,7 @@ class Slices(InMemory):
         self.has_reference = False
         self.leaves = tuple(Leaf(f"[{i}]", arrays.spec(row[0])) for i, (_, row) in enumerate(held))
         self.pieces = tuple(block.pieces for block, _ in held)
+        self.layers = local_layers(layers, self.pieces)
         self.rows = [row for _, row in held]
         self.on_host = all(row.device.type == "cpu" for row in self.rows)
         self._seen: list[Any] = [arrays.host_view(row) if self.on_host else row for row in self.rows]
@@ -127,8 +132,10 @@ class Update(InMemory):
 
     on_host = True
 
-    def __init__(self, ids: Sequence[ClientId], leaves: Sequence[Leaf], slices: Slices) -> None:
-        self.ids, self.leaves = tuple(ids), tuple(leaves)
+    def __init__(
+        self, ids: Sequence[ClientId], leaves: Sequence[Leaf], layers: Sequence[Layer], slices: Slices
+    ) -> None:
+        self.ids, self.leaves, self.layers = tuple(ids), tuple(leaves), tuple(layers)
         self.refused: dict[int, str] = {}
         self.integers: tuple[Leaf, ...] = ()
         self.has_reference = slices.has_reference
@@ -153,6 +160,22 @@ class Update(InMemory):
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
         """There are none."""
         raise IndexError(leaf)
+
+
+def local_layers(layers: Sequence[Layer], pieces: Sequence[Sequence[tuple[int, int, int]]]) -> tuple[Layer, ...]:
+    """What lies here of each layer, given what each leaf covers; layers are made of whole tensors."""
+    of_tensor = {tensor: i for i, layer in enumerate(layers) for tensor, _, _ in layer.spans}
+    spans: list[list[tuple[int, int, int]]] = [[] for _ in layers]
+    for leaf, covered in enumerate(pieces):
+        offset = 0
+        for tensor, start, stop in covered:
+            own, end = spans[of_tensor[tensor]], offset + stop - start
+            if own and own[-1][0] == leaf and own[-1][2] == offset:
+                own[-1] = (leaf, own[-1][1], end)
+            else:
+                own.append((leaf, offset, end))
+            offset = end
+    return tuple(replace(layer, spans=tuple(own)) for layer, own in zip(layers, spans, strict=True))
 
 
 def leaf_of(name: str, shape: Sequence[int], dtype: torch.dtype) -> Leaf:
