@@ -168,8 +168,11 @@ def gone(rank: int, K: int, how: str) -> tuple[str, float]:
     import time
     from datetime import timedelta
 
+    import torch.distributed as dist
+
     from honestly.torch import robust_all_reduce
 
+    dist.barrier()
     if rank == K - 1:
         if how == "dies":
             os._exit(1)
