@@ -407,4 +407,61 @@ def astray(rank: int, K: int) -> str:
     raise AssertionError("no error")
 
 
+def replicas(rank: int, K: int, lighthouse: str, method: str) -> dict[str, Any]:
+    """torchft's own LocalSGD or DiLoCo with our manager; the last replica is NaN once, the one before lies."""
+    import warnings
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    warnings.simplefilter("default")  # torchft 0.2 calls what is deprecated
+    from torchft import ProcessGroupGloo
+    from torchft.local_sgd import DiLoCo, LocalSGD
+
+    from honestly.torch import RobustAverager
+    from honestly.torch.torchft import RobustManager
+
+    net = model(0)
+    inner = torch.optim.SGD(net.parameters(), lr=0.1)
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    state = {"model": net.state_dict, "inner": inner.state_dict}
+    outs: list[Any] = []
+
+    class Noted(RobustAverager):
+        def finish(self, *arguments: Any, **more: Any) -> Any:
+            outs.append(super().finish(*arguments, **more))
+            return outs[-1]
+
+    averager = Noted(forgetting=0.9)
+    manager = RobustManager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=20)), min_replica_size=K,
+        load_state_dict=lambda new: net.load_state_dict(new["model"]),
+        state_dict=lambda: {name: read() for name, read in state.items()},
+        replica_id=f"replica-{rank}", store_addr="localhost", store_port=store.port, rank=0, world_size=1,
+        lighthouse_addr=lighthouse, hostname="localhost", timeout=timedelta(seconds=20), averager=averager,
+    )  # fmt: skip
+    found: dict[str, Any] = {}
+    try:
+        if method == "local":
+            training: Any = LocalSGD(manager, net, inner, sync_every=2)
+        else:
+            outer = torch.optim.SGD(net.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+            training = DiLoCo(manager, [net], inner, outer, sync_every=2, use_bucketization=True)
+        with training:
+            for step in range(6):
+                inner.zero_grad()
+                (loss_of(net, rank, step) * (-20.0 if rank == K - 2 else 1.0)).backward()
+                if rank == K - 1 and step == 3:
+                    next(net.parameters()).grad[0, 0] = torch.nan
+                inner.step()
+        found["step"] = manager.current_step()
+        found["clients"] = outs[-1].clients
+        found["refused"] = [sorted(out.excluded) for out in outs]
+        found["honesty"] = [float(out.honesty[K - 2]) for out in outs]
+        found["model"] = [p.detach().numpy() for p in net.parameters()]
+    finally:
+        manager.shutdown(wait=False)
+    return found
+
+
 __all__ = ["hn"]

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, cast
@@ -97,6 +97,7 @@ class RobustAverager:
         self.me = -1
         self.history = History(None)
         self.names: dict[Any, str] = {} if model is None else {p: name for name, p in model.named_parameters()}
+        self.members_of: Callable[[torch.device], Members] = self._members
         self._folder = None if history is None else os.fspath(history)
         self._chain = ""  # what the ranks have decided so far: it goes into the next agreement
         self._notable: tuple[Any, ...] = ()
@@ -132,6 +133,9 @@ class RobustAverager:
         out = self.finish(reduction, targets, inplace=inplace)
         return replace(out, value=tensors if inplace else given.rebuilt(targets))
 
+    def _members(self, device: torch.device) -> Members:
+        return Members(self.group, self.shards, device, self.timeout)
+
     def start(
         self,
         given: Tensors | None,
@@ -143,7 +147,7 @@ class RobustAverager:
     ) -> Reduction:
         """A reduction that all ranks have agreed on; tensors are to be sent to it."""
         device = torch.device("cpu") if given is None else given.device
-        members = Members(self.group, self.shards, device, self.timeout)
+        members = self.members_of(device)
         asked = question(self.pipeline, buffers, verify=self.verify, reference=reference)
         asked = f"{asked}\nstep {self.step} after the decisions {self._chain or 'none'}"
         if given is not None and not given.local:
@@ -262,11 +266,10 @@ class RobustAverager:
 
 def _record(step: int, members: Members, out: Aggregate | None, error: AggregationError | None) -> Round:
     """The step in the form of a federation's round; ranks are its clients."""
-    names = {k: f"{'rank' if members.shards is None else 'replica'} {k}" for k in members.ids}
+    kind = "rank" if members.shards is None else "replica"
+    names: dict[Any, str] = {k: f"{kind} {k}" if isinstance(k, int) else str(k) for k in members.ids}
     if out is None:
-        reasons: dict[Any, str] = (
-            {} if error is None else {names[cast("int", k)]: text for k, text in error.reasons.items()}
-        )
+        reasons: dict[Any, str] = {} if error is None else {names[k]: text for k, text in error.reasons.items()}
         return Round(step, tuple(names.values()), None, None, reasons, True, f"no average: {error}", True)
 
     def by_name(values: Any) -> dict[Any, float] | None:
@@ -277,7 +280,7 @@ def _record(step: int, members: Members, out: Aggregate | None, error: Aggregati
         tuple(names.values()),
         by_name(out.honesty),
         by_name(out.weights),
-        {names[cast("int", k)]: text for k, text in out.reasons.items()},
+        {names[k]: text for k, text in out.reasons.items()},
         False,
         str(out.status),
         not out.status.ok,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from honestly.result import Float
+from honestly.result import ClientId, Float
 
 #: Bytes of a rank's word in the agreement: a digest, whether it has a fault of its own, whether it reports a size.
 DIGEST = 32
@@ -60,7 +60,7 @@ class Members:
             raise ValueError(f"rank {dist.get_rank()} is not a member of the group that it averages in")
         self.ranks: tuple[int, ...] = tuple(dist.get_process_group_ranks(self.group))
         self.K, self.me, self.timeout = len(self.ranks), me, timeout
-        self.ids: tuple[int, ...] = self.ranks if shards is None else tuple(range(self.K))
+        self.ids: tuple[ClientId, ...] = self.ranks if shards is None else tuple(range(self.K))
         self.device = sendable(self.group, device)
 
     @contextmanager
@@ -82,15 +82,31 @@ class Members:
             else:
                 work.wait(self.timeout)
 
+    def all_to_all(self, out: torch.Tensor, given: torch.Tensor, mine: list[int], theirs: list[int]) -> Any:
+        """Start torch's collective; these three and `ranks_of` are what another kind of group does in its own way."""
+        return dist.all_to_all_single(out, given, mine, theirs, group=self.group, async_op=True)
+
+    def all_gather(self, out: torch.Tensor, given: torch.Tensor, group: Any) -> Any:
+        """Start torch's collective."""
+        return _all_gather(out, given, group=group, async_op=True)
+
+    def all_reduce(self, total: torch.Tensor, group: Any) -> Any:
+        """Start torch's collective."""
+        return dist.all_reduce(total, group=group, async_op=True)
+
+    def ranks_of(self, group: Group) -> list[int]:
+        """The global ranks of a group, or of this one."""
+        return dist.get_process_group_ranks(self.group if group is None else group)
+
     def swap(self, out: torch.Tensor, given: torch.Tensor, theirs: Sequence[int], mine: int) -> Any:
         """Start to send `theirs[j]` values of `given` to rank j and to receive `mine` values of each in `out`."""
         with self._stage("the exchange of slices"):
-            return dist.all_to_all_single(out, given, [mine] * self.K, list(theirs), group=self.group, async_op=True)
+            return self.all_to_all(out, given, [mine] * self.K, list(theirs))
 
     def collect(self, out: torch.Tensor, given: torch.Tensor, group: Group = None) -> Any:
         """Start to gather everybody's `given`, of equal sizes, one after the other in `out`."""
         with self._stage("the gathering of results"):
-            return _all_gather(out, given, group=self.group if group is None else group, async_op=True)
+            return self.all_gather(out, given, self.group if group is None else group)
 
     def gather(self, values: np.ndarray, group: Group = None) -> np.ndarray:
         """(K, ...) everybody's array of this shape and dtype, in order of the ranks."""
@@ -107,7 +123,7 @@ class Members:
         for group in (self.group, self.shards):
             if group is not None and total.numel():
                 with self._stage("a sum of numbers"):
-                    work = dist.all_reduce(total, group=group, async_op=True)
+                    work = self.all_reduce(total, group)
                 self.wait(work, "a sum of numbers")
         return total.cpu().numpy()
 
@@ -150,7 +166,7 @@ class Members:
     def _difference(self, mine: Word, group: Group, who: str) -> str:
         """Who asked for what, the same text on every rank."""
         words = [json.loads(said) for said in self.tell(json.dumps([mine.fault, mine.text]), group)]
-        ranks = dist.get_process_group_ranks(self.group if group is None else group)
+        ranks = self.ranks_of(group)
         faults = {fault: rank for rank, (fault, _) in reversed(list(zip(ranks, words, strict=True))) if fault}
         if faults:
             known = next((fault for fault in faults if fault.startswith(WRONG)), None)  # from another group

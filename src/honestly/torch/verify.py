@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from honestly.result import Float
+from honestly.result import ClientId, Float
 from honestly.torch.layout import blocks
 from honestly.torch.passes import OwnPasses
 
@@ -47,7 +47,7 @@ def verify_slices(
         words = members.gather(words, members.shards)
     rng = np.random.default_rng(np.frombuffer(hashlib.sha256(words.tobytes()).digest(), np.uint64))
     number = int(count) + int(rng.random() < count % 1)
-    checked: list[tuple[int, int]] = []
+    checked: list[tuple[ClientId, ClientId]] = []
     for _ in range(number if members.K > 1 else 0):
         owner, *checkers = rng.permutation(members.K)[:3].tolist()
         found = _check(reduction, updates, results, owner, checkers[0])
@@ -59,7 +59,7 @@ def verify_slices(
     return {"verified": tuple(checked)}
 
 
-def _told(names: Sequence[int], found: str, again: str) -> str:
+def _told(names: Sequence[ClientId], found: str, again: str) -> str:
     """Who is to be looked at. (A rank that sent the owner other values than the checkers is not told from it.)"""
     owner, checker, *others = names
     if again:
