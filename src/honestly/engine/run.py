@@ -33,7 +33,7 @@ def run(
         pipeline: mixers and the rule.
         sizes: (K,) what the clients say of their sizes.
         explain: measure how far each client is from the result in each tensor, in one more pass.
-        passes: how the source is read, where its values alone do not tell: columns that lie on several machines.
+        passes: how the source's columns are read, where it is not one that `passes_over` knows.
     """
     if not any(leaf.size for leaf in source.leaves):
         raise AggregationError(*_nothing_to_average(source))
