@@ -27,7 +27,7 @@ class Way(NamedTuple):
     Attributes:
         rows: of the scratch; the first is empty, then come the n rows, the rest is zero.
         width: columns of a block.
-        multiple: of columns that `product` takes; the last are zero.
+        multiple: of columns that `product` takes, or fewer of them; the last are zero.
         product: scratch -> what is added up over the blocks.
         finish: the sum -> (n, n).
         own_threads: whether blocks may be shared by our threads; else BLAS has threads of its own.
@@ -57,7 +57,7 @@ def way_for(n: int) -> Way:
 def _in_runs(rows: Host, inner: int) -> Host:
     """The sum over runs of columns, in float64; each run's product is small."""
     # Row 0 is empty: operands that start at different rows keep NumPy from choosing syrk, which is slower.
-    tiles = rows.reshape(len(rows), -1, inner).transpose(1, 0, 2)
+    tiles = rows.reshape(len(rows), -1, min(inner, rows.shape[1])).transpose(1, 0, 2)
     return np.matmul(tiles, tiles[:, 1:].transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)[1:]
 
 

@@ -69,7 +69,8 @@ class HostPasses:
         way = way_for(n)
 
         def one(block: Block) -> tuple[int, Host]:
-            used = -(-block.width // way.multiple) * way.multiple
+            multiple = way.multiple if block.width > way.multiple else min(64, way.multiple)  # a small layer is one run
+            used = -(-block.width // multiple) * multiple
             scratch = self._scratch(way.rows, way.width, block.dtype)[:, :used]
             self._fill(block, clients, scratch[1 : n + 1, : block.width], centre)
             scratch[1 : n + 1, block.width :] = 0
