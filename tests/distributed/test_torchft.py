@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import rank_jobs as jobs
 from ranks import run
-
-pytest.importorskip("torchft")
-
 from torchft.coordination import LighthouseServer
 
 

@@ -30,6 +30,8 @@ logger = logging.getLogger("honestly.torch")
 
 #: Files of the history are written again when this many times the time of the last writing has passed.
 PATIENCE = 20.0
+#: A rank that was refused or accused within so many steps is no news.
+RECENT = 100
 
 
 class RobustAverager:
@@ -49,8 +51,8 @@ class RobustAverager:
         timeout: for each collective; None for the group's own.
         history: a folder that the first rank writes `rounds.jsonl` and `rounds.csv` to, for `honestly report` and
             `honestly watch`, in which ranks are clients and steps are rounds.
-        record_every: only every so many steps are put on record, and those at which somebody else is refused or
-            accused than before.
+        record_every: only every so many steps are put on record, and those at which a rank is refused or accused that
+            was not in the hundred steps before; these are logged, too.
         model: its parameters' names are those of the layers in DDP, where gradients come without.
 
     Attributes:
@@ -100,7 +102,7 @@ class RobustAverager:
         self.members_of: Callable[[torch.device], Members] = self._members
         self._folder = None if history is None else os.fspath(history)
         self._chain = ""  # what the ranks have decided so far: it goes into the next agreement
-        self._notable: tuple[Any, ...] = ()
+        self._told: dict[Any, int] = {}  # when a rank was last refused or accused
         self._written, self._writing = 0.0, 0.0
 
     @property
@@ -234,13 +236,15 @@ class RobustAverager:
             return
         record = _record(self.step, members, out, error)
         record.seconds = seconds
-        notable = (tuple(record.excluded.items()), record.accused, record.kept)
-        news, self._notable = notable != self._notable, notable
-        if news:
-            for rank, reason in record.excluded.items():
-                logger.warning("step %d: %s refused: %s", self.step, rank, reason)
-            for rank in record.accused:
-                logger.warning("step %d: %s is not believed", self.step, rank)
+        named = {rank: f"refused: {reason}" for rank, reason in record.excluded.items()}
+        named |= dict.fromkeys(record.accused, "is not believed")
+        kinds = {rank: (rank, rank in record.excluded) for rank in named}
+        news = {
+            rank: what for rank, what in named.items() if self.step - self._told.get(kinds[rank], -RECENT) >= RECENT
+        }
+        self._told |= dict.fromkeys(kinds.values(), self.step)
+        for rank, what in news.items():
+            logger.warning("step %d: %s %s", self.step, rank, what)
         if self._folder is None or not (news or self.step % self.record_every == 0):
             return
         if self.history.folder is None:
