@@ -79,6 +79,19 @@ def carried() -> int:
     return 0
 
 
+def memory(call: Callable[[], Any]) -> int:
+    """Bytes by which the process grows at most during a call."""
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _status("VmRSS")
+    call()
+    return 1024 * (_status("VmHWM") - before)
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+
+
 def rank(me: int, K: int, folder: str, parameters: int, rounds: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=me, world_size=K)
@@ -122,9 +135,14 @@ def rank(me: int, K: int, folder: str, parameters: int, rounds: int) -> None:
                 seconds[name].append(took)
                 sent[name].append((carried() - before) / K)
                 shares[name].append({**stages.seconds, "other": took - sum(stages.seconds.values())})
+    grown: dict[str, float] = {}
+    for name, call in calls.items():
+        dist.barrier()
+        grown[name] = memory(call)
     if me == 0:
         found = {
             name: {
+                "memory": grown[name],
                 "seconds": statistics.median(seconds[name]),
                 "ratio": statistics.median(a / b for a, b in zip(seconds[name], seconds["all_reduce"], strict=True)),
                 "bytes": statistics.median(sent[name]),
@@ -148,15 +166,14 @@ def table(found: dict[str, Any], K: int, parameters: int) -> str:
     lines = [
         f"{K} ranks, {parameters:,} float32 parameters in {len(shapes(parameters))} tensors:",
         "",
-        "| | time | bytes sent per rank | exchange | measure | decide | average | gather | other |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| | time | sent per rank | memory | exchange | measure | decide | average | gather | other |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in found.items():
         label = "`dist.all_reduce`" if name == "all_reduce" else f"`{name}`"
         cells = [f"{1e3 * row['stages'][s]:.1f} ms" if name != "all_reduce" else "" for s in STAGES]
-        lines.append(
-            f"| {label} | {row['ratio']:.2f}x | {row['bytes'] / update:.2f} updates | " + " | ".join(cells) + " |"
-        )
+        sizes = [f"{row[what] / update:.2f}" for what in ("bytes", "memory")]
+        lines.append("| " + " | ".join([label, f"{row['ratio']:.2f}x", *sizes, *cells]) + " |")
     return "\n".join(lines)
 
 

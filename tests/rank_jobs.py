@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 import honestly as hn
+from honestly.rules.base import Mix
 
 
 def updates(K: int, sizes: tuple[int, ...], liars: tuple[int, ...] = (), seed: int = 0) -> list[list[np.ndarray]]:
@@ -70,6 +72,34 @@ def failing(rank: int, K: int, given: list[list[np.ndarray]], options: list[dict
         raise AssertionError("no error")
     assert robust_all_reduce(torch.ones(3), rule="mean").value.tolist() == [1.0, 1.0, 1.0]
     return name, text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstThenMean(hn.Rule):
+    """The first client in the first layer, the mean of all in the others: a rule that weighs each layer by itself."""
+
+    name = "first_then_mean"
+    summary = ""
+
+    def mix(self, geometry: Any) -> Any:
+        rows = np.full((len(geometry.layers), geometry.K), 1.0 / geometry.K)
+        rows[0] = np.eye(geometry.K)[0]
+        sizes = geometry.layer_sizes
+        return Mix(matrix=(sizes @ rows / sizes.sum())[None], by_layer=rows)
+
+
+def layered(rank: int, K: int, states: list[dict[str, np.ndarray]], chunk: int) -> dict[str, Any]:
+    """State dicts with buffers; a rule that weighs layers, and the default one."""
+    from honestly.torch import layout, robust_all_reduce
+
+    layout.CHUNK = chunk
+    layout.sections.cache_clear()
+    mine = {name: torch.from_numpy(x) for name, x in states[rank].items()}
+    outs = {"by layer": robust_all_reduce(mine, rule=FirstThenMean()), "bayesian": robust_all_reduce(mine)}
+    return {
+        name: ({key: x.numpy() for key, x in out.value.items()}, out.weights, out.honesty, out.verdicts)
+        for name, out in outs.items()
+    }
 
 
 def containers(rank: int, K: int) -> dict[str, Any]:
@@ -464,4 +494,22 @@ def replicas(rank: int, K: int, lighthouse: str, method: str) -> dict[str, Any]:
     return found
 
 
-__all__ = ["hn"]
+def on_gpu(rank: int, K: int, given: list[list[np.ndarray]], backend: str) -> list[Any]:
+    """The same with CUDA tensors, at once and later."""
+    import tempfile
+
+    import torch.distributed as dist
+
+    from honestly.torch import robust_all_reduce
+
+    if backend == "nccl":
+        dist.destroy_process_group()
+        torch.cuda.set_device(0)
+        dist.init_process_group("nccl", init_method=f"file://{tempfile.mkdtemp()}/meet", rank=0, world_size=1)
+    mine = [x.cuda() for x in tensors(given[rank])]
+    outs = [robust_all_reduce(mine, rule=rule) for rule in ("bayesian", "median")]
+    assert all(x.is_cuda for out in outs for x in out.value)
+    later = robust_all_reduce([x.clone() for x in mine], rule="median", async_op=True, inplace=True).wait(60)
+    same = all(torch.equal(a, b) for a, b in zip(later.value, outs[1].value, strict=True))
+    moved = [dataclasses.replace(out, value=[x.cpu() for x in out.value]) for out in outs]
+    return [*(plain(out) for out in moved), same]

@@ -126,6 +126,26 @@ def test_no_usable_majority_is_an_error_on_every_rank() -> None:
     assert "tensor '[1]' at flat index 1 is NaN" in found[0][1]
 
 
+@pytest.mark.parametrize("chunk", [1 << 20, 64])
+def test_layers_and_buffers_are_those_of_one_process(chunk: int) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"a.weight": (7, 5), "a.bias": (7,), "bn.running_var": (7,), "b.weight": (3, 7)}
+    states = [{name: rng.normal(size=s).astype(np.float32) for name, s in shapes.items()} for _ in range(4)]
+    for k, state in enumerate(states):
+        state["bn.running_var"] *= 10.0**k  # not judged
+    states[2]["b.weight"] -= 40.0
+    found = run(jobs.layered, 4, states, chunk)
+    for name, rule in (("by layer", jobs.FirstThenMean()), ("bayesian", "bayesian")):
+        whole = hn.aggregate(states, rule)
+        for out in found:
+            value, weights, honesty, verdicts = out[name]
+            for key, x in whole.value.items():
+                np.testing.assert_allclose(value[key], x, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(weights, whole.weights, atol=1e-5)
+            assert (honesty is None) == (whole.honesty is None)
+            assert verdicts == whole.verdicts
+
+
 def test_containers() -> None:
     for found in run(jobs.containers, 3):
         assert found["mapping"] == {"a": ((6, 4), [1.0] * 24), "b": ((), [1.0])}

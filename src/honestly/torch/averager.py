@@ -239,13 +239,11 @@ class RobustAverager:
         named = {rank: f"refused: {reason}" for rank, reason in record.excluded.items()}
         named |= dict.fromkeys(record.accused, "is not believed")
         kinds = {rank: (rank, rank in record.excluded) for rank in named}
-        news = {
-            rank: what for rank, what in named.items() if self.step - self._told.get(kinds[rank], -RECENT) >= RECENT
-        }
+        new = [rank for rank in named if self.step - self._told.get(kinds[rank], -RECENT) >= RECENT]
         self._told |= dict.fromkeys(kinds.values(), self.step)
-        for rank, what in news.items():
-            logger.warning("step %d: %s %s", self.step, rank, what)
-        if self._folder is None or not (news or self.step % self.record_every == 0):
+        for rank in new:
+            logger.warning("step %d: %s %s", self.step, rank, named[rank])
+        if self._folder is None or not (new or self.step % self.record_every == 0):
             return
         if self.history.folder is None:
             self.history = History(self._folder)
