@@ -1,0 +1,140 @@
+"""How a rule did in a round that is known layer by layer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.bench.layers.space import Space
+from honestly.bench.specs import Contestant
+from honestly.result import Float
+from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
+
+# of the honest variance: a layer in which the honest agree has no unit, and rounding is no damage
+NO_UNIT = 1e-10
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a rule did to the clients of one round; attackers are the last M of K.
+
+    Attributes:
+        kappa: squared distance of the aggregate to the honest mean, in honest variances, all layers together.
+        by_layer: (L,) the same of each layer in its own variance.
+        accused: (K,) whom it turned against.
+        honesty: (K,) probabilities, if it states any.
+        seconds: the rule's own time.
+    """
+
+    kappa: float
+    by_layer: Float
+    accused: npt.NDArray[np.bool_]
+    honesty: Float | None
+    belief: Float
+    M: int
+    seconds: float
+
+    @property
+    def worst_layer(self) -> float:
+        """The largest kappa of a layer."""
+        return float(self.by_layer.max())
+
+    @property
+    def false(self) -> int:
+        """How many honest clients it turned against."""
+        return int(self.accused[: len(self.accused) - self.M].sum())
+
+    @property
+    def missed(self) -> int:
+        """How many attackers it did not turn against."""
+        return int((~self.accused[len(self.accused) - self.M :]).sum())
+
+
+def measure(space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = ()) -> Score:
+    """The rule's answer, behind its mixers, to what attackers send: coefficients (M, b) or (L, M, b)."""
+    grams, towards = space.grams(forged), space.towards_mean(forged)
+    squared = space.products[:, space.n, space.n]
+    geometry = geometry_of(grams, towards, squared)
+    start = time.perf_counter()
+    through = np.eye(len(grams[0]))
+    for mixer in pre:
+        A = mixer.mix(geometry)
+        geometry, through = geometry.mixed(A), A @ through
+    mix = rule.mix(geometry)
+    seconds = time.perf_counter() - start
+    weights = weights_of(mix, len(grams)) @ through
+    lacking = 1.0 - weights.sum(axis=1)  # the reference's share: it lies at minus the mean
+    moved = np.einsum("lk,lkj,lj->l", weights, grams, weights)
+    moved += lacking**2 * squared - 2.0 * lacking * (weights * towards).sum(axis=1)
+    moved = np.maximum(np.where(np.isfinite(moved), moved, np.inf), 0.0)
+    honesty = None if pre or mix.honesty is None else np.asarray(mix.honesty, dtype=np.float64)
+    total = weights.mean(axis=0)
+    return Score(
+        kappa=float(moved.sum() / max(space.variance.sum(), np.finfo(float).tiny)),
+        by_layer=in_units(moved, space.variance, squared),
+        accused=accused_by(mix, honesty, total),
+        honesty=honesty,
+        belief=total if honesty is None else honesty,
+        M=space.M,
+        seconds=seconds,
+    )
+
+
+def geometry_of(layers: Float, towards: Float | None = None, squared: Float | None = None) -> GramGeometry:
+    """All that a rule may know of clients with these Gram matrices about the honest mean, (L, K, K).
+
+    Arguments:
+        layers: the Gram matrices.
+        towards: (L, K) inner products with the honest mean.
+        squared: (L,) its squared length; with both, the rule also knows where the reference lies.
+    """
+    about = None
+    if towards is not None and squared is not None:
+        whole, t, s = layers.sum(0), towards.sum(0), float(squared.sum())
+
+        def about() -> Float:
+            return whole + t[:, None] + t + s
+
+    of_layers = getattr(GramGeometry, "of_layers", None)
+    if of_layers is None:
+        return _Layered(layers.sum(0), (), None, about is not None, about, layers=layers)
+    return of_layers(layers, has_reference=about is not None, about_reference=about)
+
+
+@dataclass(frozen=True)
+class _Layered(GramGeometry):
+    layers: Float = field(default_factory=lambda: np.zeros((0, 0, 0)))
+
+
+def weights_of(mix: Mix, L: int) -> Float:
+    """(L, m) a row of weights for each layer."""
+    by_layer: Float | None = getattr(mix, "by_layer", None)
+    if by_layer is not None:
+        return np.asarray(by_layer, dtype=np.float64)
+    return np.broadcast_to(mix.matrix[0], (L, mix.matrix.shape[1]))
+
+
+def in_units(moved: Float, variance: Float, squared: Float) -> Float:
+    """(L,) squared moves in honest variances; where the honest agree, any move at all is without bound."""
+    none = variance <= NO_UNIT * np.maximum(squared, variance.max() * NO_UNIT)
+    kappa = moved / np.where(none, 1.0, variance)
+    return np.where(none, np.where(moved > NO_UNIT * np.maximum(squared, np.finfo(float).tiny), np.inf, 0.0), kappa)
+
+
+def accused_by(mix: Any, honesty: Float | None, weights: Float) -> npt.NDArray[np.bool_]:
+    """(K,) whom a rule turned against: by its verdicts, its honesty, or a weight below a tenth of an equal share."""
+    verdicts: Sequence[str] | None = getattr(mix, "verdicts", None)
+    if verdicts is not None and len(verdicts) == len(weights):
+        return np.array([str(verdict) == "accused" for verdict in verdicts])
+    return weights < 0.1 / len(weights) if honesty is None else honesty < 0.5
+
+
+def looks_at_gram_alone(contestant: Contestant) -> bool:
+    """Whether a rule needs no coordinates and no update of its own, so that it can be asked on Gram matrices."""
+    parts = [part for part, _ in contestant.parts]
+    return not any(issubclass(part, ColumnRule) or {"root", "signs"} & part.needs for part in parts)
