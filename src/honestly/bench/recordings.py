@@ -4,7 +4,8 @@ A file (.npz, never pickled) holds courses of training by name. `NAME|rR`, (L, n
 the updates `w_k - reference` of round R in each of L layers; `NAME|names` and `NAME|sizes` say which layers these are
 and how many values each has; `NAME|rows` says what each row is: "honest", or by the name of a data attack what one of
 the last clients sends when it trains on poisoned data. `NAME|left_out` (the last clients, whose updates were never
-averaged) and `NAME|idle` (the first ones, who sent the model back unchanged) are numbers, 0 if absent.
+averaged) and `NAME|idle` (the first ones, who sent the model back unchanged) are numbers, 0 if absent. What lies above
+the diagonals may be left 0.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,11 @@ class Course:
         """By the name of a data attack, the rows of what the last clients send under it, in the clients' order."""
         labels = np.array(self.rows)
         return {name: np.flatnonzero(labels == name) for name in dict.fromkeys(self.rows) if name != HONEST}
+
+
+def shipped() -> Path:
+    """The recording that comes with the package: digits, with and without BatchNorm, early and late."""
+    return Path(str(files("honestly.bench") / "digits-layers.npz"))
 
 
 def is_recording(path: Path) -> bool:
@@ -137,6 +144,8 @@ def _gram(key: str, value: npt.NDArray[Any]) -> Float:
     gram = value.astype(np.float64)
     if not np.isfinite(gram).all():
         raise ValueError(f"{key}: has values that are not finite")
+    if not np.triu(gram, 1).any():  # half of a symmetric matrix is enough
+        gram += np.tril(gram, -1).transpose(0, 2, 1)
     turned = gram.transpose(0, 2, 1)
     largest = np.abs(gram).max(axis=(1, 2), keepdims=True)
     if (np.abs(gram - turned) > 1e-4 * largest).any() or (gram.diagonal(0, 1, 2) < -1e-4 * largest[:, 0]).any():
@@ -161,7 +170,7 @@ def _count(key: str, value: npt.NDArray[Any] | None, most: int) -> int:
 
 
 def write(path: Path | str, courses: Iterable[Course]) -> None:
-    """Write courses, as float32 and compressed; the same courses give the same bytes."""
+    """Write courses as float32, compressed, without what lies above the diagonals; the same give the same bytes."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     for course in courses:
         name = course.name
@@ -170,5 +179,5 @@ def write(path: Path | str, courses: Iterable[Course]) -> None:
         arrays[f"{name}|rows"] = np.array(course.rows)
         arrays[f"{name}|left_out"] = np.array(course.left_out)
         arrays[f"{name}|idle"] = np.array(course.idle)
-        arrays |= {f"{name}|r{r}": gram.astype(np.float32) for r, gram in course.rounds.items()}
+        arrays |= {f"{name}|r{r}": np.tril(gram).astype(np.float32) for r, gram in course.rounds.items()}
     np.savez_compressed(path, **arrays)

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.bench.layers.space import Space
-from honestly.bench.specs import Contestant
 from honestly.result import Float
-from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
+from honestly.rules.base import GramGeometry, Mix, Mixer, Rule
 
 # of the honest variance: a layer in which the honest agree has no unit, and rounding is no damage
 NO_UNIT = 1e-10
@@ -132,9 +131,3 @@ def accused_by(mix: Any, honesty: Float | None, weights: Float) -> npt.NDArray[n
     if verdicts is not None and len(verdicts) == len(weights):
         return np.array([str(verdict) == "accused" for verdict in verdicts])
     return weights < 0.1 / len(weights) if honesty is None else honesty < 0.5
-
-
-def looks_at_gram_alone(contestant: Contestant) -> bool:
-    """Whether a rule needs no coordinates and no update of its own, so that it can be asked on Gram matrices."""
-    parts = [part for part, _ in contestant.parts]
-    return not any(issubclass(part, ColumnRule) or {"root", "signs"} & part.needs for part in parts)

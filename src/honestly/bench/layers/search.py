@@ -18,6 +18,8 @@ from honestly.rules.base import Mixer, Rule
 
 Goal: TypeAlias = Literal["whole", "worst"]
 TRIES = 240
+DRAWN = 0.4  # share of the tries that are drawn; the others change the best ones
+RIVALS = 5
 # distances in honest spreads, and lengths of what hides that colluders are alike
 STEPS = (0.3, 0.6, 1.0, 1.6, 2.5, 5.0, 15.0, 1e3)
 JITTERS = (0.0, 0.15, 0.5, 1.0)
@@ -63,7 +65,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Attacker:
-    """The search against one rule in one space: ``tries`` lies, half of them drawn, half of them changes of the best.
+    """The search against one rule in one space: ``tries`` lies, drawn at first, then changes of the best.
 
     Arguments:
         space: what can be sent.
@@ -88,22 +90,28 @@ class Attacker:
     def search(self, rng: np.random.Generator) -> Found:
         """The worst of all tries."""
         directions = directions_of(self.space)
-        best: Found | None = None
-        several: list[Found] = []
+        found: list[Found] = []
+        drawing = max(1, round(DRAWN * self.tries))
         for number in range(self.tries):
-            if number < max(1, self.tries // 2) or not several:
+            if number < drawing:
                 lie = drawn(self.space, rng, list(directions), number)
             else:
-                several = sorted(several, key=lambda found: -found.value)[:4]
-                lie = changed(several[min(int(rng.exponential(0.8)), len(several) - 1)].lie, rng)
+                rivals = leading(found)
+                one = rivals[min(int(rng.exponential(1.0)), len(rivals) - 1)].lie
+                left = 1.0 - (number - drawing) / (self.tries - drawing)
+                lie = changed(one, rng, list(directions), 0.06 + 0.24 * left)
             score = measure(self.space, rows_of(self.space, lie, directions), self.rule, self.pre)
             value = score.kappa if self.goal == "whole" else score.worst_layer
-            found = Found(value, lie, score, number + 1)
-            several.append(found)
-            if best is None or value > best.value:
-                best = found
-        assert best is not None
-        return replace(best, tries=self.tries)
+            found.append(Found(value, lie, score, self.tries))
+        return max(found, key=lambda one: one.value)
+
+
+def leading(found: Sequence[Found]) -> list[Found]:
+    """The best of each kind of lie, best first: a search around one of them alone would end at the nearest hill."""
+    kinds: dict[tuple[str, str, bool], Found] = {}
+    for one in sorted(found, key=lambda one: -one.value):
+        kinds.setdefault((one.lie.direction, one.lie.hiding, one.lie.decoy), one)
+    return list(kinds.values())[:RIVALS]
 
 
 def directions_of(space: Space) -> dict[str, Float]:
@@ -178,16 +186,17 @@ def _some_layers(space: Space, rng: np.random.Generator) -> npt.NDArray[np.bool_
     return chosen if chosen.any() else np.arange(L) == int(rng.integers(L))
 
 
-def changed(lie: Lie, rng: np.random.Generator) -> Lie:
-    """A lie near another: its distance, what hides it, and now and then its layers."""
+def changed(lie: Lie, rng: np.random.Generator, directions: Sequence[str], step: float) -> Lie:
+    """A lie near another: its distance, what hides it, and now and then its layers or its direction."""
     layers = lie.layers
     if len(layers) > 1 and rng.random() < 0.3:
         layers = layers ^ (rng.random(len(layers)) < min(1.5 / len(layers), 0.5))
         layers = layers if layers.any() else lie.layers
-    j = lie.j * math.exp(rng.normal(0.0, 0.25)) if lie.j else (0.1 if rng.random() < 0.2 else 0.0)
+    j = lie.j * math.exp(rng.normal(0.0, 1.5 * step)) if lie.j else (0.1 if rng.random() < 0.2 else 0.0)
     return replace(
         lie,
-        t=lie.t * math.exp(rng.normal(0.0, 0.2)),
+        direction=directions[int(rng.integers(len(directions)))] if rng.random() < 0.1 else lie.direction,
+        t=lie.t * math.exp(rng.normal(0.0, step)),
         j=0.0 if rng.random() < 0.05 else j,
         hiding=HIDING[int(rng.integers(2))] if rng.random() < 0.1 else lie.hiding,
         layers=layers,

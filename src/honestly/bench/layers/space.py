@@ -50,7 +50,7 @@ class Population:
         """
         n = course.clients
         K = n if clients is None else clients
-        if K > n:
+        if n < K:
             raise ValueError(f"{course.name}: has {n} clients, asked for {K}: use --clients {n} or fewer")
         kept = np.concatenate([np.arange(n - K, n), np.arange(n, len(course.rows))])
         grams = course.rounds[round][:, kept[:, None], kept].copy()
