@@ -12,15 +12,15 @@ import numpy as np
 from study.populations import chosen, courses, family, sent, spaced
 from study.rules import Entry
 
-from honestly.bench.layers.forge import SUITE, forge
+from honestly.bench.layers.forge import LAYERED, forge
 from honestly.bench.layers.measure import geometry_of, measure
 from honestly.bench.layers.patterns import bound, patterns, tolerated
 from honestly.bench.layers.search import Attacker
 from honestly.bench.layers.space import Population, Space
 from honestly.bench.scores import calibration_error, reliability
+from honestly.bench.stress import SUITE
 
-#: attacks that differ from others only where there are layers
-LAYERED = ("layer_", "one_layer")
+ONE = tuple(spec for spec in SUITE if spec not in LAYERED or spec.startswith("jittered_mimic"))  # where L = 1
 
 
 @dataclass
@@ -115,8 +115,7 @@ def _fixed(rules, settings, populations, suite, *, layered, malicious=None):
 def whole(rules: list[Entry], settings: Settings):
     """Fixed attacks, updates as one layer (whole Gram matrices)."""
     populations = [p.whole() for p in chosen(settings.where, rounds=settings.rounds, only=settings.only)]
-    suite = [spec for spec in SUITE if not spec.startswith(LAYERED)]
-    return _fixed(rules, settings, populations, suite, layered=False)
+    return _fixed(rules, settings, populations, ONE, layered=False)
 
 
 def layers(rules: list[Entry], settings: Settings):
@@ -131,8 +130,9 @@ def small(rules: list[Entry], settings: Settings):
     for K, M in ((10, 4), (5, 2)):
         populations = chosen(settings.where, rounds=settings.rounds, only=settings.only or "o0", clients=K)
         for label, used in (("layers", populations), ("whole", [p.whole() for p in populations])):
-            suite = [spec for spec in SUITE if label == "layers" or not spec.startswith(LAYERED)]
-            columns, found = _fixed(rules, settings, used, suite, layered=True, malicious=(M,))
+            columns, found = _fixed(
+                rules, settings, used, SUITE if label == "layers" else ONE, layered=True, malicious=(M,)
+            )
             rows += [[f"K = {K}, M = {M}, {label}", *row[1:]] for row in found if row[0] == "all"]
     return columns, rows
 

@@ -33,11 +33,10 @@ class Function(Rule):
         found = self.function(layers)
         weights, honesty = found[:2] if isinstance(found, tuple) else (found, None)
         weights = np.asarray(weights, dtype=np.float64)
-        matrix = weights[None] if weights.ndim == 1 else weights.mean(axis=0)[None]
-        mix = Mix(matrix, honesty=None if honesty is None else np.asarray(honesty, dtype=np.float64))
-        if weights.ndim == 2:
-            object.__setattr__(mix, "by_layer", weights)
-        return mix
+        honesty = None if honesty is None else np.asarray(honesty, dtype=np.float64)
+        if weights.ndim == 1:
+            return Mix.of_weights(weights, honesty=honesty)
+        return Mix.of_layers(weights, geometry.layer_sizes, honesty=honesty)
 
 
 @dataclass(frozen=True)

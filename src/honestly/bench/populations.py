@@ -148,6 +148,12 @@ class Source:
     round: int = 0
     idle: float = 0.0
 
+    @property
+    def clients(self) -> int | None:
+        """The most clients that it has, if it comes with the package; else opening it tells."""
+        shipped = str(recordings.shipped())
+        return _courses(shipped)[0].clients if self.name == shipped else None
+
     def open(self, clients: int) -> Population | LayeredPopulation:
         """The population, with as many clients as asked for."""
         if self.course:
@@ -178,7 +184,8 @@ def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[Source, ...]
             found += [Source(name, seed) for seed in seeds]
         elif name in RECORDED:
             every = _of_file(recordings.shipped(), seeds[0])
-            chosen = every if not RECORDED[name] else [source for source in every if "-o0-" in source.course]
+            late = max(source.round for source in every)
+            chosen = [s for s in every if not RECORDED[name] or ("-o0-" in s.course and s.round == late)]
             found += [replace(source, idle=RECORDED[name]) for source in chosen]
         elif path.is_dir():
             files = sorted(path.glob("*.npz"))

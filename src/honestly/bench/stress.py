@@ -91,13 +91,18 @@ class Study:
         if not self.seeds:
             raise ValueError("seeds: give at least one")
         if not self.tasks():
-            raise ValueError(f"malicious = {list(self.malicious)}: none is a minority of {list(self.clients)} clients")
+            raise ValueError(
+                f"malicious = {list(self.malicious)}: none is a minority of {list(self.clients)} clients, or no "
+                "population has so many"
+            )
 
     def tasks(self) -> list[Task]:
         """The attacked populations: each is one unit of work."""
         found: list[Task] = []
         for source in sources(self.populations, seeds=self.seeds):
             for K in self.clients:
+                if source.clients is not None and source.clients < K:
+                    continue  # what comes with the package stands aside where more clients are asked for
                 counts = sorted({int(M) if M >= 1 else round(M * K) for M in self.malicious})
                 found += [Task(self, source, K, M) for M in counts if 2 * M < K]
         return found

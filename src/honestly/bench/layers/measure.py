@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from honestly.bench.layers.space import Space
-from honestly.result import Float
+from honestly.result import Float, Verdict
 from honestly.rules.base import GramGeometry, Mix, Mixer, Rule
 
 # of the honest variance: a layer in which the honest agree has no unit, and rounding is no damage
@@ -58,7 +57,7 @@ def measure(space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = ()) 
     """The rule's answer, behind its mixers, to what attackers send: coefficients (M, b) or (L, M, b)."""
     grams, towards = space.grams(forged), space.towards_mean(forged)
     squared = space.products[:, space.n, space.n]
-    geometry = geometry_of(grams, towards, squared)
+    geometry = geometry_of(grams, towards, squared, space.sizes)
     start = time.perf_counter()
     through = np.eye(len(grams[0]))
     for mixer in pre:
@@ -72,7 +71,7 @@ def measure(space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = ()) 
     moved += lacking**2 * squared - 2.0 * lacking * (weights * towards).sum(axis=1)
     moved = np.maximum(np.where(np.isfinite(moved), moved, np.inf), 0.0)
     honesty = None if pre or mix.honesty is None else np.asarray(mix.honesty, dtype=np.float64)
-    total = weights.mean(axis=0)
+    total = space.sizes / space.sizes.sum() @ weights
     return Score(
         kappa=float(moved.sum() / max(space.variance.sum(), np.finfo(float).tiny)),
         by_layer=in_units(moved, space.variance, squared),
@@ -84,37 +83,31 @@ def measure(space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = ()) 
     )
 
 
-def geometry_of(layers: Float, towards: Float | None = None, squared: Float | None = None) -> GramGeometry:
+def geometry_of(
+    layers: Float, towards: Float | None = None, squared: Float | None = None, sizes: npt.ArrayLike | None = None
+) -> GramGeometry:
     """All that a rule may know of clients with these Gram matrices about the honest mean, (L, K, K).
 
     Arguments:
         layers: the Gram matrices.
         towards: (L, K) inner products with the honest mean.
         squared: (L,) its squared length; with both, the rule also knows where the reference lies.
+        sizes: (L,) values of each layer; all alike, if None.
     """
     about = None
     if towards is not None and squared is not None:
-        whole, t, s = layers.sum(0), towards.sum(0), float(squared.sum())
 
         def about() -> Float:
-            return whole + t[:, None] + t + s
+            return layers + towards[:, :, None] + towards[:, None, :] + squared[:, None, None]
 
-    of_layers = getattr(GramGeometry, "of_layers", None)
-    if of_layers is None:
-        return _Layered(layers.sum(0), (), None, about is not None, about, layers=layers)
-    return of_layers(layers, has_reference=about is not None, about_reference=about)
-
-
-@dataclass(frozen=True)
-class _Layered(GramGeometry):
-    layers: Float = field(default_factory=lambda: np.zeros((0, 0, 0)))
+    columns = np.ones(len(layers)) if sizes is None else np.asarray(sizes, dtype=np.float64)
+    return GramGeometry.of_layers(layers, has_reference=about is not None, about_reference=about, layer_sizes=columns)
 
 
 def weights_of(mix: Mix, L: int) -> Float:
     """(L, m) a row of weights for each layer."""
-    by_layer: Float | None = getattr(mix, "by_layer", None)
-    if by_layer is not None:
-        return np.asarray(by_layer, dtype=np.float64)
+    if mix.by_layer is not None:
+        return np.asarray(mix.by_layer, dtype=np.float64)
     return np.broadcast_to(mix.matrix[0], (L, mix.matrix.shape[1]))
 
 
@@ -125,9 +118,8 @@ def in_units(moved: Float, variance: Float, squared: Float) -> Float:
     return np.where(none, np.where(moved > NO_UNIT * np.maximum(squared, np.finfo(float).tiny), np.inf, 0.0), kappa)
 
 
-def accused_by(mix: Any, honesty: Float | None, weights: Float) -> npt.NDArray[np.bool_]:
+def accused_by(mix: Mix, honesty: Float | None, weights: Float) -> npt.NDArray[np.bool_]:
     """(K,) whom a rule turned against: by its verdicts, its honesty, or a weight below a tenth of an equal share."""
-    verdicts: Sequence[str] | None = getattr(mix, "verdicts", None)
-    if verdicts is not None and len(verdicts) == len(weights):
-        return np.array([str(verdict) == "accused" for verdict in verdicts])
+    if mix.verdicts is not None and len(mix.verdicts) == len(weights):
+        return np.array([verdict is Verdict.ACCUSED for verdict in mix.verdicts])
     return weights < 0.1 / len(weights) if honesty is None else honesty < 0.5

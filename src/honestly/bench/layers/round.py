@@ -9,11 +9,14 @@ import numpy as np
 
 from honestly.bench.layers.forge import forge
 from honestly.bench.layers.measure import Score, measure
-from honestly.bench.layers.search import TRIES, Attacker, Goal, directions_of, rows_of
+from honestly.bench.layers.search import Attacker, Goal, directions_of, rows_of
 from honestly.bench.layers.space import Population, Space
 from honestly.bench.scores import detection_auc
 from honestly.bench.specs import Contestant
 from honestly.result import Float
+
+#: lies that the attacker tries against each rule, in each round, for each of its two goals
+SEARCH = 120
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class LayeredRound:
         """The round under the worst lie that a search against the rule finds."""
         pre, rule, _ = contestant.build(K=self.space.H + self.space.M, f=f, root=None)
         rng = np.random.default_rng([self.seed, self.space.M, *goal.encode()])
-        found = Attacker(self.space, rule, goal, TRIES, pre).search(rng)
+        found = Attacker(self.space, rule, goal, SEARCH, pre).search(rng)
         return replace(self, rows=rows_of(self.space, found.lie, directions_of(self.space)), tries=found.tries)
 
     def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
