@@ -13,8 +13,10 @@ from honestly.bench.layers.space import Space
 from honestly.result import Float, Verdict
 from honestly.rules.base import GramGeometry, Mix, Mixer, Rule
 
-# of the honest variance: a layer in which the honest agree has no unit, and rounding is no damage
-NO_UNIT = 1e-10
+# of the squared length of their mean: where honest clients differ less than that, rounding may be all that they differ in
+AGREED = 1e-4
+# of the same: what rounding can make of a move of 0
+ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Score:
 
     Attributes:
         kappa: squared distance of the aggregate to the honest mean, in honest variances, all layers together.
-        by_layer: (L,) the same of each layer in its own variance.
+        by_layer: (L,) the same of each layer in its own variance (see `in_units`).
         accused: (K,) whom it turned against.
         honesty: (K,) probabilities, if it states any.
         seconds: the rule's own time.
@@ -112,10 +114,16 @@ def weights_of(mix: Mix, L: int) -> Float:
 
 
 def in_units(moved: Float, variance: Float, squared: Float) -> Float:
-    """(L,) squared moves in honest variances; where the honest agree, any move at all is without bound."""
-    none = variance <= NO_UNIT * np.maximum(squared, variance.max() * NO_UNIT)
-    kappa = moved / np.where(none, 1.0, variance)
-    return np.where(none, np.where(moved > NO_UNIT * np.maximum(squared, np.finfo(float).tiny), np.inf, 0.0), kappa)
+    """(L,) squared moves in honest variances, or in squared lengths of the honest mean where the honest agree.
+
+    A bias in front of a BatchNorm is moved by weight decay alone: honest clients differ by rounding there, which is no
+    unit. Where they did not move at all, any move is without bound.
+    """
+    unit = np.where(variance > AGREED * squared, variance, squared)
+    tiny = np.finfo(float).tiny
+    return np.where(
+        unit > 0.0, moved / np.maximum(unit, tiny), np.where(moved > ROUNDING * variance.sum(), np.inf, 0.0)
+    )
 
 
 def accused_by(mix: Mix, honesty: Float | None, weights: Float) -> npt.NDArray[np.bool_]:
