@@ -4,23 +4,18 @@
     python benchmarks/bayesian_study.py --rule bayesian whole_updates geometric_median --parts whole,quiet,time
     python benchmarks/bayesian_study.py --rule file.py:function             a function of (L, K, K) Gram matrices
 
-Recordings (`honestly stress --record`) are read from --grams, or from $HONESTLY_DATA/grams. kappa is
-|aggregate - honest mean|^2 / honest variance; "accused" are honest clients per round.
+Recordings by layer (`honestly stress --record`) are read from --grams, or from $HONESTLY_DATA/grams, or else the one
+of the package is used. kappa is |aggregate - honest mean|^2 / honest variance, "worst layer" the same in the layer
+where it is largest; "missed" are attackers that were not accused, "accused" honest clients that were, per round.
 """
 
 import argparse
 import json
-import os
 import platform
-import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")  # matrices of 20 x 20 gain nothing from threads
-sys.path.insert(0, str(Path(__file__).parent))
-
-import numpy as np
 from study.parts import PARTS, Settings
 from study.populations import folder
 from study.rules import entry
@@ -37,6 +32,15 @@ def shown(columns, rows):
     )
 
 
+def fill(page, parts):
+    """The page with the text between `<!-- NAME -->` and `<!-- /NAME -->` replaced; other marks stay as they are."""
+    for name, part in parts.items():
+        before, start, rest = page.partition(f"<!-- {name} -->")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        page = f"{before}{start}\n{part.strip()}\n{end}{after}" if end else page
+    return page
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -50,6 +54,9 @@ def main():
     parser.add_argument("--tries", type=int, default=240, help="of the adaptive attacker (default: 240)")
     parser.add_argument("--seeds", type=int, default=2, help="of the adaptive attacker (default: 2)")
     parser.add_argument("--details", action="store_true", help="also a row for each attack")
+    parser.add_argument("--recorded", type=Path, help="folder of recorded updates, for the part `updates`")
+    parser.add_argument("--jobs", type=int, default=1, help="processes of the part `updates`")
+    parser.add_argument("--page", type=Path, help="write each table between its marks, <!-- PART -->, on this page")
     parser.add_argument("--out", type=Path, help="write tables (Markdown) and cases (JSON lines) here")
     args = parser.parse_args()
     rules = [entry(word) for word in args.rule]
@@ -61,8 +68,10 @@ def main():
         tries=args.tries,
         seeds=args.seeds,
         details=args.details,
+        recorded=args.recorded,
+        jobs=args.jobs,
     )
-    pages = [f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}\n"]
+    parts = {"machine": f"{platform.machine()}, Python {platform.python_version()}, NumPy {version('numpy')}"}
     for part in args.parts.split(","):
         if part not in PARTS:
             parser.error(f"--parts {part}: one of {', '.join(PARTS)}")
@@ -71,10 +80,12 @@ def main():
         seconds = time.perf_counter() - start
         title = (PARTS[part].__doc__ or part).splitlines()[0]
         print(f"\n== {part}: {title} ({seconds:.0f} s)\n{shown(columns, rows)}", flush=True)
-        pages.append(Table(part, title, "", list(columns), [list(row) for row in rows]).markdown())
+        parts[part] = Table(part, title, "", list(columns), [list(row) for row in rows]).markdown()
+    if args.page:
+        args.page.write_text(fill(args.page.read_text(), parts))
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "study.md").write_text("\n".join(pages))
+        (args.out / "study.md").write_text("\n".join(parts.values()))
         (args.out / "cases.jsonl").write_text("".join(json.dumps(record) + "\n" for record in settings.records))
 
 

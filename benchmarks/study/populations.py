@@ -24,11 +24,8 @@ def folder(given: Path | None) -> Path | None:
 
 def courses(where: Path | None) -> list[Course]:
     """Every course with honest updates of all clients."""
-    found = []
-    for path in sorted(where.glob("*.npz")) if where else []:
-        if "runs" not in path.stem:
-            found += recordings.read(path)
-    return found
+    paths = [recordings.shipped()] if where is None else sorted(where.glob("*.npz"))
+    return [course for path in paths if "runs" not in path.stem for course in recordings.read(path)]
 
 
 def sent(where: Path | None) -> list[Course]:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from bayesian_variants import Variant
 from whole_update_rule import WholeUpdates
 
 from honestly.bench.specs import RULES, Contestant
 from honestly.rules.base import Mix, Rule
 
-RULES[WholeUpdates.name] = WholeUpdates
+RULES |= {WholeUpdates.name: WholeUpdates, Variant.name: Variant}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -180,4 +180,4 @@ def write(path: Path | str, courses: Iterable[Course]) -> None:
         arrays[f"{name}|left_out"] = np.array(course.left_out)
         arrays[f"{name}|idle"] = np.array(course.idle)
         arrays |= {f"{name}|r{r}": np.tril(gram).astype(np.float32) for r, gram in course.rounds.items()}
-    np.savez_compressed(path, **arrays)
+    np.savez_compressed(path, allow_pickle=False, **arrays)

@@ -13,7 +13,7 @@ from honestly.bench.layers.space import Space
 from honestly.result import Float, Verdict
 from honestly.rules.base import GramGeometry, Mix, Mixer, Rule
 
-# of the squared length of their mean: where honest clients differ less than that, rounding may be all that they differ in
+# of the squared length of their mean: honest clients who differ less than that may differ by rounding alone
 AGREED = 1e-4
 # of the same: what rounding can make of a move of 0
 ROUNDING = 1e-10
@@ -96,14 +96,17 @@ def geometry_of(
         squared: (L,) its squared length; with both, the rule also knows where the reference lies.
         sizes: (L,) values of each layer; all alike, if None.
     """
-    about = None
-    if towards is not None and squared is not None:
 
-        def about() -> Float:
-            return layers + towards[:, :, None] + towards[:, None, :] + squared[:, None, None]
+    def about() -> Float:
+        assert towards is not None
+        assert squared is not None
+        return layers + towards[:, :, None] + towards[:, None, :] + squared[:, None, None]
 
+    known = towards is not None and squared is not None
     columns = np.ones(len(layers)) if sizes is None else np.asarray(sizes, dtype=np.float64)
-    return GramGeometry.of_layers(layers, has_reference=about is not None, about_reference=about, layer_sizes=columns)
+    return GramGeometry.of_layers(
+        layers, has_reference=known, about_reference=about if known else None, layer_sizes=columns
+    )
 
 
 def weights_of(mix: Mix, L: int) -> Float:
