@@ -30,7 +30,7 @@ class Case:
         accused: share of the honest clients that the rule turned against (its verdict, or else honesty below 1/2; for
             a rule without honesty, a weight below a tenth of an equal share); None for coordinate-wise rules.
         missed: share of the malicious clients that it did not turn against.
-        estimated: the number of malicious clients that it inferred.
+        estimated: how many usable clients a rule that infers honesty accused.
         honesty: of each client, attackers last; None unless inferred.
         seconds: the rule's own time.
         layer: the largest kappa of a layer, and ``where`` it is; None for a population without layers.
@@ -112,7 +112,7 @@ class Round:
         weights = None if answer.weights is None else self._to_all(answer.weights)
         belief = honesty if honesty is not None else weights
         liar = np.arange(K) >= K - M
-        accused = missed = auc = None
+        accused = missed = auc = against = None
         if belief is not None and answer.weights is not None:
             against = np.ones(K, dtype=bool)  # whoever was refused is not believed either
             against[self.usable] = accused_by(
@@ -127,7 +127,7 @@ class Round:
             "auc": auc,
             "accused": accused,
             "missed": missed,
-            "estimated": None if honesty is None else float(K - honesty.sum()),
+            "estimated": None if honesty is None or against is None else float(against[self.usable].sum()),
             "honesty": None if honesty is None else [round(float(p), 6) for p in honesty],
             "seconds": seconds,
         }

@@ -93,7 +93,9 @@ def test_noise_falls_as_in_a_layer_of_that_size():
     np.testing.assert_allclose(np.mean(lengths, axis=0), 1.0, atol=0.35)
     np.testing.assert_allclose(np.var(lengths, axis=0), 2 / np.array(SIZES), rtol=0.5)
     np.testing.assert_allclose(np.mean(cosines, axis=0), 1 / np.array(SIZES), rtol=0.3)
-    assert np.max(ranks, axis=0).tolist() == [K - 1, 7, 2, K - 1, 1], "the honest about their mean have one direction less"
+    assert np.max(ranks, axis=0).tolist() == [K - 1, 7, 2, K - 1, 1], (
+        "the honest about their mean have one direction less"
+    )
 
 
 def test_noise_has_the_lengths_that_attacks_ask_for():

@@ -59,7 +59,7 @@ class LayeredRound:
             "auc": detection_auc(found.belief, [k >= K - M for k in range(K)]),
             "accused": found.false / (K - M),
             "missed": found.missed / M if M else None,
-            "estimated": None if honesty is None else float(K - honesty.sum()),
+            "estimated": None if honesty is None else float(found.accused.sum()),
             "honesty": None if honesty is None else [round(float(p), 6) for p in honesty],
             "seconds": found.seconds,
             "layer": found.worst_layer,
