@@ -22,7 +22,7 @@ EXACT = 12  # up to so many clients all subsets are looked at
 PULLS = 200  # each brings the answer nearer to every point that lies in all balls
 WITHIN = 1.001  # of the bound, in squared distances
 PERRON_STEPS = 4
-STARTS, SIZES, CLIMBS = 24, 8, 8  # of the search for the worst subset among more than EXACT clients
+STARTS, SIZES, CLIMBS = 24, 12, 8  # of the search for the worst subset among more than EXACT clients
 
 
 def guard(gram: Float, a: Float, f: int) -> tuple[Float, int]:

@@ -20,7 +20,7 @@ from honestly.rules.bayesian.views import TINY, Views, cosines
 
 COMMON = 0.1  # mean cosine that honest clients may have for their data's sake
 SEARCH = 3.2  # ln n nats of evidence that any n clients have by chance, the best group of them being looked for
-OPPOSED = 2.0  # the same for opposition, where nothing is looked for but the client and the view
+OPPOSED = 2.5  # the same for opposition, where nothing is looked for but the client and the view
 NEAR = 0.8, 3.0  # r^2 / s^2 up to NEAR + NEAR / sqrt(d) is near: nobody is accused there
 TIGHT = 16.0  # effective dimension from which a view convicts by itself
 AGREE = 0.7  # in a looser one a tight view must agree to this share of the evidence it would need by itself
@@ -146,16 +146,17 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
     x = np.where(known, _nats(alike, COMMON, m * d[:, None]) - cost, -cost)
     # the same with a lower bar: whether a tight view agrees with what a loose one says
     half = np.where(known & (m >= 2.0), _nats(alike, AGREE * COMMON, m * d[:, None]) - AGREE**2 * cost, -cost)
-    opposing = np.zeros_like(far)
-    if reference is not None:
-        o = opposition(reference, views.centre)
-        agreed = np.median(o, axis=1) < -COMMON  # most clients go one way, or nothing can be opposed
-        against = np.where(far & agreed[:, None], _nats(o, COMMON, d[:, None]) - OPPOSED * math.log(n), -cost)
-        opposing = against > x
-        x = np.maximum(x, against)
     tight = d >= TIGHT
     support = half[tight].max(0, initial=-cost)
     x = np.where(tight[:, None], x, np.where(d[:, None] >= LOOSEST, np.minimum(x, support), -cost))
+    opposing = np.zeros_like(far)
+    if reference is not None:
+        o = opposition(reference, views.centre)
+        usual = -np.median(o, axis=1)[:, None]  # where most clients go one way; else there is nothing to oppose
+        plain = far & (usual > COMMON) & (o > COMMON) & (d[:, None] >= LOOSEST)
+        against = np.where(plain, _nats(o, -usual, d[:, None]) - OPPOSED * math.log(n), -cost)
+        opposing = against > x
+        x = np.maximum(x, against)
     x[0] = np.where(t[0] > ABSURD, np.log(t[0]), x[0])
     return Look(x, d, members > 0.0, opposing)
 
@@ -195,12 +196,13 @@ def likeness(C: Float, members: Float) -> tuple[Float, Float, Float]:
 
 
 def opposition(reference: Float, centre: Float) -> Float:
-    """(V, n) minus the cosine of each client's update with the centre's, both as seen from the previous model."""
+    """(V, n) minus the cosine of each client's update with the mean of the others', as seen from the previous model."""
+    own2 = np.maximum(reference.diagonal(0, 1, 2), TINY)
     g = np.matmul(reference, centre[:, :, None])[:, :, 0]
-    length = np.sqrt(np.maximum((g * centre).sum(1, keepdims=True), TINY))
-    own = np.sqrt(np.maximum(reference.diagonal(0, 1, 2), TINY))
-    return np.clip(-(g / length) / own, -1.0, 1.0)
+    others2 = (g * centre).sum(1, keepdims=True) - 2.0 * centre * g + np.square(centre) * own2
+    g -= centre * own2
+    return np.clip(-(g / np.sqrt(np.maximum(others2, TINY))) / np.sqrt(own2), -1.0, 1.0)
 
 
-def _nats(cosine: Float, common: float, count: Float) -> Float:
+def _nats(cosine: Float, common: Float | float, count: Float) -> Float:
     return 0.5 * count * np.square(np.maximum(cosine - common, 0.0))
