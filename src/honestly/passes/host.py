@@ -10,10 +10,10 @@ import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST, Host
 from honestly.passes import explain
-from honestly.passes.base import Verdict
+from honestly.passes.base import Verdict, symmetric
 from honestly.passes.blas import BLOCK, SMALL_PRODUCT, way_for
 from honestly.passes.plan import BATCH, Block, blocks, in_order, threads
-from honestly.passes.ranking import mean_of_rows, network_of, rank_rows
+from honestly.passes.ranking import network_of, rank_rows
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 from honestly.sources import Leaf, Sink, Source
@@ -64,36 +64,42 @@ class HostPasses:
         return False
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
-        """G = sum over blocks of C_b C_b^T: float32 inside a block, float64 across blocks."""
+        """G_l = sum over the layer's blocks of C_b C_b^T: float32 inside a block, float64 across blocks."""
         n = len(clients)
         way = way_for(n)
 
-        def one(block: Block) -> Host:
+        def one(block: Block) -> tuple[int, Host]:
             used = -(-block.width // way.multiple) * way.multiple
             scratch = self._scratch(way.rows, way.width, block.dtype)[:, :used]
             self._fill(block, clients, scratch[1 : n + 1, : block.width], centre)
             scratch[1 : n + 1, block.width :] = 0
             scratch[n + 1 :] = 0
             with np.errstate(over="ignore", invalid="ignore"):
-                return way.product(scratch)
+                return block.layer, way.product(scratch)
 
-        total: Float | None = None
+        totals: dict[int, Float] = {}
         with np.errstate(over="ignore", invalid="ignore"):
-            for part in self._run(one, way.width, n, own_threads=way.own_threads):
-                total = part.astype(np.float64) if total is None else np.add(total, part, out=total)
-            return np.zeros((n, n)) if total is None else way.finish(total)
+            for layer, part in self._run(one, way.width, n, own_threads=way.own_threads, by_layer=True):
+                if layer in totals:
+                    totals[layer] += part
+                else:
+                    totals[layer] = part.astype(np.float64)
+            found = np.zeros((len(self.source.layers), n, n))
+            for layer, total in totals.items():
+                found[layer] = way.finish(total)
+            return symmetric(found)
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
     ) -> tuple[Float, Float]:
-        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
-        n, m = len(clients), len(a)
+        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the layer's blocks in float64."""
+        n, m, L = len(clients), len(a), len(self.source.layers)
         width = max(NARROW, BLOCK // n)
         used = np.flatnonzero(a.any(axis=0))
         few = used if len(used) < n else None  # 0 * NaN is not 0, and mixtures of a few clients cost little
         A = _two_rows(a if few is None else a[:, few])
 
-        def one(block: Block) -> tuple[Any, Float, Float]:
+        def one(block: Block) -> tuple[int, Any, Float, Float]:
             rows = self._direct(block, clients) if centre is None else None
             if rows is None:
                 rows = self._scratch(n, width, block.dtype)[:, : block.width]
@@ -102,27 +108,28 @@ class HostPasses:
             with np.errstate(over="ignore", invalid="ignore"):
                 _multiply(A.astype(block.dtype), rows if few is None else rows[few], means)
                 own, products = _products(rows, means[:m], norms is None)
-                return own, products, np.vecdot(means[:m], means[:m])
+                return block.layer, own, products, np.vecdot(means[:m], means[:m])
 
-        total, products, mean_norms = np.zeros(n), np.zeros((n, m)), np.zeros(m)
+        total, products, mean_norms = np.zeros((L, n)), np.zeros((L, n, m)), np.zeros((L, m))
         with np.errstate(over="ignore", invalid="ignore"):
-            for own, product, mean_norm in self._run(one, width, n):
-                total += own
-                products += product
-                mean_norms += mean_norm
+            for layer, own, product, mean_norm in self._run(one, width, n, by_layer=True):
+                total[layer] += own
+                products[layer] += product
+                mean_norms[layer] += mean_norm
             total = total if norms is None else norms
-            return np.maximum(total[None, :] - 2 * products.T + mean_norms[:, None], 0), total
+            return np.maximum(total - 2 * products.transpose(2, 0, 1) + mean_norms.T[:, :, None], 0), total
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`weights @ X` block by block; clients of weight 0 are not read."""
-        used = np.flatnonzero(weights).tolist()
+        by_layer = weights.ndim == 2
+        used = np.flatnonzero(weights.any(axis=0) if by_layer else weights).tolist()
         if not len(used):  # all weight is on a reference of zeros
             used = [0]
         if 2 * len(used) > len(clients) and isinstance(self.source, Matrix):
             used = list(range(len(clients)))  # consecutive rows are multiplied where they lie; 0 * finite is 0
         rows = [clients[j] for j in used]
         n = len(rows)
-        A = _two_rows(weights[None, used])
+        A = [_two_rows(row[None, used]) for row in np.atleast_2d(weights)]
         width = max(4 * NARROW, min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
         sink = self.source.sink()
 
@@ -133,12 +140,12 @@ class HostPasses:
                 self._fill(block, rows, values, None)
             result = np.zeros((2, block.width), block.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
-                _multiply(A.astype(block.dtype), values, result)
+                _multiply(A[block.layer].astype(block.dtype), values, result)
                 fine = bool(np.abs(result[0]).max() < LARGEST[block.dtype.__name__])
             self._store(block, result[0], sink)
             return fine
 
-        fine = all(list(self._run(one, width, n)))
+        fine = all(list(self._run(one, width, n, by_layer=by_layer)))
         return sink.finish(), lambda: fine
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
@@ -161,7 +168,7 @@ class HostPasses:
                 ranked = rank_rows(
                     values, network, lambda rows: self._scratch(rows, width, block.dtype, "ranks")[:, : block.width]
                 )
-                result = mean_of_rows(ranked) if rule.averages else rule.reduce(np.stack(ranked), np)
+                result = rule.reduce(ranked if rule.averages else np.stack(ranked), np)
                 self._store(block, result, sink)
             return fine
 
@@ -169,18 +176,22 @@ class HostPasses:
         return sink.finish(), lambda: fine
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
-        """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
+        """(m, 3) how many judged coordinates of `mixing @ X - reference` are positive, zero and negative."""
         n = len(clients)
         width = max(64, BLOCK // n)
+        by_layer = any(layer.follows for layer in self.source.layers)
 
         def one(block: Block) -> Float:
+            if by_layer and self.source.layers[block.layer].follows:
+                return np.zeros((n if mixing is None else len(mixing), 3))
             values = self._scratch(n, width, block.dtype)[:, : block.width]
             self._fill(block, clients, values, reference)
             mixed = values if mixing is None else np.matmul(mixing.astype(block.dtype), values)
             positive, negative = (mixed > 0).sum(axis=1), (mixed < 0).sum(axis=1)
             return np.stack([positive, block.width - positive - negative, negative], axis=1).astype(np.float64)
 
-        return sum(self._run(one, width, n), np.zeros((n if mixing is None else len(mixing), 3)))
+        counts = self._run(one, width, n, by_layer=by_layer)
+        return sum(counts, np.zeros((n if mixing is None else len(mixing), 3)))
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the result."""
@@ -200,11 +211,19 @@ class HostPasses:
         return None
 
     def _run(
-        self, work: Callable[[Block], T], width: int, rows: int, *, own_threads: bool = True, batch: int = BATCH
+        self,
+        work: Callable[[Block], T],
+        width: int,
+        rows: int,
+        *,
+        own_threads: bool = True,
+        batch: int = BATCH,
+        by_layer: bool = False,
     ) -> Iterator[T]:
         total = sum(leaf.size for leaf in self.leaves)
         few = not own_threads or total * rows < WORTH_THREADS
-        return in_order(work, blocks(self.leaves, width), 1 if few else threads(), batch)
+        cut = blocks(self.leaves, width, self.source.layers if by_layer else None)
+        return in_order(work, cut, 1 if few else threads(), batch)
 
     def _scratch(self, rows: int, width: int, dtype: type, use: str = "values") -> Host:
         """This thread's own buffer for that use; its first row is zero."""
@@ -227,9 +246,9 @@ class HostPasses:
 
     def _direct(self, block: Block, clients: Sequence[int]) -> Host | None:
         """The rows where they lie, if they can be multiplied there."""
-        if not isinstance(self.source, Matrix):
+        if not isinstance(self.source, Matrix) or len(block.segments) != 1:
             return None
-        (segment,) = block.segments
+        segment = block.segments[0]
         return self.source.direct(segment.start, segment.stop, clients, block.dtype)
 
     def _all_direct(self, clients: Sequence[int]) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from honestly.arrays import COMPUTE
-from honestly.sources import Leaf
+from honestly.sources import Layer, Leaf
 
 T = TypeVar("T")
 
@@ -26,34 +26,42 @@ class Segment(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A run of columns of one working precision."""
+    """A run of columns of one working precision, and of one layer where blocks are asked for by layer."""
 
     dtype: type[np.floating]
     width: int
     segments: tuple[Segment, ...]
+    layer: int = 0
 
 
-def blocks(leaves: Sequence[Leaf], width: int) -> Iterator[Block]:
-    """All columns, in order, in blocks of at most `width` columns."""
+def blocks(leaves: Sequence[Leaf], width: int, layers: Sequence[Layer] | None = None) -> Iterator[Block]:
+    """All columns, in order, in blocks of at most `width` columns; none crosses the bounds of `layers`, if given."""
+    if layers is None:
+        yield from _cut(leaves, [(index, 0, leaf.size) for index, leaf in enumerate(leaves)], width, 0)
+        return
+    for index, layer in enumerate(layers):
+        yield from _cut(leaves, layer.spans, width, index)
+
+
+def _cut(leaves: Sequence[Leaf], spans: Sequence[tuple[int, int, int]], width: int, layer: int) -> Iterator[Block]:
     segments: list[Segment] = []
     filled, dtype = 0, np.float32
-    for index, leaf in enumerate(leaves):
-        needed = COMPUTE[leaf.spec.dtype]
+    for index, start, end in spans:
+        needed = COMPUTE[leaves[index].spec.dtype]
         if segments and needed is not dtype:
-            yield Block(dtype, filled, tuple(segments))
+            yield Block(dtype, filled, tuple(segments), layer)
             segments, filled = [], 0
         dtype = needed
-        start = 0
-        while start < leaf.size:
-            stop = min(leaf.size, start + width - filled)
+        while start < end:
+            stop = min(end, start + width - filled)
             segments.append(Segment(index, start, stop, filled))
             filled += stop - start
             start = stop
             if filled == width:
-                yield Block(dtype, filled, tuple(segments))
+                yield Block(dtype, filled, tuple(segments), layer)
                 segments, filled = [], 0
     if segments:
-        yield Block(dtype, filled, tuple(segments))
+        yield Block(dtype, filled, tuple(segments), layer)
 
 
 def threads() -> int:

@@ -13,6 +13,7 @@ from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources import tree
 from honestly.sources.base import InMemory, Leaf, Memory
+from honestly.sources.grouping import Buffers, layers_of
 
 
 class Layers(InMemory):
@@ -22,7 +23,14 @@ class Layers(InMemory):
     """
 
     def __init__(
-        self, ids: Sequence[ClientId], updates: Sequence[Any], *, reference: Any = None, root: Any = None
+        self,
+        ids: Sequence[ClientId],
+        updates: Sequence[Any],
+        *,
+        reference: Any = None,
+        root: Any = None,
+        sizes: Any = None,
+        buffers: Any = "follow",
     ) -> None:
         self.ids = tuple(ids)
         self.has_reference = reference is not None
@@ -42,6 +50,7 @@ class Layers(InMemory):
         named = [rows[k] for k in usable] or [extras[0]]
         specs = {path: _result_spec([row[path] for row in named if row is not None]) for path in expected}
         self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")
+        self.layers = layers_of(self.leaves, Buffers.of(buffers), sizes)
         self.integers = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind != "float")
         self.on_host = _mostly_on_host(named, self.leaves)
         self._home = next((row[leaf.name] for row in named if row for leaf in self.leaves), None)
@@ -131,6 +140,19 @@ class Layers(InMemory):
         rows = [xp.reshape(arrays.like(self._row(k)[name], self._home), (-1,))[start:stop] for k in clients]
         dtype = xp.result_type(*rows)
         return xp.stack([xp.astype(row, dtype, copy=False) for row in rows])
+
+    def slab(self, spans: Sequence[tuple[int, int, int]], clients: Sequence[int], dtype: str) -> Any:
+        """(k, columns) several leaves' pieces side by side, in one copy; as `dtype` unless all have the same one."""
+        assert self._home is not None
+        xp = arrays.namespace(self._home)
+        rows: list[Any] = []
+        for k in clients:
+            for leaf, start, stop in spans:
+                piece = xp.reshape(arrays.like(self._row(k)[self.leaves[leaf].name], self._home), (-1,))
+                rows.append(piece if stop - start == piece.shape[0] else piece[start:stop])
+        if len({str(row.dtype) for row in rows}) > 1:
+            rows = [xp.astype(row, getattr(xp, dtype), copy=False) for row in rows]
+        return xp.reshape(xp.concat(rows), (len(clients), -1))
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
         """(k, size) integer values in the dtype of most clients: one of another width does not change the model's."""

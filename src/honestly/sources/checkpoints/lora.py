@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from honestly.arrays import Host, Spec
-from honestly.sources.base import Leaf, Sink
+from honestly.sources.base import Layer, Leaf, Sink
 from honestly.sources.checkpoints.adapter import Adapter, Pair, read_adapter, result_config
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
@@ -16,6 +16,7 @@ from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.checkpoints.source import CheckpointSource, voted_spec
 from honestly.sources.checkpoints.tensors import Scaled, Tensor
 from honestly.sources.checkpoints.writer import Output
+from honestly.sources.grouping import Buffers, layers_of
 from honestly.sources.tree import UnusableError, difference, named
 
 
@@ -122,6 +123,10 @@ class LoraSource:
             Leaf(name, Spec(shapes[name][0], "float32", "float")) for name in (*self.modules, *self.plain)
         )
 
+        self.layers: tuple[Layer, ...] = layers_of(
+            self.leaves, Buffers.of("follow" if files.buffers is None else files.buffers)
+        )
+
     def adapter(self, client: int) -> Adapter:
         """A client's adapter; position K is the reference's and K + 1 the root's."""
         row = self.rows[client]
@@ -192,6 +197,11 @@ class LoraSource:
         if self._sink is not None:
             self._sink.discard()
         return inner
+
+    def factor_modules(self, client: int) -> dict[str, str]:
+        """The module that each factor belongs to, under this client's names."""
+        pairs = self.adapter(client).pairs.items()
+        return {name: module for module, pair in pairs for name in (pair.a_name, pair.b_name)}
 
     def keep(self, sink: Any) -> None:
         """Remember the sink that `factors` wrote into."""
