@@ -8,6 +8,7 @@ import warnings
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 warnings.simplefilter("error")
+warnings.filterwarnings("default", category=RuntimeWarning, module=r"honestly\.rules\.bayesian")
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
@@ -22,12 +23,12 @@ K = 8
 mesh = jax.make_mesh((K,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
 
 
-def reduced(updates: dict, rule: object, pre: object = ()) -> tuple[dict, dict]:
+def reduced(updates: dict, rule: object, pre: object = (), reference: object = None) -> tuple[dict, dict]:
     """(K, ...) results, one for each device, of (K, ...) updates."""
 
     def step(x: dict) -> tuple[dict, dict]:
         mine = jax.tree.map(lambda leaf: leaf[0], x)
-        mean, info = robust_mean(mine, "clients", rule, pre, with_info=True)
+        mean, info = robust_mean(mine, "clients", rule, pre, reference=reference, with_info=True)
         return jax.tree.map(lambda leaf: leaf[None], (mean, info))
 
     run = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=P("clients"), out_specs=P("clients")))
@@ -35,11 +36,12 @@ def reduced(updates: dict, rule: object, pre: object = ()) -> tuple[dict, dict]:
     return jax.tree.map(np.asarray, mean), jax.tree.map(np.asarray, info)
 
 
-def check(updates: dict, rule: object, pre: object = (), atol: float = 2e-5) -> None:
+def check(updates: dict, rule: object, pre: object = (), reference: object = None, atol: float = 2e-5) -> None:
     """All devices have the same bits, and they are what `hn.aggregate` makes of the same updates."""
-    mean, info = reduced(updates, rule, pre)
+    mean, info = reduced(updates, rule, pre, reference)
     rows = [{name: np.asarray(x[k]) for name, x in updates.items()} for k in range(K)]
-    whole = hn.aggregate(rows, rule, pre=pre)
+    zeros = None if reference is None else {name: np.zeros_like(x) for name, x in rows[0].items()}
+    whole = hn.aggregate(rows, rule, pre=pre, reference=zeros)
     for name, values in mean.items():
         assert all(values[k].tobytes() == values[0].tobytes() for k in range(K)), (rule, name)
         assert values.dtype == updates[name].dtype
@@ -75,6 +77,7 @@ def main() -> None:
     for rule in rules:
         check(updates(), rule)
     check(updates(), "bayesian", [hn.NNM(f=2)])
+    check(updates(), "bayesian", reference=0)
     check(updates("bfloat16"), "median")
     check(updates("bfloat16"), "bayesian")
     broken = updates()

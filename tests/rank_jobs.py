@@ -275,7 +275,7 @@ def ddp(rank: int, K: int, bucket_cap_mb: float, liar: int, steps: int = 2) -> d
         (factor * loss_of(net, rank, step)).backward()
         alone.zero_grad()
         (factor * loss_of(alone, rank, step)).backward()
-        out = robust_all_reduce([p.grad for p in alone.parameters()], rule=rule)
+        out = robust_all_reduce([p.grad for p in alone.parameters()], rule=rule, reference=0)
         rule = rule.after(out.diagnostics)
         found["ddp"].append([p.grad.numpy().copy() for p in net.parameters()])
         found["whole"].append([x.numpy() for x in out.value])
@@ -370,6 +370,7 @@ def sharded(rank: int, K: int, liar: int, broken: int) -> dict[str, Any]:
     return {
         "own": own,
         "averaged": averaged,
+        "weights": out.weights,
         "honesty": out.honesty,
         "reasons": dict(out.reasons),
         "clients": out.clients,
@@ -402,7 +403,7 @@ def record(rank: int, K: int, folder: str, steps: int) -> dict[str, Any]:
         x = torch.randn(200, generator=generator) + 1.0
         x = -4 * x if rank == 1 and 2 <= step < steps - 2 else x
         x = x * torch.nan if rank == 2 and step >= 4 else x
-        averager.average(x)
+        averager.average(x, reference=0)
         averager.note({"loss": 1.0 / (step + 1)})
         priors.append(float(averager.rule.memory.prior([1])[0]))
     averager.close()
@@ -427,11 +428,12 @@ def astray(rank: int, K: int) -> str:
     from honestly.torch import DisagreementError, RobustAverager
 
     averager = RobustAverager(forgetting=0.9)
-    averager.average(torch.arange(5.0) + rank)
+    x = torch.randn(5, generator=torch.Generator().manual_seed(rank))
+    averager.average(x)
     if rank == 1:
         averager.load_state_dict({"step": 7, "chain": "", "memory": None})
     try:
-        averager.average(torch.arange(5.0) + rank)
+        averager.average(x)
     except DisagreementError as error:
         return str(error)
     raise AssertionError("no error")

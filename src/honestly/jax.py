@@ -39,6 +39,7 @@ def robust_mean(
     rule: Rule | str = "bayesian",
     pre: Sequence[Mixer | str] | Mixer | str = (),
     *,
+    reference: float | None = None,
     with_info: bool = False,
 ) -> Any:
     """The robust mean of `x` over the devices of a mesh axis; call it where you would call `jax.lax.pmean`.
@@ -51,6 +52,7 @@ def robust_mean(
         axis_name: the axis of the mesh over which to average.
         rule: a rule or its name: any rule that is a weighted mean, median, trimmed mean and meamed.
         pre: mixers applied before a rule that is a weighted mean.
+        reference: 0 for gradients and other differences, so that rules can tell a device that opposes the others.
         with_info: return also a dict of "weights" (K,) (NaN for median and its kin), "honesty" (K,) (NaN unless the
             rule infers it) and "usable" (K,).
 
@@ -68,7 +70,7 @@ def robust_mean(
     """
     pipeline = Pipeline.of(rule, pre)
     K = int(lax.axis_size(axis_name))
-    _check(pipeline, K)
+    _check(pipeline, K, reference)
     flat, tree = jax.tree.flatten(x)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     names = ["".join(map(str, path)) for path, _ in jax.tree_util.tree_flatten_with_path(x)[0]]
@@ -82,14 +84,17 @@ def robust_mean(
     else:
         rows = _exchange(leaves, K, axis_name)
         rows = [jnp.where(usable[:, None], row, 0).astype(_compute(row)) for row in rows]
-        own, info = _own_slices(pipeline, rows, usable, layers_of(specs, Buffers()), axis_name)
+        layers = layers_of(specs, Buffers())
+        own, info = _own_slices(pipeline, rows, usable, layers, axis_name, reference is not None)
         values = _gather(own, leaves, axis_name)
     means = jax.tree.unflatten(tree, values)
     return (means, {**info, "usable": usable}) if with_info else means
 
 
-def _check(pipeline: Pipeline, K: int) -> None:
+def _check(pipeline: Pipeline, K: int, reference: Any) -> None:
     """Raise ValueError for what cannot be done here."""
+    if reference is not None and reference != 0:
+        raise ValueError(f"reference={reference!r}: give the differences from it as x, and reference=0")
     missing = sorted(pipeline.needs & NOT_HERE)
     if missing:
         raise ValueError(f"{pipeline} needs {', '.join(missing)}, which robust_mean does not have")
@@ -147,19 +152,18 @@ def _gather(own: Sequence[Any], leaves: Sequence[Any], axis_name: str) -> list[A
 
 
 def _own_slices(
-    pipeline: Pipeline, rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str
+    pipeline: Pipeline, rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, from_zero: bool
 ) -> tuple[list[Any], dict[str, Any]]:
     """This device's slice of the result, and what was found."""
     K = len(usable)
     unknown = jnp.full(K, jnp.nan)
     if isinstance(pipeline.rule, ColumnRule):
         return [_reduced(pipeline.rule, row, usable) for row in rows], {"weights": unknown, "honesty": unknown}
-    grams = [_gram(rows, usable, layers, axis_name, about_zero) for about_zero in (False, True)]
-    if "reference" not in pipeline.needs:
-        del grams[1]
+    about = [True] if from_zero else [False, True] if "reference" in pipeline.needs else [False]
+    grams = [_gram(rows, usable, layers, axis_name, about_zero) for about_zero in about]
 
     def decide(usable: Any, *grams: Any) -> Any:
-        return _decide(pipeline, layers, np.asarray(usable), [np.asarray(G, dtype=np.float64) for G in grams])
+        return _decide(pipeline, layers, from_zero, np.asarray(usable), [np.asarray(G, np.float64) for G in grams])
 
     shape = jax.ShapeDtypeStruct((len(layers) + 2, K), jnp.float32)
     found = jax.pure_callback(decide, shape, usable, *grams, vmap_method="sequential")
@@ -190,7 +194,9 @@ def _gram(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: 
     return lax.psum(jnp.stack(totals), axis_name)
 
 
-def _decide(pipeline: Pipeline, layers: Sequence[Layer], usable: np.ndarray, grams: Sequence[np.ndarray]) -> np.ndarray:
+def _decide(
+    pipeline: Pipeline, layers: Sequence[Layer], from_zero: bool, usable: np.ndarray, grams: Sequence[np.ndarray]
+) -> np.ndarray:
     """On the host: a row of weights for each layer, then the weights and the honesty of all."""
     K = len(usable)
     found = np.full((len(layers) + 2, K), np.nan, np.float32)
@@ -204,6 +210,7 @@ def _decide(pipeline: Pipeline, layers: Sequence[Layer], usable: np.ndarray, gra
     geometry = GramGeometry.of_layers(
         few[0],
         tuple(kept.tolist()),
+        has_reference=from_zero,
         about_reference=about,
         judged=judged,
         layer_names=tuple(layer.name for layer in layers),

@@ -28,19 +28,20 @@ def test_ddp_in_one_bucket_or_many_is_one_all_reduce(bucket_cap_mb: float) -> No
                 assert a.tobytes() == b.tobytes()
             hook, whole = out["honesty"][step]
             np.testing.assert_allclose(hook, whole, atol=1e-6)
-            assert hook[2] < 0.1 < 0.9 < min(hook[0], hook[1], hook[3])
+            assert hook[2] < 0.5 < min(hook[0], hook[1], hook[3])
         assert out["memory"] == found[0]["memory"]
 
 
 def test_fsdp2_is_robust_over_replicas() -> None:
     found = run(jobs.sharded, 6, 1, -1)
     replicas = [found[2 * replica]["own"] for replica in range(3)]
-    whole = hn.aggregate([[torch.from_numpy(x) for x in replica] for replica in replicas])
+    zeros = [torch.zeros(x.shape) for x in replicas[0]]
+    whole = hn.aggregate([[torch.from_numpy(x) for x in replica] for replica in replicas], reference=zeros)
     for out in found:
         for mine, theirs in zip(out["averaged"], whole.value, strict=True):
             np.testing.assert_allclose(mine, theirs.numpy(), atol=1e-6)
         np.testing.assert_allclose(out["honesty"], whole.honesty, atol=1e-4)
-        assert out["honesty"][1] < 0.1
+        assert out["weights"][1] < 0.5 * min(out["weights"][0], out["weights"][2])
 
 
 def test_fsdp2_one_shard_that_is_not_finite_costs_the_replica_its_vote() -> None:
@@ -79,9 +80,8 @@ def test_record_of_the_steps(tmp_path: Path) -> None:
     assert found[0]["steps"] == [3, 4, 5, 8, 12]  # every fourth, and when a rank is refused or accused that was not
     assert all(out["steps"] == [] for out in found[1:])
     assert all(out["priors"] == found[0]["priors"] for out in found)
-    assert found[0]["priors"][1] > -0.2
-    assert found[0]["priors"][9] < -1.0
-    assert found[0]["priors"][11] < -0.1  # suspicion outlives the lie
+    assert found[0]["priors"][9] < found[0]["priors"][1] - 0.05
+    assert found[0]["priors"][11] < found[0]["priors"][1] - 0.05  # suspicion outlives the lie
     rounds = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     assert rounds[0]["clients"] == ["rank 0", "rank 1", "rank 2", "rank 3"]
     assert rounds[-1]["excluded"] == ["rank 2"]

@@ -193,7 +193,8 @@ class RobustAverager:
         for parameter in asked.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        return self.average({name: cast("torch.Tensor", parameter.grad) for name, parameter in asked.items()})
+        gradients = {name: cast("torch.Tensor", parameter.grad) for name, parameter in asked.items()}
+        return self.average(gradients, reference=0)
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Average the optimiser's gradients: `optimizer.register_step_pre_hook(averager.before_step)`."""
@@ -286,4 +287,5 @@ def _record(step: int, members: Members, out: Aggregate | None, error: Aggregati
         False,
         str(out.status),
         not out.status.ok,
+        verdicts=dict(zip(names.values(), out.verdicts, strict=True)),
     )

@@ -48,8 +48,8 @@ def ddp_hook(
     names = [state.names.get(p, f"[{first + i}]") for i, p in enumerate(bucket.parameters())]
     given = Tensors.of(dict(zip(names, gradients, strict=True)))
     if step is None:
-        step = _steps[state] = _Step(state.start(given))
-    step.reduction.send(given, waiting=False)
+        step = _steps[state] = _Step(state.start(given, reference=True))
+    step.reduction.send(given, given.zeros(), waiting=False)
     buffer = bucket.buffer()
     step.futures.append(torch.futures.Future(devices=None if buffer.device.type == "cpu" else [buffer.device]))
     step.buffers.append(buffer)

@@ -76,16 +76,15 @@ class RobustOuterOptimizer:
     def meet(self) -> Aggregate:
         """Average the movements of all replicas, make an outer step and go on from there."""
         moved = {name: self._common[name] - p for name, p in self._parameters.items()}
-        out = self.averager.average(
-            {**moved, **{name: b.clone() for name, b in self._buffers.items()}}, buffers=list(self._buffers)
-        )
+        drifted = {name: self._settled[name] - b for name, b in self._buffers.items()}
+        out = self.averager.average({**moved, **drifted}, reference=0, buffers=list(drifted))
         averaged: Mapping[str, torch.Tensor] = out.value
         if "unusable" not in out.diagnostics:  # else all go back to where they met last
             for name, common in self._common.items():
                 common.grad = averaged[name]
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            self._settled = {name: averaged[name] for name in self._buffers}
+            self._settled = {name: b - averaged[name] for name, b in self._settled.items()}
         for name, p in self._parameters.items():
             p.copy_(self._common[name])
         for name, b in self._buffers.items():

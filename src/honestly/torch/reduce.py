@@ -109,7 +109,9 @@ def robust_all_reduce(
         group: the ranks that average; all if None.
         rule: a rule or its name, see `hn.rules()`; the same on every rank.
         pre: mixers applied before the rule.
-        reference: the previous model, in the same container, for rules that measure from it; the same on every rank.
+        reference: what the updates are measured from: 0 for gradients and other differences, the previous model (in
+            the same container, the same on every rank) for models, None if there is nothing. With it, rules can tell a
+            rank that opposes the others from one that is merely far away.
         layers: the sizes of the tensors in `tensors`, if that is one flat tensor.
         buffers: which tensors are not judged but averaged with the weights found on the others: "follow" knows them by
             their names (running_mean, ...), "judge" judges all; or their names.
@@ -214,9 +216,11 @@ def buffers_of(given: Any) -> Buffers:
 
 
 def extra(name: str, tensors: Any, like: Tensors, layers: Sequence[int] | None) -> Tensors | None:
-    """The reference or root, of the layout of the updates."""
+    """The reference or root, of the layout of the updates; 0 stands for zeros."""
     if tensors is None:
         return None
+    if isinstance(tensors, int | float) and tensors == 0:
+        return like.zeros()
     try:
         return Tensors.of(tensors, layers).like(like, name)
     except ValueError as error:

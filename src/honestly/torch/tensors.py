@@ -66,6 +66,11 @@ class Tensors:
         parts = values.split(sizes)
         return cls(tuple(f"[{i}]" for i in range(len(parts))), parts, parts, flat)
 
+    def zeros(self) -> Tensors:
+        """Zeros of the same layout, which take no memory."""
+        nothing = tuple(torch.zeros((), dtype=x.dtype, device=x.device).expand(x.shape) for x in self.local)
+        return Tensors(self.names, nothing, nothing, nothing)
+
     @property
     def device(self) -> torch.device:
         """Where they are."""
