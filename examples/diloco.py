@@ -50,7 +50,8 @@ def train(rule: str, history: str | None) -> tuple[list[float], float]:
             averager.note({"loss": losses[-1]})
     if rule == "bayesian" and rank == 0:
         averager.close()
-        print("honesty at the last meeting:", averager.last.honesty.round(1))
+        print("the last meeting:", averager.last.summary())
+        print("weights:", averager.last.weights.round(2))
     return losses, float((model(test).argmax(1) == answers).float().mean())
 
 

@@ -83,8 +83,9 @@ def train(way: str, history: str | None) -> tuple[list[float], float]:
             averager.note({"loss": losses[-1]})
     if way == "robust" and rank == 0:
         averager.close()
-        print("honesty in the last step:", averager.last.honesty.round(1))
-        print("refused in the last step:", dict(averager.last.reasons))
+        print("the last step:", averager.last.summary())
+        print("weights:", averager.last.weights.round(2))
+        print("refused:", dict(averager.last.reasons))
     return losses, float((model.module(test).argmax(1) == answers).float().mean())
 
 

@@ -55,13 +55,14 @@ def torch_ddp(said: str) -> None:
     assert float(found["plain"]) < 0.2
     assert float(found["clipping"]) < 0.2
     assert float(found["robust"]) > 0.9
-    assert "{6: \"tensor '3.bias' at flat index 0 is NaN\"}" in said
+    assert "refused: {6: \"tensor '3.bias' at flat index 0 is NaN\"}" in said
+    assert float(re.search(r"^weights: \[.* (\S+) *\]$", said, re.M)[1]) < 0.07  # rank 7's
 
 
 def diloco(said: str) -> None:
     found = dict(re.findall(r"^(\S+)\s+loss: .* accuracy: (\S+)$", said, re.M))
     assert float(found["mean"]) < 0.3 < 0.9 < float(found["bayesian"])
-    assert re.search(r"honesty at the last meeting: \[.* 0\.\]", said)
+    assert float(re.search(r"^weights: \[.* (\S+) *\]$", said, re.M)[1]) < 0.07
 
 
 CHECKS = {
