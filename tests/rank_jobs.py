@@ -47,7 +47,7 @@ def reduce(rank: int, K: int, given: list[list[np.ndarray]], dtype: str = "float
     """One robust all-reduce; `chunk` sets the bytes that are sent at once."""
     from honestly.torch import layout, robust_all_reduce
 
-    layout.CHUNK = options.pop("chunk", 32 << 20)
+    layout.CHUNK = options.pop("chunk", 1 << 20)
     layout.sections.cache_clear()
     shared = {name: tensors(options[name], dtype) for name in ("reference",) if name in options}
     if "sizes" in options:

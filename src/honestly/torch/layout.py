@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-#: Bytes of a chunk, over all ranks.
-CHUNK = 32 << 20
+#: Bytes of one rank's slice of a chunk.
+CHUNK = 1 << 20
 
 
 class Chunk(NamedTuple):
@@ -73,7 +73,7 @@ def sections(
         starts = [0]
         for i in tensors:
             starts.append(starts[-1] + sizes[i])
-        step = ranks * max(1, CHUNK // (itemsize * ranks))
+        step = ranks * max(1, CHUNK // itemsize)
         chunks = [_chunk(start, min(starts[-1], start + step), ranks) for start in range(0, starts[-1], step)]
         made.append(Section(tuple(first + i for i in tensors), tuple(starts), tuple(chunks)))
     return tuple(made)

@@ -119,6 +119,9 @@ class Reduction:
         with torch.autocast(self.local[0].device.type, enabled=False):
             out = run(update, self.pipeline, self.sizes, passes=self.passes)
         self._rows.clear()
+        if not self.kept:
+            self.passes = None  # it holds everybody's slices
+        del update, slices
         made = iter(out.value)
         empty = {b.section: torch.empty(0, dtype=self.local[self.cut[b.section].tensors[0]].dtype) for b in self.blocks}
         return out, [next(made) if block.width else empty[block.section] for block in self.blocks]
