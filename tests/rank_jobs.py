@@ -489,7 +489,7 @@ def replicas(rank: int, K: int, lighthouse: str, method: str) -> dict[str, Any]:
         found["step"] = manager.current_step()
         found["clients"] = outs[-1].clients
         found["refused"] = [sorted(out.excluded) for out in outs]
-        found["honesty"] = [float(out.honesty[K - 2]) for out in outs]
+        found["weights"] = [float(out.weights[K - 2]) for out in outs]
         found["model"] = [p.detach().numpy() for p in net.parameters()]
     finally:
         manager.shutdown(wait=False)

@@ -24,7 +24,7 @@ def test_replicas_of_torchft(method: str) -> None:
         assert out["refused"][0] == []
         assert ["replica-3"] in out["refused"]
         assert out["refused"] == found[0]["refused"]
-        assert min(out["honesty"]) < 0.5
+        assert min(out["weights"]) < 0.1
         if k == 3 and method == "diloco":
             continue  # torchft keeps a NaN of the replica's own: it mixes the two models, 0 * NaN included
         for mine, theirs in zip(out["model"], found[0]["model"], strict=True):
