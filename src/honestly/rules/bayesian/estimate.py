@@ -68,7 +68,7 @@ def estimate(
         prior: (n,) log-odds of honesty from earlier rounds.
         from_reference: the Gram matrices are about the previous model, so that opposition has a meaning.
     """
-    G = np.asarray(layers, dtype=np.float64)
+    G = np.ascontiguousarray(layers, dtype=np.float64)
     L, n, _ = G.shape
     h = n - tolerated
     weights, unit = without_unit(G, h)
