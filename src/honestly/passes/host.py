@@ -71,9 +71,9 @@ class HostPasses:
         def one(block: Block) -> Host:
             used = -(-block.width // way.multiple) * way.multiple
             scratch = self._scratch(way.rows, way.width, block.dtype)[:, :used]
-            self._fill(block, clients, scratch[1 : n + 1, : block.width], centre)
-            scratch[1 : n + 1, block.width :] = 0
-            scratch[n + 1 :] = 0
+            self._fill(block, clients, scratch[:n, : block.width], centre)
+            scratch[:n, block.width :] = 0
+            scratch[n:] = 0
             with np.errstate(over="ignore", invalid="ignore"):
                 return way.product(scratch)
 
@@ -81,7 +81,7 @@ class HostPasses:
         with np.errstate(over="ignore", invalid="ignore"):
             for part in self._run(one, way.width, n, own_threads=way.own_threads):
                 total = part.astype(np.float64) if total is None else np.add(total, part, out=total)
-            return np.zeros((n, n)) if total is None else way.finish(total)
+            return np.zeros((n, n)) if total is None else way.finish(total, n)
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
