@@ -28,6 +28,8 @@ def aggregate(
     reference: Any = None,
     pre: Sequence[Mixer | str] | Mixer | str = (),
     sizes: Any = None,
+    layers: Any = None,
+    buffers: Any = "follow",
     out: Any = None,
     explain: bool = False,
 ) -> Aggregate:
@@ -42,6 +44,13 @@ def aggregate(
             differs from it are refused.
         pre: mixers (or their names) applied in turn before the rule.
         sizes: what the clients say of their sizes: a sequence, or a mapping by id. Ignored unless the rule uses sizes.
+        layers: for updates that are one flat array each, the sizes of the tensors in it, in order (or a mapping from
+            name to size), so that each is judged by itself. State dicts, lists of arrays and files know theirs.
+        buffers: what becomes of tensors that are statistics and no parameters: BatchNorm's running means and
+            variances, known by their names. "follow" does not judge by them and averages them with the weights found
+            on the parameters; "judge" takes them for parameters; "ignore" does not average them: the result keeps
+            those of the reference, or without one those of a central client that is believed. Where names do not tell,
+            pass a torch module that has them, or their names: they follow then.
         out: for updates from files, where the result is written: a `.safetensors` or `.npz` file or a folder, which
             appears at once when it is complete. `value` is then its path.
         explain: measure, in one more pass, how far each client is from the result in each tensor: see
@@ -67,7 +76,7 @@ def aggregate(
     rule = make(rule) if isinstance(rule, str) else rule
     mixers = [make_mixer(step) if isinstance(step, str) else step for step in _as_steps(pre)]
     _check_steps(rule, mixers)
-    source = open_source(updates, reference=reference, root=rule.root, out=out)
+    source = open_source(updates, reference=reference, root=rule.root, out=out, layers=layers, buffers=buffers)
     try:
         if not source.ids:
             raise AggregationError("there are no clients to average")

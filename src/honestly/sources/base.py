@@ -27,6 +27,28 @@ class Leaf:
         return self.spec.size
 
 
+@dataclass(frozen=True)
+class Layer:
+    """Columns that are judged together: a tensor, or several small ones.
+
+    Attributes:
+        name: of the tensor, or of what its tensors have in common.
+        spans: (leaf, start, stop) of the columns, each column of a source in exactly one layer.
+        follows: a buffer (running means and variances): not judged, it is averaged with the weights found.
+        kept: a buffer that is not even averaged: the reference's is kept, else that of a believed client.
+    """
+
+    name: str
+    spans: tuple[tuple[int, int, int], ...]
+    follows: bool = False
+    kept: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of columns."""
+        return sum(stop - start for _, start, stop in self.spans)
+
+
 class Sink(Protocol):
     """Where the result's blocks go as they are computed, by several threads at once: memory, or a file."""
 
@@ -78,6 +100,11 @@ class Source(Protocol):
     @property
     def leaves(self) -> tuple[Leaf, ...]:
         """The float tensors, in a fixed order: together, the d coordinates."""
+        ...
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What is judged by itself: every column of the float leaves is in exactly one; at most about 100."""
         ...
 
     @property

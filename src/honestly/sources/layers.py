@@ -13,6 +13,7 @@ from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources import tree
 from honestly.sources.base import InMemory, Leaf, Memory
+from honestly.sources.grouping import Buffers, layers_of
 
 
 class Layers(InMemory):
@@ -22,7 +23,14 @@ class Layers(InMemory):
     """
 
     def __init__(
-        self, ids: Sequence[ClientId], updates: Sequence[Any], *, reference: Any = None, root: Any = None
+        self,
+        ids: Sequence[ClientId],
+        updates: Sequence[Any],
+        *,
+        reference: Any = None,
+        root: Any = None,
+        sizes: Any = None,
+        buffers: Any = "follow",
     ) -> None:
         self.ids = tuple(ids)
         self.has_reference = reference is not None
@@ -42,6 +50,7 @@ class Layers(InMemory):
         named = [rows[k] for k in usable] or [extras[0]]
         specs = {path: _result_spec([row[path] for row in named if row is not None]) for path in expected}
         self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")
+        self.layers = layers_of(self.leaves, Buffers.of(buffers), sizes)
         self.integers = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind != "float")
         self.on_host = _mostly_on_host(named, self.leaves)
         self._home = next((row[leaf.name] for row in named if row for leaf in self.leaves), None)

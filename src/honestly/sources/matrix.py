@@ -11,6 +11,7 @@ from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources.base import InMemory, Leaf, Memory
+from honestly.sources.grouping import Buffers, layers_of
 from honestly.sources.tree import unreadable
 
 
@@ -18,7 +19,14 @@ class Matrix(InMemory):
     """The rows of one array of NumPy, torch, JAX, CuPy or any array-API library, read where they lie."""
 
     def __init__(
-        self, updates: Any, *, ids: Sequence[ClientId] | None = None, reference: Any = None, root: Any = None
+        self,
+        updates: Any,
+        *,
+        ids: Sequence[ClientId] | None = None,
+        reference: Any = None,
+        root: Any = None,
+        sizes: Any = None,
+        buffers: Any = "follow",
     ) -> None:
         try:
             whole = arrays.spec(updates)
@@ -42,6 +50,7 @@ class Matrix(InMemory):
         self.ids: tuple[ClientId, ...] = tuple(range(whole.shape[0])) if ids is None else tuple(ids)
         self.refused: dict[int, str] = {}
         self.leaves = (Leaf("", Spec(whole.shape[1:], whole.dtype, "float")),)
+        self.layers = layers_of(self.leaves, Buffers.of(buffers), sizes)
         self.integers: tuple[Leaf, ...] = ()
         if meta:
             raise ValueError("updates are on device 'meta', which holds no values")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from honestly.arrays import is_array
 from honestly.sources.base import Source
 from honestly.sources.checkpoints.options import Checkpoints, are_paths
+from honestly.sources.grouping import Buffers
 from honestly.sources.layers import Layers
 from honestly.sources.matrix import Matrix
 
@@ -18,20 +20,34 @@ ACCEPTED = (
 )
 
 
-def open_source(updates: Any, *, reference: Any = None, root: Any = None, out: Any = None) -> Source:
+def open_source(
+    updates: Any,
+    *,
+    reference: Any = None,
+    root: Any = None,
+    out: Any = None,
+    layers: Any = None,
+    buffers: Any = "follow",
+) -> Source:
     """The source that fits `updates`. Raises ValueError, naming what was passed, if none does."""
+    known = Buffers.of(buffers)
     array = is_array(updates)
     if not array and (isinstance(updates, Checkpoints) or are_paths(updates)):
         from honestly.sources.checkpoints import open_checkpoints
 
+        if layers is not None:
+            raise ValueError("layers is for updates that are one flat array each: files say themselves what they hold")
         files = updates if isinstance(updates, Checkpoints) else Checkpoints(updates)
+        files = files if files.buffers is not None else replace(files, buffers=known)
         return open_checkpoints(files, reference=reference, root=root, out=out)
     if out is not None:
         raise ValueError(f"out is {str(out)!r}, but the updates are not files; keep the result's value instead")
     if array:
-        return Matrix(updates, reference=reference, root=root)
+        return Matrix(updates, reference=reference, root=root, sizes=layers, buffers=known)
     if isinstance(updates, Mapping):
-        return Layers(list(updates), list(updates.values()), reference=reference, root=root)
+        return Layers(
+            list(updates), list(updates.values()), reference=reference, root=root, sizes=layers, buffers=known
+        )
     if isinstance(updates, str | bytes | PathLike):
         raise ValueError(f"updates is the single path {str(updates)!r}; pass a sequence of K of them, or {ACCEPTED}")
     if isinstance(updates, Iterator):
@@ -41,4 +57,4 @@ def open_source(updates: Any, *, reference: Any = None, root: Any = None, out: A
         )
     if not isinstance(updates, Sequence):
         raise ValueError(f"updates is a {type(updates).__name__}; expected {ACCEPTED}")
-    return Layers(range(len(updates)), updates, reference=reference, root=root)
+    return Layers(range(len(updates)), updates, reference=reference, root=root, sizes=layers, buffers=known)

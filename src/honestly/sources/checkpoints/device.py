@@ -8,7 +8,7 @@ from typing import Any
 
 from honestly.arrays import Host, host_view
 from honestly.result import ClientId
-from honestly.sources.base import Leaf, Sink
+from honestly.sources.base import Layer, Leaf, Sink
 from honestly.sources.checkpoints.source import CheckpointSource
 
 #: Threads that read from the files at once.
@@ -49,6 +49,11 @@ class OnDevice:
     def leaves(self) -> tuple[Leaf, ...]:
         """The float tensors."""
         return self.host.leaves
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What is judged by itself."""
+        return self.host.layers
 
     @property
     def integers(self) -> tuple[Leaf, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from honestly.arrays import Host, Spec
-from honestly.sources.base import Leaf, Sink
+from honestly.sources.base import Layer, Leaf, Sink
 from honestly.sources.checkpoints.adapter import Adapter, Pair, read_adapter, result_config
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
@@ -16,6 +16,7 @@ from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.checkpoints.source import CheckpointSource, voted_spec
 from honestly.sources.checkpoints.tensors import Scaled, Tensor
 from honestly.sources.checkpoints.writer import Output
+from honestly.sources.grouping import Buffers, layers_of
 from honestly.sources.tree import UnusableError, difference, named
 
 
@@ -120,6 +121,10 @@ class LoraSource:
         shapes = template.signature() if template else {}
         self.leaves = tuple(
             Leaf(name, Spec(shapes[name][0], "float32", "float")) for name in (*self.modules, *self.plain)
+        )
+
+        self.layers: tuple[Layer, ...] = layers_of(
+            self.leaves, Buffers.of("follow" if files.buffers is None else files.buffers)
         )
 
     def adapter(self, client: int) -> Adapter:

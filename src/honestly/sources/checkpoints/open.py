@@ -70,7 +70,7 @@ class _Opening:
             )
         source = CheckpointSource(
             self.files.ids, rows, self.refused, pool=self.pool, extras=extras, output=self.output,
-            progress=self.files.progress,
+            progress=self.files.progress, buffers=self.files.buffers,
         )  # fmt: skip
         if self.files.device == "cpu":
             return source

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 from honestly.result import ClientId
+from honestly.sources.grouping import Buffers
 
 #: How the weighted mean of LoRA adapters is written, see `Checkpoints`.
 LORA = ("exact", "svd", "factors")
@@ -28,6 +29,7 @@ class Checkpoints:
         follow_symlinks: read through symbolic links, which otherwise cost a client its vote.
         device: "cpu", or a torch device such as "cuda" through which the blocks are streamed.
         progress: called now and then with the bytes read so far and the bytes of one pass over all clients.
+        buffers: what becomes of BatchNorm's running means and variances; by default what `hn.aggregate` is told.
 
     Example:
         >>> Checkpoints(["a.safetensors", "b.safetensors", "c.safetensors"], lora="svd", rank=8).rank
@@ -41,6 +43,7 @@ class Checkpoints:
     follow_symlinks: bool = False
     device: str = "cpu"
     progress: Callable[[int, int], None] | None = None
+    buffers: Any = None
 
     def __post_init__(self) -> None:
         if isinstance(self.paths, str | bytes | PathLike) or not are_paths(self.paths):
@@ -53,6 +56,9 @@ class Checkpoints:
             raise ValueError(f"rank is {self.rank!r}, expected an integer >= 1")
         if self.rank is not None and self.lora != "svd":
             raise ValueError(f"rank is {self.rank}, but only lora='svd' has a rank to choose; lora is {self.lora!r}")
+
+        if self.buffers is not None:
+            Buffers.of(self.buffers)
 
     @property
     def ids(self) -> tuple[ClientId, ...]:

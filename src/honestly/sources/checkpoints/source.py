@@ -11,12 +11,13 @@ import numpy as np
 
 from honestly.arrays import COMPUTE, Host, Spec, narrow
 from honestly.result import ClientId
-from honestly.sources.base import Leaf, Sink
+from honestly.sources.base import Layer, Leaf, Sink
 from honestly.sources.checkpoints.checkpoint import Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.memory import Flat
 from honestly.sources.checkpoints.tensors import InFile, Tensor, storage
 from honestly.sources.checkpoints.writer import Output
+from honestly.sources.grouping import Buffers, layers_of
 from honestly.sources.tree import UnusableError, named
 
 #: Values compared or copied at a time of tensors that are not averaged.
@@ -46,6 +47,7 @@ class CheckpointSource:
         extras: Sequence[Checkpoint | None] = (None, None),
         output: Output | None = None,
         progress: Callable[[int, int], None] | None = None,
+        buffers: Any = None,
     ) -> None:
         self.ids = tuple(ids)
         self.refused: dict[int, str] = dict(refused)
@@ -59,6 +61,7 @@ class CheckpointSource:
         names = [name for shard in self.shards for name in shard.names]
         specs = {name: voted_spec([row.tensors[name].spec for row in named_rows]) for name in names}
         self.leaves = tuple(Leaf(name, specs[name]) for name in names if specs[name].kind == "float")
+        self.layers: tuple[Layer, ...] = layers_of(self.leaves, Buffers.of("follow" if buffers is None else buffers))
         others = [Leaf(name, specs[name]) for name in names if specs[name].kind != "float"]
         self.integers = tuple(leaf for leaf in others if is_counter(leaf))
         self.constants = tuple(leaf for leaf in others if not is_counter(leaf))
