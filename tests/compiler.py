@@ -2,6 +2,6 @@
 
 import pytest
 
-from honestly.sim.train.compiled.build import find_compiler
+from honestly.kernels import find_compiler
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="this machine has no C compiler")

@@ -30,29 +30,38 @@ class Passes(Protocol):
         ...
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
-        """(k, k) Gram matrix of the centred rows; a row that is not finite spoils its own row and column only."""
+        """(L, k, k) Gram matrices of the centred rows, one for each of the source's layers, each exactly symmetric.
+
+        A row that is not finite spoils its own row and column only, in the layers where it is not.
+        """
         ...
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
     ) -> tuple[Float, Float]:
-        """(m, k) squared distances of every row to each mixture `a @ X`, with `a` (m, k) of rows that sum to 1.
+        """(m, L, k) squared distances of every row to each mixture `a @ X` by layer, `a` (m, k) of rows that sum to 1.
 
-        And the squared norms of the centred rows, which the caller may pass when he knows them already. A row that is
-        not finite spoils its own norm; it spoils the mixtures that it is part of, and no others.
+        And the squared norms of the centred rows, (L, k), which the caller may pass when he knows them already. A row
+        that is not finite spoils its own norm; it spoils the mixtures that it is part of, and no others.
         """
         ...
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
-        """`weights @ X`, one flat array per leaf; and whether all values came out finite and not absurdly large."""
+        """`weights @ X`, one flat array per leaf; and whether all values came out finite and not absurdly large.
+
+        `weights` is (k,), the same for all columns, or (L, k), a row for each of the source's layers.
+        """
         ...
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
-        """`rule.reduce` of the sorted columns (of `mixing @ X` if given); and whether all rows are finite."""
+        """`rule.reduce` of the sorted columns (of `mixing @ X` if given); and whether all rows are finite.
+
+        A rule for columns does not look at layers: it reduces buffers as it reduces parameters.
+        """
         ...
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
-        """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
+        """(m, 3) how many judged coordinates of `mixing @ X - reference` are positive, zero and negative."""
         ...
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
@@ -62,6 +71,12 @@ class Passes(Protocol):
     def fault(self, client: int) -> str | None:
         """Why this client's values cannot be used, by reading all of them; None if they can."""
         ...
+
+
+def symmetric(grams: Float) -> Float:
+    """(L, k, k) the same matrices, exactly symmetric, whatever order their halves were added up in."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return 0.5 * (grams + np.swapaxes(grams, 1, 2))
 
 
 def picked(mixing: Float) -> list[int] | None:
