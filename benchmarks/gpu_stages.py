@@ -23,7 +23,6 @@ import torch
 import honestly as hn
 from honestly.passes import passes_over
 from honestly.sources import open_source
-from honestly.survey import Survey
 
 
 def wall(work: Callable[[], Any], repeats: int) -> list[float]:
@@ -80,11 +79,11 @@ def stages(X: torch.Tensor, repeats: int) -> float:
 
 def timeline(X: Any, repeats: int) -> None:
     """When each part of an aggregation begins and ends, in microseconds from its start: medians."""
-    engine = importlib.import_module("honestly.aggregate")
+    engine = importlib.import_module("honestly.engine.run")
     passes = type(passes_over(open_source(X)))
-    parts = [(engine, "open_source"), (engine._Run, "__init__"), (engine._Run, "_described"), (passes, "gram")]
-    parts += [(Survey, "measured"), (hn.Bayesian, "mix"), (passes, "mix"), (engine._Run, "_values")]
-    parts += [(engine._Run, "_found"), (engine._Run, "_report"), (engine._Run, "result")]
+    parts = [(importlib.import_module("honestly.aggregate"), "open_source"), (passes, "gram")]
+    parts += [(engine, "measure"), (hn.Bayesian, "mix"), (passes, "mix"), (engine, "average")]
+    parts += [(engine, "describe"), (engine, "_assembled")]
     marks: dict[str, list[tuple[float, float]]] = {}
     start = 0.0
 

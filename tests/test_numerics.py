@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from honestly.engine.geometry import measured
+from honestly.engine.screening import Screen
 from honestly.passes import passes_over
 from honestly.rules.base import squared_distances
 from honestly.sources import open_source
-from honestly.survey import Survey
 
 
 def distances(X: np.ndarray, reference: np.ndarray | None = None) -> tuple[np.ndarray, list[int]]:
     source = open_source(X, reference=reference)
-    survey = Survey(source, passes_over(source))
-    G, _ = survey.gram()
-    return squared_distances(G), survey.usable
+    screen = Screen(source, passes_over(source))
+    return squared_distances(measured(screen).gram), screen.usable
 
 
 def worst_error(X: np.ndarray, honest: int, reference: np.ndarray | None = None) -> float:

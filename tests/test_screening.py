@@ -222,7 +222,7 @@ def test_faults_among_clients_that_are_streamed(
     rule: str, with_reference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads the norms beforehand: the sample's Gram matrix or the first pass must show who cannot be used."""
-    monkeypatch.setattr(importlib.import_module("honestly.aggregate"), "STREAM_FROM", 100)
+    monkeypatch.setattr(importlib.import_module("honestly.engine.geometry"), "STREAM_FROM", 100)
     streamed = importlib.import_module("honestly.rules._streamed")
     monkeypatch.setattr(streamed, "SAMPLE", 60)
     rng = np.random.default_rng(3)

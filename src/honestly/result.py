@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,8 +22,26 @@ class AggregationError(ValueError):
         self.reasons: dict[ClientId, str] = dict(reasons or {})
 
 
+class Verdict(StrEnum):
+    """What the round says of one client."""
+
+    TRUSTED = "trusted"
+    #: far from the others, alone: what it sent counts for less, it is not accused
+    UNUSUAL = "unusual"
+    #: judged to lie
+    ACCUSED = "accused"
+    #: unusable, refused before averaging
+    EXCLUDED = "excluded"
+    #: sent the reference unchanged, while others moved
+    ABSTAINED = "abstained"
+
+
 class Status(Enum):
-    """How a rule ended. The value is a sentence for a person; ``status.ok`` says whether it needs attention."""
+    """How a round ended. The value is a sentence for a person; ``ok`` and ``doubtful`` are what to act on.
+
+    A round is *ok*, or *doubtful* (there is an answer, and a person should look), or refused, which is an
+    `AggregationError` and gives no answer.
+    """
 
     CLOSED_FORM = "computed in closed form"
     CONVERGED = "converged"
@@ -32,11 +50,17 @@ class Status(Enum):
         "close to half of the clients look dishonest: the smallest majority was kept, and the answer may be wrong"
     )
     STEP_LIMIT = "stopped at the limit of steps before convergence"
+    CONTRADICTION = "two clients contradict one another, and nothing tells which of them is right"
 
     @property
     def ok(self) -> bool:
         """False when a person should look at the round."""
-        return self not in (Status.MAJORITY_BOUND, Status.STEP_LIMIT)
+        return not self.doubtful
+
+    @property
+    def doubtful(self) -> bool:
+        """True when the answer may be wrong: a person should look at the round."""
+        return self in (Status.MAJORITY_BOUND, Status.STEP_LIMIT, Status.CONTRADICTION)
 
     def __str__(self) -> str:
         return self.value
@@ -54,9 +78,13 @@ class Aggregate:
         excluded: clients refused before averaging (their index, or their id if the input was a mapping).
         reasons: why, one sentence for each excluded client.
         clients: all K clients in order: their indices, or their ids if the input was a mapping.
-        status: how the rule ended; its value is a sentence for a person.
+        status: how the rule ended; its value is a sentence for a person, ``status.ok`` and ``status.doubtful`` say
+            whether to look at the round.
+        verdicts: one `Verdict` per client: trusted, unusual, accused, excluded or abstained.
+        explanations: one sentence per client that says why.
         steps: iterations that the rule took.
-        diagnostics: what else the rule found, by name.
+        diagnostics: what else the rule found, by name. For rules that judge layers, "layers" is the evidence against
+            each client in each layer, (K, L), NaN for an excluded client, and "layer_names" says which these are.
     """
 
     value: Any
@@ -66,16 +94,52 @@ class Aggregate:
     reasons: Mapping[ClientId, str]
     clients: tuple[ClientId, ...]
     status: Status
+    verdicts: tuple[Verdict, ...] = ()
+    explanations: tuple[str, ...] = ()
     steps: int = 0
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def accused(self) -> tuple[ClientId, ...]:
+        """The clients that are judged to lie; () if the rule does not judge."""
+        pairs = zip(self.clients, self.verdicts, strict=False)
+        return tuple(client for client, verdict in pairs if verdict is Verdict.ACCUSED)
+
+    @property
     def malicious(self) -> float | None:
-        """Estimated number of malicious clients, K - sum(honesty); None unless the rule infers honesty."""
-        return None if self.honesty is None else float(len(self.honesty) - self.honesty.sum())
+        """Estimated number of malicious clients: how many are accused; None unless the rule judges.
+
+        Clients that could not be used, `excluded`, are not counted.
+        """
+        return None if self.honesty is None else float(len(self.accused))
+
+    def summary(self) -> str:
+        """The round in one sentence, for a log.
+
+        Example:
+            >>> import numpy as np, honestly as hn
+            >>> hn.aggregate(np.ones((5, 3)), "mean").summary()
+            '5 clients: 5 trusted; computed in closed form'
+        """
+        count = len(self.clients)
+        parts: list[str] = []
+        for verdict in Verdict:
+            named = [_readable(c) for c, v in zip(self.clients, self.verdicts, strict=False) if v is verdict]
+            if not named:
+                continue
+            listed = ", ".join(named[:10]) + (f" and {len(named) - 10} more" if len(named) > 10 else "")
+            parts.append(f"{len(named)} {verdict}" + ("" if verdict is Verdict.TRUSTED else f" ({listed})"))
+        doubt = "doubtful: " if self.status.doubtful else ""
+        return f"{count} client{'s' * (count != 1)}: {', '.join(parts) or 'none judged'}; {doubt}{self.status}"
 
     def __repr__(self) -> str:
         parts = [f"clients={len(self.clients)}", f"excluded={self.excluded}", f"status='{self.status}'"]
         if self.malicious is not None:
-            parts.insert(1, f"malicious={self.malicious:.2f}")
+            parts.insert(1, f"accused={self.accused}")
         return f"Aggregate({', '.join(parts)})"
+
+
+def _readable(client: ClientId) -> str:
+    """A client's name, which may be a stranger's choice, on one line."""
+    text = str(client)[:60]
+    return text if text.isprintable() else repr(text)

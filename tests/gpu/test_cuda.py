@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import honestly as hn
+from honestly.engine.geometry import measured
+from honestly.engine.screening import Screen
 from honestly.passes import BETWEEN, fused, passes_over
+from honestly.passes.parts import Part
 from honestly.rules.base import squared_distances
 from honestly.sources import open_source
-from honestly.survey import Survey
 
 pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
@@ -72,7 +74,7 @@ def test_distances_have_no_tf32_error(K: int, plain: bool, monkeypatch: pytest.M
     rng = np.random.default_rng(K)
     W = (1e3 * rng.normal(size=50_001) + 1e-3 * rng.normal(size=(K, 50_001))).astype(np.float32)
     source = open_source(torch.tensor(W, device="cuda"))
-    G, _ = Survey(source, passes_over(source)).gram()
+    G = measured(Screen(source, passes_over(source))).gram
     exact = W.astype(np.float64)
     true = np.stack([((exact - row) ** 2).sum(1) for row in exact])
     apart = true > 0
@@ -96,8 +98,8 @@ def test_liars_among_the_three_clients_that_make_the_centre(bad: tuple[int, ...]
     X = (1e3 * np.random.default_rng(1).normal(size=20_000) + 1e-3 * federation(d=20_000, M=0)).astype(np.float32)
     X[list(bad)] = value
     source = open_source(torch.tensor(X, device="cuda"))
-    survey = Survey(source, passes_over(source))
-    G, _ = survey.gram()
+    survey = Screen(source, passes_over(source))
+    G = measured(survey).gram
     assert survey.usable == [k for k in range(20) if k not in bad or value == 1e12]
     honest = [j for j, k in enumerate(survey.usable) if k not in bad]
     exact = X[[k for k in range(20) if k not in bad]].astype(np.float64)
@@ -115,7 +117,7 @@ def test_gram_about_every_kind_of_centre(K: int, n: int, dtype: str) -> None:
     three = torch.stack([X[0], X[K // 2], X[K - 1]]).double().sort(0).values[1]
     for middle, centre in ((None, 0), (row, row.double()), (BETWEEN, three)):
         C = X.double() - centre
-        found = fused.gram(X, middle)
+        (found,) = fused.gram(X, middle, [Part(0, n, 0)])
         np.testing.assert_allclose(found, (C @ C.T).cpu().numpy(), rtol=1e-5, atol=1e-4 * n)
 
 

@@ -48,7 +48,7 @@ def as_json(
 ) -> dict[str, Any]:
     """All that is known, as plain values; NaN and what was not measured are null. No dates: equal runs, equal bytes."""
     distance = found.diagnostics.get("distance")
-    layers: Mapping[str, Any] = found.diagnostics.get("layers", {})
+    layers: Mapping[str, Any] = found.diagnostics.get("layer_distances", {})
     excess = _excess(layers)
     clients: list[dict[str, Any]] = []
     for k, name in enumerate(found.clients):
@@ -144,7 +144,7 @@ def show(report: Mapping[str, Any]) -> None:
     used = len(report["clients"]) - len(report["excluded"])
     print(f"{shown(report['rule'])}: {report['status']}; {used} of {len(report['clients'])} clients used")
     if report["malicious"] is not None:
-        print(f"estimated number of malicious clients: {report['malicious']:.2f}")
+        print(f"clients accused of lying: {report['malicious']:.0f}")
     for key, value in (report.get("lora") or {}).items():
         print(f"LoRA {key.replace('_', ' ')}: {value}")
     if report["out"] is not None:
@@ -190,7 +190,7 @@ def as_html(report: Mapping[str, Any]) -> str:
             f'<tr class="{kind}"><td>{e(client["id"])}</td><td class="n">{_digits(client["honesty"], 3)}</td>'
             f'<td class="n">{_digits(client["weight"], 4)}</td><td class="n">{distance}</td><td>{note}</td></tr>'
         )
-    malicious = "" if report["malicious"] is None else f"; about {report['malicious']:.2f} of them malicious"
+    malicious = "" if report["malicious"] is None else f"; {report['malicious']:.0f} of them accused of lying"
     warnings = "".join(f"<p><strong>Warning:</strong> {e(note)}</p>" for note in report["warnings"])
     steps = " after ".join(e(step) for step in [report["rule"], *reversed(report["pre"])])
     return (

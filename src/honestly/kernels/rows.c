@@ -44,7 +44,9 @@
 #endif
 
 enum { FLOAT16, BFLOAT16, FLOAT32, FLOAT64 };
-enum { RUN = 1024 };   /* columns worked on at once: four rows of them stay in the first-level cache */
+/* Columns worked on at once: four rows of them stay in the first-level cache, and a lane adds up at most 128 products
+   before they go on in float64. */
+enum { RUN = BYTES < 32 ? 512 : 1024 };
 enum { CHAIN = 8 };    /* rows that are added up in registers */
 enum { LEVEL = 64 };   /* columns of a network's rows, all of which stay in the first-level cache */
 enum { LINE = 64 };

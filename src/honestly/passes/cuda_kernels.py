@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 
 from honestly.passes.exclusive import WHOLE_DEVICE
 from honestly.passes.networks import Network
+from honestly.passes.parts import Part
 from honestly.result import Float
 
 # As many rows as a thread's registers take the products of: 210.
@@ -32,29 +33,53 @@ BLOCK, COLUMNS_PER_BLOCK = 256, 1024
 TYPES = {torch.float32: "TYPE_FLOAT", torch.float16: "TYPE_HALF", torch.bfloat16: "TYPE_BFLOAT16"}
 
 
-def gram(rows: torch.Tensor, middle: torch.Tensor | int | None, meanwhile: Callable[[], None] | None) -> Float:
-    """`C C^T` in float64 on the host, `C = rows - middle`, from one read of the rows; the middle may be `BETWEEN`.
+def gram(
+    rows: torch.Tensor,
+    middle: torch.Tensor | int | None,
+    parts: Sequence[Part],
+    meanwhile: Callable[[], None] | None,
+) -> Float:
+    """(parts, K, K) `C C^T` in float64 on the host, `C = rows - middle`, from one read; the middle may be `BETWEEN`.
 
     While the device is at work the host does ``meanwhile``.
     """
     K, n = rows.shape
     device = rows.device.index
     steps = min(MOST_STEPS, -(-n // (THREADS * RESIDENT * _processors(device))))
-    blocks = -(-n // (THREADS * steps))
+    table = _table(tuple(parts), THREADS * steps, device)
+    blocks = len(table) // TABLE
     kind = 0 if middle is None else 1 if isinstance(middle, torch.Tensor) else 2
-    kernel = _compiled("gram", rows.dtype, device, (f"ROWS {K}", f"THREADS {THREADS}", f"MIDDLE {kind}"))
+    kernel = _compiled(
+        "gram", rows.dtype, device, (f"ROWS {K}", f"THREADS {THREADS}", f"MIDDLE {kind}", f"TABLE {TABLE}")
+    )
     partial = torch.empty((blocks, K * (K + 1) // 2), dtype=torch.float64, device=rows.device)
     centre = middle if isinstance(middle, torch.Tensor) else rows
     own = _own(device)
+    own.make_room(len(parts))
     arguments = [
-        *map(_pointer, (rows, centre, partial, own.products, own.ended)),
-        *map(_int, (n, rows.stride(0), steps)),
+        *map(_pointer, (rows, centre, partial, own.products, own.ended, table)),
+        _int(rows.stride(0)),
     ]
     _launch(kernel, device, blocks, THREADS, arguments)
     if meanwhile is not None:
         meanwhile()
     torch.cuda.current_stream(device).synchronize()
-    return own.products_read[_triangle(K)]
+    pairs = K * (K + 1) // 2
+    return own.products_read[: len(parts) * pairs].reshape(len(parts), pairs)[:, _triangle(K)]
+
+
+#: Numbers that say what a block of a kernel does: first column, end, part, the part's first block, how many it has.
+TABLE = 5
+
+
+@lru_cache(maxsize=64)
+def _table(parts: tuple[Part, ...], columns: int, device: int) -> torch.Tensor:
+    """What each block does, so that no block crosses the bounds of a part: at most `columns` columns each."""
+    rows: list[tuple[int, int, int, int, int]] = []
+    for index, (start, stop, _) in enumerate(parts):
+        starts, first = range(start, stop, columns), len(rows)
+        rows += [(at, min(stop, at + columns), index, first, len(starts)) for at in starts]
+    return torch.tensor(rows, dtype=torch.int32).ravel().to(f"cuda:{device}")
 
 
 class Mixing:
@@ -82,6 +107,21 @@ class Mixing:
 def mix(rows: torch.Tensor, weights: Float, flag: Flag) -> torch.Tensor:
     """`weights @ rows` in float32."""
     return Mixing(rows, flag)(weights)
+
+
+def mix_parts(rows: torch.Tensor, weights: Float, parts: Sequence[Part], flag: Flag) -> torch.Tensor:
+    """`weights[part.layer] @ rows` of each part, in float32, by one kernel."""
+    K, n = rows.shape
+    device = rows.device.index
+    table = _table(tuple(parts), COLUMNS_PER_BLOCK, device)
+    chosen = np.ascontiguousarray(weights[[part.layer for part in parts]], dtype=np.float32)
+    moved = torch.from_numpy(chosen).pin_memory().to(rows.device, non_blocking=True)
+    value = torch.empty(n, dtype=torch.float32, device=rows.device)
+    kernel = _compiled("mix_parts", rows.dtype, device, (f"CLIENTS {K}", f"TABLE {TABLE}"))
+    arguments = [*map(_pointer, (rows, moved, value, flag.raised, table)), _int(rows.stride(0))]
+    _launch(kernel, device, len(table) // TABLE, BLOCK, arguments)
+    flag.awaited = True
+    return value
 
 
 def rank(rows: torch.Tensor, network: Network, averaged: bool, flag: Flag) -> torch.Tensor:
@@ -115,13 +155,23 @@ class Flag:
 class _Own:
     """Memory that one thread uses again and again on one device: it waits for its kernels before it goes on."""
 
+    _parts = 0
+
     def __init__(self, device: int) -> None:
-        self.products = torch.empty(MOST_ROWS * (MOST_ROWS + 1) // 2, dtype=torch.float64, pin_memory=True)
-        self.products_read = self.products.numpy()
+        self._device = device
+        self.make_room(1)
         self.raised = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self.raised_read = self.raised.numpy()
-        self.ended = torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")
         torch.cuda.current_stream(device).synchronize()  # not the whole device: others may be capturing
+
+    def make_room(self, parts: int) -> None:
+        """For the products, and a counter of blocks, of so many parts."""
+        if parts <= self._parts:
+            return
+        self._parts = parts
+        self.products = torch.empty(parts * MOST_ROWS * (MOST_ROWS + 1) // 2, dtype=torch.float64, pin_memory=True)
+        self.products_read = self.products.numpy()
+        self.ended = torch.zeros(parts, dtype=torch.int32, device=f"cuda:{self._device}")
 
 
 _threads = threading.local()

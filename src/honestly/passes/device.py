@@ -12,19 +12,25 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import COMPUTE, LARGEST
 from honestly.passes import fused
-from honestly.passes.base import BETWEEN, Verdict
+from honestly.passes.base import BETWEEN, Verdict, symmetric
 from honestly.passes.host import SAMPLE_RUN, describe_fault
-from honestly.passes.plan import blocks
+from honestly.passes.parts import Part, cuts, parts_of
+from honestly.passes.plan import Block, blocks
 from honestly.passes.ranking import network_of, rank_device
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 from honestly.sources import Source
+from honestly.sources.layers import Layers
 from honestly.sources.matrix import Matrix
 
 # Values of one centred block: 256 MiB in float32, small beside the clients and large beside a kernel's launch.
 BLOCK = 1 << 26
 # Columns of one launch where nothing is copied.
 WHOLE = 1 << 30
+# Columns of a layer so narrow that it is padded and multiplied together with others: a launch costs more.
+NARROW = 1024
+# Values of products that wait on the device.
+MOST_WAITING = 1 << 22
 
 
 class DevicePasses:
@@ -38,6 +44,7 @@ class DevicePasses:
         else:
             usable = (k for k in range(len(source.ids)) if k not in source.refused)
             self._like = source.block(0, 0, 1, [next(usable, len(source.ids))])
+        self._cuts = cuts(source.layers)
         self._ready: tuple[Sequence[int], Any] | None = None  # clients, and `mix` of theirs but for the weights
 
     @cached_property
@@ -58,88 +65,135 @@ class DevicePasses:
         return 3 <= rows <= fused.MOST_ROWS and widest >= fused.FEWEST_COLUMNS and fused.available(self._like)
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
-        """G from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
+        """G by layer from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
         n = len(clients)
-        total: Float | None = None
+        found = np.zeros((len(self.source.layers), n, n))
+        waiting = _Waiting(self._xp, found)
         whole = self._no_copies(n)
-        for index, start, stop in self._pieces(n, whole=whole):
-            rows = self.source.block(index, start, stop, clients)
-            middle = centre if centre in (None, BETWEEN) else self.source.block(index, start, stop, [centre])
-            ahead = whole and stop - start == self.leaves[0].size
-            product = fused.gram(rows, middle, partial(self._make_ready, rows, clients) if ahead else None)
-            if product is None:
-                product = self._product(rows, middle, index)
+        for slab in self._slabs(n, whole=whole):
+            rows = self._rows(slab, clients)
+            middle = centre if centre in (None, BETWEEN) else self._rows(slab, [centre])
+            parts = self._parts(slab)
+            ahead = whole and slab.width == self.leaves[0].size
+            products = fused.gram(rows, middle, parts, partial(self._make_ready, rows, clients) if ahead else None)
+            if products is None:
+                self._products(rows, middle, slab, parts, waiting)
+                continue
             with np.errstate(over="ignore", invalid="ignore"):
-                total = product if total is None else total + product
-        return np.zeros((n, n)) if total is None else total
+                for (_, _, layer), product in zip(parts, products, strict=True):
+                    found[layer] += product
+        waiting.finish()
+        return symmetric(found)
 
     def _make_ready(self, rows: Any, clients: Sequence[int]) -> None:
         """Most often the clients that are measured are those that are mixed then; the device need not wait for us."""
         ready = fused.mixing(rows, fused.flag(self._like))
         self._ready = None if ready is None else (list(clients), ready)
 
-    def _product(self, rows: Any, middle: Any, index: int) -> Float:
-        """`C C^T` by the array library's own operations."""
+    def _products(self, rows: Any, middle: Any, slab: Block, parts: Sequence[Part], waiting: _Waiting) -> None:
+        """`C C^T` of each part by the array library's own operations; narrow ones are padded and multiplied at once."""
         if isinstance(middle, int):  # BETWEEN
             a, b, c = (rows[i : i + 1, ...] for i in (0, rows.shape[0] // 2, rows.shape[0] - 1))
             low, high = self._xp.minimum(a, b), self._xp.maximum(a, b)
             middle = self._xp.maximum(low, self._xp.minimum(high, c))
         with arrays.full_precision(self._like):
-            rows = self._centred(rows, middle, index)
-            return arrays.to_host(self._xp.matmul(rows, rows.T)).astype(np.float64)
+            rows = self._centred(rows, middle, slab)
+            narrow = [part for part in parts if part.stop - part.start <= NARROW]
+            narrow = narrow if len(narrow) > 2 else []
+            if narrow:
+                padded = self._padded(rows, narrow)
+                products = self._xp.matmul(padded, self._xp.permute_dims(padded, (0, 2, 1)))
+                waiting.put([part.layer for part in narrow], products)
+            for part in parts:
+                if part not in narrow:
+                    piece = rows if len(parts) == 1 else rows[:, part.start : part.stop]
+                    waiting.put([part.layer], self._xp.matmul(piece, piece.T)[None, ...])
+
+    def _padded(self, rows: Any, parts: Sequence[Part]) -> Any:
+        """(parts, k, w) the columns of each part, and zeros behind them."""
+        xp, width = self._xp, max(part.stop - part.start for part in parts)
+        at = np.full((len(parts), width), rows.shape[1])
+        for i, part in enumerate(parts):
+            at[i, : part.stop - part.start] = np.arange(part.start, part.stop)
+        first, last = parts[0].start, parts[-1].stop
+        at = np.where(at == rows.shape[1], last - first, at - first)
+        zero = xp.zeros((rows.shape[0], 1), dtype=rows.dtype, device=aac.device(rows))
+        held = xp.concat([rows[:, first:last], zero], axis=1)
+        chosen = xp.take(held, xp.asarray(at.ravel(), device=aac.device(rows)), axis=1)
+        return xp.permute_dims(xp.reshape(chosen, (rows.shape[0], len(parts), width)), (1, 0, 2))
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
     ) -> tuple[Float, Float]:
-        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the blocks in float64."""
-        xp, n, m = self._xp, len(clients), len(a)
-        total, products, mean_norms = np.zeros(n), np.zeros((m, n)), np.zeros(m)
+        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the layer's blocks in float64."""
+        xp, n, m, L = self._xp, len(clients), len(a), len(self.source.layers)
+        total, products, mean_norms = np.zeros((L, n)), np.zeros((L, m, n)), np.zeros((L, m))
+        waiting = [_Waiting(xp, sums) for sums in (total, products, mean_norms)]
         used = np.flatnonzero(a.any(axis=0)).tolist()
-        parts = [clients[j] for j in used] if len(used) < n else None  # 0 * NaN is not 0
+        some = [clients[j] for j in used] if len(used) < n else None  # 0 * NaN is not 0
         with arrays.full_precision(self._like), np.errstate(over="ignore", invalid="ignore"):
-            for index, start, stop in self._pieces(n):
-                middle = None if centre is None else self.source.block(index, start, stop, [centre])
-                rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
-                mixed = rows
-                if parts is not None:
-                    mixed = self._centred(self.source.block(index, start, stop, parts), middle, index)
-                means = xp.matmul(self._moved(a if parts is None else a[:, used], mixed), mixed)
-                if norms is None:
-                    total += arrays.to_host(xp.sum(rows * rows, axis=1))
-                products += arrays.to_host(xp.matmul(means, rows.T))
-                mean_norms += arrays.to_host(xp.sum(means * means, axis=1))
+            for slab in self._slabs(n):
+                middle = None if centre is None else self._rows(slab, [centre])
+                rows = self._centred(self._rows(slab, clients), middle, slab)
+                mixed = rows if some is None else self._centred(self._rows(slab, some), middle, slab)
+                means = xp.matmul(self._moved(a if some is None else a[:, used], mixed), mixed)
+                for start, stop, layer in self._parts(slab):
+                    theirs, mean = rows[:, start:stop], means[:, start:stop]
+                    if norms is None:
+                        waiting[0].put([layer], xp.sum(theirs * theirs, axis=1)[None, ...])
+                    waiting[1].put([layer], xp.matmul(mean, theirs.T)[None, ...])
+                    waiting[2].put([layer], xp.sum(mean * mean, axis=1)[None, ...])
+            for sums in waiting:
+                sums.finish()
             total = total if norms is None else norms
-            return np.maximum(total[None, :] - 2 * products + mean_norms[:, None], 0), total
+            found = total - 2 * products.transpose(1, 0, 2) + mean_norms.T[:, :, None]
+            return np.maximum(found, 0), total
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
-        used = np.flatnonzero(weights).tolist() or [0]  # all weight may be on a reference of zeros
+        by_layer = weights.ndim == 2
+        used = np.flatnonzero(weights.any(axis=0) if by_layer else weights).tolist() or [0]  # perhaps all is reference
         ready, self._ready = self._ready, None
-        if ready is not None and ready[0] == clients and 2 * len(used) > len(clients):
+        if not by_layer and ready is not None and ready[0] == clients and 2 * len(used) > len(clients):
             mixing = ready[1]
             return [self._rounded(mixing(weights), 0)], mixing.flag.down
-        if 2 * len(used) > len(clients):
-            rows, kept = clients, weights
-        else:
-            rows, kept = [clients[j] for j in used], weights[used]
+        rows, kept = clients, weights
+        if 2 * len(used) <= len(clients):
+            rows, kept = [clients[j] for j in used], weights[..., used]
         sink = self._sink()
         flag, largest = fused.flag(self._like), list[Any]()
-        for index, start, stop in self._pieces(len(rows), whole=self._no_copies(len(rows))):
-            block = self.source.block(index, start, stop, rows)
-            mean = fused.mix(block, kept, flag) if flag else None
+        for slab in self._slabs(len(rows), whole=self._no_copies(len(rows))):
+            block = self._rows(slab, rows)
+            parts = self._alike(slab, kept) if by_layer else [Part(0, slab.width, 0)]
+            table = kept if by_layer else kept[None, :]
+            mean = fused.mix(block, table, parts, flag) if flag else None
             if mean is None:
-                mean, size = self._mean(block, kept, index)
-                largest.append(size)
-            sink.put(index, start, stop, self._rounded(mean, index))
+                mean = self._mean(block, table, parts, slab)
+                largest.append(self._xp.max(self._xp.abs(mean)))
+            for leaf, start, stop, offset in slab.segments:
+                sink.put(leaf, start, stop, self._rounded(mean[offset : offset + stop - start], leaf))
         return list(sink.finish()), lambda: self._all_fine(largest, flag)
 
-    def _mean(self, rows: Any, weights: Float, index: int) -> tuple[Any, Any]:
-        """`weights @ rows` and its largest absolute value by the array library's own operations."""
+    def _mean(self, rows: Any, weights: Float, parts: Sequence[Part], slab: Block) -> Any:
+        """`weights @ rows`, part by part, by the array library's own operations."""
         xp = self._xp
         with arrays.full_precision(self._like):
-            rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
-            mean = xp.matmul(self._moved(weights[None, :], rows), rows)[0, ...]
-            return mean, xp.max(xp.abs(mean))
+            rows = self._working(rows, slab.dtype.__name__)
+            table = self._moved(weights, rows)
+            found = [
+                xp.matmul(table[layer : layer + 1, :], rows[:, start:stop])[0, ...] for start, stop, layer in parts
+            ]
+            return found[0] if len(found) == 1 else xp.concat(found)
+
+    def _alike(self, slab: Block, weights: Float) -> list[Part]:
+        """The parts of a slab, neighbours with equal weights as one."""
+        joined: list[Part] = []
+        for part in self._parts(slab):
+            if joined and np.array_equal(weights[joined[-1].layer], weights[part.layer]):
+                joined[-1] = Part(joined[-1].start, part.stop, joined[-1].layer)
+            else:
+                joined.append(part)
+        return joined
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
@@ -182,12 +236,14 @@ class DevicePasses:
         """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
         xp = self._xp
         total = np.zeros((len(clients) if mixing is None else len(mixing), 3))
-        for index, start, stop in self._pieces(len(clients)):
-            middle = None if reference is None else self.source.block(index, start, stop, [reference])
-            rows = self._centred(self.source.block(index, start, stop, clients), middle, index)
+        for slab in self._slabs(len(clients)):
+            middle = None if reference is None else self._rows(slab, [reference])
+            rows = self._centred(self._rows(slab, clients), middle, slab)
             signs = xp.sign(rows if mixing is None else xp.matmul(self._moved(mixing, rows), rows))
-            counts = [arrays.to_host(xp.sum(xp.astype(signs == s, xp.int64), axis=1)) for s in (1, 0, -1)]
-            total += np.stack(counts, axis=1)
+            for start, stop in self._judged(slab):
+                piece = signs[:, start:stop]
+                counts = [arrays.to_host(xp.sum(xp.astype(piece == s, xp.int64), axis=1)) for s in (1, 0, -1)]
+                total += np.stack(counts, axis=1)
         return total
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
@@ -195,7 +251,10 @@ class DevicePasses:
         total = np.zeros((len(clients), len(self.leaves)))
         for index, start, stop in self._pieces(len(clients)):
             value = self._xp.asarray(values[index][start:stop], device=aac.device(self._like))
-            rows = self._centred(self.source.block(index, start, stop, clients), value, index)
+            compute = COMPUTE[self.leaves[index].spec.dtype].__name__
+            rows = self._working(self.source.block(index, start, stop, clients), compute) - self._working(
+                value, compute
+            )
             total[:, index] += arrays.to_host(self._xp.sum(rows * rows, axis=1))
         return total
 
@@ -210,6 +269,36 @@ class DevicePasses:
                 at = int(xp.argmax(xp.astype(wrong, xp.int32)))
                 return describe_fault(float(values[at]), self.leaves[index], start + at)
         return None
+
+    def _slabs(self, rows: int, *, whole: bool = False) -> Iterator[Block]:
+        """Blocks of columns, small leaves joined, of which a copy fits easily; whole leaves where nothing is copied."""
+        yield from blocks(self.leaves, WHOLE if whole else max(1024, BLOCK // rows))
+
+    def _rows(self, slab: Block, clients: Sequence[int]) -> Any:
+        """(k, width) values of a slab where they lie, or a copy that joins several leaves."""
+        if len(slab.segments) == 1:
+            leaf, start, stop, _ = slab.segments[0]
+            return self.source.block(leaf, start, stop, clients)
+        if isinstance(self.source, Layers) and not aac.is_jax_array(self._like):  # XLA compiles long lists slowly
+            return self.source.slab([segment[:3] for segment in slab.segments], clients, slab.dtype.__name__)
+        pieces = [self.source.block(leaf, start, stop, clients) for leaf, start, stop, _ in slab.segments]
+        if len({str(piece.dtype) for piece in pieces}) > 1:
+            pieces = [self._working(piece, slab.dtype.__name__) for piece in pieces]
+        return self._xp.concat(pieces, axis=1)
+
+    def _parts(self, slab: Block) -> list[Part]:
+        """Which columns of a slab belong to which layer."""
+        if len(self.source.layers) == 1:
+            return [Part(0, slab.width, 0)]
+        return parts_of(slab, self._cuts)
+
+    def _judged(self, slab: Block) -> Iterator[tuple[int, int]]:
+        if not any(layer.follows for layer in self.source.layers):
+            yield 0, slab.width
+            return
+        for start, stop, layer in self._parts(slab):
+            if not self.source.layers[layer].follows:
+                yield start, stop
 
     def _pieces(self, rows: int, *, whole: bool = False) -> Iterator[tuple[int, int, int]]:
         """(leaf, start, stop) of blocks that a copy of fits easily; whole leaves where nothing is copied."""
@@ -227,8 +316,8 @@ class DevicePasses:
             return values
         return self._xp.astype(values, getattr(self._xp, dtype), copy=False)
 
-    def _centred(self, rows: Any, middle: Any, leaf: int) -> Any:
-        compute = COMPUTE[self.leaves[leaf].spec.dtype].__name__
+    def _centred(self, rows: Any, middle: Any, slab: Block) -> Any:
+        compute = slab.dtype.__name__
         rows = self._working(rows, compute)
         return rows if middle is None else rows - self._working(middle, compute)
 
@@ -247,6 +336,34 @@ class DevicePasses:
     def _sink(self) -> Any:
         """Where `mix` and `reduce` put the result: on the device, unless a subclass says otherwise."""
         return _Joined(self._xp, self._like, len(self.leaves))
+
+
+class _Waiting:
+    """Small products that stay on the device until many can be copied at once; `sums[layer]` is where they go."""
+
+    def __init__(self, xp: Any, sums: Float) -> None:
+        self._xp, self._sums = xp, sums
+        self._layers: list[int] = []
+        self._held: list[Any] = []
+
+    def put(self, layers: Sequence[int], products: Any) -> None:
+        """Keep (n, ...) products of these layers."""
+        if self._held and self._held[0].dtype != products.dtype:
+            self.finish()
+        self._layers += layers
+        self._held.append(products)
+        if len(self._layers) * int(self._sums[0].size) > MOST_WAITING:
+            self.finish()
+
+    def finish(self) -> None:
+        """Copy what is held to the host and add it up there, in float64."""
+        if not self._held:
+            return
+        products = arrays.to_host(self._held[0] if len(self._held) == 1 else self._xp.concat(self._held, axis=0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for layer, product in zip(self._layers, products.astype(np.float64), strict=True):
+                self._sums[layer] += product
+        self._layers, self._held = [], []
 
 
 class _Joined:

@@ -9,13 +9,14 @@ several times slower than these.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import array_api_compat as aac
 
 from honestly.passes.networks import Network
+from honestly.passes.parts import Part
 from honestly.result import Float
 
 # The products of more rows than this do not fit a thread's registers; the vendor's product serves them well.
@@ -28,19 +29,22 @@ FEWEST_COLUMNS = 4096
 LARGEST_INDEX = 2**31 - 2**12
 
 
-def gram(rows: Any, middle: Any, meanwhile: Callable[[], None] | None = None) -> Any | None:
-    """`C C^T` of torch CUDA rows less `middle` (a row, None or `BETWEEN`), in float64 on the host.
+def gram(rows: Any, middle: Any, parts: Sequence[Part], meanwhile: Callable[[], None] | None = None) -> Any | None:
+    """`C C^T` of each part of torch CUDA rows less `middle` (a row, None or `BETWEEN`), in float64 on the host.
 
-    The host does ``meanwhile`` as long as the device is at work. None if the plain way must do it.
+    One launch, however many parts there are. The host does ``meanwhile`` as long as the device is at work. None if the
+    plain way must do it.
     """
     if getattr(middle, "dtype", rows.dtype) != rows.dtype:
         return None
-    return _attempt("gram", rows, middle, meanwhile)
+    return _attempt("gram", rows, middle, parts, meanwhile)
 
 
-def mix(rows: Any, weights: Float, flag: Any) -> Any | None:
-    """`weights @ rows` in one read of memory; None if the plain way must do it."""
-    return _attempt("mix", rows, weights, flag)
+def mix(rows: Any, weights: Float, parts: Sequence[Part], flag: Any) -> Any | None:
+    """`weights[part.layer] @ rows` of each part in one read of memory; None if the plain way must do it."""
+    if len(parts) == 1:
+        return _attempt("mix", rows, weights[parts[0].layer], flag)
+    return _attempt("mix_parts", rows, weights, parts, flag)
 
 
 def mixing(rows: Any, flag: Any) -> Any | None:

@@ -1,6 +1,6 @@
-// Three kernels for K clients' columns, compiled at run time for one K and one element type:
+// Four kernels for K clients' columns, compiled at run time for one K and one element type:
 //   TYPE_FLOAT | TYPE_HALF | TYPE_BFLOAT16, and
-//   gram: ROWS (K), THREADS, MIDDLE (what is subtracted)      mix: CLIENTS (K)      rank: RANKED (K), COMPARATORS, WANTED, COUNT
+//   gram: ROWS (K), THREADS, MIDDLE (what is subtracted), TABLE      mix: CLIENTS (K)      mix_parts: CLIENTS, TABLE      rank: RANKED (K), COMPARATORS, WANTED, COUNT
 
 #if defined(TYPE_FLOAT)
 typedef float element;
@@ -47,18 +47,23 @@ __device__ __forceinline__ void fetch_column(unsigned int to, const float* x, co
 #endif
 
 // Every thread walks down its own columns, holds their ROWS centred values and all their products in registers, and adds
-// the products up in float32 over at most `steps` columns and the threads of a warp; from there on in float64. Nothing
-// of size n is written, and every value is read once. The block that ends last adds up what the others left in `partial`,
-// always in the same order, and sets `ended` back to 0.
+// the products up in float32 over the block's few hundred columns of a thread and the threads of a warp; from there on in
+// float64. Nothing of size n is written, and every value is read once. A block's columns belong to one part (one layer's
+// columns that lie side by side): `table` says for each block its first column, its end, its part, the part's first block
+// and how many the part has. The block of a part that ends last adds up what the others of the part left in `partial`,
+// always in the same order, and sets the part's `ended` back to 0.
 // The centre (MIDDLE): 0 nothing, 1 the row `middle`, 2 the median of rows 0, ROWS / 2 and ROWS - 1.
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
 gram(const element* __restrict__ x, const element* __restrict__ middle, double* partial, double* result,
-     unsigned int* ended, int n, int stride, int steps) {
+     unsigned int* ended, const int* __restrict__ table, int stride) {
+    const int* own = table + blockIdx.x * TABLE;
+    const int n = own[1];
+    const int steps = (n - own[0] + THREADS - 1) / THREADS;
     float sums[PAIRS];
 #pragma unroll
     for (int p = 0; p < PAIRS; p++) sums[p] = 0.0f;
 
-    long long column = (long long)blockIdx.x * steps * THREADS + threadIdx.x;
+    long long column = own[0] + threadIdx.x;
 #ifdef STAGES
     __shared__ float ring[STAGES][HELD][THREADS];
     const unsigned int mine = (unsigned int)__cvta_generic_to_shared(&ring[0][0][threadIdx.x]);
@@ -118,15 +123,16 @@ gram(const element* __restrict__ x, const element* __restrict__ middle, double* 
     __shared__ bool last;
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) last = atomicInc(ended, gridDim.x - 1) == gridDim.x - 1;
+    const int part = own[2], first = own[3], count = own[4];
+    if (threadIdx.x == 0) last = atomicInc(ended + part, count - 1) == count - 1;
     __syncthreads();
     if (!last) return;
     __threadfence();
     for (int p = threadIdx.x; p < PAIRS; p += THREADS) {
         double sum = 0.0;
 #pragma unroll 24
-        for (int block = 0; block < gridDim.x; block++) sum += __ldcg(partial + (long long)block * PAIRS + p);
-        result[p] = sum;
+        for (int block = 0; block < count; block++) sum += __ldcg(partial + (long long)(first + block) * PAIRS + p);
+        result[part * PAIRS + p] = sum;
     }
 }
 #endif
@@ -148,6 +154,37 @@ mix(const element* __restrict__ x, const Weights weights, float* __restrict__ ou
 #pragma unroll 4
     for (int k = 0; k < CLIENTS; k++) {
         const float weight = weights.of[k];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) {
+            const long long column = first + c * 256;
+            if (column < n) value[c] = fmaf(weight, widen(x[(long long)k * stride + column]), value[c]);
+        }
+    }
+    bool fine = true;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) {
+        const long long column = first + c * 256;
+        if (column < n) out[column] = value[c];
+        fine = fine && FINE(value[c]);
+    }
+    if (!fine) *flag = 1;
+}
+#endif
+
+#if defined(CLIENTS) && defined(TABLE)
+// weights[part] @ x, where `table` gives each block its columns and their part
+extern "C" __global__ void __launch_bounds__(256)
+mix_parts(const element* __restrict__ x, const float* __restrict__ weights, float* __restrict__ out, int* flag,
+          const int* __restrict__ table, int stride) {
+    const int* own = table + blockIdx.x * TABLE;
+    const float* theirs = weights + own[2] * CLIENTS;
+    const long long first = own[0] + threadIdx.x, n = own[1];
+    float value[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) value[c] = 0.0f;
+#pragma unroll 4
+    for (int k = 0; k < CLIENTS; k++) {
+        const float weight = theirs[k];
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
             const long long column = first + c * 256;

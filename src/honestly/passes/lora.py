@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from honestly.arrays import LARGEST, Spec
-from honestly.passes.base import Verdict
+from honestly.passes.base import Verdict, symmetric
 from honestly.passes.host import HostPasses
 from honestly.passes.products import blocks_summed, refactored, squared_norm
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
-from honestly.sources import Leaf
+from honestly.sources import Layer, Leaf
 from honestly.sources.checkpoints.adapter import Pair
 from honestly.sources.checkpoints.lora import LoraSource
 from honestly.sources.tree import named
@@ -32,12 +32,12 @@ class LoraPasses:
         self.source = source
         self._order: list[int] = []
         self._known: Float = np.zeros((0, 0, 0))
-        self._weights = np.zeros(0)
+        self._weights = np.zeros((0, 0))
         self._used: list[int] = []
 
     def sample(self, clients: Sequence[int]) -> Float:
         """Points with exactly the clients' mutual distances: `X = U L^(1/2)` of the Gram matrix `U L U^T`."""
-        G = self._grams(clients).sum(axis=0)
+        G = self._by_layer(self._grams(clients)).sum(axis=0)
         fine = np.isfinite(np.diagonal(G))
         points = np.full((len(clients), max(1, int(fine.sum()))), np.nan)
         if fine.any():
@@ -50,18 +50,25 @@ class LoraPasses:
         return False
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
-        """G of the products, about the centre's."""
+        """G of the products, about the centre's, by layer."""
         rows = [*clients] if centre is None else [*clients, centre]
-        return _about_last(self._grams(rows).sum(axis=0)) if centre is not None else self._grams(rows).sum(axis=0)
+        grams = self._by_layer(self._grams(rows))
+        return symmetric(grams if centre is None else _about_last(grams))
+
+    def _by_layer(self, grams: Float) -> Float:
+        """(L, k, k) from those of the leaves, each of which is in one layer."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = [sum(grams[leaf] for leaf, _, _ in layer.spans) for layer in self.source.layers]
+        return np.stack(found) if found else np.zeros((0, *grams.shape[1:]))
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
     ) -> tuple[Float, Float]:
         """`G_kk - 2 (G a)_k + a^T G a`."""
         G = self.gram(clients, centre)
-        mixed = a @ G
-        norms = np.diagonal(G).copy()
-        return np.maximum(norms - 2 * mixed + (mixed * a).sum(axis=1, keepdims=True), 0), norms
+        mixed = np.swapaxes(a @ G, 0, 1)  # (m, L, k)
+        norms = np.diagonal(G, axis1=1, axis2=2).copy()
+        return np.maximum(norms - 2 * mixed + (mixed * a[:, None, :]).sum(axis=-1, keepdims=True), 0), norms
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """Signs of coordinates of B A would need the product itself."""
@@ -72,10 +79,12 @@ class LoraPasses:
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the weighted mean of the products, before it is re-factored."""
         rows = [*clients, *(k for k in self._used if k not in clients)]
-        a = np.zeros(len(rows))
-        for k, weight in zip(self._used, self._weights, strict=True):
-            a[rows.index(k)] = weight
-        found = [np.diagonal(G) - 2 * G @ a + a @ G @ a for G in self._grams(rows)]
+        found: list[Float] = []
+        for leaf, G in enumerate(self._grams(rows)):
+            a = np.zeros(len(rows))
+            for k, weight in zip(self._used, self._weights[leaf], strict=True):
+                a[rows.index(k)] = weight
+            found.append(np.diagonal(G) - 2 * G @ a + a @ G @ a)
         return np.maximum(np.stack(found, axis=1), 0)[: len(clients)]
 
     def fault(self, client: int) -> str | None:
@@ -99,8 +108,10 @@ class LoraPasses:
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`sum_k w_k scale_k B_k A_k`, written exactly, re-factored, or factor by factor."""
-        used = [k for k, weight in zip(clients, weights, strict=True) if weight != 0] or [clients[0]]
-        kept = np.array([weight for weight in weights if weight != 0]) if any(weights) else np.zeros(1)
+        some = weights.any(axis=0) if weights.ndim == 2 else weights != 0
+        at = np.flatnonzero(some).tolist() or [0]
+        used = [clients[j] for j in at]
+        kept = self._of_leaves(weights)[:, at]
         self._weights, self._used = kept, used
         if self.source.lora == "factors":
             return self._mix_factors(kept, used)
@@ -115,7 +126,7 @@ class LoraPasses:
         fine = True
         for i, module in enumerate(self.source.modules):
             pairs = self._pairs(module, used)
-            D = np.repeat(kept, ranks[module])
+            D = np.repeat(kept[i], ranks[module])
             small = None
             if self.source.lora == "svd":
                 MA, MB = self._small(used, pairs)
@@ -125,23 +136,38 @@ class LoraPasses:
                 error += squared_norm(small[1] @ small[0] - np.diag(D), MA, MB)
                 total += squared_norm(np.diag(D), MA, MB)
             fine &= self._write(sink, 2 * i, used, pairs, D, small)
+        modules = len(self.source.modules)
         for j, name in enumerate(self.source.plain):
-            fine &= self._write_plain(sink, 2 * len(self.source.modules) + j, name, used, kept)
+            fine &= self._write_plain(sink, 2 * modules + j, name, used, kept[modules + j])
         self._report(new, float(np.sqrt(error / total)) if total > 0 else 0.0)
         return list(sink.finish()), lambda: fine
 
+    def _of_leaves(self, weights: Float) -> Float:
+        """(leaves, k) a row of weights for each product and each other tensor."""
+        if weights.ndim == 1:
+            return np.repeat(weights[None, :], len(self.source.leaves), axis=0)
+        found = np.zeros((len(self.source.leaves), weights.shape[1]))
+        for row, layer in zip(weights, self.source.layers, strict=True):
+            found[[leaf for leaf, _, _ in layer.spans]] = row
+        return found
+
     def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """Both factors of a module are averaged with the weights of their product."""
         inner = self.source.factors(used)
-        values, fine = HostPasses(inner).mix(weights, used)
+        rows = {name: weights[i] for i, name in enumerate((*self.source.modules, *self.source.plain))}
+        modules = self.source.factor_modules(used[0])
+        inner.layers = tuple(Layer(leaf.name, ((i, 0, leaf.size),)) for i, leaf in enumerate(inner.leaves) if leaf.size)
+        by_layer = np.stack([rows[modules.get(layer.name, layer.name)] for layer in inner.layers])
+        values, fine = HostPasses(inner).mix(by_layer, used)
         self.source.keep(inner.taken())
         if not fine():  # the engine finds whose fault it is, and comes again
             return values, fine
         error = total = 0.0
-        for module in self.source.modules:
+        for i, module in enumerate(self.source.modules):
             pairs = self._pairs(module, used)
             MA, MB = self._small(used, pairs)
             eye = np.tile(np.eye(pairs[0].rank), (1, len(used)))
-            D = np.repeat(weights, pairs[0].rank)
+            D = np.repeat(weights[i], pairs[0].rank)
             error += squared_norm((D[:, None] * eye.T) @ (eye * D[None, :]) - np.diag(D), MA, MB)
             total += squared_norm(np.diag(D), MA, MB)
         relative = float(np.sqrt(error / total)) if total > 0 else 0.0
@@ -163,7 +189,8 @@ class LoraPasses:
         inner = self.source.factors(clients)
         values, fine = HostPasses(inner).reduce(rule, mixing, clients)
         self.source.keep(inner.taken())
-        self._weights, self._used = np.full(len(clients), 1 / len(clients)), list(clients)
+        self._weights = np.full((len(self.source.leaves), len(clients)), 1 / len(clients))
+        self._used = list(clients)
         warnings.warn(f"lora='factors': {rule.name} of A and of B by themselves is not that of B A", stacklevel=2)
         return values, fine
 
@@ -283,6 +310,6 @@ class LoraPasses:
 
 
 def _about_last(G: Float) -> Float:
-    """The Gram matrix of all rows but the last, about the last: `G_ij - G_ic - G_jc + G_cc`."""
+    """The Gram matrices of all rows but the last, about the last: `G_ij - G_ic - G_jc + G_cc`."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return G[:-1, :-1] - G[:-1, -1:] - G[-1:, :-1] + G[-1, -1]
+        return G[:, :-1, :-1] - G[:, :-1, -1:] - G[:, -1:, :-1] + G[:, -1:, -1:]

@@ -11,7 +11,7 @@ from honestly import arrays
 from honestly.arrays import COMPUTE
 from honestly.passes import explain
 from honestly.passes.device import DevicePasses
-from honestly.passes.plan import blocks
+from honestly.passes.plan import Block, Segment, blocks
 from honestly.result import Float
 from honestly.sources import Leaf, Sink
 from honestly.sources.checkpoints.device import OnDevice
@@ -30,6 +30,12 @@ class StreamedPasses(DevicePasses):
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the result, which lies on the host."""
         return explain.on_host(self._files.host, clients, values, max(64, (1 << 18) // len(clients)))
+
+    def _slabs(self, rows: int, *, whole: bool = False) -> Iterator[Block]:
+        """A block for each piece of a leaf: they are read one after the other."""
+        for leaf, start, stop in self._pieces(rows):
+            dtype = COMPUTE[self.leaves[leaf].spec.dtype]
+            yield Block(dtype, stop - start, (Segment(leaf, start, stop, 0),))
 
     def _pieces(self, rows: int, *, whole: bool = False) -> Iterator[tuple[int, int, int]]:
         self._files.new_pass()

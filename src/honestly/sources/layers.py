@@ -146,6 +146,19 @@ class Layers(InMemory):
         dtype = xp.result_type(*rows)
         return xp.stack([xp.astype(row, dtype, copy=False) for row in rows])
 
+    def slab(self, spans: Sequence[tuple[int, int, int]], clients: Sequence[int], dtype: str) -> Any:
+        """(k, columns) several leaves' pieces side by side, in one copy; as `dtype` unless all have the same one."""
+        assert self._home is not None
+        xp = arrays.namespace(self._home)
+        rows: list[Any] = []
+        for k in clients:
+            for leaf, start, stop in spans:
+                piece = xp.reshape(arrays.like(self._row(k)[self.leaves[leaf].name], self._home), (-1,))
+                rows.append(piece if stop - start == piece.shape[0] else piece[start:stop])
+        if len({str(row.dtype) for row in rows}) > 1:
+            rows = [xp.astype(row, getattr(xp, dtype), copy=False) for row in rows]
+        return xp.reshape(xp.concat(rows), (len(clients), -1))
+
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
         """(k, size) integer values in the dtype of most clients: one of another width does not change the model's."""
         name, agreed = self.integers[leaf].name, self.integers[leaf].spec.dtype

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import honestly as hn
-from honestly.aggregate import _Run
+from honestly.engine import Pipeline, run
 from honestly.passes import streamed
 from honestly.sources import open_source
 from honestly.sources.checkpoints.device import OnDevice
@@ -40,7 +40,7 @@ def paths(tmp_path: Path) -> list[Path]:
 def on_device(paths: list[Path], rule: str, out: Path, device: str = "cpu", **extra: Any) -> Any:
     source = OnDevice(open_source(paths, out=out, **extra), device)  # type: ignore[arg-type]
     try:
-        return _Run(source, hn.make(rule), [], None, True).result()
+        return run(source, Pipeline.of(rule), explain=True)
     finally:
         source.close()
 
@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_read_costs_the_vote(
 
     source = OnDevice(open_source(paths, out=tmp_path / "out.safetensors"), "cpu")  # type: ignore[arg-type]
     os.truncate(paths[2], paths[2].stat().st_size - 1000)
-    found = _Run(source, hn.make("bayesian"), [], None).result()
+    found = run(source, Pipeline.of("bayesian"))
     source.close()
     assert list(found.reasons) == [2]
     assert all(torch.isfinite(values).all() for values in load_file(found.value).values())

@@ -216,7 +216,7 @@ def test_explain_measures_each_tensor(clients: Clients, tmp_path: Path) -> None:
     for out in (None, tmp_path / "out.safetensors"):
         found = hn.aggregate(paths, "bayesian", out=out, explain=True)
         value = found.value if out is None else load_file(out)
-        layers = found.diagnostics["layers"]
+        layers = found.diagnostics["layer_distances"]
         assert set(layers) == {"embed.weight", "layer.0.weight", "layer.0.bias", "scale"}
         for k, path in enumerate(paths):
             mine = load_file(path)

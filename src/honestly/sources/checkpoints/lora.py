@@ -198,6 +198,11 @@ class LoraSource:
             self._sink.discard()
         return inner
 
+    def factor_modules(self, client: int) -> dict[str, str]:
+        """The module that each factor belongs to, under this client's names."""
+        pairs = self.adapter(client).pairs.items()
+        return {name: module for module, pair in pairs for name in (pair.a_name, pair.b_name)}
+
     def keep(self, sink: Any) -> None:
         """Remember the sink that `factors` wrote into."""
         self._sink = sink

@@ -1,0 +1,6 @@
+"""From a source of updates to a robust average: screen, measure, decide, average."""
+
+from honestly.engine.pipeline import Decision, Pipeline
+from honestly.engine.run import run
+
+__all__ = ["Decision", "Pipeline", "run"]

@@ -1,0 +1,80 @@
+"""The second pass: the value, from the weights that were decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly import arrays
+from honestly.arrays import COMPUTE
+from honestly.engine.geometry import by_centrality
+from honestly.engine.pipeline import Decision
+from honestly.engine.screening import Screen
+from honestly.passes import picked
+from honestly.result import Float
+from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Rule
+from honestly.sources.checkpoints.device import OnDevice
+from honestly.sources.checkpoints.source import CheckpointSource
+
+
+def average(screen: Screen, rule: Rule, decision: Decision) -> tuple[Sequence[Any], Callable[[], bool]]:
+    """`reduce(A @ X + (1 - A 1) reference)`, and whether it is finite: asked for late, as a device may be at work.
+
+    A rule that weighs each layer by itself has a row of weights for each, buffers included; else buffers are averaged
+    with the weights that were found on the parameters.
+    """
+    rows = screen.usable
+    if isinstance(rule, ColumnRule):
+        A = decision.matrix if rule.gram_needed else decision.mixing
+        chosen = None if A is None else picked(A)
+        if chosen is not None:  # rows are read, not multiplied
+            A, rows = None, [rows[j] for j in chosen]
+        if A is not None and screen.reference is not None:
+            A, rows = _with_reference(A), [*rows, screen.reference]
+        return screen.passes.reduce(rule, A, rows)
+    A = decision.matrix if decision.by_layer is None else decision.by_layer
+    if screen.reference is not None and np.abs(1 - A.sum(axis=1)).max() > 1e-9:
+        A, rows = _with_reference(A), [*rows, screen.reference]
+    return screen.passes.mix(A[0] if decision.by_layer is None else A, rows)
+
+
+def _with_reference(A: Float) -> Float:
+    return np.concatenate([A, 1.0 - A.sum(axis=1, keepdims=True)], axis=1)
+
+
+def keep_buffers(screen: Screen, decision: Decision, geometry: Geometry, values: Sequence[Any]) -> Sequence[Any]:
+    """The values with the buffers that are not averaged (`buffers="ignore"`) put in: the reference's, else those of the
+    central client among the believed."""
+    kept = [span for layer in screen.source.layers if layer.kept for span in layer.spans]
+    if not kept:
+        return values
+    position = screen.reference if screen.reference is not None else _central(screen, decision, geometry)
+    source, found = screen.source, list(values)
+    for leaf, start, stop in kept:
+        if not source.on_host and not isinstance(source, OnDevice):
+            piece = source.block(leaf, start, stop, [position])[0, ...]
+            xp = arrays.namespace(piece)
+            found[leaf] = xp.concat([found[leaf][:start], xp.astype(piece, found[leaf].dtype), found[leaf][stop:]])
+            continue
+        row = np.empty((1, stop - start), COMPUTE[source.leaves[leaf].spec.dtype])
+        source.read(leaf, start, stop, [position], row, None)
+        if isinstance(source, CheckpointSource | OnDevice):
+            sink = source.taken() if isinstance(source, CheckpointSource) else source.host.taken()
+            sink.put(leaf, start, stop, row[0])
+        else:
+            arrays.narrow(row[0], found[leaf][start:stop])
+    return found
+
+
+def _central(screen: Screen, decision: Decision, geometry: Geometry) -> int:
+    """The believed client that is nearest to the result, or the most central one where nothing was measured."""
+    weights = decision.matrix[0]
+    if decision.mixing is not None or len(decision.matrix) > 1 or not isinstance(geometry, GramGeometry):
+        return by_centrality(screen)[0]
+    if not geometry.gram.any():
+        return by_centrality(screen)[0]
+    believed = weights > 0 if decision.honesty is None else (weights > 0) & (decision.honesty >= 0.5)
+    apart = geometry.residuals(weights)
+    return screen.usable[int(np.argmin(np.where(believed if believed.any() else True, apart, np.inf)))]

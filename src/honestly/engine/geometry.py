@@ -1,0 +1,278 @@
+"""The first pass: the geometry of the clients that can be used, right to float32.
+
+Distances of float32 weights need a centre near the honest clients: the reference where there is one, else the median of
+three clients (where the pass can take it on the way) or a central client found on a sample of columns. None is trusted:
+if the Gram matrix shows that the centre is far away (a liar may look central where we looked), the pass is repeated on
+a client that the matrix itself shows to be central.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.engine.pipeline import Pipeline
+from honestly.engine.screening import Screen
+from honestly.passes import BETWEEN
+from honestly.result import AggregationError, Float
+from honestly.rules.base import Geometry, GramGeometry, squared_distances
+
+# From this many clients on, a rule that can iterates on residuals: the Gram matrix costs K^2 d, a step K d.
+# Measured by benchmarks/crossover.py, which prints the time of both ways for rising K.
+STREAM_FROM = 1500
+# Distances are right to about 3e-7 (|c_i|^2 + |c_j|^2): with this ratio to the distance itself they are right to 1e-4.
+FAR_CENTRE = 200.0
+# More candidates than this for the centre are not compared with one another.
+MOST_CANDIDATES = 256
+
+
+def measure(screen: Screen, pipeline: Pipeline, sizes: Float | None = None) -> Geometry:
+    """What the pipeline asks for, of all clients that turn out to be usable."""
+    if not pipeline.gram_needed:
+        return _bare(screen, sizes)
+    if pipeline.streams and len(screen.usable) >= STREAM_FROM:
+        return streamed(screen, sizes)
+    return measured(screen, sizes, root=pipeline.rule.root is not None)
+
+
+def _bare(screen: Screen, sizes: Float | None) -> GramGeometry:
+    """K, ids and sizes for steps that ask for no more."""
+    k = len(screen.usable)
+    nothing: Float = np.broadcast_to(np.float64(0), (k, k))
+    used = None if sizes is None else sizes[screen.usable]
+    return GramGeometry(nothing, screen.ids, used, screen.source.has_reference)
+
+
+def measured(screen: Screen, sizes: Float | None = None, *, root: bool = False) -> GramGeometry:
+    """The Gram matrices of the usable clients by layer; clients with a fault are refused on the way."""
+    tried: set[int] = set()
+    between = not screen.source.has_reference and screen.passes.between(len(screen.usable))
+    centre = BETWEEN if between else first_centre(screen, tried)
+    while True:
+        clients = screen.usable
+        layers = screen.passes.gram(clients, centre)
+        tried.add(centre)
+        wrong = {clients[j] for j in not_finite(layers, screen.overflow())} | set(screen.source.faults())
+        suspects = [k for k in clients if k in wrong] if wrong else []
+        if suspects and screen.refuse_faulty(suspects):
+            kept = [j for j, k in enumerate(clients) if k not in screen.reasons]
+            layers, suspects = layers[:, kept][:, :, kept], [k for k in suspects if k not in screen.reasons]
+            clients = screen.usable
+        if 2 * len(suspects) > len(clients):
+            screen.check_reference()
+        geometry = _described(screen, layers, centre, sizes, root=root)
+        near = 2 * len(suspects) <= len(clients) and centre not in screen.reasons
+        if not clients or (near and not _far(geometry)):
+            return geometry
+        better = _better_centre(screen, geometry.gram, tried)
+        if better is None:
+            return geometry
+        centre = better
+
+
+def _described(screen: Screen, layers: Float, centre: int, sizes: Float | None, *, root: bool) -> GramGeometry:
+    """The geometry with these Gram matrices; what few rules ask for takes a pass of its own."""
+    reference, clients = screen.reference, screen.usable
+    return GramGeometry.of_layers(
+        layers,
+        screen.ids,
+        sizes=None if sizes is None else sizes[clients],
+        has_reference=screen.source.has_reference,
+        about_reference=None if centre == reference else (lambda: _about(screen, clients, reference)),
+        root_products=_root_products(screen, clients, reference) if root else None,
+        mixed_signs=lambda mixing: screen.passes.sign_counts(clients, reference, mixing),
+        **_names(screen),
+    )
+
+
+def _names(screen: Screen) -> dict[str, object]:
+    found = screen.source.layers
+    return {
+        "judged": np.array([not layer.follows for layer in found]),
+        "layer_names": tuple(layer.name for layer in found),
+        "layer_sizes": np.array([layer.size for layer in found], dtype=np.float64),
+    }
+
+
+def _about(screen: Screen, clients: list[int], reference: int | None) -> Float:
+    """The Gram matrices about the reference (None: about 0), where values may overflow that were close together.
+
+    If that shows clients who cannot be used, they are refused and count as zero here: the round begins anew then.
+    """
+    layers = screen.passes.gram(clients, reference)
+    wrong = not_finite(layers, screen.overflow())
+    if wrong and screen.refuse_faulty([clients[j] for j in wrong]):
+        layers[:, wrong, :] = layers[:, :, wrong] = 0.0
+    return layers
+
+
+def _root_products(screen: Screen, clients: list[int], reference: int | None) -> Float:
+    """(k + 1,) products of the usable clients, and of the root itself, with the root, about the reference."""
+    judged = np.array([not layer.follows for layer in screen.source.layers])
+    products = screen.passes.gram([*clients, screen.K + 1], reference)[judged, -1].sum(axis=0)
+    if not products[-1] < screen.overflow():
+        screen.check_own("root", screen.K + 1)
+    return products
+
+
+def first_centre(screen: Screen, tried: set[int]) -> int:
+    """The reference, else the most central client on a sample of columns that has no fault itself."""
+    if screen.source.has_reference and screen.K not in tried:
+        return screen.K
+    for k in by_centrality(screen):
+        if k not in tried:
+            return k
+    raise AggregationError("no usable client is left", screen.named_reasons())
+
+
+def by_centrality(screen: Screen) -> list[int]:
+    """Usable clients (some, where there are very many), the most central on a sample of columns first."""
+    clients = screen.usable
+    candidates = [clients[j] for j in np.linspace(0, len(clients) - 1, min(len(clients), MOST_CANDIDATES)).astype(int)]
+    if len(candidates) < 3:
+        return candidates
+    sample = screen.passes.sample(candidates)
+    with np.errstate(over="ignore", invalid="ignore"):
+        order = _by_majority_radius(sample @ sample.T)
+    return [candidates[j] for j in order]
+
+
+def _better_centre(screen: Screen, G: Float, tried: set[int]) -> int | None:
+    by_matrix = [screen.usable[j] for j in _by_majority_radius(G)] if np.isfinite(G).any() else []
+    return next((k for k in [*by_matrix, *by_centrality(screen)] if k not in tried), None)
+
+
+def not_finite(layers: Float, limit: float) -> list[int]:
+    """Rows with an overflowed norm, then rows that are not finite for another reason than such a row's column."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        G = layers[0] if len(layers) == 1 else layers.sum(axis=0)
+    norms = G.diagonal()
+    if len(G) and float(norms.max()) < limit and math.isfinite(float(G.sum())):
+        return []
+    fine = norms < limit
+    fine[fine] = np.isfinite(G[np.ix_(fine, fine)]).all(axis=1)
+    return np.flatnonzero(~fine).tolist()
+
+
+def _by_majority_radius(G: Float) -> list[int]:
+    """Rows in order of the radius of the ball around them that holds a majority of all rows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        distances = squared_distances(G)
+    distances = np.where(np.isfinite(distances), distances, np.inf)
+    half = len(G) // 2
+    return np.argsort(np.partition(distances, half, axis=1)[:, half], kind="stable").tolist()
+
+
+def _far(clients: GramGeometry) -> bool:
+    """True if the centre is so far from the tightest majority that their distances have drowned in its norm."""
+    K = clients.K
+    if K < 2:
+        return False
+    shortest, _, norm = clients.extent
+    if 2.0 * norm <= FAR_CENTRE * shortest:
+        return False  # true of every pair
+    norms, ranked = clients.gram.diagonal(), clients.ranked
+    nearest = np.argpartition(clients.distances[np.argmin(ranked[:, K // 2])], K // 2)[: K // 2 + 1]
+    few = norms[nearest]
+    sums = np.sort(few[:, None] + few, axis=None)
+    apart = np.sort(clients.distances[nearest][:, nearest], axis=None)
+    middle = (len(apart) + len(nearest)) // 2  # the median pair: the diagonal's zeros come first
+    return bool(sums[middle] > FAR_CENTRE * apart[middle])
+
+
+def streamed(screen: Screen, sizes: Float | None) -> StreamGeometry:
+    """The geometry of thousands of clients: one pass for their norms, which shows who can be used."""
+    while True:
+        clients = screen.usable
+        central = clients.index(by_centrality(screen)[0])
+        at = np.zeros((1, len(clients)))
+        at[0, central] = 1.0
+        apart, norms = screen.passes.residuals(at, clients, None, None)
+        wrong = np.flatnonzero(~(norms.sum(axis=0) < screen.overflow()))
+        if not len(wrong) or not screen.refuse_faulty([clients[j] for j in wrong]):
+            break
+    judged = np.array([not layer.follows for layer in screen.source.layers])
+    near = np.median(norms[judged].sum(axis=0)) <= FAR_CENTRE * np.median(apart[0, judged].sum(axis=0))
+    if near:
+        return StreamGeometry(screen, sizes, None, norms)
+    return StreamGeometry(screen, sizes, screen.K if screen.source.has_reference else clients[central], None)
+
+
+class StreamGeometry:
+    """The geometry of thousands of clients: no K x K matrix, a pass over the data for each question.
+
+    Rows are multiplied where they lie, without a centre, if their norms show that this is precise enough; else they are
+    centred on the way, which costs a copy of each block.
+    """
+
+    root_products: Float | None = None
+    streaming: bool = True
+
+    def __init__(self, screen: Screen, sizes: Float | None, centre: int | None, norms: Float | None) -> None:
+        self._screen = screen
+        self.has_reference = screen.source.has_reference
+        self._clients = screen.usable
+        self.ids = screen.ids
+        self.sizes = None if sizes is None else sizes[self._clients]
+        self._centre, self._norms = centre, norms
+        found = screen.source.layers
+        self.judged: npt.NDArray[np.bool_] = np.array([not layer.follows for layer in found])
+        self.layer_names = tuple(layer.name for layer in found)
+        self.layer_sizes: Float = np.array([layer.size for layer in found], dtype=np.float64)
+
+    @property
+    def K(self) -> int:
+        """Number of clients."""
+        return len(self._clients)
+
+    @property
+    def gram(self) -> Float:
+        """The whole Gram matrix all the same, at K^2 d work."""
+        return measured(self._screen).gram
+
+    @property
+    def layers(self) -> Float:
+        """The Gram matrices by layer, at K^2 d work."""
+        return measured(self._screen).layers
+
+    @property
+    def gram_about_reference(self) -> Float:
+        """The Gram matrix about the reference, at K^2 d work."""
+        return self._screen.passes.gram(self._clients, self._screen.reference)[self.judged].sum(axis=0)
+
+    def residuals(self, a: Float) -> Float:
+        """One pass for all rows of `a`."""
+        return self.layer_residuals(a)[..., self.judged, :].sum(axis=-2)
+
+    def layer_residuals(self, a: Float) -> Float:
+        """The same by layer, (L, K) or (m, L, K)."""
+        rows, self._norms = self._screen.passes.residuals(np.atleast_2d(a), self._clients, self._centre, self._norms)
+        return rows[0] if a.ndim == 1 else rows
+
+    def subset(self, clients: Sequence[int]) -> GramGeometry:
+        """The exact geometry of a few clients, one pass over theirs."""
+        chosen = [self._clients[k] for k in clients]
+        centre = first_centre(self._screen, set())
+        few = self._few(clients, self._screen.passes.gram(chosen, centre))
+        if not_finite(few.layers, self._screen.overflow()):
+            self._screen.check_reference()
+        if not _far(few):
+            return few
+        return self._few(clients, self._screen.passes.gram(chosen, chosen[_by_majority_radius(few.gram)[0]]))
+
+    def _few(self, clients: Sequence[int], layers: Float) -> GramGeometry:
+        return GramGeometry.of_layers(
+            layers,
+            tuple(self.ids[k] for k in clients),
+            sizes=None if self.sizes is None else self.sizes[np.asarray(clients)],
+            judged=self.judged,
+            layer_names=self.layer_names,
+            layer_sizes=self.layer_sizes,
+        )
+
+    def sign_counts(self) -> Float:
+        """One pass."""
+        return self._screen.passes.sign_counts(self._clients, self._screen.reference, None)

@@ -1,0 +1,169 @@
+"""Mixers and the rule behind them as one thing: what they need together, what they decide, how they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from honestly.result import Float
+from honestly.rules import make, make_mixer
+from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
+
+#: Weights may miss a sum of 1 by this much.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a pipeline decided on K clients: the mixers' matrix, (m, K) or None, and the rule's answer to m mixtures."""
+
+    mixing: Float | None
+    mix: Mix
+
+    @property
+    def matrix(self) -> Float:
+        """The rule's matrix in terms of the clients."""
+        return self.mix.matrix if self.mixing is None else self.mix.matrix @ self.mixing
+
+    @property
+    def by_layer(self) -> Float | None:
+        """(L, K) weights of the clients in each layer, if the rule weighs each by itself."""
+        rows = self.mix.by_layer
+        return rows if rows is None or self.mixing is None else rows @ self.mixing
+
+    @property
+    def honesty(self) -> Float | None:
+        """(K,) honesty of the clients: of the mixtures that a client is part of, each counted by its share in them."""
+        honesty, mixing = self.mix.honesty, self.mixing
+        if honesty is None or mixing is None:
+            return honesty
+        shares = mixing.sum(axis=0)
+        return np.where(shares > 0, honesty @ mixing / np.where(shares > 0, shares, 1), 0.0)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Mixers, applied in turn, and the rule that sees what they make.
+
+    Example:
+        >>> str(Pipeline.of("median", "bucketing"))
+        'Median() after Bucketing(size=2, seed=0)'
+    """
+
+    mixers: tuple[Mixer, ...]
+    rule: Rule
+
+    @classmethod
+    def of(cls, rule: Any, pre: Any = ()) -> Pipeline:
+        """From objects or names. Raises ValueError, naming what was passed, if they are none."""
+        made = make(rule) if isinstance(rule, str) else rule
+        if not isinstance(made, Rule):
+            raise ValueError(
+                f"rule is {made!r}; expected a rule such as hn.Bayesian() or its name, see hn.list_rules()"
+            )
+        if not isinstance(pre, str | Mixer | Iterable):
+            raise ValueError(f"pre is {pre!r}; expected a sequence of mixers such as [hn.NNM(f=4)], or of their names")
+        steps: list[Any] = [pre] if isinstance(pre, str | Mixer) else list(pre)
+        mixers = tuple(make_mixer(step) if isinstance(step, str) else step for step in steps)
+        for mixer in mixers:
+            if not isinstance(mixer, Mixer):
+                raise ValueError(f"pre holds {mixer!r}; expected mixers such as hn.NNM(f=4) or their names")
+        return cls(mixers, made)
+
+    @property
+    def steps(self) -> tuple[Mixer | Rule, ...]:
+        """Mixers and rule, in the order in which they are applied."""
+        return (*self.mixers, self.rule)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the steps need, see `Rule.needs`."""
+        return frozenset().union(*(step.needs for step in self.steps))
+
+    @property
+    def gram_needed(self) -> bool:
+        """Whether a step asks for more than K, ids and sizes."""
+        return any(step.gram_needed for step in self.steps)
+
+    @property
+    def streams(self) -> bool:
+        """Whether all can be decided without a K x K matrix."""
+        return self.rule.streams and not self.mixers
+
+    def check(self, K: int) -> None:
+        """Raise ValueError, naming the bound, if the settings do not fit K clients.
+
+        The first step sees the clients; a later one sees mixtures, and checks their number itself.
+        """
+        self.steps[0].check(K)
+
+    def minimum(self) -> int:
+        """The fewest clients that the first step can work with."""
+        return self.steps[0].minimum()
+
+    def decide(self, geometry: Geometry) -> Decision:
+        """Mix in turn, then ask the rule. Raises ValueError if one of them returns what cannot be used."""
+        mixing: Float | None = None
+        for mixer in self.mixers:
+            require(mixer, geometry.K)
+            A = np.asarray(mixer.mix(geometry), dtype=np.float64)
+            _check_rows(mixer, A, geometry)
+            mixing = A if mixing is None else A @ mixing
+            assert isinstance(geometry, GramGeometry)
+            geometry = geometry.mixed(A)
+        require(self.rule, geometry.K)
+        mix = self.rule.mix(geometry)
+        _check_mix(self.rule, mix, geometry)
+        return Decision(mixing, mix)
+
+    def after(self, diagnostics: Mapping[str, Any]) -> Pipeline:
+        """The same steps for the next round, given what this round found."""
+        return Pipeline(tuple(mixer.after(diagnostics) for mixer in self.mixers), self.rule.after(diagnostics))
+
+    def with_rule(self, **settings: Any) -> Pipeline:
+        """The same with other settings of the rule."""
+        return replace(self, rule=replace(self.rule, **settings))
+
+    def __str__(self) -> str:
+        return " after ".join(map(repr, reversed(self.steps)))
+
+
+def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
+    """A rule of the user's own may give anything; what is no weight would give a model that is none."""
+    if not isinstance(mix, Mix):
+        raise ValueError(f"{rule}.mix returned a {type(mix).__name__}, expected a Mix")
+    if isinstance(rule, ColumnRule) and not rule.gram_needed:
+        return  # the identity, which is not multiplied
+    _check_rows(rule, np.asarray(mix.matrix), geometry)
+    if mix.by_layer is not None:
+        if np.shape(mix.by_layer) != (len(geometry.judged), geometry.K):
+            raise ValueError(
+                f"{rule}.mix gave by_layer of shape {np.shape(mix.by_layer)}, expected a row of weights for each "
+                f"layer: ({len(geometry.judged)}, {geometry.K})"
+            )
+        _check_rows(rule, np.asarray(mix.by_layer), geometry)
+    for name in ("honesty", "verdicts", "explanations"):
+        given: Sequence[Any] | None = getattr(mix, name)
+        if given is not None and len(given) != geometry.K:
+            raise ValueError(f"{rule}.mix gave {len(given)} {name}, expected one for each of {geometry.K}")
+
+
+def _check_rows(step: Rule | Mixer, A: Float, geometry: Geometry) -> None:
+    """Weights of a mean sum to 1; to less only where the rest can be the reference's share.
+
+    Steps that say that they need the reference may scale updates as they like: without one it is 0.
+    """
+    if A.ndim != 2 or A.shape[1] != geometry.K or not np.isfinite(A).all():
+        raise ValueError(f"{step}.mix gave a matrix of shape {A.shape}, expected (m, {geometry.K}) finite weights")
+    if "reference" in step.needs:
+        return
+    sums = A.sum(axis=1)
+    wrong = sums > 1 + ROUNDING if geometry.has_reference else np.abs(sums - 1) > ROUNDING
+    if wrong.any():
+        found = float(sums[np.argmax(wrong)])
+        less = ", or to less where a reference takes the rest" if geometry.has_reference else ""
+        remedy = "" if geometry.has_reference else "; divide them by their sum, or pass reference="
+        raise ValueError(f"{step}.mix gave weights that sum to {found:.6g}, expected 1{less}{remedy}")

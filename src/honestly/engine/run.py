@@ -1,0 +1,90 @@
+"""One aggregation: screen, measure, decide, average; once more if the values show a fault that was missed before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly.engine.averaging import average, keep_buffers
+from honestly.engine.geometry import measure
+from honestly.engine.pipeline import Pipeline
+from honestly.engine.report import describe
+from honestly.engine.screening import Screen
+from honestly.passes import passes_over
+from honestly.result import Aggregate, AggregationError, Float
+from honestly.rules.base import TooFewClientsError
+from honestly.sources import Source
+
+
+def run(source: Source, pipeline: Pipeline, sizes: Float | None = None, *, explain: bool = False) -> Aggregate:
+    """The robust average of a source's clients.
+
+    Args:
+        source: the clients' updates.
+        pipeline: mixers and the rule.
+        sizes: (K,) what the clients say of their sizes.
+        explain: measure how far each client is from the result in each tensor, in one more pass.
+    """
+    if not any(leaf.size for leaf in source.leaves):
+        raise AggregationError(*_nothing_to_average(source))
+    screen = Screen(source, passes_over(source))
+    while True:
+        screen.require(pipeline)
+        geometry = measure(screen, pipeline, sizes)
+        screen.require(pipeline)
+        clients = screen.usable
+        try:
+            decision = pipeline.decide(geometry)
+        except TooFewClientsError as error:
+            raise screen.blame(error) from None
+        if screen.usable != clients:  # a rule asked for more than was measured, which showed faults
+            continue
+        values, fine = average(screen, pipeline.rule, decision)
+        found = describe(screen, pipeline.rule, decision, geometry, explain=explain)
+        if not screen.confirm(fine()):
+            continue
+        values = keep_buffers(screen, decision, geometry, values)
+        if explain:
+            found["diagnostics"] |= _explained(screen, values)
+        return _assembled(screen, found, values)
+
+
+def _assembled(screen: Screen, found: dict[str, Any], values: Sequence[Any]) -> Aggregate:
+    source, clients, weights = screen.source, screen.usable, found["weights"]
+    votes = np.ones(len(clients)) if weights is None else weights[clients]
+    integers = [weighted_mode(source.read_integers(i, clients), votes) for i in range(len(source.integers))]
+    reasons = screen.named_reasons()
+    value = source.assemble(values, integers)
+    return Aggregate(value=value, excluded=tuple(reasons), reasons=reasons, clients=source.ids, **found)
+
+
+def _explained(screen: Screen, values: Sequence[Any]) -> dict[str, Any]:
+    """Squared distances to the result, by tensor; NaN for an excluded client, whom nothing measured."""
+    source = screen.source
+    apart = screen.spread(screen.passes.distances(screen.usable, values), np.nan)
+    follow = {leaf for layer in source.layers if layer.follows for leaf, _, _ in layer.spans}
+    judged = [i for i in range(len(source.leaves)) if i not in follow] or list(range(len(source.leaves)))
+    by_tensor = {leaf.name: apart[:, i] for i, leaf in enumerate(source.leaves)}
+    return {"distance": np.sqrt(apart[:, judged].sum(axis=1)), "layer_distances": by_tensor}
+
+
+def weighted_mode(values: np.ndarray, votes: Float) -> np.ndarray:
+    """The value of each integer entry with most votes; the smaller one among equals. Counters stay integers."""
+    if (values == values[0]).all():
+        return values[0].copy()
+    best, most = values[0].copy(), np.full(values.shape[1], -1.0)
+    for row in values:
+        count = votes @ (values == row)
+        better = (count > most) | ((count == most) & (row < best))
+        best, most = np.where(better, row, best), np.where(better, count, most)
+    return best.astype(values.dtype)
+
+
+def _nothing_to_average(source: Source) -> tuple[str, dict[Any, str]]:
+    reasons = {source.ids[k]: reason for k, reason in source.refused.items()}
+    if not reasons:
+        return "the updates hold no float values to average", {}
+    listed = "; ".join(f"client {name!r}: {reason}" for name, reason in list(reasons.items())[:10])
+    return f"none of the {len(source.ids)} clients can be used; {listed}", reasons
