@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from honestly.passes import passes_over
-from honestly.passes.blas import MOST_TILED, way_for
+from honestly.passes.blas import MOST_TILED, gram_of, way_for
 from honestly.sources import open_source
 
 
@@ -43,3 +43,11 @@ def test_ways_leave_blas_its_threads_only_for_many_rows() -> None:
     assert way_for(20).own_threads
     assert way_for(MOST_TILED).own_threads
     assert not way_for(MOST_TILED + 1).own_threads
+
+
+@pytest.mark.parametrize("n", [1, 3, 20, 64, MOST_TILED + 1])
+def test_the_products_of_a_sample(n: int) -> None:
+    X = np.random.default_rng(n).normal(size=(n, 2000))
+    G = gram_of(X)
+    np.testing.assert_allclose(G, X @ X.T, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(G, G.T)

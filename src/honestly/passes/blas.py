@@ -60,6 +60,15 @@ def way_for(n: int) -> Way:
     return Way(n, max(512, 8 * BLOCK // n), 1, lambda rows: np.matmul(rows, rows.T), False)
 
 
+def gram_of(rows: Float) -> Float:
+    """`rows @ rows.T` of a few thousand columns, without waking the threads of a BLAS for so little."""
+    n, columns = rows.shape
+    way = way_for(n)
+    padded = np.zeros((way.rows, -(-columns // way.multiple) * way.multiple), rows.dtype)
+    padded[:n, :columns] = rows
+    return way.finish(way.product(padded).astype(np.float64), n)
+
+
 def _in_runs(rows: Host, run: int) -> Host:
     """The sum over runs of columns, in float64; each run's product is small (and made by syrk, one triangle)."""
     runs = rows.reshape(len(rows), -1, run).transpose(1, 0, 2)
