@@ -13,7 +13,7 @@ from honestly.sources import open_source
 @pytest.mark.parametrize("n", [1, 2, 20, 43, 45, 46, 64, MOST_TILED, MOST_TILED + 1, 300])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_gram_matrix_is_right_whatever_the_number_of_threads(
-    n: int, dtype: type, monkeypatch: pytest.MonkeyPatch
+    way: str, n: int, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X = np.random.default_rng(n).normal(size=(n, 4001)).astype(dtype)
     X[0, 7] = 30.0
@@ -29,7 +29,7 @@ def test_the_gram_matrix_is_right_whatever_the_number_of_threads(
 
 
 @pytest.mark.parametrize("n", [20, 64, MOST_TILED + 1])
-def test_a_row_that_is_not_finite_spoils_its_own_row_and_column_only(n: int) -> None:
+def test_a_row_that_is_not_finite_spoils_its_own_row_and_column_only(way: str, n: int) -> None:
     X = np.random.default_rng(n).normal(size=(n, 1500)).astype(np.float32)
     X[3, 1200] = np.nan
     G = passes_over(open_source(X)).gram(range(n), 0)[0]
