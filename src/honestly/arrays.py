@@ -130,9 +130,14 @@ def to_host(x: Any) -> Host:
     return host_view(np.asarray(x))
 
 
-def empty_host(spec: Spec, size: int | None = None) -> Host:
-    """An uninitialised NumPy array for so many values of this dtype (by default all); bfloat16 as uint16."""
-    return np.empty(spec.size if size is None else size, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+def host_dtype(spec: Spec) -> np.dtype[Any]:
+    """How NumPy holds values of this dtype: bfloat16 as uint16."""
+    return np.dtype(np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+
+
+def empty_host(spec: Spec) -> Host:
+    """An uninitialised NumPy array for a result of this shape and dtype."""
+    return np.empty(spec.size, dtype=host_dtype(spec))
 
 
 def from_host(values: Host, spec: Spec, like: Any) -> Any:

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from honestly.arrays import COMPUTE, LARGEST, Host, empty_host
+from honestly.arrays import COMPUTE, LARGEST, Host, host_dtype
 from honestly.kernels import rows as program
 from honestly.kernels.rows import KINDS, RUN, Cut, Places
 from honestly.passes.base import Verdict
-from honestly.passes.blas import BLOCK, mirrored
+from honestly.passes.blas import mirrored
 from honestly.passes.plain import WORTH_THREADS, PlainPasses, store
 from honestly.passes.plan import Block, blocks, in_order, threads
 from honestly.passes.ranking import LARGEST_NETWORK, network_of, steps_of
@@ -31,6 +31,10 @@ WIDE_ITEM, MANY_ROWS = 8 * RUN, 128
 # Fewer values than this are not worth a compiler's time: NumPy takes some milliseconds for them. A bound on the size
 # alone, so that the same updates always give the same bits.
 WORTH_COMPILING = 1 << 20
+# Values that a thread reads at once: 2 MiB in float32, so that Python's share of the time is small.
+READ = 1 << 19
+# Bytes of a cache line: each row of the scratch begins with one.
+ALIGNED = 64
 LIMITS = (LARGEST["float32"], LARGEST["float64"])
 
 
@@ -61,7 +65,7 @@ class CompiledPasses(PlainPasses):
                 total = np.zeros((layers, n, n))
 
                 def one(block: Block) -> tuple[int, Float]:
-                    read = _Read(self.source, block, clients, centre)
+                    read = _Read(self, block, clients, centre)
                     return block.layer, program.gram(read.rows, read.centre, read.cut, 1, 1)[0]
 
                 for layer, part in self._each(one, n, WIDE_ITEM if n > MANY_ROWS else RUN, True):
@@ -82,7 +86,7 @@ class CompiledPasses(PlainPasses):
                 own, products, means = np.zeros((layers, n)), np.zeros((layers, m, n)), np.zeros((layers, m))
 
                 def one(block: Block) -> tuple[int, tuple[Float, Float, Float]]:
-                    read = _Read(self.source, block, clients, centre)
+                    read = _Read(self, block, clients, centre)
                     return block.layer, program.residuals(a, read.rows, read.centre, read.cut, 1, norms is None, 1)
 
                 for layer, parts in self._each(one, n, RUN, True):
@@ -106,7 +110,7 @@ class CompiledPasses(PlainPasses):
         def one(block: Block) -> bool:
             own = table[block.layer]
             used = np.flatnonzero(own).tolist() or [0]  # all weight may be on a reference of zeros
-            read = _Read(self.source, block, [clients[j] for j in used], None)
+            read = _Read(self, block, [clients[j] for j in used], None)
             fine = program.mix(own[None, used], read.rows, read.outs, read.cut, LIMITS, 1)
             store(block, read.result, sink)
             return fine
@@ -130,7 +134,7 @@ class CompiledPasses(PlainPasses):
             return sink.finish(), lambda: fine
 
         def one(block: Block) -> bool:
-            read = _Read(self.source, block, clients, None)
+            read = _Read(self, block, clients, None)
             fine = program.rank(network, mixing, read.rows, read.outs, read.cut, LIMITS, 1)
             store(block, read.result, sink)
             return fine
@@ -138,9 +142,17 @@ class CompiledPasses(PlainPasses):
         fine = all(list(self._each(one, n, RUN, False)))
         return sink.finish(), lambda: fine
 
+    def room(self, nbytes: int) -> tuple[Host, int]:
+        """So many bytes of this thread's scratch, and where they are: memory used again costs no page faults."""
+        held = getattr(self._local, "room", None)
+        if held is None or len(held[0]) < nbytes:
+            values = np.empty(nbytes, np.uint8)
+            held = self._local.room = values, values.__array_interface__["data"][0]
+        return held
+
     def _each(self, work: Callable[[Block], T], rows: int, least: int, by_layer: bool) -> Iterator[T]:
         """`work` on blocks that are read, of as many columns as stay in the cache."""
-        width = max(least, BLOCK // rows // RUN * RUN)
+        width = max(least, READ // rows // RUN * RUN)
         cut = blocks(self.leaves, width, self.source.layers if by_layer else None)
         return in_order(work, cut, self._workers(rows))
 
@@ -171,45 +183,49 @@ class CompiledPasses(PlainPasses):
 
 
 class _Read:
-    """One block's values in memory of our own: each run of columns is a tensor to the program."""
+    """One block's values in this thread's scratch: each run of columns is a tensor to the program."""
 
-    def __init__(self, source: Source, block: Block, clients: Sequence[int], centre: int | None) -> None:
+    def __init__(self, passes: CompiledPasses, block: Block, clients: Sequence[int], centre: int | None) -> None:
         wanted = [*clients] if centre is None or centre in clients else [*clients, centre]
-        self._held: list[Host] = []
-        table = np.empty((len(block.segments), len(wanted), 2), np.int64)
-        for s, (leaf, start, stop, _) in enumerate(block.segments):
-            for j, values in enumerate(_values(source, leaf, start, stop, wanted, block.dtype)):
-                self._held.append(values)
-                table[s, j] = values.__array_interface__["data"][0], KINDS[values.dtype]
+        self._source, self._dtype = passes.source, block.dtype
+        room = (len(wanted) + 1) * (block.width * np.dtype(block.dtype).itemsize + ALIGNED * len(block.segments))
+        (self._room, self._at), self._used = passes.room(room), 0
+        table = np.array(
+            [list(self._read(leaf, start, stop, wanted)) for leaf, start, stop, _ in block.segments], np.int64
+        )
         n = len(clients)
         self.rows = _table(table[:, :n])
         self.centre = None if centre is None else _table(table[:, wanted.index(centre)][:, None])
-        self.result = np.empty(block.width, block.dtype)
+        self.result, at = self._take(block.width, np.dtype(block.dtype))
         self.outs = Places(
-            self.result.__array_interface__["data"][0]
-            + self.result.itemsize * np.array([[segment.offset] for segment in block.segments], np.int64),
+            at + self.result.itemsize * np.array([[segment.offset] for segment in block.segments], np.int64),
             np.full((len(block.segments), 1), KINDS[self.result.dtype], np.int8),
         )
-        wide = block.dtype is np.float64
         runs = [(s, 0, stop - start) for s, (_, start, stop, _) in enumerate(block.segments)]
+        wide = block.dtype is np.float64
         self.cut = Cut(np.array(runs, np.int64), np.array([[0, len(runs), 0, int(wide)]], np.int64))
 
-
-def _values(source: Source, leaf: int, start: int, stop: int, clients: Sequence[int], dtype: type) -> Iterator[Host]:
-    """Each client's values: as its file holds them where that is enough, else in the working precision."""
-    if isinstance(source, CheckpointSource):
+    def _read(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Place and kind of each client's values: as its file holds them where that is enough, else in the working
+        precision."""
+        source, dtype = self._source, np.dtype(self._dtype)
+        stored = host_dtype(source.leaves[leaf].spec)
+        files = source if isinstance(source, CheckpointSource) else None
         for k in clients:
-            if source.stores_as_agreed(leaf, k):
-                values = empty_host(source.leaves[leaf].spec, stop - start)
-                source.raw(leaf, start, stop, k, values)
+            if files is not None and files.stores_as_agreed(leaf, k):
+                values, at = self._take(stop - start, stored)
+                files.raw(leaf, start, stop, k, values)
+                yield at, KINDS[stored]
             else:
-                values = np.empty(stop - start, dtype)
+                values, at = self._take(stop - start, dtype)
                 source.read(leaf, start, stop, [k], values[None], None)
-            yield values
-    else:
-        rows = np.empty((len(clients), stop - start), dtype)
-        source.read(leaf, start, stop, clients, rows, None)
-        yield from rows
+                yield at, KINDS[dtype]
+
+    def _take(self, count: int, dtype: np.dtype[Any]) -> tuple[Host, int]:
+        """The next values of the scratch, and where they are."""
+        size, used = count * dtype.itemsize, self._used
+        self._used += -(-size // ALIGNED) * ALIGNED
+        return self._room[used : used + size].view(dtype), self._at + used
 
 
 def _table(places: Any) -> Places:

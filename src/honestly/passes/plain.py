@@ -185,9 +185,9 @@ class PlainPasses:
 
     def _direct(self, block: Block, clients: Sequence[int]) -> Host | None:
         """The rows where they lie, if they can be multiplied there."""
-        if not isinstance(self.source, Matrix) or len(block.segments) > 1:
+        if not isinstance(self.source, Matrix) or len(block.segments) != 1:
             return None
-        (segment,) = block.segments
+        segment = block.segments[0]
         return self.source.direct(segment.start, segment.stop, clients, block.dtype)
 
     def _all_direct(self, clients: Sequence[int]) -> bool:
