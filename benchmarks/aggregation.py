@@ -10,8 +10,8 @@ round: a machine that is busy elsewhere disturbs all of them alike. Peers (byzfl
 
 `--load N` runs our rules once more with N busy processes beside, against a mean measured under the same load.
 `--kernels` runs all of it in turn in processes of their own: `compiled` as on this machine; `Haswell`, `Zen` or
-`SkylakeX` with these kernels of OpenBLAS and without our compiled program; `plain` with the BLAS as it comes and without
-it. Kernels that this processor cannot run are named.
+`SkylakeX` with these kernels of OpenBLAS and without our compiled program; `plain` with the BLAS as it comes and
+without it. Kernels that this processor cannot run are named.
 """
 
 from __future__ import annotations

@@ -87,12 +87,14 @@ INLINE double NAME(lanes)(D sum) {
 
 /* G[i][j] += <row_i, row_j> for four rows i and `across` rows j. Every product of two rows is added up in the same order,
    whatever the place: equal rows have equal products. */
-INLINE void NAME(rectangle)(const T *rows, int64_t i, int64_t j, int64_t count, D *G, const int across) {
+INLINE void NAME(rectangle)(const T *rows, int64_t i, int64_t j, int64_t count, D *G, struct row ahead,
+                            const int across) {
     const T *a = rows + i * STRIDE, *b = rows + j * STRIDE;
     V sums[4][ACROSS];
     UNROLL for (int p = 0; p < 4; p++) UNROLL for (int q = 0; q < across; q++) sums[p][q] = (V){0};
     for (int64_t c = 0; c < count; c += LANES) {
         V y[ACROSS];
+        __builtin_prefetch(ahead.at + c * ahead.size, 0, 2);
         UNROLL for (int q = 0; q < across; q++) {
             y[q] = *(const V *)(b + q * STRIDE + c);
             HOLD(y[q]);
@@ -108,12 +110,13 @@ INLINE void NAME(rectangle)(const T *rows, int64_t i, int64_t j, int64_t count, 
 }
 
 /* The same for four rows with themselves. */
-INLINE void NAME(corner)(const T *rows, int64_t i, int64_t count, D *G) {
+INLINE void NAME(corner)(const T *rows, int64_t i, int64_t count, D *G, struct row ahead) {
     const T *a = rows + i * STRIDE;
     V sums[4][4];
     UNROLL for (int p = 0; p < 4; p++) UNROLL for (int q = 0; q <= p; q++) sums[p][q] = (V){0};
     for (int64_t c = 0; c < count; c += LANES) {
         V x[4];
+        __builtin_prefetch(ahead.at + c * ahead.size, 0, 2);
         UNROLL for (int p = 0; p < 4; p++) {
             x[p] = *(const V *)(a + p * STRIDE + c);
             HOLD(x[p]);
@@ -125,21 +128,20 @@ INLINE void NAME(corner)(const T *rows, int64_t i, int64_t count, D *G) {
 }
 
 /* The lower triangle of `rows rows^T`, which is added to G; the number of rows is a multiple of 4. */
-static void NAME(triangle)(const T *rows, int64_t n, int64_t count, D *G, struct ahead *next, int64_t lines) {
+static void NAME(triangle)(const T *rows, int64_t n, int64_t count, D *G, struct ahead *ahead) {
     for (int64_t i = 0; i < n; i += 4) {
-        look_ahead(next, lines);
-        NAME(corner)(rows, i, count, G);
+        NAME(corner)(rows, i, count, G, next_row(ahead, rows));
         for (int64_t j = 0; j < i;) {
             int64_t left = i - j, across = left == 4 ? 2 : left < ACROSS ? left : ACROSS;
-            look_ahead(next, lines);
+            struct row next = next_row(ahead, rows);
             switch (across) {
-            case 1: NAME(rectangle)(rows, i, j, count, G, 1); break;
-            case 2: NAME(rectangle)(rows, i, j, count, G, 2); break;
+            case 1: NAME(rectangle)(rows, i, j, count, G, next, 1); break;
+            case 2: NAME(rectangle)(rows, i, j, count, G, next, 2); break;
 #if ACROSS == 6
-            case 3: NAME(rectangle)(rows, i, j, count, G, 3); break;
-            case 5: NAME(rectangle)(rows, i, j, count, G, 5); break;
+            case 3: NAME(rectangle)(rows, i, j, count, G, next, 3); break;
+            case 5: NAME(rectangle)(rows, i, j, count, G, next, 5); break;
 #endif
-            default: NAME(rectangle)(rows, i, j, count, G, ACROSS);
+            default: NAME(rectangle)(rows, i, j, count, G, next, ACROSS);
             }
             j += across;
         }
@@ -173,9 +175,8 @@ static void NAME(gram)(const struct job *job, int64_t item, void *scratch) {
             int64_t used = (filled + LANES - 1) / LANES * LANES;
             for (int64_t k = 0; k < n; k++)
                 for (int64_t c = filled; c < used; c++) rows[k * STRIDE + c] = 0;
-            int64_t left = segment[2] - start;
-            struct ahead next = {job, left ? segment : NULL, start, left < RUN ? left : RUN, 0, 0};
-            NAME(triangle)(rows, padded, used, G, &next, 1 + RUN * (int64_t)sizeof(T) / LINE * 8 * ACROSS / (padded + 8));
+            struct ahead ahead = {job, leaf, start, 0, start < segment[2] ? n : 0};
+            NAME(triangle)(rows, padded, used, G, &ahead);
             filled = 0;
         }
     }
@@ -332,10 +333,17 @@ static void NAME(rank)(const struct job *job, int64_t item, void *scratch) {
             }
             for (int64_t at = 0; at < count; at += LEVEL) {
 #define SLOT(place) ((place) < m ? (T *)first + (place) * STRIDE + at : level + ((place) - m) * LEVEL)
+                int64_t row = 0, line = 0; /* what comes next is asked for, a line with each step */
+                const int more = start + RUN < segment[2];
                 for (int64_t t = 0; t < job->count; t++) {
                     const int32_t *step = job->steps + 4 * t;
                     const T *a = SLOT(step[1]), *b = SLOT(step[2]);
                     T *to = SLOT(step[3]);
+                    if (more) {
+                        const int64_t k = leaf * n + row, size = SIZE_OF(job->kinds[k]);
+                        __builtin_prefetch((const char *)(intptr_t)job->places[k] + (start + RUN + at) * size + line, 0, 2);
+                        if (++row == n) row = 0, line += LINE;
+                    }
                     if (step[0]) { FREE for (int c = 0; c < LEVEL; c++) to[c] = a[c] < b[c] ? a[c] : b[c]; }
                     else { FREE for (int c = 0; c < LEVEL; c++) to[c] = a[c] > b[c] ? a[c] : b[c]; }
                 }

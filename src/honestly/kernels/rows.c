@@ -44,6 +44,7 @@
 #endif
 
 enum { FLOAT16, BFLOAT16, FLOAT32, FLOAT64 };
+#define SIZE_OF(kind) ((kind) == FLOAT64 ? 8 : (kind) == FLOAT32 ? 4 : 2)
 /* Columns worked on at once: four rows of them stay in the first-level cache, and a lane adds up at most 128 products
    before they go on in float64. */
 enum { RUN = BYTES < 32 ? 512 : 1024 };
@@ -123,26 +124,19 @@ static void narrow_float16(uint16_t *restrict out, const float *restrict in, int
     }
 }
 
-/* Lines of the next columns, asked for while these are worked on. */
+/* The columns that come next, row by row: each tile of products asks for one row of them while it is worked on. */
 struct ahead {
     const struct job *job;
-    const int64_t *segment; /* NULL: nothing is left */
-    int64_t start, bytes, row, at;
+    int64_t leaf, start, row, rows; /* rows: 0 if nothing comes next */
 };
 
-static void look_ahead(struct ahead *next, int64_t lines) {
-    const struct job *job = next->job;
-    while (lines > 0 && next->segment) {
-        int64_t k = next->segment[0] * job->rows + next->row;
-        int64_t size = job->kinds[k] == FLOAT64 ? 8 : job->kinds[k] == FLOAT32 ? 4 : 2;
-        const char *from = (const char *)(intptr_t)job->places[k] + next->start * size;
-        int64_t end = next->bytes * size;
-        for (; next->at < end && lines > 0; next->at += LINE, lines--) __builtin_prefetch(from + next->at, 0, 2);
-        if (next->at >= end) {
-            next->at = 0;
-            if (++next->row == job->rows) next->segment = NULL;
-        }
-    }
+struct row { const char *at; int64_t size; };
+
+INLINE struct row next_row(struct ahead *ahead, const void *otherwise) {
+    if (ahead->row >= ahead->rows) return (struct row){otherwise, 0};
+    int64_t k = ahead->leaf * ahead->job->rows + ahead->row++;
+    int64_t size = SIZE_OF(ahead->job->kinds[k]);
+    return (struct row){(const char *)(intptr_t)ahead->job->places[k] + ahead->start * size, size};
 }
 
 #define PASTED(a, b) a##_##b
