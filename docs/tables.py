@@ -22,7 +22,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 def rules() -> str:
     """One row per rule and mixer."""
     rows = ["| name | what it does | must be told | honesty | streams | reference |", "|---|---|---|---|---|---|"]
-    for info in hn.rules():
+    for info in hn.list_rules():
         told = ", ".join(need for need in info.needs if need != "signs") or "nothing"
         honesty = "yes" if info.infers_honesty else ""
         name = f"`{info.name}`" + ("" if info.kind == "rule" else " (mixer)")

@@ -1,8 +1,9 @@
 """honestly: robust averaging for federated learning. It tells which clients to believe."""
 
+from honestly import rules
 from honestly._version import __version__
 from honestly.aggregate import aggregate
-from honestly.result import Aggregate, AggregationError, Status
+from honestly.result import Aggregate, AggregationError, Status, Verdict
 from honestly.rules import (
     ARC,
     CAF,
@@ -33,9 +34,9 @@ from honestly.rules import (
     SmoothedGeometricMedian,
     StaticClipping,
     TrimmedMean,
+    list_rules,
     make,
     make_mixer,
-    rules,
 )
 from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
@@ -78,8 +79,10 @@ __all__ = [
     "StaticClipping",
     "Status",
     "TrimmedMean",
+    "Verdict",
     "__version__",
     "aggregate",
+    "list_rules",
     "make",
     "make_mixer",
     "rules",

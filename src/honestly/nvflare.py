@@ -41,6 +41,9 @@ class RobustAggregator(ModelAggregator):
         history: a folder on the server that gets `rounds.jsonl` and `rounds.csv` after every round; "" for none.
         forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
 
+        buffers: what becomes of BatchNorm's running means and variances: "follow" (averaged with the weights found on
+            the parameters), "judge" (as parameters), "ignore" (the server's own stay); or the names of the buffers.
+
     What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's
     metadata, which FLARE sends to the clients, liars among them.
 
@@ -59,6 +62,7 @@ class RobustAggregator(ModelAggregator):
         doubt: Doubt = "accept",
         history: str = "",
         forgetting: float = 0.0,
+        buffers: str | list[str] = "follow",
     ) -> None:
         super().__init__()
         self.rule = rule
@@ -68,6 +72,7 @@ class RobustAggregator(ModelAggregator):
         self.doubt: Doubt = doubt
         self.history = history
         self.forgetting = forgetting
+        self.buffers = buffers
         self._models: list[FLModel] = []
         # made now, so that a wrong argument is an error where it was written; the folder is made where the server runs
         self._referee: Referee | None = None
@@ -80,7 +85,7 @@ class RobustAggregator(ModelAggregator):
             settings["memory"] = Memory(forgetting=self.forgetting)
         return Referee(
             make(self.rule, **settings),
-            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, log=self._report,
+            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, log=self._report,
         )  # fmt: skip
 
     @property

@@ -32,14 +32,14 @@ def library() -> None:
     assert out.honesty is not None
     assert (out.honesty > 0.5).tolist() == [True] * 7 + [False] * 3
     assert np.abs(out.value - updates[:7].mean(0)).max() < 0.01
-    for info in hn.rules():
+    for info in hn.list_rules():
         assert info.summary
 
 
 def commands(folder: Path) -> None:
     """Every command either works or says which extra it needs."""
     assert honestly("--version").stdout == f"honestly {hn.__version__}\n"
-    assert len(json.loads(honestly("rules", "--json").stdout)) == len(hn.rules())
+    assert len(json.loads(honestly("rules", "--json").stdout)) == len(hn.list_rules())
     for word in ("rules", "attacks", "datasets"):
         assert honestly(word).stdout
     assert json.loads(honestly("doctor", "--json", "--data", str(folder)).stdout)["ok"]

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from honestly.engine import Pipeline
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.memory import Memory
 
@@ -122,8 +123,8 @@ def test_a_simulations_state_file_keeps_it():
     from honestly.sim.rounds import State
 
     *_, (_, rule) = rounds(wide, T=3, rule=Bayesian(memory=Memory()))
-    arrays = remembered(State(3, np.zeros(2), rule, ()))
-    again = with_memory(State(3, np.zeros(2), Bayesian(memory=Memory()), ()), arrays)
+    arrays = remembered(State(3, np.zeros(2), Pipeline((), rule)))
+    again = with_memory(State(3, np.zeros(2), Pipeline((), Bayesian(memory=Memory()))), arrays)
     assert again.rule == rule
 
 

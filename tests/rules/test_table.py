@@ -4,7 +4,7 @@ from inspect import getmodule, getsource
 
 import pytest
 
-from honestly.rules import MIXERS, RULES, Krum, make, make_mixer, rules
+from honestly.rules import MIXERS, RULES, Krum, list_rules, make, make_mixer
 from honestly.rules.base import Rule
 
 
@@ -31,7 +31,7 @@ def test_says_what_it_is(entry):
 
 
 def test_rules_lists_rules_and_mixers():
-    listed = {info.name: info for info in rules()}
+    listed = {info.name: info for info in list_rules()}
     assert listed["krum"].kind == "rule"
     assert listed["nnm"].kind == "mixer"
     assert listed["geometric_median"].streams

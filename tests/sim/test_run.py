@@ -277,7 +277,7 @@ def test_a_run_may_start_from_a_model_trained_without_attack(tmp_path: Path) -> 
     # the first round starts where the warm-up ended
     trained = checkpoint.final_model(tmp_path / "shared", 3, Federation(warm).start().model)
     state = Federation(warm).start()
-    expected = next(iter(Federation(warm).rounds(State(0, trained, state.rule, state.mixers))))
+    expected = next(iter(Federation(warm).rounds(State(0, trained, state.pipeline))))
     assert first.records[0] == expected.numbers
     assert first.records[0] != run(cold).records[0]
 

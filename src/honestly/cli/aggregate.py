@@ -84,6 +84,13 @@ def add(commands: Any) -> None:
         default="exact",
         help="how the mean of LoRA products is written (default: %(default)s)",
     )
+    parser.add_argument(
+        "--buffers",
+        choices=["follow", "judge", "ignore"],
+        default="follow",
+        help="BatchNorm's running means and variances: averaged with the weights found on the parameters, judged like "
+        "parameters, or not averaged (the reference's, else a central client's, are kept) (default: %(default)s)",
+    )
     parser.add_argument("--rank", type=int, help="rank of the result for --lora svd; that of most clients by default")
     parser.add_argument("--allow-torch", action="store_true", help="read PyTorch files too, with weights_only=True")
     parser.add_argument("--follow-symlinks", action="store_true", help="read through symbolic links")
@@ -110,28 +117,30 @@ def _run(args: argparse.Namespace) -> int:
 
     from honestly.aggregate import aggregate
     from honestly.cli.aggregate_report import as_html, as_json, check_target, show, write
+    from honestly.engine import Pipeline
     from honestly.rules import make, make_mixer
     from honestly.sources.checkpoints import Checkpoints
 
-    rule, mixers = _step(args.rule, make), [_step(text, make_mixer) for text in args.pre]
+    steps = Pipeline(tuple(_step(text, make_mixer) for text in args.pre), _step(args.rule, make))
     ids = _ids(args.ids, args.files)
     for target in args.report:
         check_target(target)
     paths: dict[Any, str] = dict(zip(ids, args.files, strict=True))
     # Without a Gram matrix nothing has measured the clients' distances, so one more pass does.
-    explain = bool(args.report) or args.json or not (args.quiet or any(step.gram_needed for step in [*mixers, rule]))
-    passes = 1 + any(step.gram_needed for step in [*mixers, rule]) + explain + 2 / len(ids)
+    explain = bool(args.report) or args.json or not (args.quiet or steps.gram_needed)
+    passes = 1 + steps.gram_needed + explain + 2 / len(ids)
     with warnings.catch_warnings(record=True) as warned, _progress(args.quiet or args.json, passes) as progress:
         warnings.simplefilter("always")
         files = Checkpoints(
             paths, lora=args.lora, rank=args.rank, allow_torch=args.allow_torch,
             follow_symlinks=args.follow_symlinks, device=args.device, progress=progress,
+            buffers=args.buffers,
         )  # fmt: skip
         with _target(args.out, args.exclusions) as target:
             found = aggregate(
                 files,
-                rule,
-                pre=mixers,
+                steps.rule,
+                pre=steps.mixers,
                 reference=args.reference,
                 sizes=_sizes(args.sizes),
                 out=target.out,

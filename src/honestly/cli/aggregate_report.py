@@ -58,6 +58,8 @@ def as_json(
             "honesty": None if found.honesty is None else _plain(found.honesty[k]),
             "weight": None if found.weights is None else _plain(found.weights[k]),
             "distance": None if distance is None else _plain(distance[k]),
+            "verdict": str(found.verdicts[k]),
+            "why": shown(found.explanations[k]),
             "excluded": name in found.reasons,
             "reason": shown(found.reasons[name]) if name in found.reasons else None,
         }
@@ -74,6 +76,7 @@ def as_json(
         "ok": found.status.ok,
         "steps": found.steps,
         "malicious": None if found.malicious is None else _plain(found.malicious),
+        "accused": [shown(name) for name in found.accused],
         "excluded": [shown(name) for name in found.excluded],
         "warnings": [shown(note) for note in notes],
         "clients": clients,

@@ -73,9 +73,9 @@ def _settings(kind: str) -> dict[str, Sequence[str]]:
         from honestly.sim.attacks import ATTACKS, settings_of
 
         return {name: list(settings_of(attack)) for name, attack in ATTACKS.items()}
-    from honestly.rules import rules
+    from honestly.rules import list_rules
 
-    return {info.name: info.settings for info in rules() if kind in (info.kind, "step")}
+    return {info.name: info.settings for info in list_rules() if kind in (info.kind, "step")}
 
 
 def _populations(before: Sequence[str], current: str) -> list[str]:

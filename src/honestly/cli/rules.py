@@ -22,9 +22,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, or JSON."""
-    from honestly.rules import rules
+    from honestly.rules import list_rules
 
-    listed = rules()
+    listed = list_rules()
     if args.json:
         json.dump([asdict(info) for info in listed], sys.stdout, indent=2)
         sys.stdout.write("\n")

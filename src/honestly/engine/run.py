@@ -12,13 +12,20 @@ from honestly.engine.geometry import measure
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.report import describe
 from honestly.engine.screening import Screen
-from honestly.passes import passes_over
+from honestly.passes import Passes, passes_over
 from honestly.result import Aggregate, AggregationError, Float
 from honestly.rules.base import TooFewClientsError
 from honestly.sources import Source
 
 
-def run(source: Source, pipeline: Pipeline, sizes: Float | None = None, *, explain: bool = False) -> Aggregate:
+def run(
+    source: Source,
+    pipeline: Pipeline,
+    sizes: Float | None = None,
+    *,
+    explain: bool = False,
+    passes: Passes | None = None,
+) -> Aggregate:
     """The robust average of a source's clients.
 
     Args:
@@ -26,10 +33,11 @@ def run(source: Source, pipeline: Pipeline, sizes: Float | None = None, *, expla
         pipeline: mixers and the rule.
         sizes: (K,) what the clients say of their sizes.
         explain: measure how far each client is from the result in each tensor, in one more pass.
+        passes: how the source's columns are read, where it is not one that `passes_over` knows.
     """
     if not any(leaf.size for leaf in source.leaves):
         raise AggregationError(*_nothing_to_average(source))
-    screen = Screen(source, passes_over(source))
+    screen = Screen(source, passes_over(source) if passes is None else passes)
     while True:
         screen.require(pipeline)
         geometry = measure(screen, pipeline, sizes)

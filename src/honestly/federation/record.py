@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from honestly.result import ClientId
+from honestly.result import ClientId, Verdict
 
 #: What apps call the accuracy in their metrics; the first one found is the round's.
 ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
@@ -43,6 +43,7 @@ class Round:
         attention: True if a person should look at the round.
         metrics: the robust average of what the clients reported; `evaluation` that of the evaluation that followed.
         seconds: time that the decision took.
+        verdicts: what the round says of each client, see `honestly.result.Verdict`; None if there was no average.
     """
 
     number: int
@@ -56,17 +57,18 @@ class Round:
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
     evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
+    verdicts: dict[ClientId, Verdict] | None = None
 
     @property
     def malicious(self) -> float | None:
-        """Estimated number of malicious clients among those that could be judged; None unless honesty is inferred."""
-        if self.honesty is None:
-            return None
-        return sum(1.0 - p for client, p in self.honesty.items() if client not in self.excluded)
+        """Estimated number of malicious clients: how many are accused; None unless honesty is inferred."""
+        return None if self.honesty is None else float(len(self.accused))
 
     @property
     def accused(self) -> tuple[ClientId, ...]:
-        """Clients that were judged and are more likely dishonest than honest."""
+        """Clients that were judged to lie; those that were refused are not among them."""
+        if self.verdicts is not None:
+            return tuple(client for client, verdict in self.verdicts.items() if verdict is Verdict.ACCUSED)
         honesty = self.honesty or {}
         return tuple(client for client, p in honesty.items() if p < 0.5 and client not in self.excluded)
 

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from honestly.aggregate import aggregate
+from honestly.engine import Pipeline
 from honestly.federation.history import History, replace
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
 from honestly.federation.record import Reply, Round
 from honestly.printable import printable
-from honestly.result import Aggregate, AggregationError, ClientId, Status
-from honestly.rules import make, make_mixer
+from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
 from honestly.rules.base import Mixer, Rule
+from honestly.sources.grouping import Buffers
 
 Doubt: TypeAlias = Literal["accept", "keep"]
 
@@ -26,14 +27,15 @@ class Referee:
     """Judges round after round. One bad reply costs that client its vote, never the round.
 
     Args:
-        rule: a rule or its name. A rule with a memory is carried from round to round.
-        pre: mixers applied before the rule.
+        rule: a rule or its name. What it remembers is carried from round to round.
+        pre: mixers applied before the rule; they go on from round to round, too.
         quorum: the share of the clients asked (of those that answered, where it is not known who was asked) that must
             have sent a usable update, or the old model is kept. More than this share is needed: 0.5 is a majority.
         doubt: what to do if the rule itself says that it may be wrong (close to half of the clients look dishonest), or
             if refused and disbelieved clients leave less than `quorum` of those that answered: "accept" takes the
             average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
+        buffers: what becomes of BatchNorm's running means and variances, see `hn.aggregate`.
         log: receives a level of `logging` and a sentence; the adapter's framework has its own way to log.
     """
 
@@ -45,18 +47,26 @@ class Referee:
         quorum: float = 0.5,
         doubt: Doubt = "accept",
         history: Any = None,
+        buffers: Any = "follow",
         log: Any = logger.log,
     ) -> None:
         if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"quorum={quorum!r}: it is the share of clients that must be usable, 0 <= quorum < 1")
         if doubt not in ("accept", "keep"):
             raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
-        self.rule: Rule = make(rule) if isinstance(rule, str) else rule
-        if not isinstance(self.rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"rule={rule!r}: expected a rule such as hn.Bayesian() or its name, see hn.rules()")
-        steps = (pre,) if isinstance(pre, str | Mixer) else tuple(pre)
-        self.pre = tuple(make_mixer(step) if isinstance(step, str) else step for step in steps)
+        self.pipeline = Pipeline.of(rule, pre)
+        self.buffers = Buffers.of(buffers)
         self.quorum, self.doubt, self.history, self._write_log = float(quorum), doubt, History(history), log
+
+    @property
+    def rule(self) -> Rule:
+        """The rule as it stands, memory included."""
+        return self.pipeline.rule
+
+    @property
+    def pre(self) -> tuple[Mixer, ...]:
+        """The mixers as they stand."""
+        return self.pipeline.mixers
 
     def _log(self, level: int, text: str) -> None:
         """A line of the log. Names and faults are strangers' text: it can neither end the line nor steer a terminal."""
@@ -64,7 +74,7 @@ class Referee:
 
     def check(self, asked: int) -> None:
         """Raise ValueError if the rule cannot work with this many clients even if all of them answer."""
-        (self.pre[0] if self.pre else self.rule).check(asked)
+        self.pipeline.check(asked)
 
     def judge(
         self,
@@ -102,7 +112,7 @@ class Referee:
         )
         record.seconds = time.perf_counter() - started
         if out is not None and not kept:
-            self.rule = self.rule.after(out.diagnostics)
+            self.pipeline = self.pipeline.after(out.diagnostics)
         self._announce(record)
         self._keep(record)
         return (None if kept or out is None else out.value), record
@@ -162,6 +172,7 @@ class Referee:
                     self.rule,
                     reference=reference,
                     pre=self.pre,
+                    buffers=self.buffers,
                     sizes=None if all(size is None for size in sizes.values()) else sizes,
                 )
             except AggregationError as error:
@@ -216,7 +227,10 @@ class Referee:
         if out is not None and out.weights is not None:
             weights = dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, out.weights), strict=True))
         ordered = {client: excluded[client] for client in clients if client in excluded}
-        return Round(number, clients, honesty, weights, ordered, kept, status, attention)
+        verdicts = None
+        if out is not None:
+            verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
+        return Round(number, clients, honesty, weights, ordered, kept, status, attention, verdicts=verdicts)
 
     def _announce(self, record: Round) -> None:
         for client, reason in record.excluded.items():

@@ -25,6 +25,8 @@ class LegacyRobustFedAvg(FedAvg):
 
     Args:
         rule, pre, quorum, doubt, history: as for `RobustFedAvg`. Clients are known by `ClientProxy.cid`.
+        buffers: as for `RobustFedAvg`. Arrays come without names here: pass the torch module, in whose `state_dict`
+            they are in the same order, if it has BatchNorm.
         fedavg_kwargs: every keyword argument of `flwr.server.strategy.FedAvg`. A metrics function of yours sees the
             believed clients only, with sizes capped at three times their median; without one, metrics are medians.
 
@@ -42,10 +44,13 @@ class LegacyRobustFedAvg(FedAvg):
         quorum: float = 0.5,
         doubt: Doubt = "accept",
         history: Any = None,
+        buffers: Any = "follow",
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
-        self._referee = Referee(rule, pre=pre, quorum=quorum, doubt=doubt, history=history, log=logger.log)
+        self._referee = Referee(
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, log=logger.log
+        )
         self._model: Parameters | None = None
         self._asked: tuple[int, tuple[str, ...]] = (-1, ())
 

@@ -38,6 +38,9 @@ class RobustFedAvg(FedAvg):
             when refused and disbelieved nodes leave less than `quorum` of those that answered; "accept" (the default)
             takes the answer and marks the round with `attention`.
         history: a folder that gets `rounds.jsonl` and `rounds.csv` after every round, for `honestly report`.
+        buffers: what becomes of BatchNorm's running means and variances, which are known by their names: "follow" (the
+            default) averages them with the weights found on the parameters, "judge" takes them for parameters, "ignore"
+            keeps the server's own. A torch module that has them, or their names, tells where names do not.
         fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless
             you give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
             only, with `weighted_by_key` capped at three times its median.
@@ -63,10 +66,13 @@ class RobustFedAvg(FedAvg):
         quorum: float = 0.5,
         doubt: Doubt = "accept",
         history: Any = None,
+        buffers: Any = "follow",
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
-        self._referee = Referee(rule, pre=pre, quorum=quorum, doubt=doubt, history=history, log=logger.log)
+        self._referee = Referee(
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, log=logger.log
+        )
         self._train_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
         self._train_metrics = fedavg_kwargs.get("train_metrics_aggr_fn")
         self._evaluate_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
@@ -96,7 +102,7 @@ class RobustFedAvg(FedAvg):
 
     def summary(self) -> None:
         """Log the settings."""
-        logger.info("\t├──> Robust average: %s", " after ".join(map(repr, (self.rule, *reversed(self._referee.pre)))))
+        logger.info("\t├──> Robust average: %s", str(self._referee.pipeline))
         logger.info("\t│\t└── Quorum: more than %g of the sampled nodes", self._referee.quorum)
         super().summary()
 

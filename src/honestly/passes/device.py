@@ -242,7 +242,8 @@ class DevicePasses:
             signs = xp.sign(rows if mixing is None else xp.matmul(self._moved(mixing, rows), rows))
             for start, stop in self._judged(slab):
                 piece = signs[:, start:stop]
-                counts = [arrays.to_host(xp.sum(xp.astype(piece == s, xp.int64), axis=1)) for s in (1, 0, -1)]
+                signed = [xp.astype(piece == sign, xp.int32) for sign in (1, 0, -1)]
+                counts = [arrays.to_host(xp.sum(found, axis=1, dtype=xp.int32)) for found in signed]
                 total += np.stack(counts, axis=1)
         return total
 

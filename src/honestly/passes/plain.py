@@ -12,7 +12,7 @@ from honestly.arrays import COMPUTE, LARGEST, Host
 from honestly.passes.base import Verdict
 from honestly.passes.blas import BLOCK, SMALL_PRODUCT, way_for
 from honestly.passes.plan import BATCH, Block, blocks, in_order, threads
-from honestly.passes.ranking import mean_of_rows, network_of, rank_rows
+from honestly.passes.ranking import network_of, rank_rows
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 from honestly.sources import Sink, Source
@@ -141,7 +141,7 @@ class PlainPasses:
                 ranked = rank_rows(
                     values, network, lambda rows: self._scratch(rows, width, block.dtype, "ranks")[:, : block.width]
                 )
-                result = mean_of_rows(ranked) if rule.averages else rule.reduce(np.stack(ranked), np)
+                result = rule.reduce(ranked if rule.averages else np.stack(ranked), np)
                 store(block, result, sink)
             return fine
 

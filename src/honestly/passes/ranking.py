@@ -16,6 +16,9 @@ import numpy as np
 from honestly.arrays import Host
 from honestly.passes.networks import Network, kept_ranks, sorted_ranks
 from honestly.rules.base import ColumnRule
+from honestly.rules.windows import mean_of_rows
+
+__all__ = ["LARGEST_NETWORK", "mean_of_rows", "network_of", "rank_device", "rank_rows"]
 
 # Above this many rows, sorting the transposed block costs less than the network's O(m log^2 m) operations.
 LARGEST_NETWORK = 80
@@ -86,17 +89,6 @@ def rank_rows(block: Host, network: Network, scratch: Callable[[int], Host] | No
     for smaller, a, b, out in steps:
         (minimum if smaller else maximum)(held[a], held[b], out=held[out])
     return [held[place] for place in wanted]
-
-
-def mean_of_rows(rows: Sequence[Host]) -> Host:
-    """The mean of some rows, as a new one."""
-    if len(rows) == 1:
-        return rows[0].copy()
-    total = rows[0] + rows[1]
-    for row in rows[2:]:
-        total += row
-    total *= total.dtype.type(1 / len(rows))
-    return total
 
 
 def rank_device(block: Any, xp: Any, network: Network) -> Any:

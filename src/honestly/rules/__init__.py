@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import MISSING, Field, dataclass, fields
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any, TypeVar
 
 from honestly.rules.arc import ARC
@@ -102,9 +104,9 @@ __all__ = [
     "SmoothedGeometricMedian",
     "StaticClipping",
     "TrimmedMean",
+    "list_rules",
     "make",
     "make_mixer",
-    "rules",
 ]
 
 
@@ -122,11 +124,11 @@ class RuleInfo:
     infers_honesty: bool
 
 
-def rules() -> tuple[RuleInfo, ...]:
+def list_rules() -> tuple[RuleInfo, ...]:
     """Every rule, then every mixer, with what it needs.
 
     Example:
-        >>> [info.needs for info in rules() if info.name == "krum"]
+        >>> [info.needs for info in list_rules() if info.name == "krum"]
         [('f',)]
     """
     return tuple(
@@ -205,3 +207,13 @@ def _settings(entry: type[Any]) -> tuple[str, ...]:
 def _meant(word: str, words: Any) -> str:
     close = get_close_matches(str(word), list(words), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
+
+
+class _Package(ModuleType):
+    """`hn.rules()`, the old name of `hn.list_rules()`, goes on working although `hn.rules` is this package now."""
+
+    def __call__(self) -> tuple[RuleInfo, ...]:
+        return list_rules()
+
+
+sys.modules[__name__].__class__ = _Package

@@ -10,14 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 
 from honestly.result import Float, Status, Verdict
 from honestly.rules.geometry import Geometry, GramGeometry, squared_distances
+from honestly.rules.windows import mean_of_rows
 
 __all__ = [
+    "AveragingRule",
     "ColumnRule",
     "Geometry",
     "GramGeometry",
@@ -119,7 +121,7 @@ def require(step: _Step, K: int) -> None:
 class Rule(_Step, ABC):
     """A rule: a frozen dataclass of its settings, validated when it is made.
 
-    Class attributes say what it needs, for `hn.rules()` and for the engine:
+    Class attributes say what it needs, for `hn.list_rules()` and for the engine:
 
     - ``name``: its snake_case name on the command line;
     - ``summary``: one line for people;
@@ -145,7 +147,7 @@ class ColumnRule(Rule):
     """A rule that reduces each coordinate by itself, from its sorted values (after mixing, if `mix` mixes)."""
 
     gram_needed: ClassVar[bool] = False
-    #: True if `reduce` is the mean of the ranks it reads: they come in any order then, which costs less than sorting
+    #: True if `reduce` is the mean of the ranks it reads, see `AveragingRule`
     averages: ClassVar[bool] = False
 
     def mix(self, geometry: Geometry) -> Mix:
@@ -157,9 +159,26 @@ class ColumnRule(Rule):
         """(first, last) of the sorted rows that `reduce` reads, of m: what it does not read is not sorted out."""
         return 0, m
 
+    def __init_subclass__(cls) -> None:
+        """A rule is defined once: `averages` cannot be claimed beside a `reduce` of one's own, which nobody calls."""
+        super().__init_subclass__()
+        if cls.averages and not getattr(cls.reduce, "__final__", False):
+            raise TypeError(f"{cls.__name__} sets averages and defines reduce: derive it from AveragingRule instead")
+
     @abstractmethod
     def reduce(self, ranked: Any, xp: Any) -> Any:
         """One value per coordinate from `ranked`, (last - first, b): row i holds rank first + i of each coordinate."""
+
+
+class AveragingRule(ColumnRule):
+    """A rule that takes the mean of the ranks it reads: they come in any order then, which costs less than sorting."""
+
+    averages: ClassVar[bool] = True
+
+    @final
+    def reduce(self, ranked: Any, xp: Any) -> Any:
+        """The mean of the rows that are read."""
+        return mean_of_rows(ranked)
 
 
 @dataclass(frozen=True, kw_only=True)

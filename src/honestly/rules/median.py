@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from honestly.rules.base import ColumnRule
+from honestly.rules.base import AveragingRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Median(ColumnRule):
+class Median(AveragingRule):
     """The median of each coordinate; the mean of the two middle values for an even number of clients, as in NumPy.
 
         value_i = median(w_1i, ..., w_Ki)
@@ -27,14 +27,7 @@ class Median(ColumnRule):
     name: ClassVar[str] = "median"
     summary: ClassVar[str] = "median of each coordinate"
     reference: ClassVar[str] = "Yin et al., ICML 2018"
-    averages: ClassVar[bool] = True
 
     def ranks(self, m: int) -> tuple[int, int]:
         """The one or two middle rows."""
         return (m - 1) // 2, m // 2 + 1
-
-    def reduce(self, ranked: Any, xp: Any) -> Any:
-        """The middle row, or the mean of the two."""
-        lower, upper = ranked[0, ...], ranked[-1, ...]
-        # Halved before they are added: two values near the largest float must not overflow.
-        return lower if ranked.shape[0] == 1 else 0.5 * lower + 0.5 * upper

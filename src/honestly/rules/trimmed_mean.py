@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from honestly.rules.base import ColumnRule
+from honestly.rules.base import AveragingRule
 from honestly.rules.settings import integer, number
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrimmedMean(ColumnRule):
+class TrimmedMean(AveragingRule):
     """The mean of each coordinate without its g smallest and g largest values.
 
         value_i = 1/(K - 2g) * sum_{g < r <= K - g} w_(r)i,    g = floor(trim * K)  or  g = f
@@ -37,7 +37,6 @@ class TrimmedMean(ColumnRule):
     name: ClassVar[str] = "trimmed_mean"
     summary: ClassVar[str] = "mean of each coordinate without its extremes"
     reference: ClassVar[str] = "Yin et al., ICML 2018"
-    averages: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
     bound: ClassVar[str] = "2f+1"
 
@@ -61,7 +60,3 @@ class TrimmedMean(ColumnRule):
         """The rows that are kept."""
         g = self.dropped(m)
         return g, m - g
-
-    def reduce(self, ranked: Any, xp: Any) -> Any:
-        """The mean of the rows that are kept."""
-        return xp.mean(ranked, axis=0)

@@ -1,4 +1,4 @@
-"""Means of the values nearest to the median, from sorted values."""
+"""Means of some of the sorted values of each coordinate."""
 
 from __future__ import annotations
 
@@ -28,3 +28,26 @@ def mean_nearest_to_median(ranked: Any, count: int, xp: Any) -> Any:
     for i in range(m):
         total = total + xp.where((start <= i) & (i < start + count), ranked[i, ...], nothing)
     return total / count
+
+
+def mean_of_rows(rows: Any) -> Any:
+    """The mean of some rows, (n, b) or a list of n, as a new one.
+
+    Two are halved before they are added: values near the largest float must not overflow.
+
+    Example:
+        >>> import numpy as np
+        >>> mean_of_rows(np.array([[1.5e308], [1.7e308]]))
+        array([1.6e+308])
+    """
+    held: list[Any] = rows if isinstance(rows, list) else [rows[i, ...] for i in range(rows.shape[0])]
+    if len(held) <= 2:
+        total = held[0] * (1.0 / len(held))
+        if len(held) == 2:
+            total += held[1] * 0.5
+        return total
+    total = held[0] + held[1]
+    for row in held[2:]:
+        total += row
+    total *= 1.0 / len(held)
+    return total

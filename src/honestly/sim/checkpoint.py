@@ -229,7 +229,7 @@ def write_state(path: Path, state: State) -> None:
 def read_state(path: Path, like: State) -> State:
     """The state in a file; ValueError if it is damaged or of another model."""
     arrays = _arrays(path)
-    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.rule, like.mixers), arrays)
+    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.pipeline), arrays)
 
 
 def final_model(folder: Path, rounds: int, like: Model) -> Model:

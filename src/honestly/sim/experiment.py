@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from honestly.engine import Pipeline
 from honestly.hints import did_you_mean
 from honestly.rules import MIXERS, RULES, make, make_mixer
 from honestly.rules.base import Mixer, Rule
@@ -162,16 +163,16 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
         """Rules and attacks check their own settings; their defaults are written out."""
-        rule, mixers, attack = self.make_rule(), self.make_mixers(), self.make_attack()
+        pipeline, attack = self.make_pipeline(), self.make_attack()
         M = self.malicious_clients
         if self.malicious >= 1 and self.malicious != int(self.malicious):
             raise ValueError(f"malicious = {self.malicious}: give a fraction below 1 or a whole number of clients")
         if self.clients < M:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
-        (mixers[0] if mixers else rule).check(self.participants)
-        object.__setattr__(self, "rule", written(self.rule, rule))
+        pipeline.check(self.participants)
+        object.__setattr__(self, "rule", written(self.rule, pipeline.rule))
         object.__setattr__(self, "attack", written(self.attack, attack))
-        object.__setattr__(self, "pre", tuple(written(c, m) for c, m in zip(self.pre, mixers, strict=True)))
+        object.__setattr__(self, "pre", tuple(written(c, m) for c, m in zip(self.pre, pipeline.mixers, strict=True)))
         return self
 
     @model_serializer(mode="wrap")
@@ -238,6 +239,10 @@ class Experiment(BaseModel):
     def make_mixers(self) -> list[Mixer]:
         """The mixers in front of the rule."""
         return [made("pre", c, MIXERS, make_mixer, Mixer) for c in self.pre]
+
+    def make_pipeline(self) -> Pipeline:
+        """The mixers and the rule, freshly made."""
+        return Pipeline(tuple(self.make_mixers()), self.make_rule())
 
     def make_attack(self) -> attacks.Attack:
         """The attack, freshly made."""

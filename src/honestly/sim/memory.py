@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from honestly.engine import Pipeline
 from honestly.sim.rounds import State
 
 HOME = "honestly.rules."  # classes are loaded from here, and from the file of a rule of the user's own that is in use
@@ -19,7 +20,7 @@ def remembered(state: State) -> dict[str, Any]:
     """The rule and the mixers as arrays by name: their settings as JSON in "memory", arrays beside it."""
     arrays: dict[str, Any] = {}
     own = _own(state)
-    parts = [_encode(part, arrays, own) for part in (state.rule, *state.mixers)]
+    parts = [_encode(part, arrays, own) for part in (state.rule, *state.pipeline.mixers)]
     return {**arrays, "memory": np.array(json.dumps(parts))}
 
 
@@ -27,14 +28,14 @@ def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
     """The state with the rule and the mixers as they were saved."""
     own = _own(state)
     parts = [_decode(part, arrays, own) for part in json.loads(str(arrays["memory"]))]
-    kinds = [type(part) for part in (state.rule, *state.mixers)]
+    kinds = [type(part) for part in (state.rule, *state.pipeline.mixers)]
     if [type(part) for part in parts] != kinds:
         raise ValueError("it was saved with another rule")
-    return State(state.round, state.model, parts[0], tuple(parts[1:]))
+    return State(state.round, state.model, Pipeline(tuple(parts[1:]), parts[0]))
 
 
 def _own(state: State) -> set[str]:
-    return {type(part).__module__ for part in (state.rule, *state.mixers)}
+    return {type(part).__module__ for part in (state.rule, *state.pipeline.mixers)}
 
 
 def _encode(value: Any, arrays: dict[str, Any], own: set[str]) -> Any:

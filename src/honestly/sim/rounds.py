@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from honestly.aggregate import aggregate
+from honestly.engine import Pipeline
 from honestly.result import Aggregate, AggregationError
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.base import Rule
 from honestly.sim import metrics
 from honestly.sim.adversary import Mask
 from honestly.sim.attacks import DataAttack, UpdateAttack, View
@@ -31,12 +32,16 @@ from honestly.sim.train.schedule import Schedule
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands: the number of finished rounds, the global model, and the rule with what it remembers."""
+    """Where a run stands: the number of finished rounds, the global model, and the steps with what they remember."""
 
     round: int
     model: Model
-    rule: Rule
-    mixers: tuple[Mixer, ...] = ()
+    pipeline: Pipeline
+
+    @property
+    def rule(self) -> Rule:
+        """The rule as it stands."""
+        return self.pipeline.rule
 
 
 @dataclass(frozen=True)
@@ -78,17 +83,19 @@ class Federation:
         self.data = load(experiment.dataset, folder) if data is None else data
         self.attack = experiment.make_attack()
         self.adversary = experiment.adversary
-        self.needs = experiment.make_rule().needs
+        self.needs = experiment.make_pipeline().needs
         self.clients: Clients = gather(experiment, self.data, self.device)
         seed = int(generator(experiment.seed, "initial model").integers(2**31))
         self.module = build(experiment.model, self.clients.test.size, len(self.data.classes), seed)
+        #: the tensors that lie one after the other in a model's parameters
+        self.layers = {name: tensor.numel() for name, tensor in self.module.named_parameters() if tensor.requires_grad}
         self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, experiment)
         self.record = record
 
     def start(self) -> State:
         """The state before the first round."""
         e = self.experiment
-        return State(0, Model.of(self.module, self.device), e.make_rule(), tuple(e.make_mixers()))
+        return State(0, Model.of(self.module, self.device), e.make_pipeline())
 
     def rounds(self, state: State | None = None) -> Iterator[Record]:
         """One record for each round that is left, from ``state`` on."""
@@ -139,10 +146,7 @@ class Federation:
         clock.lap("attack")
         out, trouble = self._aggregate(state, plan, sent, root)
         model = state.model if out is None else self._merge(state, trained, out)
-        rule, mixers = state.rule, state.mixers
-        if out is not None:
-            rule = rule.after(out.diagnostics)
-            mixers = tuple(mixer.after(out.diagnostics) for mixer in mixers)
+        pipeline = state.pipeline if out is None else state.pipeline.after(out.diagnostics)
         clock.lap("aggregate")
         numbers = self._numbers(plan, out, trouble)
         numbers["train_loss"] = finite(float(trained.loss.double().mean()))
@@ -153,7 +157,7 @@ class Federation:
                 numbers["asr"] = metrics.success_rate(self.trainer, model, self.clients.triggered)
         clock.lap("evaluate")
         images = sum(s.images for s in plan.schedules)
-        return Record(numbers, clock.laps, images, State(plan.round, model, rule, mixers))
+        return Record(numbers, clock.laps, images, State(plan.round, model, pipeline))
 
     def _attack(self, state: State, plan: Plan, theta: Tensor) -> Tensor:
         """The models that the server receives: the attackers' ones are forged."""
@@ -170,7 +174,7 @@ class Federation:
             rng=generator(self.experiment.seed, "attack", plan.round),
             clients=len(plan.clients),
             rule=state.rule,
-            pre=state.mixers,
+            pre=state.pipeline.mixers,
         )
         sent = theta.clone()
         sent[mine] = reference + self.attack.forge(view)
@@ -180,9 +184,9 @@ class Federation:
         """The robust average; None and the reason if too few clients are usable (the model then stays as it is)."""
         everybody = len(plan.clients) == self.experiment.clients
         updates: Any = sent if everybody else dict(zip(plan.clients, sent, strict=True))
-        rule: Any = state.rule if root is None else replace(state.rule, root=root)  # type: ignore[call-arg]
+        steps = state.pipeline if root is None else state.pipeline.with_rule(root=root)
         try:
-            return aggregate(updates, rule, reference=state.model.theta, pre=state.mixers), ""
+            return aggregate(updates, steps.rule, reference=state.model.theta, pre=steps.mixers, layers=self.layers), ""
         except AggregationError as error:
             return None, f"refused: {error}"
         except ValueError as error:

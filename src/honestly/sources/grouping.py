@@ -85,6 +85,8 @@ def layers_of(leaves: Sequence[Leaf], buffers: Buffers, sizes: Any = None) -> tu
         pieces = _cut(leaves, sizes)
     judged = [piece for piece in pieces if not buffers.hold(piece.name)]
     others = [piece for piece in pieces if buffers.hold(piece.name)]
+    if not judged:  # somebody has to be judged by something
+        judged, others = others, []
     found = [_layer(group, judged) for group in _grouped(judged, MOST_LAYERS)]
     for group in _grouped(others, MOST_BUFFERS):
         found.append(_layer(group, others, follows=True, kept=buffers.mode == "ignore"))
@@ -189,10 +191,10 @@ def _layer(group: Sequence[Piece], among: Sequence[Piece], *, follows: bool = Fa
             spans[-1] = (leaf, spans[-1][1], stop)
         else:
             spans.append((leaf, start, stop))
-    return Layer(_name(group, among), tuple(spans), follows, kept)
+    return Layer(_name(group, among, "buffers" if follows else "tensors"), tuple(spans), follows, kept)
 
 
-def _name(group: Sequence[Piece], among: Sequence[Piece]) -> str:
+def _name(group: Sequence[Piece], among: Sequence[Piece], what: str) -> str:
     """A tensor's own name (its module's, if it is a lone weight), or the module that most of a group belongs to."""
     largest = max(group, key=lambda piece: piece.stop - piece.start).name
     module, _, tensor = largest.rpartition(".")
@@ -201,5 +203,5 @@ def _name(group: Sequence[Piece], among: Sequence[Piece]) -> str:
         return (module if tensor in ("weight", "kernel") and len(theirs) == 1 else largest)[:LONGEST_NAME]
     names = {piece.name for piece in group}
     if module and all(name in names for name in theirs):
-        return f"{module[:LONGEST_NAME]} ({len(group)} tensors)"
-    return f"{group[0].name[:LONGEST_NAME]} to {group[-1].name[:LONGEST_NAME]} ({len(group)} tensors)"
+        return f"{module[:LONGEST_NAME]} ({len(group)} {what})"
+    return f"{group[0].name[:LONGEST_NAME]} to {group[-1].name[:LONGEST_NAME]} ({len(group)} {what})"

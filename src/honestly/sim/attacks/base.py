@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from array_api_compat import array_namespace, to_device
 
+from honestly.engine import Pipeline
 from honestly.result import Float
 from honestly.rules.base import Mixer, Rule
 
@@ -49,6 +50,11 @@ class View:
     clients: int = 0
     rule: Rule | None = None
     pre: Sequence[Mixer] = ()
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """The rule in use behind its mixers."""
+        return None if self.rule is None else Pipeline(tuple(self.pre), self.rule)
 
     @property
     def M(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from honestly.engine import Pipeline
 from honestly.result import Float
 from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
 
@@ -58,21 +59,16 @@ class Span:
 
         ``ranked`` are the sorted columns of these very clients, if the caller has them already.
         """
-        geometry, rows = self.geometry(clients), clients
-        through = np.eye(len(clients))
-        for mixer in pre:
-            A = mixer.mix(geometry)
-            rows, geometry, through = self._mixed(A, rows), geometry.mixed(A), A @ through
-            geometry = self._with_signs(geometry, rows)
-        mix = rule.mix(geometry)
+        decision = Pipeline(tuple(pre), rule).decide(self.geometry(clients))
+        mix = decision.mix
         if isinstance(rule, ColumnRule):
             if ranked is None or pre or rule.gram_needed:
-                ranked = self.ranked(self._mixed(mix.matrix, rows))
+                ranked = self.ranked(self._mixed(decision.matrix, clients))
             first, last = rule.ranks(len(ranked))
             gap = np.asarray(rule.reduce(ranked[first:last], cast(Any, np))) - self.column_means
             return Answer(float(gap @ gap) * self.d / max(len(gap), 1), mix, None)
-        offset = self._mixed(mix.matrix, rows)[0]
-        return Answer(max(float(offset @ self.products @ offset), 0.0), mix, (mix.matrix @ through)[0])
+        offset = self._mixed(decision.matrix, clients)[0]
+        return Answer(max(float(offset @ self.products @ offset), 0.0), mix, decision.matrix[0])
 
     def geometry(self, clients: Float) -> GramGeometry:
         """All that a rule may know of these clients."""
@@ -81,14 +77,14 @@ class Span:
         if self.root is not None:
             root_row = self.at(self.root) + self.at(self.mean)
             root = np.vstack([about, root_row]) @ self.products @ root_row
-        geometry = GramGeometry(
+        return GramGeometry(
             clients @ self.products @ clients.T,
             tuple(range(len(clients))),
             has_reference=True,
             about_reference=lambda: about @ self.products @ about.T,
             root_products=root,
+            mixed_signs=lambda mixing: self._signs(clients if mixing is None else self._mixed(mixing, clients)),
         )
-        return self._with_signs(geometry, clients)
 
     def ranked(self, rows: Float) -> Float:
         """(m, c) sorted columns of these rows."""
@@ -104,20 +100,8 @@ class Span:
         """Coefficients of `w_k - reference` as differences of vectors (not of points about the mean)."""
         return rows + self.at(self.mean)
 
-    def _with_signs(self, geometry: GramGeometry, rows: Float) -> GramGeometry:
-        """The geometry with counts of signs, on the columns that are known."""
-
-        def signs() -> Float:
-            values = rows @ self.columns + self.column_means
-            counts = np.stack([(values > 0).sum(1), (values == 0).sum(1), (values < 0).sum(1)], axis=1)
-            return counts * (self.d / max(values.shape[1], 1))
-
-        return GramGeometry(
-            geometry.gram,
-            geometry.ids,
-            geometry.sizes,
-            geometry.has_reference,
-            geometry.about_reference,
-            signs,
-            geometry.root_products,
-        )
+    def _signs(self, rows: Float) -> Float:
+        """(m, 3) counts of signs, on the columns that are known."""
+        values = rows @ self.columns + self.column_means
+        counts = np.stack([(values > 0).sum(1), (values == 0).sum(1), (values < 0).sum(1)], axis=1)
+        return counts * (self.d / max(values.shape[1], 1))
