@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from honestly.rules._posterior import APART, ODDS, PLAINLY, ROOM, room
 from hypothesis import given
 from hypothesis import strategies as st
 
 from honestly.rules import _posterior
-from honestly.rules._posterior import APART, ODDS, PLAINLY, ROOM, room
 from honestly.rules.bayesian import Bayesian
 
 from .clients import geometry

@@ -11,7 +11,7 @@ from honestly.result import Float, Status
 from honestly.rules.bayesian.average import copies, shared_votes, shortened
 from honestly.rules.bayesian.guard import guard
 from honestly.rules.bayesian.likeness import Judgement, judge
-from honestly.rules.bayesian.views import TINY, Views, distances, effective_dimension, kth, survey
+from honestly.rules.bayesian.views import TINY, distances, effective_dimension, kth, survey
 
 NO_UNIT = 1e-12  # of a majority's squared norms: where a majority is nearer than that, a layer has no unit
 

@@ -96,7 +96,16 @@ def judge(views: Views, h: int, prior: Float | None, reference: Float | None) ->
         centre, _ = shortened(views.gram, centre, free, h, found.dimension)
         views = Views.about(views.gram, centre, h)
     return Judgement(
-        accused, found.evidence, found.view, found.group, found.opposed, found.dimension, views, crowded, rounds, settled
+        accused,
+        found.evidence,
+        found.view,
+        found.group,
+        found.opposed,
+        found.dimension,
+        views,
+        crowded,
+        rounds,
+        settled,
     )
 
 
