@@ -1,11 +1,11 @@
-"""Why honest clients are accused late in training: who they are, and what the rule's `room` changes.
+"""Why the rule on whole updates accused honest clients late in training: who they were, and what its `room` changed.
 
     python benchmarks/accusations.py store FOLDER        a study's store (`honestly bench --out FOLDER --import FILE`)
     python benchmarks/accusations.py train --data DATA --out FOLDER        20 minutes on one core
 
 `store` reads the second half of the rounds of the default rule: how many honest clients were accused, of those who had
 been left out in the round before and of the others. `train` is the paper's configuration 1 on MNIST under sign flip:
-all rounds without room (the rule's variant "no_room"), and from --split on again with the shipped rule, from the same
+all rounds without room (the rule's variant "no_room"), and from --split on again with room, from the same
 model; then it looks at the updates.
 """
 
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 from bayesian_variants import Variant
+from whole_update_rule import WholeUpdates
 
 from honestly.rules.base import GramGeometry
-from honestly.rules.bayesian import Bayesian
 
 MNIST = {"dataset": "mnist", "model": "lenet5", "clients": 20, "malicious": 4, "attack": "sign_flip", "alpha": 0.5}
 GAMMA = 4.0  # what the attackers of sign flip multiply their updates with, times -1
@@ -62,7 +62,7 @@ def train(args):
     experiment = Experiment.of({**MNIST, "rounds": args.rounds, "seed": args.seed, "rule": "bayesian"})
     runs = {}
     middle = None
-    for name, rule in (("without room", Variant(change="no_room")), ("shipped", Bayesian())):
+    for name, rule in (("without room", Variant(change="no_room")), ("with room", WholeUpdates())):
         federation = Federation(experiment, folder=args.data, record=args.out / name.replace(" ", "-"))
         state = replace(federation.start() if middle is None else middle, rule=rule)
         assert isinstance(state, State)
@@ -94,7 +94,7 @@ def looked_at(folder, rounds):
             own = file["honest"].astype(float)
         sent = own.copy()
         sent[16:] *= -GAMMA
-        mix = Bayesian().mix(GramGeometry(sent @ sent.T))
+        mix = WholeUpdates().mix(GramGeometry(sent @ sent.T))
         errors = sent - mix.matrix[0] @ sent
         r2 = (errors**2).sum(axis=1)
         s2 = np.sort(r2)[10]

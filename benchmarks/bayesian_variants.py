@@ -1,4 +1,4 @@
-"""Forms of the Bayesian rule that were tried and not shipped, for benchmarks/bayesian_study.py to measure."""
+"""Forms of the rule on whole updates that were tried and not shipped: `--rule variant:change=no_room` of the study."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from whole_update_rule import (
+    centred,
+    copies,
+    e_step,
+    em,
+    evidence,
+    geometric_median,
+    leave_one_out,
+    likeness,
+    majority,
+    merging,
+    separated,
+    shared_votes,
+    tightest,
+)
 
 from honestly.result import Float
-from honestly.rules._neighbourhoods import separated, tightest
-from honestly.rules._posterior import e_step, em, evidence, leave_one_out
-from honestly.rules._votes import centred, copies, likeness, merging, shared_votes
 from honestly.rules.base import Geometry, GramGeometry, Mix, Rule, squared_distances
-from honestly.rules.bayesian import geometric_median
-from honestly.rules.neighbours import majority
 
 CHANGES = (
-    "none",  # the shipped rule, rebuilt from its parts: must agree with it
+    "nothing",  # the rule, rebuilt from its parts: must agree with it
     "first_form",  # the first hardened form: exponential residuals, tightest ball, neighbourhood evidence
     "copies_not_merged",
     "no_shared_votes",
@@ -32,7 +42,7 @@ CHANGES = (
 class Variant(Rule):
     """The Bayesian rule with one part changed."""
 
-    change: str = "none"
+    change: str = "nothing"
 
     name: ClassVar[str] = "variant"
     summary: ClassVar[str] = "the Bayesian rule with one part changed"
@@ -73,12 +83,11 @@ def changed(G: Float, change: str) -> tuple[Float, Float]:
         for _ in range(40):
             r2 = leave_one_out(g.residuals(a), a)
             known = evidence(r2, float(np.partition(r2, h - 1)[h - 1]))
-            pi, _, _ = e_step(known if prior is None else known + prior, h)
+            pi, _ = e_step(known if prior is None else known + prior, h)
             a = shared_votes(likeness(centred(G, a))) * pi
             a /= a.sum()
         return a, pi
-    found = em(g, a, votes, prior=prior, h=h, steps=100, tolerance=1e-7, roomy=change != "no_room")
-    return found.weights, found.pi
+    return em(g, a, votes, prior=prior, h=h, roomy=change != "no_room")[:2]
 
 
 def neighbourhood(G: Float, D: Float, h: int) -> tuple[Float, Float]:
@@ -88,8 +97,8 @@ def neighbourhood(G: Float, D: Float, h: int) -> tuple[Float, Float]:
     np.put_along_axis(N, np.argsort(D, axis=1, kind="stable")[:, :h], 1.0 / h, axis=1)
     near = GramGeometry(N @ G @ N.T)
     start = tightest(squared_distances(near.gram), h)
-    found = em(near, start, np.ones(n), prior=np.zeros(n), h=h, steps=100, tolerance=1e-7)
-    return found.weights @ N, np.log(np.maximum(found.pi, 1.0 / n**2))
+    weights, pi, _ = em(near, start, np.ones(n), prior=np.zeros(n), h=h)
+    return weights @ N, np.log(np.maximum(pi, 1.0 / n**2))
 
 
 def first_form(G: Float) -> tuple[Float, Float]:
@@ -114,7 +123,7 @@ def exponential_em(g: GramGeometry, a: Float, prior: Float, floor: float) -> Flo
         r2 = np.maximum(g.residuals(a), floor)
         s0 = s0 or max(float(np.partition(r2, h - 1)[h - 1]), 1e-300)
         s2 = s0 if step == 0 else float(pi @ r2 / pi.sum())
-        old, (pi, _, _) = pi, e_step(np.clip(np.log(n) - r2 / s2 - np.log(s2 / s0) + prior, -600, 600), h)
+        old, (pi, _) = pi, e_step(np.clip(np.log(n) - r2 / s2 - np.log(s2 / s0) + prior, -600, 600), h)
         a = pi / pi.sum()
         if step and np.abs(pi - old).max() < 1e-7:
             break

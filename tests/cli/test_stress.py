@@ -88,3 +88,35 @@ def test_help_of_each(capsys):
             call(command, "--help")
         assert stop.value.code == 0
         assert capsys.readouterr().out
+
+
+def test_stress_records_layers_and_runs_on_them(tmp_path, capsys):
+    file = tmp_path / "new" / "layers.npz"
+    words = ("dataset=digits", "model=mlp", "clients=6", "epochs=1", "rounds=1,2", "attack=label_flip", "left_out=0,2")
+    assert call("stress", "--record", str(file), *words) == 0
+    assert "digits-mlp-a0.5-o2-s0 (4 layers)" in capsys.readouterr().out
+    study = ("--rules", "mean,median", "--attacks", "label_flip,one_layer", "--clients", "6", "--malicious", "0,2")
+    assert call("stress", "--populations", str(file), *study, "--jobs", "1", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["tables"]
+    assert [row["rule"] for row in found["layer_worst"]] == ["mean"], "the median needs coordinates"
+    assert found["run"][0]["number"] == 4
+    assert call("stress", "--populations", str(file), *study, "--jobs", "1", "--out", str(tmp_path / "out")) == 0
+    out = capsys.readouterr().out
+    assert "Worst case by layer, 6 clients" in out
+    assert "What was run" in (tmp_path / "out" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("dataset=digits",), "'dataset=digits': settings of training belong to --record"),
+        (("--record", "layers.txt"), "ends with .npz"),
+        (("--record", "layers.npz", "attack=alie"), "unknown data attack 'alie'"),
+        (("--record", "layers.npz", "--device", "tpu"), "--device tpu"),
+    ],
+)
+def test_stress_refuses_what_it_cannot_record(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("stress", *words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from honestly.bench.layers.measure import accused_by
 from honestly.bench.scores import detection_auc
 from honestly.bench.specs import Contestant
 from honestly.result import Float
@@ -26,12 +27,14 @@ class Case:
         guessed: True if ``believed`` was given to the study, False if it is the true number (or the largest accepted).
         kappa: squared distance of the aggregate to the honest mean in honest variances.
         auc: probability that an honest client is believed more than a malicious one.
-        accused: share of the honest clients that the rule turned against (honesty below 1/2; for a rule without
-            honesty, a weight below a tenth of an equal share); None for coordinate-wise rules.
+        accused: share of the honest clients that the rule turned against (its verdict, or else honesty below 1/2; for
+            a rule without honesty, a weight below a tenth of an equal share); None for coordinate-wise rules.
         missed: share of the malicious clients that it did not turn against.
-        estimated: the number of malicious clients that it inferred.
+        estimated: how many usable clients a rule that infers honesty accused.
         honesty: of each client, attackers last; None unless inferred.
-        steps: iterations; ``seconds``: the rule's own time.
+        seconds: the rule's own time.
+        layer: the largest kappa of a layer, and ``where`` it is; None for a population without layers.
+        tries: how many lies an attacker that searches by layer tried.
     """
 
     population: str
@@ -50,6 +53,9 @@ class Case:
     estimated: float | None
     honesty: list[float] | None
     seconds: float
+    layer: float | None = None
+    where: str | None = None
+    tries: int | None = None
 
     def asdict(self) -> dict[str, Any]:
         """For JSON."""
@@ -106,9 +112,12 @@ class Round:
         weights = None if answer.weights is None else self._to_all(answer.weights)
         belief = honesty if honesty is not None else weights
         liar = np.arange(K) >= K - M
-        accused = missed = auc = None
-        if belief is not None:
-            against = belief < (0.5 if honesty is not None else 0.1 / K)
+        accused = missed = auc = against = None
+        if belief is not None and answer.weights is not None:
+            against = np.ones(K, dtype=bool)  # whoever was refused is not believed either
+            against[self.usable] = accused_by(
+                answer.mix, None if honesty is None else honesty[self.usable], answer.weights
+            )
             accused = float(against[~liar].mean())
             missed = float((~against[liar]).mean()) if M else None
             auc = detection_auc(belief, liar.tolist())
@@ -118,7 +127,7 @@ class Round:
             "auc": auc,
             "accused": accused,
             "missed": missed,
-            "estimated": None if honesty is None else float(K - honesty.sum()),
+            "estimated": None if honesty is None or against is None else float(against[self.usable].sum()),
             "honesty": None if honesty is None else [round(float(p), 6) for p in honesty],
             "seconds": seconds,
         }

@@ -9,11 +9,15 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from honestly.bench import recordings
+from honestly.bench.layers.space import Population as LayeredPopulation
+from honestly.bench.recordings import Course
 from honestly.hints import unknown
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack
@@ -127,40 +131,77 @@ def recorded(path: Path, *, clients: int) -> Population:
     return Population(path.stem, honest[len(honest) - clients :], honest[0], poisoned, recorded=True)
 
 
+#: Recordings by layer that come with the package, and how many of the first clients are idle there.
+RECORDED = {"digits": 0, "digits_idle": 0.3}
+
+
 @dataclass(frozen=True)
 class Source:
-    """Where a population comes from: a synthetic kind and its seed, or a file (whose seed only draws the attacks)."""
+    """Where a population comes from: a synthetic kind and its seed, or a file (whose seed only draws the attacks).
+
+    ``course`` and ``round`` are of a recording by layer; ``idle`` is the share of its clients that do not train.
+    """
 
     name: str
     seed: int
+    course: str = ""
+    round: int = 0
+    idle: float = 0.0
 
-    def open(self, clients: int) -> Population:
+    @property
+    def clients(self) -> int | None:
+        """The most clients that it has, if it comes with the package; else opening it tells."""
+        shipped = str(recordings.shipped())
+        return _courses(shipped)[0].clients if self.name == shipped else None
+
+    def open(self, clients: int) -> Population | LayeredPopulation:
         """The population, with as many clients as asked for."""
+        if self.course:
+            course = next(course for course in _courses(self.name) if course.name == self.course)
+            return LayeredPopulation.of(course, self.round, clients=clients, idle=int(self.idle * clients))
         if self.name.endswith(".npz"):
             return recorded(Path(self.name), clients=clients)
         return synthetic(self.name, clients=clients, seed=self.seed)
 
 
+@cache
+def _courses(path: str) -> tuple[Course, ...]:
+    return recordings.read(path)
+
+
 def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[Source, ...]:
     """Every population by name: a kind (one for each seed), a .npz file or a folder of them (one each).
 
-    >>> sources(["low_rank"], seeds=[0, 1])
-    (Source(name='low_rank', seed=0), Source(name='low_rank', seed=1))
+    A recording by layer has one population for each of its rounds.
+
+    >>> sources(["low_rank"], seeds=[0, 1])[1].seed
+    1
     """
     found: list[Source] = []
     for name in names:
         path = Path(name)
-        if path.is_dir():
+        if name in KINDS:
+            found += [Source(name, seed) for seed in seeds]
+        elif name in RECORDED:
+            every = _of_file(recordings.shipped(), seeds[0])
+            late = max(source.round for source in every)
+            chosen = [s for s in every if not RECORDED[name] or ("-o0-" in s.course and s.round == late)]
+            found += [replace(source, idle=RECORDED[name]) for source in chosen]
+        elif path.is_dir():
             files = sorted(path.glob("*.npz"))
             if not files:
                 raise ValueError(f"{path}: holds no .npz file; record some with `honestly simulate --record`")
-            found += [Source(str(file), seeds[0]) for file in files]
+            found += [source for file in files for source in _of_file(file, seeds[0])]
         elif path.suffix == ".npz":
             if not path.is_file():
                 raise ValueError(f"{path}: no such file")
-            found.append(Source(name, seeds[0]))
-        elif name in KINDS:
-            found += [Source(name, seed) for seed in seeds]
+            found += _of_file(path, seeds[0])
         else:
-            raise ValueError(unknown("population", name, KINDS, ", or a .npz file or a folder of them"))
+            raise ValueError(unknown("population", name, [*KINDS, *RECORDED], ", or a .npz file or a folder of them"))
     return tuple(found)
+
+
+def _of_file(path: Path, seed: int) -> list[Source]:
+    if not recordings.is_recording(path):
+        return [Source(str(path), seed)]
+    return [Source(str(path), seed, course.name, r) for course in _courses(str(path)) for r in course.rounds]

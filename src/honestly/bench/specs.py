@@ -10,7 +10,7 @@ from typing import Any
 from honestly.hints import unknown
 from honestly.rules import MIXERS as ALL_MIXERS
 from honestly.rules import RULES as ALL_RULES
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.base import ColumnRule, Mixer, Rule
 from honestly.sim.attacks import Attack, make
 
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in ALL_RULES}
@@ -74,6 +74,12 @@ class Contestant:
         what = ["f"] if self.told else []
         what += [need for need in ("root", "trusted client") if any(need in part.needs for part, _ in self.parts)]
         return ", ".join(what) or "nothing"
+
+    @property
+    def on_gram(self) -> bool:
+        """Whether Gram matrices are all that the rule looks at: no coordinates, and no update of the server's own."""
+        parts = [part for part, _ in self.parts]
+        return not any(issubclass(part, ColumnRule) or {"root", "signs"} & part.needs for part in parts)
 
     @property
     def infers_honesty(self) -> bool:

@@ -16,14 +16,18 @@ from multiprocessing import get_context
 import numpy as np
 
 from honestly.bench.attacked import Case, Round
-from honestly.bench.populations import KINDS, Population, Source, sources
+from honestly.bench.layers.forge import LAYERED, check
+from honestly.bench.layers.round import LayeredRound
+from honestly.bench.layers.space import Population as LayeredPopulation
+from honestly.bench.populations import KINDS, RECORDED, Population, Source, sources
 from honestly.bench.specs import Contestant, attack_of, words
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
 
 ADAPTIVE = "adaptive"
 
-#: The fixed attacks: every attack on updates, at several strengths; data attacks count where updates were recorded.
+#: The fixed attacks: every attack on updates, at several strengths; data attacks count where updates were recorded,
+#: and those in single layers where layers are known.
 SUITE = (
     *("sign_flip:gamma=1", "sign_flip:gamma=2", "sign_flip"),
     *("random", "random_colluding", "gaussian:scale=1", "gaussian", "gaussian:scale=10"),
@@ -37,6 +41,7 @@ SUITE = (
     *("near_duplicates:distance=0:jitter=1.5", "near_duplicates:distance=0:jitter=3"),
     *("scaling", "scaling:gamma=1e6", "free_rider", "free_rider:noise=0.1", "nan", "inf"),
     *("label_flip", "backdoor", "dba", "edge_case", "model_replacement"),
+    *LAYERED,
 )
 
 #: What `honestly stress` compares unless told otherwise.
@@ -53,7 +58,7 @@ class Study:
     Attributes:
         rules: words such as "bayesian", "nnm+median", "multi_krum:f=4".
         attacks: words such as "alie:z=1.5"; "adaptive" is the one that searches against each rule.
-        populations: synthetic kinds, files or folders.
+        populations: synthetic kinds, recordings of the package, files or folders.
         clients: numbers of clients K.
         malicious: numbers of attackers, or their share of K if between 0 and 1; those of half or more are left out.
         believed: what the rules that need f are told: None for the true number.
@@ -62,7 +67,7 @@ class Study:
 
     rules: Sequence[str] = CORE
     attacks: Sequence[str] = (*SUITE, ADAPTIVE)
-    populations: Sequence[str] = tuple(KINDS)
+    populations: Sequence[str] = (*KINDS, *RECORDED)
     clients: Sequence[int] = (20,)
     malicious: Sequence[float] = (0, 1, 4, 8, 9)
     believed: Sequence[int | None] = (None,)
@@ -71,7 +76,7 @@ class Study:
     def __post_init__(self) -> None:
         """Fail now rather than in the middle: every word must have a meaning."""
         for spec in self.attacks:
-            attack_of(spec)
+            check(spec)
         for spec in self.rules:
             _ = Contestant(spec).parts
         for K in self.clients:
@@ -86,13 +91,18 @@ class Study:
         if not self.seeds:
             raise ValueError("seeds: give at least one")
         if not self.tasks():
-            raise ValueError(f"malicious = {list(self.malicious)}: none is a minority of {list(self.clients)} clients")
+            raise ValueError(
+                f"malicious = {list(self.malicious)}: none is a minority of {list(self.clients)} clients, or no "
+                "population has so many"
+            )
 
     def tasks(self) -> list[Task]:
         """The attacked populations: each is one unit of work."""
         found: list[Task] = []
         for source in sources(self.populations, seeds=self.seeds):
             for K in self.clients:
+                if source.clients is not None and source.clients < K:
+                    continue  # what comes with the package stands aside where more clients are asked for
                 counts = sorted({int(M) if M >= 1 else round(M * K) for M in self.malicious})
                 found += [Task(self, source, K, M) for M in counts if 2 * M < K]
         return found
@@ -110,9 +120,12 @@ class Task:
     def run(self) -> list[Case]:
         """Every case."""
         population = self.source.open(self.clients)
+        fixed = [spec for spec in self.study.attacks if words(spec)[0] != ADAPTIVE]
+        searching = [spec for spec in self.study.attacks if words(spec)[0] == ADAPTIVE]
+        if isinstance(population, LayeredPopulation):
+            return self._layered(population, fixed, searching)
         H = self.clients - self.malicious
         honest = population.honest[:H]
-        fixed = [spec for spec in self.study.attacks if words(spec)[0] != ADAPTIVE]
         cases: list[Case] = []
         if self.malicious == 0:
             return self._cases(population, "none", lambda _: Round(honest, honest[:0], population.root))
@@ -121,15 +134,30 @@ class Task:
             if forged is not None:
                 attacked = Round(honest, forged, population.root)
                 cases += self._cases(population, spec, lambda _, attacked=attacked: attacked)
-        for spec in self.study.attacks:
-            if words(spec)[0] == ADAPTIVE:
+        for spec in searching:
 
-                def against(entry: tuple[Contestant, int], spec: str = spec) -> Round:
-                    forged = self._forge(population, spec, *entry)
-                    assert forged is not None
-                    return Round(honest, forged, population.root)
+            def against(entry: tuple[Contestant, int], spec: str = spec) -> Round:
+                forged = self._forge(population, spec, *entry)
+                assert forged is not None
+                return Round(honest, forged, population.root)
 
-                cases += self._cases(population, spec, against)
+            cases += self._cases(population, spec, against)
+        return cases
+
+    def _layered(self, population: LayeredPopulation, fixed: Sequence[str], searching: Sequence[str]) -> list[Case]:
+        """Every case of a population that is known by layer."""
+        attacked = LayeredRound.of(population, self.malicious, self.source.seed)
+        if self.malicious == 0:
+            return self._cases(population, "none", lambda _: attacked)
+        cases: list[Case] = []
+        for spec in fixed:
+            forged = attacked.forged(spec)
+            if forged is not None:
+                cases += self._cases(population, spec, lambda _, forged=forged: forged)
+        for spec in searching:
+            for goal in ("whole", "worst"):
+                word = spec if goal == "whole" else f"{spec}:goal=layer"
+                cases += self._cases(population, word, lambda entry, goal=goal: attacked.searched(*entry, goal=goal))
         return cases
 
     def _entries(self) -> Iterator[tuple[Contestant, int, bool]]:
@@ -140,10 +168,16 @@ class Task:
                 yield contestant, self.malicious if believed is None else believed, believed is not None
 
     def _cases(
-        self, population: Population, attack: str, attacked: Callable[[tuple[Contestant, int]], Round]
+        self,
+        population: Population | LayeredPopulation,
+        attack: str,
+        attacked: Callable[[tuple[Contestant, int]], Round | LayeredRound],
     ) -> list[Case]:
+        layered = isinstance(population, LayeredPopulation)
         cases: list[Case] = []
         for contestant, f, guessed in self._entries():
+            if layered and not contestant.on_gram:
+                continue
             try:
                 scores = attacked((contestant, f)).score(contestant, f)
             except ValueError:  # the rule refuses so few clients, whatever f is
@@ -166,6 +200,8 @@ class Task:
     def _forge(self, population: Population, spec: str, contestant: Contestant | None, f: int) -> Float | None:
         """(M, d) what the attackers send; None for a data attack whose updates were not recorded."""
         name, _ = words(spec)
+        if name not in ATTACKS:  # an attack on single layers
+            return None
         if issubclass(ATTACKS[name], DataAttack):
             rows = population.poisoned.get(name)
             return None if rows is None or len(rows) < self.malicious else rows[len(rows) - self.malicious :]

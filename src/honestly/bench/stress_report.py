@@ -48,7 +48,7 @@ def about(study: Study, seconds: float) -> dict[str, Any]:
 def write(study: Study, cases: Sequence[Case], directory: Path, *, seconds: float) -> list[Path]:
     """Everything into the directory; returns the files."""
     directory.mkdir(parents=True, exist_ok=True)
-    found = tables(cases)
+    found = tables(cases, study.attacks)
     facts = about(study, seconds)
     pictures = {"heatmap.png": heatmap(cases), "reliability.png": reliability_plot(cases)}
     texts = {
@@ -79,6 +79,8 @@ def read(path: Path) -> list[Case]:
         rows: list[dict[str, Any]] = [json.loads(line) for line in file]
     for row in rows:
         row["kappa"] = math.inf if row["kappa"] is None else row["kappa"]
+        if row.get("where") is not None and row["layer"] is None:
+            row["layer"] = math.inf
     return [Case(**row) for row in rows]
 
 
@@ -104,7 +106,8 @@ def page(found: Sequence[Any], pictures: dict[str, bytes | None], facts: dict[st
     )
     words = (
         "kappa = |aggregate - honest mean|^2 / honest variance: 0 is the mean of the honest clients, 1 is as wrong as "
-        "trusting one honest client at random."
+        "trusting one honest client at random. Where layers are known, it is also measured in each layer by itself: "
+        "an attack may sit in a single one."
     )
     body = "".join(table.html() for table in found)
     details = html.escape(json.dumps(facts, indent=1))
@@ -116,7 +119,10 @@ def page(found: Sequence[Any], pictures: dict[str, bytes | None], facts: dict[st
 
 
 def heatmap(cases: Sequence[Case]) -> bytes | None:
-    """Rules by attacks, one panel for each of the three largest numbers of attackers; colour is log10 of kappa."""
+    """Rules by attacks, one panel for each of the three largest numbers of attackers; colour is log10 of kappa.
+
+    Where layers are known it is the kappa of the worst one.
+    """
     from matplotlib.figure import Figure
 
     shown = [case for case in cases if case.malicious and not case.guessed]
@@ -125,7 +131,9 @@ def heatmap(cases: Sequence[Case]) -> bytes | None:
     counts = sorted({case.malicious for case in shown})[-3:]
     cells: dict[tuple[int, str, str], list[float]] = {}
     for case in shown:
-        cells.setdefault((case.malicious, case.rule, case.attack), []).append(case.kappa)
+        cells.setdefault((case.malicious, case.rule, case.attack), []).append(
+            case.kappa if case.layer is None else case.layer
+        )
     rules = list(dict.fromkeys(case.rule for case in shown))
     attacks = attacks_of(shown)
     figure: Any = Figure(
@@ -145,7 +153,7 @@ def heatmap(cases: Sequence[Case]) -> bytes | None:
     axes[-1].set_xticks(range(len(attacks)), attacks, rotation=90, fontsize=7)
     bar = figure.colorbar(image, ax=list(axes), ticks=[-3, -2, -1, 0, 1], shrink=0.6)
     bar.ax.set_yticklabels(["0.001", "0.01", "0.1", "1", "10 or more"])
-    bar.set_label("kappa, mean over populations", fontsize=8)
+    bar.set_label("kappa (of the worst layer), mean over populations", fontsize=8)
     return _png(figure)
 
 

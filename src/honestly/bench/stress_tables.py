@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from honestly.bench.attacked import Case
+from honestly.bench.layer_tables import attacks_run, layer_tables
 from honestly.bench.scores import calibration_error, reliability
 from honestly.bench.specs import Contestant
 from honestly.bench.stress_cases import attacks_of, counts_of, fixed, group_of, mean, rules_of, statements, worst
@@ -16,11 +17,18 @@ from honestly.bench.tables import Cell, Table, lowest
 OURS = "bayesian"
 
 
-def tables(cases: Sequence[Case]) -> list[Table]:
-    """All tables, for each number of clients."""
-    found: list[Table] = []
+def tables(cases: Sequence[Case], attacks: Sequence[str] = ()) -> list[Table]:
+    """All tables, for each number of clients; populations known by layer have tables of their own.
+
+    ``attacks`` are those that were asked for: a table says which of them were run.
+    """
+    found = [attacks_run(cases, attacks)] if attacks else []
+    whole = [case for case in cases if case.layer is None]
+    layered = [case for case in cases if case.layer is not None and not case.guessed]
     for K in sorted({case.clients for case in cases}):
-        of_K = [case for case in cases if case.clients == K]
+        of_layers = [case for case in layered if case.clients == K]
+        found += layer_tables(of_layers, K) if of_layers else []
+        of_K = [case for case in whole if case.clients == K]
         informed = [case for case in of_K if not case.guessed]
         if any(case.malicious for case in informed):
             found += [aim(informed, K), worst_cases(informed, K), means(informed, K)]
@@ -30,8 +38,8 @@ def tables(cases: Sequence[Case]) -> list[Table]:
             found.append(truthfulness(informed, K))
         if any(case.guessed for case in of_K):
             found.append(wrong_f(of_K, K))
-    if len({case.clients for case in cases}) > 1:
-        found.append(by_clients([case for case in cases if not case.guessed]))
+    if len({case.clients for case in whole}) > 1:
+        found.append(by_clients([case for case in whole if not case.guessed]))
     return [table for table in found if table.rows]
 
 

@@ -109,20 +109,49 @@ class Table:
             for row in self.rows
         ]
 
-    def rich(self) -> Any:
-        """For `rich.console.Console.print`."""
+    def rich(self, width: int | None = None) -> Any:
+        """For `rich.console.Console.print`; columns that do not fit the width come in tables below the first."""
+        from rich.console import Group
         from rich.markup import escape
         from rich.table import Table as RichTable
 
-        table = RichTable(
-            title=escape(printable(self.title)), caption=escape(self.note), title_justify="left", caption_justify="left"
-        )
-        for j, column in enumerate(self.columns):
-            table.add_column(escape(printable(column)), justify="left" if j == 0 else "right")
-        for i, row in enumerate(self.rows):
-            cells = [escape(printable(text(c))) for c in row]
-            table.add_row(*(f"[bold green]{c}[/]" if (i, j) in self.best else c for j, c in enumerate(cells)))
-        return table
+        parts: list[Any] = []
+        chosen = self.columns_that_fit(width)
+        for number, columns in enumerate(chosen):
+            table = RichTable(
+                title=escape(printable(self.title)) if number == 0 else None,
+                caption=escape(self.note) if number == len(chosen) - 1 else None,
+                title_justify="left",
+                caption_justify="left",
+            )
+            for j in columns:
+                name = escape(printable(self.columns[j]))
+                least = self._width(j) if width is not None and self._width(j) < width // 2 else None
+                table.add_column(name, justify="left" if j == 0 else "right", overflow="fold", min_width=least)
+            for i, row in enumerate(self.rows):
+                cells = {j: escape(printable(text(row[j]))) for j in columns}
+                table.add_row(*(f"[bold green]{c}[/]" if (i, j) in self.best else c for j, c in cells.items()))
+            parts.append(table)
+        return parts[0] if len(parts) == 1 else Group(*parts)
+
+    def columns_that_fit(self, width: int | None) -> list[list[int]]:
+        """The columns, cut into groups that are no wider than a terminal; the first column leads each of them.
+
+        >>> Table("t", "", "", ["rule", "told", "kappa"], [["bayesian", "nothing", 0.1]]).columns_that_fit(25)
+        [[0, 1], [0, 2]]
+        """
+        groups: list[list[int]] = [[0]]
+        for j in range(1, len(self.columns)):
+            needed = 1 + sum(3 + self._width(i) for i in (*groups[-1], j))
+            if width is not None and len(groups[-1]) > 1 and needed > width:
+                groups.append([0])
+            groups[-1].append(j)
+        return groups
+
+    def _width(self, j: int) -> int:
+        """Characters of the widest cell of a column, and of the longest word of its name."""
+        words = max((len(word) for word in self.columns[j].split()), default=0)
+        return max([words, *(len(printable(text(row[j]))) for row in self.rows)])
 
 
 def lowest(

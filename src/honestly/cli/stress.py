@@ -15,8 +15,8 @@ _T = TypeVar("_T")
 
 DESCRIPTION = """\
 Every rule against every attack on honest populations of updates, without training. Reports
-kappa = |aggregate - honest mean|^2 / honest variance: mean, worst case with an attacker that searches
-against each rule, false accusations, detection and calibration.
+kappa = |aggregate - honest mean|^2 / honest variance, where layers are known also of the worst one: mean, worst
+case with an attacker that searches against each rule, false accusations, detection and calibration.
 """
 EPILOG = """\
 names are listed by `honestly rules` and `honestly attacks`; several are separated by spaces or commas
@@ -26,6 +26,14 @@ examples
   honestly stress --rules bayesian geometric_median nnm+median --malicious 8
   honestly stress --believed-f true 0 4 9 --out stress
   honestly stress --populations recorded/ isotropic
+  honestly stress --record layers.npz dataset=mnist alpha=0.1,0.5 left_out=0,8 rounds=1,3,10,40
+  honestly stress --populations layers.npz
+
+recordings by layer: --record OUT.npz trains federations and keeps one Gram matrix for each tensor. Settings are those
+of `honestly simulate` (dataset=, model=, clients=, alpha=, seed=, ...); several values, such as alpha=0.1,0.5, make
+several courses. rounds= says which rounds are kept, attack= which data attacks are recorded beside the honest clients
+(default: label_flip,backdoor) by poisoned= of them (default: just under half), left_out= how many of the last clients
+are never averaged, idle= how many of the first ones send the model back unchanged.
 """
 
 
@@ -38,6 +46,7 @@ def add(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("words", nargs="*", metavar="key=value", help="with --record: what to train")
     parser.add_argument(
         "--rules",
         nargs="+",
@@ -55,8 +64,9 @@ def add(commands: Any) -> None:
         "--populations",
         nargs="+",
         metavar="POPULATION",
-        help="isotropic, low_rank, heavy_tailed, unequal_norms, clustered, or recorded updates: .npz files or folders "
-        "of them, made by `honestly simulate --record` (default: the synthetic ones)",
+        help="isotropic, low_rank, heavy_tailed, unequal_norms, clustered; by layer: digits, digits_idle; or "
+        "recordings: .npz files or folders of them, made by `honestly simulate --record` or, by layer, by --record "
+        "(default: all that have a name)",
     )
     parser.add_argument(
         "--clients", nargs="+", type=_integers, default=[[20]], metavar="K", help="numbers of clients (default: 20)"
@@ -83,11 +93,18 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cases, tables, heatmap and an HTML page here")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+    parser.add_argument("--record", type=Path, metavar="OUT.npz", help="record populations by layer, and stop")
+    parser.add_argument("--device", default="cpu", help="of --record: cpu, cuda, cuda:1 or auto (default: cpu)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="of --record: where the data sets are")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the study and show it."""
+    if args.record:
+        return _record(args)
+    if args.words:
+        raise ValueError(f"'{args.words[0]}': settings of training belong to --record OUT.npz")
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: give at least 1")
     if args.out:
@@ -109,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
         attacks=tuple(
             dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
         ),
-        populations=tuple(_flat(args.populations) if args.populations else stress.KINDS),
+        populations=tuple(_flat(args.populations) if args.populations else (*stress.KINDS, *stress.RECORDED)),
         clients=tuple(k for ks in args.clients for k in ks),
         malicious=tuple(m for ms in args.malicious for m in ms),
         believed=tuple(dict.fromkeys(f for fs in args.believed_f for f in fs)),
@@ -121,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         shown = bar.add_task("stress", total=len(study.tasks()))
         cases = stress.run(study, jobs=args.jobs, progress=lambda done, total: bar.update(shown, completed=done))
     seconds = time.perf_counter() - start
-    found = tables(cases)
+    found = tables(cases, study.attacks)
     files = write(study, cases, args.out, seconds=seconds) if args.out else []
     if args.json:
         print(json.dumps({**about(study, seconds), "tables": {t.name: t.records() for t in found}}, allow_nan=False))
@@ -129,11 +146,37 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     for table in found:
         if not table.name.startswith("attack_"):  # too wide for a terminal; the files have it
-            console.print(table.rich())
+            console.print(table.rich(console.width))
             console.print()
     console.print(f"{len(cases)} cases in {seconds:.1f} s", highlight=False)
     for file in files:
         console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _record(args: argparse.Namespace) -> int:
+    """Train, and write the Gram matrices."""
+    if args.record.suffix != ".npz":
+        raise ValueError(f"--record {args.record}: give a name that ends with .npz")
+
+    from honestly.bench.record import plans, record
+    from honestly.bench.recordings import Course, write
+    from honestly.cli.simulate import device_of
+
+    device, chosen = device_of(args.device), plans(args.words)
+    args.record.parent.mkdir(parents=True, exist_ok=True)
+    courses: list[Course] = []
+    for number, plan in enumerate(chosen, start=1):
+
+        def tell(done: int, of: int, number: int = number, name: str = plan.name) -> None:
+            end = "\n" if done == of else ""
+            print(f"\r{number} of {len(chosen)}, {name}: round {done} of {of}", end=end, file=sys.stderr, flush=True)
+
+        shown = tell if sys.stderr.isatty() and not args.json else None
+        courses.append(record(plan, folder=args.data, device=device, progress=shown))
+        write(args.record, courses)  # what there is already, should a later course be interrupted
+    layers = ", ".join(f"{course.name} ({len(course.layers)} layers)" for course in courses)
+    print(f"wrote {args.record}: {layers}")
     return 0
 
 

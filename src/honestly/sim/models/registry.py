@@ -32,6 +32,7 @@ MODELS: dict[str, ModelSource] = {
     for m in (
         ModelSource("lenet5", "two convolutions, three dense layers; 61,706 parameters", small.lenet5, 32),
         ModelSource("cnn", "two small convolutions, two dense layers: for digits", small.cnn),
+        ModelSource("cnn_norm", "the cnn with BatchNorm and its running statistics", small.cnn_norm),
         ModelSource("mlp", "one hidden layer of 32 units", small.mlp),
         ModelSource("resnet18", "11,173,962 parameters, running BatchNorm statistics", resnet.resnet18),
         ModelSource(

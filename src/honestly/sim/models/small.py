@@ -1,4 +1,4 @@
-"""Small models: LeNet-5, and an MLP and a CNN for little images. Plain `nn.Sequential`, so that all clients batch."""
+"""Small models: LeNet-5, and for little images an MLP and CNNs. Plain `nn.Sequential`, so that all clients batch."""
 
 from __future__ import annotations
 
@@ -36,4 +36,15 @@ def mlp(channels: int, height: int, width: int, classes: int) -> nn.Module:
     """One hidden layer of 32 units."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(channels * height * width, 32), nn.ReLU(), nn.Linear(32, classes)
+    )  # fmt: skip
+
+
+def cnn_norm(channels: int, height: int, width: int, classes: int) -> nn.Module:
+    """`cnn` with BatchNorm, running statistics included, after each convolution."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16 * (height // 4) * (width // 4), 32), nn.ReLU(),
+        nn.Linear(32, classes),
     )  # fmt: skip

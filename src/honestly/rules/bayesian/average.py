@@ -1,0 +1,50 @@
+"""The average: every layer's centre, moved by the clients' errors, each shortened and with its share of a vote."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.result import Float
+from honestly.rules.bayesian.views import TINY, centred, cosines, kth
+
+CHANCE = 1.0  # t: a chi^2_d / d exceeds 1 + 2 sqrt(t/d) + 2t/d with probability e^-t at most (Laurent and Massart)
+
+
+def shortened(gram: Float, centre: Float, votes: Float, h: int, d: Float) -> tuple[Float, Float]:
+    """(V, n) weights of `c + sum_k v_k f_k (w_k - c) / sum_k v_k`, and the factors f.
+
+        f_k = min(1, u s^2 / r_k^2),    s^2 = h-th smallest r_k^2,    u = 1 + 2 sqrt(t/d) + 2t/d
+
+    What a client adds is at most `sqrt(u) s` long and falls with its distance, whatever it sends: errors of its own
+    average out, and of those who err alike at most half a spread remains.
+    """
+    r2 = np.maximum(centred(gram, centre).diagonal(0, 1, 2), TINY)
+    longest = kth(r2, h) * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
+    f = np.minimum(longest[:, None], r2) / r2
+    moved = f * (votes / votes.sum())
+    return moved + (1.0 - moved.sum(1, keepdims=True)) * centre, f
+
+
+def shared_votes(errors: Float) -> Float:
+    """(n,) `v_k = 1 / sum_j max(0, cos_kj)^4`, from the (n, n) Gram matrix of errors about the centre.
+
+    Errors of independent clients in many dimensions are nearly orthogonal: v = 1. Of m clients who err together each
+    has 1/m, whatever small noise they add. The fourth power forgives the mild likeness of honest clients whose data are
+    alike. Heads are counted everywhere else: copies share a vote, they do not lose their heads.
+    """
+    alike = np.maximum(cosines(errors[None])[0], 0.0) ** 4
+    return 1.0 / (1.0 + alike.sum(1))
+
+
+def copies(D: Float, s2: float) -> tuple[tuple[int, ...], ...]:
+    """Groups of clients nearer to one another than a tenth of the spread, by position."""
+    near = D <= 0.01 * s2
+    if int(near.sum()) == len(D):
+        return ()
+    group: npt.NDArray[np.intp] = np.arange(len(D))
+    i, j = np.nonzero(near)
+    while (group[i] != group[j]).any():
+        np.minimum.at(group, i, group[j])
+    members = [tuple(np.flatnonzero(group == first).tolist()) for first in np.unique(group)]
+    return tuple(some for some in members if len(some) > 1)

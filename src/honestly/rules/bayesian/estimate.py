@@ -1,0 +1,168 @@
+"""The estimator in order: views, judgement, average, guard. Gram matrices in, weights and reasons out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.result import Float, Status
+from honestly.rules.bayesian.average import copies, shared_votes, shortened
+from honestly.rules.bayesian.guard import guard
+from honestly.rules.bayesian.likeness import Judgement, judge
+from honestly.rules.bayesian.views import TINY, Views, distances, effective_dimension, kth, survey
+
+NO_UNIT = 1e-12  # of a majority's squared norms: where a majority is nearer than that, a layer has no unit
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What was found about n clients in L layers.
+
+    Attributes:
+        weights: (L, n) rows that sum to 1.
+        accused: (n,) bool.
+        against: (n,) nats for a lie.
+        evidence: (n, L) the same by layer; NaN in layers by which nobody is judged.
+        kept: (n, L) by which factor an error was shortened; 1 is not at all.
+        distance: (n, L) distance to the centre in units of the majority's spread; 0 where there is no unit.
+        votes: (n,) share of a vote.
+        groups: clients that sent nearly the same, by position.
+        spread: the majority's, over all layers.
+        status: how it ended.
+        judgement: the reasons; None if nothing was judged.
+        layers: the layers that the judgement's views are, after that of all together if there is one.
+        pulled: in how many layers the guard changed the answer.
+    """
+
+    weights: Float
+    accused: npt.NDArray[np.bool_]
+    against: Float
+    evidence: Float
+    kept: Float
+    distance: Float
+    votes: Float
+    groups: tuple[tuple[int, ...], ...]
+    spread: float
+    status: Status
+    judgement: Judgement | None
+    layers: npt.NDArray[np.intp]
+    pulled: int
+
+
+def estimate(
+    layers: Float,
+    judged: npt.NDArray[np.bool_],
+    *,
+    tolerated: int,
+    prior: Float | None = None,
+    from_reference: bool = False,
+) -> Estimate:
+    """Whom to believe and how far, in every layer.
+
+    Arguments:
+        layers: (L, n, n) Gram matrices.
+        judged: (L,) False for layers that follow (buffers): averaged and guarded, but nobody is judged by them.
+        tolerated: how many clients may lie, f.
+        prior: (n,) log-odds of honesty from earlier rounds.
+        from_reference: the Gram matrices are about the previous model, so that opposition has a meaning.
+    """
+    G = np.asarray(layers, dtype=np.float64)
+    L, n, _ = G.shape
+    h = n - tolerated
+    weights, unit = without_unit(G, h)
+    known, follows = np.flatnonzero(unit & judged), np.flatnonzero(unit & ~judged)
+    nothing = np.full((n, L), np.nan)
+    if tolerated == 0:
+        return _undecided(np.full((L, n), 1.0 / n), Status.CLOSED_FORM, nothing)
+    if not len(known) and not len(follows):
+        return _undecided(weights, Status.MAJORITY_IDENTICAL, nothing)
+    views = survey(G[np.concatenate([known, follows])], h)
+    J = len(known)
+    layers_of = known
+    if J > 1:  # all layers together: a Gaussian with d directions of variance s^2 / d in each
+        precision = effective_dimension(views.errors[:J]) / views.s2[:J]
+        views = survey(np.tensordot(precision, views.gram[:J], 1)[None], h) + views
+        J += 1
+    verdict = judge(views[:J], h, prior, views.gram[:J] if from_reference else None) if J else None
+    free = np.ones(n) if verdict is None else (~verdict.accused).astype(np.float64)
+    if verdict is None:
+        d, votes, rest = np.empty(0), np.ones(n), views
+    else:
+        d, rest = verdict.dimension, views[J:]
+        share = np.full(J, 1.0 / max(J - 1, 1))
+        share[0] = 1.0
+        votes = shared_votes(np.tensordot(share / verdict.views.s2, verdict.views.errors, 1))
+        views = verdict.views + rest
+    d = np.concatenate([d, effective_dimension(rest.errors)]) if len(rest.s2) else d
+    centre, kept = shortened(views.gram, _among(views.centre, free), votes * free, h, d)
+    skip = len(views.s2) - len(known) - len(follows)
+    measured = np.concatenate([known, follows])
+    weights[measured] = centre[skip:]
+    weights, pulled = guard(G, weights, tolerated)
+    factor, far = np.ones((n, L)), np.zeros((n, L))
+    factor[:, measured] = kept[skip:].T
+    far[:, measured] = np.sqrt(views.r2[skip:] / views.s2[skip:, None]).T
+    if verdict is None:
+        status = Status.MAJORITY_IDENTICAL
+    else:
+        nothing[:, known] = verdict.evidence[skip:].T
+        settled = Status.CONVERGED if verdict.settled or verdict.crowded else Status.STEP_LIMIT
+        status = Status.MAJORITY_BOUND if verdict.crowded else settled
+    spread = float(np.sqrt(views.s2[skip:][: len(known)].sum()))
+    return Estimate(
+        weights,
+        np.zeros(n, bool) if verdict is None else verdict.accused,
+        np.zeros(n) if verdict is None else verdict.against,
+        nothing,
+        factor,
+        far,
+        votes,
+        copies(distances(views.gram[:1])[0], float(views.s2[0])) if J else (),
+        spread,
+        status,
+        verdict,
+        layers_of,
+        pulled,
+    )
+
+
+def without_unit(G: Float, h: int) -> tuple[Float, npt.NDArray[np.bool_]]:
+    """(L, n) weights of the clients that agree where a majority does, and (L,) whether there is a spread to measure."""
+    D = distances(G)
+    radius = kth(D, h)
+    noise = NO_UNIT * np.maximum(kth(G.diagonal(0, 1, 2), h), TINY)
+    unit = radius.min(1) > noise
+    weights = np.zeros(G.shape[:2])
+    for layer in np.flatnonzero(~unit):
+        same = D[layer, radius[layer].argmin()] <= max(float(radius[layer].min()), float(noise[layer]))
+        weights[layer] = same / same.sum()
+    return weights, unit
+
+
+def _among(centre: Float, free: Float) -> Float:
+    """The centre's weights without the accused, unless it is all theirs."""
+    kept = centre * free
+    total = kept.sum(1, keepdims=True)
+    return np.where(total > 1e-3, kept / np.maximum(total, 1e-3), free / free.sum())
+
+
+def _undecided(weights: Float, status: Status, evidence: Float) -> Estimate:
+    """Nothing to infer: nobody may lie, or a majority sent the same."""
+    L, n = weights.shape
+    return Estimate(
+        weights,
+        np.zeros(n, bool),
+        np.zeros(n),
+        evidence,
+        np.ones((n, L)),
+        np.zeros((n, L)),
+        np.ones(n),
+        (),
+        0.0,
+        status,
+        None,
+        np.empty(0, np.intp),
+        0,
+    )

@@ -1,0 +1,123 @@
+"""The guarantee: the answer is as near to every large set of clients as any answer that is told nothing can be.
+
+n clients, at most f of them liars, h = n - f. For a set S of at least h clients with mean m_S and variance s_S^2 let
+k_S = f / (|S| - f). Some point z has
+
+    |z - m_S|^2 <= k_S s_S^2   for all S,   which is the same as   |sum_S e_k|^2 <= f sum_S |e_k|^2,   e_k = w_k - z
+
+and no rule that is told nothing can promise less (docs/explanation/guarantee.md has the proof). The honest clients are
+one such S: kappa <= f / (n - f' - f) for any number f' <= f of liars. `guard` moves an answer into these balls.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from honestly.result import Float
+from honestly.rules.bayesian.views import TINY, centred, distances
+
+EXACT = 12  # up to so many clients all subsets are looked at
+PULLS = 200  # each brings the answer nearer to every point that lies in all balls
+WITHIN = 1.001  # of the bound, in squared distances
+PERRON_STEPS = 4
+STARTS, SIZES, CLIMBS = 24, 12, 8  # of the search for the worst subset among more than EXACT clients
+
+
+def guard(gram: Float, a: Float, f: int) -> tuple[Float, int]:
+    """(L, n) weights of answers that keep the promise in every layer, and how many layers had to be changed."""
+    suspects = np.flatnonzero(certificate(centred(gram, a)) > f) if f else np.empty(0, np.intp)
+    if not len(suspects):
+        return a, 0
+    a, changed = a.copy(), 0
+    for layer in suspects:
+        kept = pull(gram[layer], a[layer], f)
+        changed += kept is not a[layer]
+        a[layer] = kept
+    return a, changed
+
+
+def certificate(errors: Float) -> Float:
+    """(L,) an upper bound of `|sum_S e_k|^2 / sum_S |e_k|^2` over all sets S: at most f, and nothing is to be done.
+
+    With x_k = |e_k| for k in S the ratio is x^T C x / x^T x <= the largest eigenvalue of max(C, 0), C the cosines; and
+    that is at most max_k (C y)_k / y_k for every positive y (Collatz and Wielandt).
+    """
+    inverse = 1.0 / np.sqrt(np.maximum(errors.diagonal(0, 1, 2), TINY))
+    C = errors * inverse[:, :, None]
+    C *= inverse[:, None, :]
+    np.clip(C, 0.0, 1.0, out=C)
+    y = C.sum(2)
+    for _ in range(PERRON_STEPS):
+        y /= y.max(1, keepdims=True)
+        y = np.maximum(np.matmul(C, y[:, :, None])[:, :, 0], 1e-12)
+    return (np.matmul(C, y[:, :, None])[:, :, 0] / y).max(1)
+
+
+def pull(G: Float, a: Float, f: int) -> Float:
+    """Project the answer onto the ball of the worst S until it lies in all of them (weights of one layer).
+
+    The balls are convex and have a point in common, so the projections converge to one. `a` itself if it lies there.
+    """
+    for _ in range(PULLS):
+        S, gamma = worst_subset(G, a, f)
+        if gamma <= WITHIN:
+            break
+        mean = S / S.sum()
+        a = mean + (a - mean) / np.sqrt(gamma)
+    return a
+
+
+def worst_subset(G: Float, a: Float, f: int) -> tuple[Float, float]:
+    """The S with the largest `gamma = |z - m_S|^2 / (k_S s_S^2)`, as 0/1, and gamma.
+
+    With N = |sum_S e|^2 and Q = sum_S |e|^2 the variance is (|S| Q - N) / |S|^2, so gamma = N (|S| - f) / (f (|S| Q - N)).
+    """
+    n = len(G)
+    E = centred(G[None], a[None])[0]
+    q = np.maximum(E.diagonal(), 0.0)
+    X = all_subsets(n, n - f) if n <= EXACT else climbed(E, q, starts(E, q, n - f))
+    m, N, Q = X.sum(1), ((X @ E) * X).sum(1), X @ q
+    rounding = 1e-12 * m * (X @ np.abs(G.diagonal()) + m * abs(float(a @ G @ a)))
+    N = np.where(N > rounding, N, 0.0)
+    gamma = N * (m - f) / np.maximum(f * np.maximum(m * Q - N, 0.0), rounding + TINY)
+    worst = int(gamma.argmax())
+    return X[worst], float(gamma[worst])
+
+
+@lru_cache(maxsize=16)
+def all_subsets(n: int, h: int) -> Float:
+    """(N, n) all subsets of at least h of n clients, as 0/1."""
+    bits = ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(np.float64)
+    return bits[bits.sum(1) >= h]
+
+
+def starts(E: Float, q: Float, h: int) -> Float:
+    """(N, n) sets to start from: the clients nearest to, most unlike and most opposed to each of some clients."""
+    n = len(q)
+    r = np.sqrt(np.maximum(q, TINY))
+    chosen = np.unique(np.linspace(0, n - 1, STARTS).astype(int))
+    orders = (distances(E[None])[0], -E / r[:, None] / r, -E)
+    order = np.concatenate([np.argsort(y[chosen], axis=1, kind="stable") for y in orders])
+    order = np.unique(order, axis=0)
+    sizes = np.unique(np.linspace(h, n, SIZES).astype(int))
+    X = np.zeros((len(sizes), len(order), n))
+    for i, size in enumerate(sizes):
+        np.put_along_axis(X[i], order[:, :size], 1.0, axis=1)
+    return X.reshape(-1, n)
+
+
+def climbed(E: Float, q: Float, X: Float) -> Float:
+    """Alternating maximisation of `rho = N / (m Q)`: with u = sum_S e, the m clients of largest 2 u.e_k - rho m |e_k|^2."""
+    m = X.sum(1)
+    for _ in range(CLIMBS):
+        U = X @ E
+        rho = (U * X).sum(1) / np.maximum(m * (X @ q), TINY)
+        order = np.argsort((rho * m)[:, None] * q - 2.0 * U, axis=1, kind="stable")
+        new = np.zeros_like(X)
+        np.put_along_axis(new, order, (np.arange(X.shape[1]) < m[:, None]).astype(np.float64), axis=1)
+        if (new == X).all():
+            break
+        X = new
+    return X

@@ -1,0 +1,166 @@
+"""`Bayesian`: the average of the clients, each believed as far as the others' updates allow, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from honestly.result import Float, Status
+from honestly.rules.base import Geometry, GramGeometry, Mix, Rule
+from honestly.rules.bayesian.estimate import Estimate, estimate
+from honestly.rules.bayesian.paper import paper_mix
+from honestly.rules.bayesian.streamed import streamed
+from honestly.rules.bayesian.verdicts import verdicts
+from honestly.rules.memory import Memory
+from honestly.rules.settings import choice, number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bayesian(Rule):
+    """The average of the clients, told nothing: liars are found by how they err, and nobody's error counts for much.
+
+    In every layer, and in all together, with a robust centre c, errors e_k = w_k - c and spread s (the h-th smallest
+    |e_k|, h = floor(K/2) + 1):
+
+        evidence     l_k = (m d / 2) (x_k - 0.1)^2 - 3.2 ln K      x_k: mean cosine of e_k with those of m others
+        honesty      pi_k = 1 / (1 + exp(max over layers of l_k))   d: effective dimension of the layer
+        answer       c + sum_k v_k f_k e_k / sum_k v_k              over the clients that are not accused
+        length       f_k = min(1, u s^2 / |e_k|^2)                  far alone: shortened, not accused
+        votes        v_k = 1 / sum_j max(0, cos_kj)^4               copies share a vote
+
+    Then a guard moves the answer, in every layer, to where it is within `f / (K - f' - f)` honest variances of the honest
+    mean for each number f' <= f of liars, f = ceil(K/2) - 1: no rule that is told nothing can promise less. Units,
+    origin, axes and order do not matter. Two clients are averaged: there is no majority among them.
+
+    `Mix.by_layer` has the weights, `diagnostics` has "layers" ((K, L) evidence in nats), "evidence" (log-odds of
+    honesty), "votes", "spread", "eps" (share of the accused) and "groups" (near-identical updates, by id).
+
+    Arguments:
+        variant: "robust", or "paper": the published rule, Eq. 11-16 and Algorithm 1, kept for comparison.
+        at_most: the largest share of the clients that may lie, if you know one: a better promise with f = floor(at_most
+            K). None: fewer than half.
+        scale_free: only for the paper's rule: leave out `ln sigma^2`, so that the unit of the updates does not matter.
+        memory: what earlier rounds left; `rule.after(out.diagnostics)` carries it on. None: every round by itself.
+
+    Example:
+        >>> from honestly.rules.base import GramGeometry
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(9, 1000))
+        >>> X[6:] += 2 * rng.normal(size=1000)  # three err alike
+        >>> X[0] *= 5.0  # one is far, alone
+        >>> mix = Bayesian().mix(GramGeometry(X @ X.T))
+        >>> [str(verdict) for verdict in mix.verdicts[:1] + mix.verdicts[5:]]
+        ['unusual', 'trusted', 'accused', 'accused', 'accused']
+
+    Reference: Karakulev et al., Bayesian robust aggregation for federated learning, 2025; rebuilt as in
+    docs/explanation/bayesian.md.
+    """
+
+    variant: Literal["robust", "paper"] = "robust"
+    at_most: float | None = None
+    scale_free: bool = True
+    memory: Memory | None = None
+
+    name: ClassVar[str] = "bayesian"
+    summary: ClassVar[str] = "mean of the clients that do not err alike, each layer judged by itself; nothing to tune"
+    reference: ClassVar[str] = "Karakulev et al. 2025, rebuilt (docs/explanation/bayesian.md)"
+    streams: ClassVar[bool] = True
+    infers_honesty: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        choice(self, "variant", self.variant, ("robust", "paper"))
+        if self.scale_free not in (True, False):
+            raise ValueError(f"Bayesian: scale_free must be True or False, got {self.scale_free!r}")
+        if self.at_most is not None:
+            number(self, "at_most", self.at_most, least=0.0, below=0.5)
+        for setting in ("memory", "at_most"):
+            if getattr(self, setting) is not None and self.variant == "paper":
+                raise ValueError(f'Bayesian: {setting} must be None for variant="paper", got {getattr(self, setting)!r}')
+
+    def tolerated(self, K: int) -> int:
+        """How many of K clients may lie: fewer than half, or at most the share that was given."""
+        most = (K - 1) // 2
+        return most if self.at_most is None else min(most, int(self.at_most * K + 1e-9))
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Weights for every layer, and what was found about each client."""
+        if self.variant == "paper":
+            return paper_mix(geometry, scale_free=self.scale_free)
+        K = geometry.K
+        ids = tuple(geometry.ids) or tuple(range(K))
+        prior = None if self.memory is None else self.memory.prior(ids)
+        if K <= 2:
+            found = _too_few(geometry)
+        elif geometry.streaming:
+            found = streamed(geometry, self.tolerated, prior)
+        else:
+            found = estimate(
+                geometry.layers,
+                geometry.judged,
+                tolerated=self.tolerated(K),
+                prior=prior,
+                from_reference=_about_reference(geometry),
+            )
+        honesty = 1.0 / (1.0 + np.exp(np.clip(found.against - (0.0 if prior is None else prior), -500.0, 500.0)))
+        honesty = np.where(found.accused, np.minimum(honesty, 0.5 - 1e-9), np.maximum(honesty, 0.5))
+        judged, explanations = verdicts(found, geometry, ids)
+        diagnostics: dict[str, Any] = {
+            "groups": tuple(tuple(ids[k] for k in group) for group in found.groups),
+            "evidence": -found.against,
+            "votes": found.votes,
+            "spread": found.spread,
+            "eps": float(found.accused.mean()),
+            "layers": found.evidence,
+            "layer_names": tuple(geometry.layer_names),
+            "guarded_layers": found.pulled,
+        }
+        if self.memory is not None:
+            diagnostics["memory"] = self.memory.with_round(ids, _seen(found))
+        steps = 0 if found.judgement is None else found.judgement.rounds + 1
+        return Mix.of_layers(
+            found.weights,
+            geometry.layer_sizes,
+            honesty=honesty,
+            status=found.status,
+            steps=steps,
+            diagnostics=diagnostics,
+            verdicts=judged,
+            explanations=explanations,
+        )
+
+    def after(self, diagnostics: Mapping[str, Any]) -> Self:
+        """The same rule with the memory of this round."""
+        return self if self.memory is None else replace(self, memory=diagnostics["memory"])
+
+
+def _about_reference(geometry: Geometry) -> bool:
+    """Whether the Gram matrices are those of the updates themselves, without another pass."""
+    return geometry.has_reference and isinstance(geometry, GramGeometry) and geometry.about_reference is None
+
+
+def _seen(found: Estimate) -> Float:
+    """Probability from this round's evidence alone, at even odds: what a memory may keep."""
+    return 0.5 - 0.5 * np.tanh(0.5 * found.against)
+
+
+def _too_few(geometry: Geometry) -> Estimate:
+    """One or two clients: nothing to compare."""
+    K, L = geometry.K, len(geometry.layer_sizes)
+    return Estimate(
+        np.full((L, K), 1.0 / K),
+        np.zeros(K, bool),
+        np.full(K, -np.inf),
+        np.full((K, L), np.nan),
+        np.ones((K, L)),
+        np.zeros((K, L)),
+        np.ones(K),
+        (),
+        0.0,
+        Status.CLOSED_FORM,
+        None,
+        np.empty(0, np.intp),
+        0,
+    )

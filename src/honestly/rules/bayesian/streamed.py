@@ -1,0 +1,122 @@
+"""The estimator for thousands of clients: a sample is judged exactly, all others by it, in one pass over the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.result import Float, Status
+from honestly.rules.bayesian.average import CHANCE
+from honestly.rules.bayesian.estimate import Estimate, estimate
+from honestly.rules.bayesian.likeness import ABSURD, COMMON, NEAR, SEARCH, TIGHT
+from honestly.rules.bayesian.views import TINY, effective_dimension, kth, survey
+from honestly.rules.geometry import Geometry
+
+SAMPLE = 256  # clients whose Gram matrices are formed
+ANCHORS = 15  # of them, to which every client's distance is measured: who is where they are is a copy
+
+
+def streamed(geometry: Geometry, tolerated: Callable[[int], int], prior: Float | None) -> Estimate:
+    """The same estimate, with one row of weights for all layers and without the guard.
+
+    The sample gives a centre, effective dimensions and the directions of those who err alike. One pass gives every
+    client's distance, by layer, to the centre, to the mean of the sample's accused and to a few anchors. A client is
+    accused if its error points where theirs does. What it adds is shortened by its worst layer, so no layer can be
+    moved without bound. The sample is drawn with a seed that depends on K alone: same input, same answer.
+    """
+    K = geometry.K
+    rng = np.random.default_rng(K)
+    sample = np.sort(rng.choice(K, size=min(SAMPLE, K), replace=False))
+    few = geometry.subset(sample.tolist())
+    part = estimate(few.layers, few.judged, tolerated=tolerated(few.K))
+    judged = geometry.judged if geometry.judged.any() else ~geometry.judged
+    anchors = rng.choice(sample, size=min(ANCHORS, len(sample)), replace=False)
+    rows = np.zeros((2 + len(anchors), K))
+    rows[0, sample] = part.weights[judged].mean(axis=0)
+    rows[1, sample] = part.accused / part.accused.sum() if part.accused.any() else part.weights[judged].mean(axis=0)
+    rows[np.arange(2, len(rows)), anchors] = 1.0
+    distances = geometry.layer_residuals(rows)  # (rows, L, K)
+    r2, h = distances[0], K - tolerated(K)
+    s2 = np.maximum(kth(r2, h), TINY)
+    d = effective_dimension(survey(few.layers, few.K - tolerated(few.K)).errors)
+    evidence = np.full((K, len(s2)), np.nan)
+    cost = SEARCH * math.log(few.K)
+    t = r2 / s2[:, None]
+    found = np.full(t.shape, -cost)
+    if part.accused.any():
+        members = sample[part.accused]
+        x = _likeness(distances[0], distances[1], members)
+        far = t > NEAR[0] + NEAR[1] / np.sqrt(d)[:, None]
+        nats = 0.5 * len(members) * d[:, None] * np.square(np.maximum(x - COMMON, 0.0)) - cost
+        found = np.where(far & (d >= TIGHT)[:, None], nats, -cost)
+    found = np.where(t > ABSURD, np.log(np.maximum(t, 1.0)), found)
+    evidence[:, judged] = found[judged].T
+    against = found[judged].max(axis=0)
+    accused = against - (0.0 if prior is None else prior) > 0.0
+    crowded = int(accused.sum()) > K - h
+    if crowded:
+        order = np.argsort(-np.where(accused, np.log(np.maximum(t[judged], TINY)).mean(0), -np.inf), kind="stable")
+        accused = np.zeros(K, bool)
+        accused[order[: K - h]] = True
+    longest = s2 * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
+    kept = np.minimum(longest[:, None], np.maximum(r2, TINY)) / np.maximum(r2, TINY)
+    whole = (distances[:, judged] / s2[judged][:, None]).sum(axis=1)
+    group = _equal(whole[[0, *range(2, len(whole))]])
+    votes = _votes(whole[0], whole[2:], anchors, group)
+    weights = votes * kept.min(axis=0) * ~accused
+    weights /= weights.sum()
+    copies = [tuple(np.flatnonzero(group == g).tolist()) for g in np.flatnonzero(np.bincount(group) > 1)]
+    return Estimate(
+        np.tile(weights, (len(s2), 1)),
+        accused,
+        against,
+        evidence,
+        kept.T,
+        np.sqrt(t).T,
+        votes,
+        tuple(copies),
+        float(np.sqrt(s2[judged].sum())),
+        Status.MAJORITY_BOUND if crowded else Status.CONVERGED,
+        None,
+        np.flatnonzero(judged),
+        0,
+    )
+
+
+def _likeness(to_centre: Float, to_mean: Float, members: npt.NDArray[np.intp]) -> Float:
+    """(L, K) mean cosine of each client's error with the members', from distances to the centre c and their mean b.
+
+    |b - c|^2 = mean |w_k - c|^2 - mean |w_k - b|^2 over the members; a mean of cosines is the cosine with b times
+    |b - c| over the members' length.
+    """
+    length2 = to_centre[:, members].mean(axis=1)
+    offset2 = np.maximum(length2 - to_mean[:, members].mean(axis=1), 0.0)[:, None]
+    inner = 0.5 * (to_centre + offset2 - to_mean)
+    lengths = np.sqrt(np.maximum(to_centre, TINY)) * np.sqrt(np.maximum(length2, TINY))[:, None]
+    return np.clip(inner / lengths, -1.0, 1.0)
+
+
+def _equal(distances: Float) -> npt.NDArray[np.intp]:
+    """Clients whose distances to the centre and to all anchors are the same up to rounding: copies."""
+    order = np.argsort(distances[0], kind="stable")
+    ranked = distances[:, order]
+    apart = np.abs(np.diff(ranked, axis=1)) > 1e-5 * (ranked[:, 1:] + ranked[:, :-1] + ranked[0, 1:])
+    group = np.empty(len(order), dtype=np.intp)
+    group[order] = np.concatenate([[0], np.cumsum(apart.any(axis=0))])
+    # number the groups by their first client
+    _, index, inverse = np.unique(group, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(index))[inverse]
+
+
+def _votes(r2: Float, D: Float, anchors: npt.NDArray[np.intp], group: npt.NDArray[np.intp]) -> Float:
+    """(K,) shares of a vote, the sum over all others estimated from the anchors; copies share one."""
+    lengths = 2.0 * np.sqrt(np.maximum(r2[:, None] * r2[None, anchors], TINY))
+    cosines = np.clip((r2[:, None] + r2[None, anchors] - D.T) / lengths, 0.0, 1.0)
+    cosines[group[:, None] == group[anchors][None, :]] = 0.0
+    size = np.bincount(group)
+    counted = 1.0 / size[group[anchors]]
+    others = (cosines**4) @ counted / counted.sum() * len(size)
+    return 1.0 / (size[group] * (1.0 + others))

@@ -1,0 +1,158 @@
+"""A view of the clients: one layer, or all layers together. In each, a robust centre and the honest spread about it.
+
+All arrays have the view as their first axis, so that 60 layers cost about as many NumPy calls as one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from honestly.result import Float
+
+TINY = float(np.finfo(float).tiny)
+MEDIAN_STEPS = 5  # of Weiszfeld
+MEDIAN_COS2 = 0.455  # of independent directions in d dimensions the median of cos^2 is 0.455 / d
+
+
+@dataclass(frozen=True)
+class Views:
+    """What is known about V views of n clients.
+
+    Attributes:
+        gram: (V, n, n) Gram matrices.
+        centre: (V, n) weights of the centre c.
+        errors: (V, n, n) Gram matrices of `e_k = w_k - c`.
+        r2: (V, n) squared distances to the mean of the others.
+        s2: (V,) the h-th smallest of them: the majority's spread.
+    """
+
+    gram: Float
+    centre: Float
+    errors: Float
+    r2: Float
+    s2: Float
+
+    @classmethod
+    def about(cls, gram: Float, centre: Float, h: int) -> Views:
+        """The views with these centres."""
+        errors = centred(gram, centre)
+        r2 = leave_one_out(np.maximum(errors.diagonal(0, 1, 2), 0.0), centre)
+        return cls(gram, centre, errors, r2, np.maximum(kth(r2, h), TINY))
+
+    def __add__(self, other: Views) -> Views:
+        """These views, then those."""
+        parts = ("gram", "centre", "errors", "r2", "s2")
+        return Views(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in parts))
+
+    def __getitem__(self, which: slice) -> Views:
+        return Views(self.gram[which], self.centre[which], self.errors[which], self.r2[which], self.s2[which])
+
+
+def survey(gram: Float, h: int) -> Views:
+    """A centre that no minority captures, in every view.
+
+    The neighbourhood of a client is the mean of its h nearest. Every neighbourhood holds honest clients, so their means
+    agree up to sampling; one that is farther from the others than sampling allows tells of a group apart, and the
+    centre is then the mean of the tightest majority of neighbourhoods. Where none is, the centre is the geometric
+    median, which a clump of near-copies captures less easily.
+    """
+    V, n, _ = gram.shape
+    D = distances(gram)
+    radius = kth(D, h)
+    N = (D <= radius[:, :, None]).astype(np.float64)
+    N /= N.sum(2, keepdims=True)
+    near = N @ gram @ N.transpose(0, 2, 1)
+    a = tightest(near, h)
+    found = Views.about(gram, (a[:, None, :] @ N)[:, 0], h)
+    # |neighbourhood - centre|^2 that sampling allows: two means of h of n clients, and their own dependence
+    allowed = found.s2 * (1.0 / h - 1.0 / n + 1.0 / h**2) * (1.0 + n / np.sqrt(effective_dimension(found.errors)))
+    apart = (leave_one_out(residuals(near, a), a) > allowed[:, None]).any(1)
+    if apart.all():
+        return found
+    rest = np.flatnonzero(~apart)
+    if len(rest) == V:
+        return Views.about(gram, medians(gram, radius), h)
+    other = Views.about(gram[rest], medians(gram[rest], radius[rest]), h)
+    for name in ("centre", "errors", "r2", "s2"):
+        getattr(found, name)[rest] = getattr(other, name)
+    return found
+
+
+def kth(x: Float, h: int) -> Float:
+    """The h-th smallest along the last axis."""
+    return np.partition(x, h - 1, axis=-1)[..., h - 1]
+
+
+def distances(gram: Float) -> Float:
+    """(V, n, n) squared distances."""
+    norms = gram.diagonal(0, 1, 2)
+    D = gram * -2.0
+    D += norms[:, :, None]
+    D += norms[:, None, :]
+    return np.maximum(D, 0.0, out=D)
+
+
+def residuals(gram: Float, a: Float) -> Float:
+    """(V, n) `|w_k - sum_j a_j w_j|^2`."""
+    g = np.matmul(gram, a[:, :, None])[:, :, 0]
+    return np.maximum(gram.diagonal(0, 1, 2) - 2.0 * g + (g * a).sum(1)[:, None], 0.0)
+
+
+def centred(gram: Float, a: Float) -> Float:
+    """(V, n, n) Gram matrices about `sum_j a_j w_j`."""
+    g = np.matmul(gram, a[:, :, None])[:, :, 0]
+    g -= 0.5 * (g * a).sum(1)[:, None]
+    C = gram - g[:, :, None]
+    C -= g[:, None, :]
+    return C
+
+
+def leave_one_out(r2: Float, a: Float) -> Float:
+    """Squared distances to the mean of the *others*, `r_k^2 / (1 - a_k)^2`: a client must not vouch for itself."""
+    return r2 / np.square(np.maximum(1.0 - a, 0.1))
+
+
+def tightest(gram: Float, h: int) -> Float:
+    """(V, n) weights of the mean of the tightest ball of h points, moved once to the h points nearest to it."""
+    D = distances(gram)
+    x = D[np.arange(len(D)), kth(D, h).argmin(1)]
+    return nearest(residuals(gram, nearest(x, h)), h)
+
+
+def nearest(x: Float, h: int) -> Float:
+    """(V, n) equal weights for the h smallest of each row."""
+    a = (x <= kth(x, h)[:, None]).astype(np.float64)
+    return a / a.sum(1, keepdims=True)
+
+
+def medians(gram: Float, radius: Float) -> Float:
+    """(V, n) weights of (nearly) the geometric median, by Weiszfeld from weights `(R_min / R_k)^2`."""
+    close = np.maximum(radius.min(1, keepdims=True), TINY)
+    a = np.square(close / np.maximum(radius, TINY))
+    a /= a.sum(1, keepdims=True)
+    for _ in range(MEDIAN_STEPS):
+        a = np.maximum(1.0 - a, 0.1) / np.sqrt(np.maximum(residuals(gram, a), np.maximum(1e-11 * close, TINY)))
+        a /= a.sum(1, keepdims=True)
+    return a
+
+
+def cosines(errors: Float) -> Float:
+    """(V, n, n) cosines of the errors, 0 on the diagonal."""
+    V, n, _ = errors.shape
+    inverse = 1.0 / np.sqrt(np.maximum(errors.diagonal(0, 1, 2), TINY))
+    C = errors * inverse[:, :, None]
+    C *= inverse[:, None, :]
+    np.clip(C, -1.0, 1.0, out=C)
+    C.reshape(V, n * n)[:, :: n + 1] = 0.0
+    return C
+
+
+def effective_dimension(errors: Float) -> Float:
+    """(V,) in how many directions independent errors would be as unlike one another, from the median of cos^2."""
+    V, n, _ = errors.shape
+    c2 = np.square(cosines(errors)).reshape(V, n * n)
+    middle = n + n * (n - 1) // 2  # the diagonal's zeros come first
+    middle = min(middle, n * n - 1)
+    return MEDIAN_COS2 / np.maximum(np.partition(c2, middle, axis=1)[:, middle], 1e-9)

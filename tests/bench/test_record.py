@@ -1,0 +1,92 @@
+"""Federations recorded by layer: who trains, who is averaged, and what is kept."""
+
+import numpy as np
+import pytest
+
+from honestly.bench.record import plans, record
+from honestly.bench.recordings import HONEST
+
+SMALL = ("dataset=digits", "model=mlp", "clients=5", "epochs=1", "poisoned=2", "attack=label_flip")
+
+
+def recorded(*words):
+    (plan,) = plans([*SMALL, *words])
+    return record(plan)
+
+
+def test_layers_rows_and_rounds():
+    course = recorded("rounds=1,3")
+    assert course.layers == ("1.weight", "1.bias", "3.weight", "3.bias")
+    assert course.sizes.tolist() == [64 * 32, 32, 320, 10]
+    assert course.rows == (*(HONEST,) * 5, *("label_flip",) * 2)
+    assert {r: g.shape for r, g in course.rounds.items()} == {1: (4, 7, 7), 3: (4, 7, 7)}
+
+
+def test_the_same_updates_as_the_simulators(tmp_path):
+    from honestly.sim.run import run
+    from honestly.sim.settings import experiment
+
+    words = ["dataset=digits", "model=mlp", "clients=5", "epochs=1", "rule=mean", "rounds=2"]
+    run(experiment(words), tmp_path / "run", record=tmp_path / "updates")
+    with np.load(tmp_path / "updates" / "round-0002.npz") as file:
+        U = file["honest"].astype(np.float64)
+    course = recorded("rounds=2", "attack=none")
+    np.testing.assert_allclose(course.rounds[2].sum(0), U @ U.T, rtol=1e-4, atol=1e-6)
+    weights = U[:, : 64 * 32]
+    np.testing.assert_allclose(course.rounds[2][0], weights @ weights.T, rtol=1e-4, atol=1e-6)
+
+
+def test_poisoned_rows_are_twins_of_the_last_clients():
+    course = recorded("rounds=1")
+    G = course.rounds[1].sum(0)
+    cosines = G / np.sqrt(np.outer(G.diagonal(), G.diagonal()))
+    assert (cosines[5:, :5].argmin() >= 0).all()
+    assert cosines[5, 6] > cosines[5, 3], "flipped labels err alike"
+
+
+def test_clients_left_out_are_never_averaged_and_idle_ones_send_nothing():
+    everybody, left = recorded("rounds=1,2"), recorded("rounds=1,2", "left_out=2")
+    np.testing.assert_array_equal(everybody.rounds[1], left.rounds[1])
+    assert not np.allclose(everybody.rounds[2], left.rounds[2])
+    assert left.left_out == 2
+    idle = recorded("rounds=1,2", "idle=2")
+    assert idle.idle == 2
+    assert not idle.rounds[2][:, :2].any()
+    np.testing.assert_allclose(idle.rounds[1][:, 2:, 2:], everybody.rounds[1][:, 2:, 2:], rtol=1e-5, atol=1e-7)
+
+
+def test_buffers_are_averaged_and_not_recorded():
+    (plan,) = plans(
+        ["dataset=digits", "model=cnn_norm", "clients=3", "epochs=1", "batch=128", "poisoned=1", "rounds=2"]
+    )
+    course = record(plan)
+    assert len(course.layers) == 12
+    assert not any("running" in name for name in course.layers)
+
+
+def test_several_values_are_several_courses():
+    found = plans(["alpha=0.1,1", "left_out=0,8", "idle=0,2", "rounds=5"])
+    assert len({plan.name for plan in found}) == 8
+    assert found[-1].name == "digits-cnn-a1-o8-i2-s0"
+    assert found[0].poisoned == 9
+    assert found[0].attacks == ("label_flip", "backdoor")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rounds"], "not of the form key=value"),
+        (["rounds=1,x"], "rounds = 1,x: give whole numbers"),
+        (["rounds=0"], "rounds = 0"),
+        (["attack=sign_flip"], "unknown data attack 'sign_flip'"),
+        (["left_out=15", "idle=5"], "somebody of 20 clients must train"),
+        (["poisoned=21"], "poisoned = 21: there are 20 clients"),
+        (["participation=0.5"], "all clients take part"),
+        (["clints=3"], "did you mean clients"),
+        (["alpha=1,1"], "two courses"),
+        (["rounds=-1,2"], r"rounds = \[-1, 2\]"),
+    ],
+)
+def test_what_cannot_be_recorded_is_explained(words, message):
+    with pytest.raises(ValueError, match=message):
+        plans(words)
