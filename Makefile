@@ -12,8 +12,8 @@ export PYTHONDONTWRITEBYTECODE := 1
 
 help:
 	@echo "make demo      a federation under attack, with a table and an HTML report"
-	@echo "make test      every check: ruff, pyright, import layers, pytest (without the slow tests)"
-	@echo "make test-all  the same with the slow tests (needs chromium and chromedriver)"
+	@echo "make test      every check: ruff, pyright, import layers, pytest (without the slow tests), numerics as elsewhere"
+	@echo "make test-all  the same with the slow tests (needs chromium and chromedriver), all of it as elsewhere"
 	@echo "make test-pythons  the tests under every declared Python, without PyTorch"
 	@echo "make docs      the documentation, built strictly into site/index.html"
 	@echo "make bench     speed and memory against the plain mean and the peers"
@@ -44,12 +44,23 @@ types: $(STAMP)
 layers: $(STAMP)
 	$(BIN)/lint-imports
 
+# What depends on the kernels of a BLAS, on NumPy's own and on the compiled programs.
+NUMERICS := tests/test_numerics.py tests/passes/test_blas.py tests/passes/test_host.py tests/passes/test_ranking.py
+# The same once more as on other machines: OpenBLAS without AVX-512, NumPy without what its baseline lacks, no compiler.
+define as-elsewhere
+	OPENBLAS_CORETYPE=Haswell $(BIN)/pytest $(1)
+	NPY_DISABLE_CPU_FEATURES="$$($(BIN)/python tests/reduced.py)" $(BIN)/pytest $(1)
+	$(BIN)/pytest --plain $(1)
+endef
+
 test: lint types layers
 	$(BIN)/pytest -m "not slow and not gpu" -n 2 --cov --cov-report=term:skip-covered
+	$(call as-elsewhere,-q -m "not slow and not gpu" -n 2 $(NUMERICS))
 
 test-all: lint types layers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "flwr[simulation]" --editable ".[$(EXTRAS),ray]"
 	$(BIN)/pytest -m "not gpu" -n 2 --hypothesis-profile=explore --cov --cov-report=term:skip-covered
+	$(call as-elsewhere,-q -m "not gpu" -n 2)
 
 test-pythons:
 	$(PYTHON) tests/release/pythons.py

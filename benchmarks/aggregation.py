@@ -3,9 +3,15 @@
     python benchmarks/aggregation.py                         # 20 clients, 11,173,962 float32 parameters (ResNet-18)
     python benchmarks/aggregation.py --clients 10000 --parameters 61706 --rules mean,bayesian,geometric_median
     python benchmarks/aggregation.py --device cuda           # torch on a GPU: absolute times as well
+    python benchmarks/aggregation.py --load 4 --kernels compiled,Haswell,Zen,SkylakeX,plain
 
 Every contender runs once in each round and the table shows medians, as multiples of `X.mean(0)` measured in the same
 round: a machine that is busy elsewhere disturbs all of them alike. Peers (byzfl, flwr) are shown if they are installed.
+
+`--load N` runs our rules once more with N busy processes beside, against a mean measured under the same load.
+`--kernels` runs all of it in turn in processes of their own: `compiled` as on this machine; `Haswell`, `Zen` or
+`SkylakeX` with these kernels of OpenBLAS and without our compiled program; `plain` with the BLAS as it comes and
+without it. Kernels that this processor cannot run are named.
 """
 
 from __future__ import annotations
@@ -14,9 +20,10 @@ import argparse
 import importlib.util
 import json
 import os
-import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -25,6 +32,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
+from machines import busy, kernels, other_data, processor
 
 import honestly as hn
 
@@ -132,69 +140,126 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rules", default="", help="comma-separated; default: all")
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--load", type=int, default=0, help="once more with so many busy processes beside")
+    parser.add_argument("--kernels", default="", help="comma-separated: compiled, plain, or core types of OpenBLAS")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     options = parser.parse_args()
+    runs = in_turn(options) if options.kernels else [measure(options)]
+    if options.json is not None:
+        options.json.write_text(json.dumps(runs[0] if len(runs) == 1 else {"runs": runs}, indent=1))
 
+
+def in_turn(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The same with each kind of kernels, in a process of its own."""
+    runs: list[dict[str, Any]] = []
+    for kind in options.kernels.split(","):
+        variables = {**os.environ, "HONESTLY_COMPILE": "1" if kind == "compiled" else "0"}
+        if kind not in ("compiled", "plain"):
+            variables["OPENBLAS_CORETYPE"] = kind
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "figures.json"
+            words = [word for word in sys.argv[1:] if not word.startswith(("--kernels", "--json"))]
+            for name in (options.kernels, str(options.json)):
+                if name in words:
+                    words.remove(name)
+            if kind != options.kernels.split(",")[0]:
+                words.append("--no-peers")
+            command = [sys.executable, __file__, *words, "--json", str(path)]
+            status = subprocess.run(command, env=variables, check=False).returncode
+            if status:
+                print(f"\n{kind}: this processor cannot run them (status {status})")
+                continue
+            runs.append(json.loads(path.read_text()))
+    return runs
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     K, d, f = options.clients, options.parameters, options.f
     X: Any
     if options.device == "cuda":
         import torch
 
         X = torch.randn((K, d), device="cuda")
-        mean = lambda: X.mean(0)  # noqa: E731
-        machine = torch.cuda.get_device_name()
+        machine, how = torch.cuda.get_device_name(), "CUDA"
     else:
         X = np.random.default_rng(0).standard_normal((K, d), dtype=np.float32)
-        mean = lambda: X.mean(0)  # noqa: E731
-        machine = f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+        machine, how = f"{processor()}, {len(os.sched_getaffinity(0))} cores", kernels()
     contenders: dict[tuple[str, str], Callable[[], Any]] = {}
     wanted = set(options.rules.split(",")) if options.rules else None
     peers: dict[str, dict[str, Callable[[Any], Any]]] = {}
     if not options.no_peers and options.device == "cpu":
         peers = {"byzfl": byzfl_rules(f), "flower": flower_rules(f, K)}
-    for name, rule in our_rules(f).items():
-        if wanted is not None and name not in wanted:
-            continue
+    ours = {name: rule for name, rule in our_rules(f).items() if wanted is None or name in wanted}
+    for name, rule in ours.items():
         contenders[name, "honestly"] = lambda rule=rule: hn.aggregate(X, rule)
         for peer, table in peers.items():
             if name in table:
                 contenders[name, peer] = lambda work=table[name]: work(X)
-        if name == "median" and options.device == "cpu":
+        if name == "median" and options.device == "cpu" and not options.no_peers:
             contenders[name, "np.median"] = lambda: np.median(X, axis=0)
 
     clock = Clock(options.device)
     memory = {key: peak_resident(work) if options.device == "cpu" else 0.0 for key, work in contenders.items()}
+    for _ in range(3 if options.device == "cuda" else 1):
+        clock(lambda: X.mean(0))
+    times, means = in_rounds(contenders, lambda: X.mean(0), clock, options.rounds)
+    if options.device == "cpu":  # one form after the other: all at once need not fit in memory
+        for form, make in other_data(X).items():
+            values = make()
+            some = {
+                (name, form): (lambda rule=rule, values=values: hn.aggregate(values, rule))
+                for name, rule in ours.items()
+                if name in ("mean", "bayesian", "median")
+            }
+            memory |= {key: peak_resident(work) for key, work in some.items()}
+            times |= in_rounds(some, lambda: X.mean(0), clock, options.rounds)[0]
+            del values, some
+    loaded: dict[tuple[str, str], list[float]] = {}
+    if options.load:
+        some = {key: work for key, work in contenders.items() if key[1] == "honestly"}
+        with busy(options.load):
+            loaded = in_rounds(some, lambda: X.mean(0), clock, options.rounds)[0]
+    return report(machine, how, K, d, statistics.median(means), times, memory, loaded, options.load)
+
+
+def in_rounds(
+    contenders: dict[tuple[str, str], Callable[[], Any]], mean: Callable[[], Any], clock: Clock, rounds: int
+) -> tuple[dict[tuple[str, str], list[float]], list[float]]:
+    """Each contender's times as multiples of the mean measured just before, and the mean's own."""
     means: list[float] = []
     times: dict[tuple[str, str], list[float]] = {key: [] for key in contenders}
-    for _ in range(3 if options.device == "cuda" else 1):
-        clock(mean)
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         slow = statistics.median(times[key][-1] for key in times) if means else 0
         for key, work in contenders.items():
             if times[key] and times[key][-1] > max(20.0, 50 * slow):
                 continue  # a peer that takes minutes is measured once
             means.append(clock(mean))
             times[key].append(clock(work) / means[-1])
-    report(machine, K, d, statistics.median(means), times, memory, options.json)
+    return times, means
 
 
 def report(
-    machine: str, K: int, d: int, mean: float, times: dict[tuple[str, str], list[float]],
-    memory: dict[tuple[str, str], float], path: Path | None,
-) -> None:  # fmt: skip
-    print(f"\n{K} clients, {d:,} float32 parameters on {machine}; X.mean(0) took {mean * 1e3:.2f} ms (median)")
-    print("time as a multiple of X.mean(0); extra peak memory as a multiple of one model\n")
-    print(f"{'rule':<18} {'who':<10} {'median':>8} {'min':>8} {'max':>8} {'memory':>8} {'against ours':>13}")
+    machine: str, how: str, K: int, d: int, mean: float, times: dict[tuple[str, str], list[float]],
+    memory: dict[tuple[str, str], float], loaded: dict[tuple[str, str], list[float]], load: int,
+) -> dict[str, Any]:  # fmt: skip
+    print(f"\n{K} clients, {d:,} float32 parameters on {machine}, {how}; X.mean(0) took {mean * 1e3:.2f} ms (median)")
+    print("time as a multiple of X.mean(0); extra peak memory as a multiple of one model;")
+    print(f"loaded: with {load} busy processes, as a multiple of X.mean(0) under the same load\n" if load else "")
+    print(
+        f"{'rule':<18} {'who':<12} {'median':>8} {'min':>8} {'max':>8} {'memory':>8} {'loaded':>8} {'against ours':>13}"
+    )
     rows = []
     for (name, who), ratios in times.items():
         ours = statistics.median(times[name, "honestly"])
         ratio = statistics.median(ratios)
         extra = memory[name, who] / (4 * d)
-        against = "" if who == "honestly" else f"{ratio / ours:.1f}x"
-        print(f"{name:<18} {who:<10} {ratio:8.2f} {min(ratios):8.2f} {max(ratios):8.2f} {extra:8.2f} {against:>13}")
-        rows.append({"rule": name, "who": who, "ratio": ratio, "ratios": ratios, "memory": extra})
-    if path is not None:
-        path.write_text(json.dumps({"machine": machine, "K": K, "d": d, "mean_ms": mean * 1e3, "rows": rows}, indent=1))
+        under = statistics.median(loaded[name, who]) if (name, who) in loaded else None
+        against = "" if who == "honestly" else f"{ratio / ours:.2f}x"
+        shown = "" if under is None else f"{under:.2f}"
+        spread = f"{min(ratios):8.2f} {max(ratios):8.2f}"
+        print(f"{name:<18} {who:<12} {ratio:8.2f} {spread} {extra:8.2f} {shown:>8} {against:>13}")
+        rows.append({"rule": name, "who": who, "ratio": ratio, "ratios": ratios, "memory": extra, "loaded": under})
+    return {"machine": machine, "kernels": how, "K": K, "d": d, "mean_ms": mean * 1e3, "load": load, "rows": rows}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from study.parts import PARTS, Settings
+from study.common import Settings
+from study.parts import PARTS
 from study.populations import folder
 from study.rules import entry
 

@@ -38,22 +38,39 @@ def speed() -> str:
 
 
 def _speed(found: dict) -> str:
-    absolute = f" ({found['mean_ms']:.2f} ms)" if "NVIDIA" in found["machine"] else ""
+    """The kinds of kernels side by side; memory and peers are those of the first."""
+    runs = found.get("runs", [found])
+    first = runs[0]
+    absolute = f" ({first['mean_ms']:.2f} ms)" if "NVIDIA" in first["machine"] else ""
+    load = first.get("load")
+    loaded = f"; loaded: with {load} busy processes beside, of a mean under the same load" if load else ""
+    names = [run.get("kernels", "honestly") if len(runs) > 1 else "honestly" for run in runs]
+    heads = [head for name in names for head in ([name, "loaded"] if load else [name])]
     lines = [
-        f"{found['K']:,} clients, {found['d']:,} float32 parameters, {found['machine']}. "
-        f"Time as a multiple of `X.mean(0)` of the same run{absolute}, extra peak memory in models:",
+        f"{first['K']:,} clients, {first['d']:,} float32 parameters, {_where(runs)}. "
+        f"Time as a multiple of `X.mean(0)` of the same run{absolute}{loaded}. Extra peak memory in models:",
         "",
-        "| rule | honestly | memory | peers (memory) |",
-        "|---|---|---|---|",
+        f"| rule | {' | '.join(heads)} | memory | peers and other forms (memory) |",
+        "|---|" + "---|" * (len(heads) + 2),
     ]
-    names = dict.fromkeys(row["rule"] for row in found["rows"])
-    for name in names:
-        rows = {row["who"]: row for row in found["rows"] if row["rule"] == name}
-        ours = rows.pop("honestly")
-        peers = ", ".join(f"{who} {row['ratio']:.1f}x ({row['memory']:.1f})" for who, row in rows.items())
+    for name in dict.fromkeys(row["rule"] for row in first["rows"]):
+        tables = [{row["who"]: row for row in run["rows"] if row["rule"] == name} for run in runs]
+        cells: list[str] = []
+        for table in tables:
+            ours = table.get("honestly")
+            cells.append(f"{ours['ratio']:.1f}x" if ours else "")
+            if load:
+                cells.append(f"{ours['loaded']:.1f}x" if ours and ours["loaded"] else "")
+        ours = tables[0].pop("honestly")
+        others = ", ".join(f"{who} {row['ratio']:.1f}x ({row['memory']:.1f})" for who, row in tables[0].items())
         memory = f"{ours['memory']:.1f}" if ours["memory"] else ""
-        lines.append(f"| `{name}` | {ours['ratio']:.1f}x | {memory} | {peers} |")
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {memory} | {others} |")
     return "\n".join(lines)
+
+
+def _where(runs: list[dict]) -> str:
+    machine, kernels = runs[0]["machine"], runs[0].get("kernels")
+    return machine if len(runs) > 1 or kernels in (None, "CUDA") else f"{machine}, {kernels}"
 
 
 def training() -> str:

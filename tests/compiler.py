@@ -1,7 +1,10 @@
-"""Tests of the compiled program are left out only without a C compiler: a program that cannot be built fails them."""
+"""Tests of the compiled programs are left out only without a C compiler, or where they are turned off (`--plain`): a
+program that cannot be built fails them."""
 
 import pytest
 
-from honestly.sim.train.compiled.build import find_compiler
+from honestly.kernels import find_compiler, turned_off
 
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="this machine has no C compiler")
+needs_compiler = pytest.mark.skipif(
+    find_compiler() is None or turned_off("HONESTLY_COMPILE"), reason="no C compiler, or compiled programs turned off"
+)

@@ -14,11 +14,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--plain", action="store_true", help="without the compiled programs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """A process that a script started in the background ignores Ctrl-C, and so would all that the tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for switch in ("HONESTLY_COMPILE", "HONESTLY_TENSOR_CORES"):
         os.environ.pop(switch, None)
+    if config.getoption("--plain"):
+        os.environ["HONESTLY_COMPILE"] = "0"
     if not os.access(Path("~").expanduser(), os.W_OK):  # the compiled program needs a place
         os.environ.setdefault("XDG_CACHE_HOME", tempfile.mkdtemp(prefix="honestly-tests-"))
 

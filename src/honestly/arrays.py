@@ -130,9 +130,14 @@ def to_host(x: Any) -> Host:
     return host_view(np.asarray(x))
 
 
+def host_dtype(spec: Spec) -> np.dtype[Any]:
+    """How NumPy holds values of this dtype: bfloat16 as uint16."""
+    return np.dtype(np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+
+
 def empty_host(spec: Spec) -> Host:
-    """An uninitialised NumPy array for a result of this shape and dtype; bfloat16 as uint16."""
-    return np.empty(spec.size, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+    """An uninitialised NumPy array for a result of this shape and dtype."""
+    return np.empty(spec.size, dtype=host_dtype(spec))
 
 
 def from_host(values: Host, spec: Spec, like: Any) -> Any:
@@ -169,7 +174,8 @@ def widen(source: Host, out: Host) -> None:
             bits[...] = source
             bits <<= 16
         else:
-            out[...] = (source.astype(np.uint32) << 16).view(np.float32)
+            with np.errstate(invalid="ignore"):
+                out[...] = (source.astype(np.uint32) << 16).view(np.float32)
     else:
         with np.errstate(over="ignore", invalid="ignore"):
             np.copyto(out, source, casting="same_kind")

@@ -67,6 +67,13 @@ def test_it_says_how_small_models_are_trained(
         assert re.search(words, re.sub("  +", "  ", capsys.readouterr().out))
 
 
+def test_it_says_how_updates_are_averaged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for why, words in ((None, "averages  by a compiled program"), ("no place", "averages  by NumPy, slower: no place")):
+        monkeypatch.setattr("honestly.kernels.rows.PROGRAM.reason", lambda why=why: why)
+        assert main(["doctor"]) == 0
+        assert words in re.sub("  +", "  ", capsys.readouterr().out)
+
+
 def test_what_is_missing_comes_with_its_pip_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

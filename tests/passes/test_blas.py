@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from honestly.passes import passes_over
-from honestly.passes.blas import MOST_TILED, way_for
+from honestly.passes.blas import MOST_TILED, gram_of, way_for
 from honestly.sources import open_source
 
 
-@pytest.mark.parametrize("n", [1, 2, 20, 43, 44, 45, 64, 100, MOST_TILED, MOST_TILED + 1])
+@pytest.mark.parametrize("n", [1, 2, 20, 43, 45, 46, 64, MOST_TILED, MOST_TILED + 1, 300])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_gram_matrix_is_right_whatever_the_number_of_threads(
-    n: int, dtype: type, monkeypatch: pytest.MonkeyPatch
+    way: str, n: int, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X = np.random.default_rng(n).normal(size=(n, 4001)).astype(dtype)
     X[0, 7] = 30.0
@@ -28,8 +28,8 @@ def test_the_gram_matrix_is_right_whatever_the_number_of_threads(
     np.testing.assert_array_equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("n", [20, 100, MOST_TILED + 1])
-def test_a_row_that_is_not_finite_spoils_its_own_row_and_column_only(n: int) -> None:
+@pytest.mark.parametrize("n", [20, 64, MOST_TILED + 1])
+def test_a_row_that_is_not_finite_spoils_its_own_row_and_column_only(way: str, n: int) -> None:
     X = np.random.default_rng(n).normal(size=(n, 1500)).astype(np.float32)
     X[3, 1200] = np.nan
     G = passes_over(open_source(X)).gram(range(n), 0)[0]
@@ -43,3 +43,11 @@ def test_ways_leave_blas_its_threads_only_for_many_rows() -> None:
     assert way_for(20).own_threads
     assert way_for(MOST_TILED).own_threads
     assert not way_for(MOST_TILED + 1).own_threads
+
+
+@pytest.mark.parametrize("n", [1, 3, 20, 64, MOST_TILED + 1])
+def test_the_products_of_a_sample(n: int) -> None:
+    X = np.random.default_rng(n).normal(size=(n, 2000))
+    G = gram_of(X)
+    np.testing.assert_allclose(G, X @ X.T, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(G, G.T)

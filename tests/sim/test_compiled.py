@@ -1,4 +1,4 @@
-"""The compiled program: built once, safely, for any processor; the same numbers as autograd; never a failure."""
+"""The trainer's compiled program: the same numbers as autograd, on any processor."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ import torch
 from compiler import needs_compiler
 from torch import nn
 
+from honestly.kernels import build
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import build as build_model
 from honestly.sim.train.base import Model
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.choose import choose_trainer
-from honestly.sim.train.compiled import build
 from honestly.sim.train.compiled import trainer as trainers
-from honestly.sim.train.compiled.build import UnavailableError
+from honestly.sim.train.compiled.build import PROGRAM
 from honestly.sim.train.compiled.structures import layers_of
 from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule, plan
 from honestly.sim.train.sequential import SequentialTrainer
 from honestly.sim.train.sgd import SGD
-
-load = build._load
 
 
 def pixels(size: tuple[int, int, int], n: int = 90) -> Pixels:
@@ -93,8 +91,7 @@ def test_narrower_vectors_give_the_same_numbers(
 ) -> None:
     monkeypatch.setattr(build, "TUNING", ((f"-march={processor}",),))
     compiler = next(c for c in ("cc", "gcc", "clang") if shutil.which(c))
-    build.compile_to(tmp_path / "narrow.so", compiler)
-    program = ctypes.CDLL(str(tmp_path / "narrow.so"))
+    program = ctypes.CDLL(str(PROGRAM.compile_to(tmp_path / "narrow", compiler)))
     monkeypatch.setattr(trainers, "library", lambda: program)
     for layers, size in SHAPES.values():
         module, store = model_of(layers, size), pixels(size)
@@ -140,84 +137,10 @@ def test_numbers_out_of_bounds_never_reach_the_program() -> None:
         CompiledTrainer(module, store, SGD(0.1), 4)
 
 
-def fake_compiler(folder: Path, body: str) -> str:
-    path = folder / "fakecc"
-    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo fake 1 && exit 0\n{body}\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("HONESTLY_COMPILE", raising=False)
-    return tmp_path / "cache" / "honestly" / "compiled"
-
-
-# what stands behind -o
-OUTPUT = 'while [ "$1" != -o ]; do shift; done'
-
-
-@needs_compiler
-def test_it_is_compiled_once_and_a_damaged_file_is_made_again(
-    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "log"
-    compiler = fake_compiler(tmp_path, f'echo once >> {log}; {OUTPUT}; cc -shared -x c /dev/null -o "$2"')
-    monkeypatch.setenv("CC", compiler)
-    own_cache.mkdir(parents=True, mode=0o700)
-    damaged = own_cache / f"train-{build.fingerprint(compiler)}.so"
-    damaged.write_bytes(b"cut short")
-    load()
-    load()
-    assert log.read_text() == "once\n"
-    assert list(own_cache.iterdir()) == [damaged]
-    assert own_cache.stat().st_mode & 0o777 == 0o700
-
-
-def test_every_obstacle_is_a_reason_and_leaves_nothing_behind(
-    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CC", fake_compiler(tmp_path, f"{OUTPUT}; echo half > $2; echo no such thing >&2; exit 1"))
-    with pytest.raises(UnavailableError, match=r"fakecc cannot compile train\.c: no such thing"):
-        load()
-    assert list(own_cache.iterdir()) == []
-    monkeypatch.setenv("CC", fake_compiler(tmp_path, "sleep 5"))
-    monkeypatch.setattr(build, "SECONDS", 0.2)
-    with pytest.raises(UnavailableError, match=r"fakecc does not run: .*timed out"):
-        load()
-    assert list(own_cache.iterdir()) == []
-    monkeypatch.setattr(build, "SECONDS", 20)
-    monkeypatch.setenv("CC", fake_compiler(tmp_path, f"{OUTPUT}; echo no library > $2"))
-    with pytest.raises(UnavailableError, match="no place for the compiled program"):
-        load()
-    own_cache.chmod(0o777)
-    with pytest.raises(UnavailableError, match=r"others can write to .*chmod 700"):
-        load()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "fakecc"))  # a file
-    with pytest.raises(UnavailableError, match="no place for the compiled program"):
-        load()
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.delenv("CC")
-    with pytest.raises(UnavailableError, match="no C compiler"):
-        load()
-    monkeypatch.setenv("HONESTLY_COMPILE", "0")
-    with pytest.raises(UnavailableError, match="turned off by HONESTLY_COMPILE"):
-        load()
-
-
-def test_another_processor_or_compiler_has_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = fake_compiler(tmp_path, "")
-    before = build.fingerprint(one)
-    assert build.fingerprint(one) == before
-    monkeypatch.setattr(build, "_processor", lambda: "another")
-    assert build.fingerprint(one) != before
-
-
 def test_without_it_pytorch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     module, store = build_model("cnn", (1, 8, 8), 10, 0), pixels((1, 8, 8))
     experiment = Experiment.of({"dataset": "digits"})
-    if build.library() is not None:
+    if PROGRAM.library() is not None:
         assert isinstance(choose_trainer(module, store, experiment), CompiledTrainer)
     monkeypatch.setattr(trainers, "library", lambda: None)
     assert isinstance(choose_trainer(module, store, experiment), BatchedTrainer)

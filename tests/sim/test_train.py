@@ -12,10 +12,10 @@ import torch
 from compiler import needs_compiler
 from torch import nn
 
+from honestly.kernels import find_compiler
 from honestly.sim.models import build
 from honestly.sim.train.base import Model, Trainer
 from honestly.sim.train.batched import BatchedTrainer
-from honestly.sim.train.compiled.build import find_compiler
 from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels

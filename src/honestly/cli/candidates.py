@@ -113,7 +113,7 @@ def _experiment(before: Sequence[str], current: str) -> list[str]:
         elif key == "dataset":
             words = _data_sets(before, "")
         elif key == "model":
-            words = [*dict.fromkeys(MODEL_FOR.values()), "mlp", "resnet18_half"]
+            words = [*dict.fromkeys(MODEL_FOR.values()), "cnn_norm", "mlp", "resnet18_half"]
         else:
             words = _literals(Experiment.model_fields[key].annotation) if key in Experiment.model_fields else []
         return [f"{key}={word}" for word in _matching(value, words)]

@@ -102,7 +102,10 @@ def _extras(problems: list[str]) -> list[dict[str, Any]]:
 
 def _devices(problems: list[str]) -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found: dict[str, Any] = {"cpu": {"cores": cores}, "cuda": []}
+    from honestly.kernels.rows import PROGRAM
+
+    # null: large updates are averaged by a compiled program
+    found: dict[str, Any] = {"cpu": {"cores": cores, "averages_not_compiled": PROGRAM.reason()}, "cuda": []}
     try:
         import torch
     except ImportError as error:
@@ -193,6 +196,8 @@ def _print(found: dict[str, Any]) -> None:
         rows.append((f"extra {extra['extra']}", "; ".join(part for part in (have, lacks) if part)))
     cpu = found["devices"]["cpu"]
     rows.append(("cpu", f"{cpu['cores']} cores"))
+    why = cpu["averages_not_compiled"]
+    rows.append(("averages", f"by NumPy, slower: {why}" if why else "by a compiled program, if they are large"))
     if "not_compiled" in cpu:
         slower = f"by PyTorch, several times slower than by a compiled program: {cpu['not_compiled']}"
         rows.append(("small models", slower if cpu["not_compiled"] else "trained by a compiled program"))

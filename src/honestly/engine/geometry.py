@@ -17,6 +17,7 @@ import numpy.typing as npt
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.screening import Screen
 from honestly.passes import BETWEEN
+from honestly.passes.blas import gram_of
 from honestly.result import AggregationError, Float
 from honestly.rules.base import Geometry, GramGeometry, squared_distances
 
@@ -136,7 +137,7 @@ def by_centrality(screen: Screen) -> list[int]:
         return candidates
     sample = screen.passes.sample(candidates)
     with np.errstate(over="ignore", invalid="ignore"):
-        order = _by_majority_radius(sample @ sample.T)
+        order = _by_majority_radius(gram_of(sample))
     return [candidates[j] for j in order]
 
 

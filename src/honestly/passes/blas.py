@@ -1,35 +1,38 @@
-"""Products of a block of rows with itself, cut so that OpenBLAS takes its path for small matrices.
+"""Products of a block of rows with itself by NumPy, for machines without the compiled kernels.
 
-Products of up to a million multiplications need no packing, no thread of BLAS's own and no lock, so that our threads do
-not wait for one another: about twice as fast for a 20 x 2,000 block. Beyond some hundred rows one ordinary product is.
+Products of up to 2^18 multiplications are made by the thread that asks for them, whatever the kernels of the BLAS
+(OpenBLAS starts threads of its own beyond that, which then wait for ours): blocks are cut to that size and shared by
+our threads. Beyond some hundred rows one ordinary product, with the threads of the BLAS and none of ours, is faster.
+No way relies on what a BLAS makes of the two triangles: the lower one counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from honestly.arrays import Host
 from honestly.result import Float
 
-SMALL_PRODUCT = 1_000_000
+SMALL_PRODUCT = 1 << 18
 # A block of this many values (1 MiB in float32) stays in a core's second-level cache between its two uses.
 BLOCK = 1 << 18
 # Rows and columns whose product is small, to make one square of the Gram matrix; the most rows that stay in cache.
-TILE, TILE_WIDTH, MOST_TILED = 32, 960, 512
+TILE, TILE_RUN, MOST_TILED = 32, 256, 96
+# Runs of fewer columns than this cost more calls than the triangle saves.
+SHORTEST_RUN = 128
 
 
 class Way(NamedTuple):
     """How the Gram matrix of n rows is made.
 
     Attributes:
-        rows: of the scratch; the first is empty, then come the n rows, the rest is zero.
+        rows: of the scratch; the n rows come first, the rest is zero.
         width: columns of a block.
         multiple: of columns that `product` takes; the last are zero.
         product: scratch -> what is added up over the blocks.
-        finish: the sum -> (n, n).
         own_threads: whether blocks may be shared by our threads; else BLAS has threads of its own.
     """
 
@@ -37,40 +40,55 @@ class Way(NamedTuple):
     width: int
     multiple: int
     product: Callable[[Host], Host]
-    finish: Callable[[Float], Float]
     own_threads: bool = True
+
+    def finish(self, total: Float, n: int) -> Float:
+        """(n, n) of what was added up: the lower triangle, mirrored."""
+        return mirrored(total[:n, :n])
 
 
 def way_for(n: int) -> Way:
     """The fastest way for n rows."""
-    inner = SMALL_PRODUCT // (n * (n + 1)) // 64 * 64
-    if inner >= 512:
-        width = max(inner, BLOCK // (n + 1) // inner * inner)
-        return Way(n + 1, width, inner, lambda rows: _in_runs(rows, inner), lambda total: total)
+    run = min(2048, SMALL_PRODUCT // (n * n) // 32 * 32)
+    if run >= SHORTEST_RUN:
+        width = max(run, BLOCK // n // run * run)
+        return Way(n, width, run, lambda rows: _in_runs(rows, run))
     if n <= MOST_TILED:
-        rows = 1 + -(-n // TILE) * TILE
-        return Way(rows, TILE_WIDTH, TILE_WIDTH, _in_tiles, lambda total: _mirrored(total)[:n, :n])
-    width = max(512, 4 * BLOCK // n)
-    return Way(n + 1, width, 1, lambda rows: np.matmul(rows[1:], rows[1:].T), lambda total: total, False)
+        rows = -(-n // TILE) * TILE
+        width = max(TILE_RUN, BLOCK // rows // TILE_RUN * TILE_RUN)
+        return Way(rows, width, TILE_RUN, _in_tiles)
+    return Way(n, max(512, 8 * BLOCK // n), 1, lambda rows: np.matmul(rows, rows.T), False)
 
 
-def _in_runs(rows: Host, inner: int) -> Host:
-    """The sum over runs of columns, in float64; each run's product is small."""
-    # Row 0 is empty: operands that start at different rows keep NumPy from choosing syrk, which is slower.
-    tiles = rows.reshape(len(rows), -1, inner).transpose(1, 0, 2)
-    return np.matmul(tiles, tiles[:, 1:].transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)[1:]
+def gram_of(rows: Float) -> Float:
+    """`rows @ rows.T` of a few thousand columns, without waking the threads of a BLAS for so little."""
+    n, columns = rows.shape
+    way = way_for(n)
+    padded = np.zeros((way.rows, -(-columns // way.multiple) * way.multiple), rows.dtype)
+    padded[:n, :columns] = rows
+    return way.finish(way.product(padded).astype(np.float64), n)
+
+
+def _in_runs(rows: Host, run: int) -> Host:
+    """The sum over runs of columns, in float64; each run's product is small (and made by syrk, one triangle)."""
+    runs = rows.reshape(len(rows), -1, run).transpose(1, 0, 2)
+    return np.matmul(runs, runs.transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)
 
 
 def _in_tiles(rows: Host) -> Host:
-    """Squares of the lower triangle, each a small product; the upper triangle is left as it comes."""
-    tiles: Any = rows[1:].reshape(-1, TILE, rows.shape[1])
-    count = len(tiles)
-    G = np.zeros((count, TILE, count, TILE), rows.dtype)
+    """Squares of the lower triangle, each a sum of small products; the upper triangle is left as it comes."""
+    count = len(rows) // TILE
+    tiles = rows.reshape(count, TILE, -1, TILE_RUN).transpose(0, 2, 1, 3)  # (square, run, row, column)
+    G = np.zeros((count, TILE, count, TILE))
     for i in range(count):
-        # A copy, for operands that are the same memory make NumPy choose syrk.
-        np.matmul(tiles[i].copy(), tiles[: i + 1].transpose(0, 2, 1), out=G[i].transpose(1, 0, 2)[: i + 1])
+        for j in range(i + 1):
+            np.matmul(tiles[i], tiles[j].transpose(0, 2, 1)).sum(axis=0, dtype=np.float64, out=G[i, :, j])
     return G.reshape(count * TILE, count * TILE)
 
 
-def _mirrored(lower: Float) -> Float:
-    return np.tril(lower) + np.tril(lower, -1).T
+def mirrored(lower: Float) -> Float:
+    """The matrix with this lower triangle that equals its transpose to the last bit; NaN stays where it is."""
+    whole = np.tril(lower)
+    upper = np.triu_indices(len(lower), 1)
+    whole[upper] = whole.T[upper]
+    return whole

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -64,12 +67,37 @@ def _cut(leaves: Sequence[Leaf], spans: Sequence[tuple[int, int, int]], width: i
         yield Block(dtype, filled, tuple(segments), layer)
 
 
+#: What users limit the threads of numerical libraries with; ours are counted among them.
+LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+#: Where a container says how much of the processors it may use: microseconds per period, and the period.
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
 def threads() -> int:
-    """How many threads share the blocks: HONESTLY_THREADS, else the cores this process may use, at most 16."""
-    asked = os.environ.get("HONESTLY_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
-    return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    """How many threads share the work: HONESTLY_THREADS, else the cores this process may use, at most 16 and at most
+    what the user allows numerical libraries."""
+    asked = _number("HONESTLY_THREADS")
+    if asked:
+        return asked
+    limits = [limit for name in LIMITS if (limit := _number(name))]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([16, cores, _quota(), *limits])
+
+
+def _number(name: str) -> int:
+    """The number that a variable holds ("4", or OpenMP's "4,2"), or 0."""
+    asked = os.environ.get(name, "").partition(",")[0].strip()
+    return int(asked) if asked.isdecimal() else 0
+
+
+@cache
+def _quota() -> int:
+    """Whole cores that the container may use; many if nobody says."""
+    try:
+        allowed, period = QUOTA.read_text().split()
+        return max(1, math.ceil(int(allowed) / int(period)))
+    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number
+        return 1 << 30
 
 
 # Blocks that a thread works on before it hands in what it found: handing over takes Python's lock and wakes a thread,
@@ -92,7 +120,12 @@ def in_order(work: Callable[[Block], T], todo: Iterable[Block], workers: int, ba
             if len(waiting) == 2 * workers:
                 yield from waiting.popleft().result()
             some = every[start : start + size]
-            waiting.append(pool.submit(lambda blocks=some: [work(block) for block in blocks]))
+            try:
+                waiting.append(pool.submit(lambda blocks=some: [work(block) for block in blocks]))
+            except RuntimeError:  # no more threads on this machine, or the interpreter is ending: this one does it
+                while waiting:
+                    yield from waiting.popleft().result()
+                yield from map(work, some)
         while waiting:
             yield from waiting.popleft().result()
     finally:

@@ -71,6 +71,10 @@ class Memory:
         """Round into place."""
         narrow(values, self._values[leaf][start:stop])
 
+    def held(self, leaf: int) -> Host:
+        """The leaf's flat array, for whoever rounds into it himself."""
+        return self._values[leaf]
+
     def finish(self) -> Sequence[Any]:
         """The arrays."""
         return self._values
@@ -80,6 +84,10 @@ class InMemory:
     """What is the same for all sources whose values lie in memory."""
 
     notes: Mapping[str, Any] = {}
+
+    def held(self, leaf: int, client: int) -> Host | None:
+        """The flat values of one client's leaf where they lie (bfloat16 as its bits); None if they must be copied."""
+        return None
 
     def faults(self) -> Mapping[int, str]:
         """Nothing changes while it is read."""

@@ -128,6 +128,11 @@ class Layers(InMemory):
                 if minus is not None:
                     np.subtract(out[j], minus, out=out[j])
 
+    def held(self, leaf: int, client: int) -> Host | None:
+        """The array, if it lies on the host in one piece."""
+        x = self._row(client)[self.leaves[leaf].name]
+        return x.reshape(-1) if isinstance(x, np.ndarray) and x.flags.c_contiguous else None
+
     def sink(self) -> Memory:
         """The result is kept in memory."""
         return Memory(self.leaves)

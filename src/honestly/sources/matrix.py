@@ -109,6 +109,11 @@ class Matrix(InMemory):
         view = self._block(start, stop, clients)
         return view if view is not None and view.dtype == dtype and view.strides[1] == view.itemsize else None
 
+    def held(self, leaf: int, client: int) -> Host | None:
+        """One row."""
+        K = len(self.ids)
+        return self._rows[client] if client < K else self._extras[client - K][0]
+
     def sink(self) -> Memory:
         """The result is kept in memory."""
         return Memory(self.leaves)

@@ -7,13 +7,15 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from compiler import needs_compiler
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.passes import host
+from honestly.passes import compiled, host
 from honestly.sources.checkpoints import Checkpoints
 
 from .conftest import shard
@@ -132,28 +134,33 @@ def test_a_shard_that_is_a_link(tmp_path: Path, good: list[Path]) -> None:
 @pytest.mark.parametrize("rule", ["bayesian", "median"])
 @pytest.mark.parametrize("change", ["truncated", "rewritten", "poisoned"])
 @pytest.mark.parametrize("when", [1, 2])
+@pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=needs_compiler)])
 def test_a_file_that_changes_during_the_run(
-    good: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rule: str, change: str, when: int
+    good: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rule: str, change: str, when: int, compiles: bool
 ) -> None:
     """In the first or the second pass, the file is cut, written again, or its weights are replaced by poison."""
     alone = hn.aggregate([path for k, path in enumerate(good) if k != BAD], rule)
     content = good[BAD].read_bytes()
     passes = 0
-    run = host.HostPasses._run
 
-    def changing(self: host.HostPasses, work: Callable, *args: object, **kwargs: object) -> object:
-        nonlocal passes
-        passes += 1
-        if passes == when or (rule == "median" and passes == 1):
-            if change == "truncated":
-                os.truncate(good[BAD], len(content) // 2)
-            elif change == "rewritten":
-                good[BAD].write_bytes(content)
-            else:
-                good[BAD].write_bytes(content[:-4000] + np.full(1000, 50, np.float32).tobytes())
-        return run(self, work, *args, **kwargs)  # type: ignore[arg-type]
+    def changing(before: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(self: host.HostPasses, *args: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            if passes == when or (rule == "median" and passes == 1):
+                if change == "truncated":
+                    os.truncate(good[BAD], len(content) // 2)
+                elif change == "rewritten":
+                    good[BAD].write_bytes(content)
+                else:
+                    good[BAD].write_bytes(content[:-4000] + np.full(1000, 50, np.float32).tobytes())
+            return before(self, *args)
 
-    monkeypatch.setattr(host.HostPasses, "_run", changing)
+        return changed
+
+    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if compiles else 1 << 60)
+    for name in ("gram", "mix", "reduce"):
+        monkeypatch.setattr(host.HostPasses, name, changing(getattr(host.HostPasses, name)))
     found = hn.aggregate(good, rule, out=tmp_path / "out.safetensors")
     assert list(found.reasons) == [BAD]
     assert "changed" in found.reasons[BAD] or "cut short" in found.reasons[BAD]

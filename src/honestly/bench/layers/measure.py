@@ -93,20 +93,15 @@ def geometry_of(
     Arguments:
         layers: the Gram matrices.
         towards: (L, K) inner products with the honest mean.
-        squared: (L,) its squared length; with both, the rule also knows where the reference lies.
+        squared: (L,) its squared length; with both, the Gram matrices are given about the reference, as the engine
+            measures them where it is given one.
         sizes: (L,) values of each layer; all alike, if None.
     """
-
-    def about() -> Float:
-        assert towards is not None
-        assert squared is not None
-        return layers + towards[:, :, None] + towards[:, None, :] + squared[:, None, None]
-
-    known = towards is not None and squared is not None
     columns = np.ones(len(layers)) if sizes is None else np.asarray(sizes, dtype=np.float64)
-    return GramGeometry.of_layers(
-        layers, has_reference=known, about_reference=about if known else None, layer_sizes=columns
-    )
+    if towards is None or squared is None:
+        return GramGeometry.of_layers(layers, layer_sizes=columns)
+    about = layers + towards[:, :, None] + towards[:, None, :] + squared[:, None, None]
+    return GramGeometry.of_layers(about, has_reference=True, layer_sizes=columns)
 
 
 def weights_of(mix: Mix, L: int) -> Float:

@@ -39,7 +39,7 @@ def shared_votes(errors: Float) -> Float:
 
 def copies(D: Float, s2: float) -> tuple[tuple[int, ...], ...]:
     """Groups of clients nearer to one another than a tenth of the spread, by position."""
-    near = D <= 0.01 * s2
+    near = 0.01 * s2 >= D
     if int(near.sum()) == len(D):
         return ()
     group: npt.NDArray[np.intp] = np.arange(len(D))

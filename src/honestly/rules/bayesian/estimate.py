@@ -11,7 +11,7 @@ from honestly.result import Float, Status
 from honestly.rules.bayesian.average import copies, shared_votes, shortened
 from honestly.rules.bayesian.guard import guard
 from honestly.rules.bayesian.likeness import Judgement, judge
-from honestly.rules.bayesian.views import TINY, Views, distances, effective_dimension, kth, survey
+from honestly.rules.bayesian.views import TINY, distances, effective_dimension, kth, survey
 
 NO_UNIT = 1e-12  # of a majority's squared norms: where a majority is nearer than that, a layer has no unit
 
@@ -68,7 +68,7 @@ def estimate(
         prior: (n,) log-odds of honesty from earlier rounds.
         from_reference: the Gram matrices are about the previous model, so that opposition has a meaning.
     """
-    G = np.asarray(layers, dtype=np.float64)
+    G = np.ascontiguousarray(layers, dtype=np.float64)
     L, n, _ = G.shape
     h = n - tolerated
     weights, unit = without_unit(G, h)

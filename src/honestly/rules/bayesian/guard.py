@@ -72,7 +72,8 @@ def pull(G: Float, a: Float, f: int) -> Float:
 def worst_subset(G: Float, a: Float, f: int) -> tuple[Float, float]:
     """The S with the largest `gamma = |z - m_S|^2 / (k_S s_S^2)`, as 0/1, and gamma.
 
-    With N = |sum_S e|^2 and Q = sum_S |e|^2 the variance is (|S| Q - N) / |S|^2, so gamma = N (|S| - f) / (f (|S| Q - N)).
+    With N = |sum_S e|^2 and Q = sum_S |e|^2 the variance is (|S| Q - N) / |S|^2, and gamma is
+    N (|S| - f) / (f (|S| Q - N)).
     """
     n = len(G)
     E = centred(G[None], a[None])[0]
@@ -80,7 +81,7 @@ def worst_subset(G: Float, a: Float, f: int) -> tuple[Float, float]:
     X = all_subsets(n, n - f) if n <= EXACT else climbed(E, q, starts(E, q, n - f))
     m, N, Q = X.sum(1), ((X @ E) * X).sum(1), X @ q
     rounding = 1e-12 * m * (X @ np.abs(G.diagonal()) + m * abs(float(a @ G @ a)))
-    N = np.where(N > rounding, N, 0.0)
+    N = np.where(rounding < N, N, 0.0)
     gamma = N * (m - f) / np.maximum(f * np.maximum(m * Q - N, 0.0), rounding + TINY)
     worst = int(gamma.argmax())
     return X[worst], float(gamma[worst])
@@ -109,7 +110,7 @@ def starts(E: Float, q: Float, h: int) -> Float:
 
 
 def climbed(E: Float, q: Float, X: Float) -> Float:
-    """Alternating maximisation of `rho = N / (m Q)`: with u = sum_S e, the m clients of largest 2 u.e_k - rho m |e_k|^2."""
+    """Alternating maximisation of `rho = N / (m Q)`: u = sum_S e, then the m clients of largest 2 u.e_k - rho m q_k."""
     m = X.sum(1)
     for _ in range(CLIMBS):
         U = X @ E

@@ -96,7 +96,16 @@ def judge(views: Views, h: int, prior: Float | None, reference: Float | None) ->
         centre, _ = shortened(views.gram, centre, free, h, found.dimension)
         views = Views.about(views.gram, centre, h)
     return Judgement(
-        accused, found.evidence, found.view, found.group, found.opposed, found.dimension, views, crowded, rounds, settled
+        accused,
+        found.evidence,
+        found.view,
+        found.group,
+        found.opposed,
+        found.dimension,
+        views,
+        crowded,
+        rounds,
+        settled,
     )
 
 
@@ -139,10 +148,15 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
     t = views.r2 / views.s2[:, None]
     far = t > NEAR[0] + NEAR[1] * chance
     cost = SEARCH * math.log(n)
-    members = alike_group(C, far, chance)
+    S = np.maximum(C - chance[:, :, None], 0.0)
+    members = top_group(S * far[:, :, None] * far[:, None, :])
     own, m, together = likeness(C, members)
     alike = np.minimum(own, together)
-    known = far & (m >= 1.0)
+    near = top_group(S)
+    # a group at least as large and more alike, nearer and elsewhere: it may be the centre that is off
+    captured = (near.sum(1) >= members.sum(1)) & (2.0 * (near * members).sum(1) < members.sum(1))
+    captured &= likeness(C, near)[2][:, 0] > together[:, 0]
+    known = far & (m >= 1.0) & ~captured[:, None]
     x = np.where(known, _nats(alike, COMMON, m * d[:, None]) - cost, -cost)
     # the same with a lower bar: whether a tight view agrees with what a loose one says
     half = np.where(known & (m >= 2.0), _nats(alike, AGREE * COMMON, m * d[:, None]) - AGREE**2 * cost, -cost)
@@ -174,11 +188,8 @@ def dimension(C: Float, free: npt.NDArray[np.bool_]) -> Float:
     return CHI2 / np.maximum(np.partition(spread, rank, axis=1)[:, rank], 1e-9)
 
 
-def alike_group(C: Float, far: npt.NDArray[np.bool_], chance: Float) -> Float:
+def top_group(S: Float) -> Float:
     """(V, n) 1 for the members of the group that errs most alike: the top eigenvector of likeness beyond chance."""
-    S = np.maximum(C - chance[:, :, None], 0.0)
-    S *= far[:, :, None]
-    S *= far[:, None, :]
     y = S.sum(2)
     for _ in range(POWER_STEPS):
         y /= np.maximum(y.max(1, keepdims=True), TINY)

@@ -31,9 +31,9 @@ class Bayesian(Rule):
         length       f_k = min(1, u s^2 / |e_k|^2)                  far alone: shortened, not accused
         votes        v_k = 1 / sum_j max(0, cos_kj)^4               copies share a vote
 
-    Then a guard moves the answer, in every layer, to where it is within `f / (K - f' - f)` honest variances of the honest
-    mean for each number f' <= f of liars, f = ceil(K/2) - 1: no rule that is told nothing can promise less. Units,
-    origin, axes and order do not matter. Two clients are averaged: there is no majority among them.
+    Then a guard moves the answer, in every layer, to where it is within `f / (K - f' - f)` honest variances of the
+    honest mean for each number f' <= f of liars, f = ceil(K/2) - 1: no rule that is told nothing can promise less.
+    Units, origin, axes and order do not matter. Two clients are averaged: there is no majority among them.
 
     `Mix.by_layer` has the weights, `diagnostics` has "layers" ((K, L) evidence in nats), "evidence" (log-odds of
     honesty), "votes", "spread", "eps" (share of the accused) and "groups" (near-identical updates, by id).
@@ -78,7 +78,9 @@ class Bayesian(Rule):
             number(self, "at_most", self.at_most, least=0.0, below=0.5)
         for setting in ("memory", "at_most"):
             if getattr(self, setting) is not None and self.variant == "paper":
-                raise ValueError(f'Bayesian: {setting} must be None for variant="paper", got {getattr(self, setting)!r}')
+                raise ValueError(
+                    f'Bayesian: {setting} must be None for variant="paper", got {getattr(self, setting)!r}'
+                )
 
     def tolerated(self, K: int) -> int:
         """How many of K clients may lie: fewer than half, or at most the share that was given."""

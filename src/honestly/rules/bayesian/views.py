@@ -61,7 +61,7 @@ def survey(gram: Float, h: int) -> Views:
     V, n, _ = gram.shape
     D = distances(gram)
     radius = kth(D, h)
-    N = (D <= radius[:, :, None]).astype(np.float64)
+    N = (radius[:, :, None] >= D).astype(np.float64)
     N /= N.sum(2, keepdims=True)
     near = N @ gram @ N.transpose(0, 2, 1)
     a = tightest(near, h)

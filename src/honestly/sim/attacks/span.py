@@ -78,10 +78,9 @@ class Span:
             root_row = self.at(self.root) + self.at(self.mean)
             root = np.vstack([about, root_row]) @ self.products @ root_row
         return GramGeometry(
-            clients @ self.products @ clients.T,
+            about @ self.products @ about.T,  # as the engine measures where it is given a reference
             tuple(range(len(clients))),
             has_reference=True,
-            about_reference=lambda: about @ self.products @ about.T,
             root_products=root,
             mixed_signs=lambda mixing: self._signs(clients if mixing is None else self._mixed(mixing, clients)),
         )

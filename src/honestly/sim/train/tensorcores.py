@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from honestly.sim.train.switches import turned_off
+from honestly.kernels import turned_off
 
 WARPS = 4  # of a block that computes gradients
 IMAGES = 8  # of a block or warp

@@ -92,6 +92,12 @@ class CheckpointSource:
             np.subtract(out, minus, out=out)
         self._count((stop - start) * len(clients) * storage(self.leaves[leaf].spec).itemsize)
 
+    def stores_as_agreed(self, leaf: int, client: int) -> bool:
+        """Whether the client's tensor has the dtype of the result, so that `raw` gives its values as they are."""
+        tensor = self._columns[leaf][client]
+        assert tensor is not None, "a refused client is never read"
+        return tensor.spec.dtype == self.leaves[leaf].spec.dtype
+
     def raw(self, leaf: int, start: int, stop: int, client: int, out: Host) -> None:
         """Values of one client in the leaf's own dtype (bfloat16 as its bits), for a device."""
         tensor = self._columns[leaf][client]
