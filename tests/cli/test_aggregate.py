@@ -165,7 +165,7 @@ def test_reports_name_the_layer_that_gives_a_liar_away(files: list[str], tmp_pat
     assert run(*files, "-o", tmp_path / "out.safetensors", "--report", page, "--report", data, "--quiet") == 0
     report = json.loads(data.read_text())
     liar = report["clients"][6]
-    assert liar["honesty"] < 0.5
+    assert liar["verdict"] == "unusual"
     assert liar["layers"][0]["layer"] == "b.weight"
     assert liar["layers"][0]["share"] > 0.99
     assert liar["distance"] > 10 * report["clients"][0]["distance"]

@@ -86,7 +86,7 @@ def test_liars_are_named_and_failures_count(caplog: pytest.LogCaptureFixture) ->
     strategy = LegacyRobustFedAvg()
     value, metrics = strategy.aggregate_fit(1, [*good, *liars], [broken, RuntimeError("connection lost")])
     assert strategy.history[-1].accused == ("50", "51")
-    assert metrics["honesty/50"] < 0.01  # type: ignore[operator]
+    assert metrics["honesty/50"] < 0.5  # type: ignore[operator]
     assert strategy.history[-1].excluded == {"77": "error FIT_NOT_IMPLEMENTED: no fit"}
     assert value is not None
     arrays = parameters_to_ndarrays(value)

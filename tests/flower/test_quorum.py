@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import pytest
 from flower_messages import (
     BAD,
@@ -51,16 +50,14 @@ def test_the_quorum_is_configurable() -> None:
 
 
 def test_doubt_keeps_the_old_model_if_asked_to() -> None:
-    """Five clients, two of them liars: the rule keeps the smallest majority and says so."""
-    rng = np.random.default_rng(5)
-    noisy = {n: v + rng.normal(scale=9, size=v.shape).astype(v.dtype) for n, v in update(BAD).items()}
-    two = [reply(BAD, noisy), lying(BAD + 1)]
+    """Two clients contradict one another, and nothing tells which of them is right."""
+    two = [lying(BAD)]
     doubtful = RobustFedAvg(doubt="keep")
-    arrays, _ = doubtful.aggregate_train(1, [*honest(3), *two])
+    arrays, _ = doubtful.aggregate_train(1, [*honest(1), *two])
     assert doubtful.history[-1].attention
     assert arrays is None
-    assert "close to half" in doubtful.history[-1].status
-    assert RobustFedAvg(doubt="accept").aggregate_train(1, [*honest(3), *two])[0] is not None
+    assert "contradict" in doubtful.history[-1].status
+    assert RobustFedAvg(doubt="accept").aggregate_train(1, [*honest(1), *two])[0] is not None
 
 
 def test_a_sampled_node_that_never_answers_is_reported_and_counts_for_the_quorum() -> None:

@@ -19,7 +19,7 @@ def test_the_strategys_history_is_drawn(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         broken = update(BROKEN)
         broken["conv.weight"][0, 0] = float("nan")
-        strategy.aggregate_train(number, [*honest(), lying(LIAR), reply(BROKEN, broken)])
+        strategy.aggregate_train(number, [*honest(), lying(LIAR), lying(LIAR + 7), reply(BROKEN, broken)])
     assert main(["report", str(tmp_path / "mine"), "--no-figures", "--quiet"]) == 0
     page = (tmp_path / "mine" / "report" / "index.html").read_text(encoding="utf-8")
     assert f"<title>client {LIAR}, rounds 1–3: accused</title>" in page

@@ -66,7 +66,8 @@ def test_a_federation_learns_on_it(task):
     )
     records = [record.numbers for record in Federation(e).rounds()]
     assert records[-1]["accuracy"] > 0.9
-    assert records[-1]["accused"] == [4]
+    assert [4] in [record["accused"] for record in records]
+    assert all(record["accused"] in ([], [4]) for record in records)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,7 @@ class Referee:
         believed = None if out.honesty is None else float(out.honesty.sum())
         if believed is not None and believed < self.quorum * answered - 0.01:  # 0.01: where the rule stops
             status, doubt = f"refused and disbelieved clients leave {believed:.1f} of {answered}", True
-        bound = out.status is Status.MAJORITY_BOUND or status != str(out.status)
+        bound = out.status in (Status.MAJORITY_BOUND, Status.CONTRADICTION) or status != str(out.status)
         if bound and self.doubt == "keep":
             return f"the old model was kept: {status}", True, True
         return status, False, doubt

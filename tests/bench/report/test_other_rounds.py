@@ -74,7 +74,9 @@ def test_the_mean_of_20_rounds_needs_20_rounds() -> None:
 
 def test_a_report_of_the_short_study_says_so(tmp_path: Path) -> None:
     with Store.open(tmp_path / "cifar") as store:
-        entries = Study.parse(CIFAR).entries()
+        every = Study.parse(CIFAR).entries()
+        entries = [e for e in every if e.cell.get("alpha") == 0.5 and e.cell.get("config") in (2, None)]
+        entries = [e for e in entries if e.cell.get("attack") in ("label_flip", "backdoor", None)]
         store.add(entries)
         store.set_meta(name="cifar-short", study=CIFAR)
         for entry in entries:

@@ -28,6 +28,7 @@ SAME = 0.93  # mean cosine from which a loose view needs no other: clients that 
 LOOSEST = 5.0  # below it all clients that are behind may err alike
 QUANTILE, CHI2 = 0.75, 1.323  # of (cos - mean)^2, and of chi^2_1: the liars' pairs are among the rest
 POWER_STEPS, MEMBER = 6, 0.5  # to the top eigenvector; the share of its largest entry that a member has
+FARAWAY = 25.0  # r^2 / s^2 beyond which a client says nothing about how unlike honest errors are
 ABSURD = 1e6  # r^2 / s^2 from which no client is merely behind
 ROUNDS = 5  # of convicting and moving the centre
 
@@ -144,9 +145,9 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
     """The evidence against every client in every view."""
     n = len(free)
     C = cosines(views.errors)
-    d = dimension(C, free)
-    chance = 1.0 / np.sqrt(d)[:, None]
     t = views.r2 / views.s2[:, None]
+    d = dimension(C, free & (t[0] <= FARAWAY))
+    chance = 1.0 / np.sqrt(d)[:, None]
     far = t > NEAR[0] + NEAR[1] * chance
     cost = SEARCH * math.log(n)
     S = np.maximum(C - chance[:, :, None], 0.0)
@@ -178,15 +179,15 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
 
 
 def dimension(C: Float, free: npt.NDArray[np.bool_]) -> Float:
-    """(V,) `d = 1.323 / q`, q the upper quartile of (cos - mean cos)^2 over the pairs that are not accused."""
+    """(V,) `d = 1.323 / q`, q the upper quartile of (cos - mean cos)^2 over the pairs of these clients."""
     if not free.all():
         C = C[:, free][:, :, free]
     V, q, _ = C.shape
-    pairs = q * (q - 1)
+    pairs = max(1, q * (q - 1))
     spread = C.reshape(V, q * q)
     spread = np.square(spread - spread.sum(1, keepdims=True) / pairs)
     spread[:, :: q + 1] = np.inf  # clients with themselves are no pairs
-    rank = int(QUANTILE * pairs)
+    rank = min(int(QUANTILE * pairs), q * q - 1)
     return CHI2 / np.maximum(np.partition(spread, rank, axis=1)[:, rank], 1e-9)
 
 
