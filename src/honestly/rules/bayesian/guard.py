@@ -110,7 +110,7 @@ def starts(E: Float, q: Float, h: int) -> Float:
 
 
 def climbed(E: Float, q: Float, X: Float) -> Float:
-    """Alternating maximisation of `rho = N / (m Q)`: u = sum_S e, then the m clients of largest 2 u.e_k - rho m |e_k|^2."""
+    """Alternating maximisation of `rho = N / (m Q)`: u = sum_S e, then the m clients of largest 2 u.e_k - rho m q_k."""
     m = X.sum(1)
     for _ in range(CLIMBS):
         U = X @ E

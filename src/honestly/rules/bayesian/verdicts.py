@@ -63,8 +63,9 @@ def _layers(evidence: Float, names: Sequence[str]) -> str:
     if len(names) == 1:
         return ""
     known = np.where(np.isnan(evidence), -np.inf, evidence)
-    order = [i for i in np.argsort(-known, kind="stable")[:3].tolist() if known[i] > 0.0]
-    return ", most of all in " + ", ".join(names[i] for i in order) if order else ", over all layers together"
+    order: list[int] = np.argsort(-known, kind="stable")[:3].tolist()
+    clear = [names[i] for i in order if known[i] > 0.0]
+    return ", most of all in " + ", ".join(clear) if clear else ", over all layers together"
 
 
 def _distance(found: Estimate, k: int, names: Sequence[str]) -> str:
