@@ -59,11 +59,11 @@ def aggregate(
 
     Example:
         >>> import numpy as np, honestly as hn
-        >>> updates = np.random.default_rng(0).normal(size=(10, 1000))
+        >>> updates = 0.5 + np.random.default_rng(0).normal(size=(10, 1000))
         >>> updates[7:] *= -4
-        >>> out = hn.aggregate(updates)
-        >>> [int(k) for k in np.flatnonzero(out.honesty < 0.5)]
-        [7, 8, 9]
+        >>> out = hn.aggregate(updates, reference=np.zeros(1000))
+        >>> out.accused
+        (7, 8, 9)
     """
     pipeline = Pipeline.of(rule, pre)
     source = open_source(updates, reference=reference, root=pipeline.rule.root, out=out, layers=layers, buffers=buffers)
