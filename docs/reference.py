@@ -51,7 +51,10 @@ API = {
         "One adapter for each framework. Each imports its framework, so each needs its extra.",
         (
             "honestly.flower.RobustFedAvg", "honestly.flower.LegacyRobustFedAvg", "honestly.nvflare.RobustAggregator",
-            "honestly.scaleout.server_functions",
+            "honestly.scaleout.server_functions", "honestly.torch.robust_all_reduce", "honestly.torch.RobustAverager",
+            "honestly.torch.ddp_hook", "honestly.torch.RobustOuterOptimizer", "honestly.torch.Pending",
+            "honestly.torch.DisagreementError", "honestly.torch.RankError", "honestly.torch.VerificationError",
+            "honestly.torch.torchft.RobustManager", "honestly.jax.robust_mean",
         ),
     ),
     "api-simulation": (

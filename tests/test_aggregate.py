@@ -44,7 +44,7 @@ def test_containers_agree_with_the_matrix(federation: Federation, rule: hn.Rule)
     X = federation(M=2, d=60)
     pair = namedtuple("pair", "w b")
     parts = [(x[:48].reshape(6, 8), x[48:]) for x in X]
-    expected = hn.aggregate(X, rule).value
+    expected = hn.aggregate(X, rule, layers=[48, 12]).value
     containers = {
         "state dicts": ([OrderedDict(w=w, b=b) for w, b in parts], lambda v: (v["w"], v["b"]), OrderedDict),
         "lists": ([[w, b] for w, b in parts], lambda v: v, list),
@@ -173,7 +173,7 @@ def test_shapes(K: int, d: int) -> None:
 def test_reference_does_not_change_a_translation_equivariant_rule(federation: Federation) -> None:
     X = federation(M=2)
     model = np.random.default_rng(1).normal(size=300) * 10
-    for rule in ("bayesian", hn.Krum(f=2), "geometric_median"):
+    for rule in (hn.Krum(f=2), "geometric_median"):  # the Bayesian rule sees opposition where there is a reference
         np.testing.assert_allclose(
             hn.aggregate(X + model, rule, reference=model).value, hn.aggregate(X, rule).value + model, atol=1e-6
         )

@@ -140,11 +140,13 @@ def states(rng: np.random.Generator) -> tuple[dict[str, Any], list[dict[str, Any
 def test_buffers_follow_are_judged_or_ignored() -> None:
     model, clients = states(np.random.default_rng(0))
     out = hn.aggregate(clients, reference=model)
-    assert out.accused == (4,)
+    assert out.verdicts[4] is hn.Verdict.UNUSUAL  # far, alone
     others = [k for k in range(9) if k != 4]
-    np.testing.assert_allclose(
-        out.value["bn.running_var"], np.average([c["bn.running_var"] for c in clients], axis=0, weights=out.weights)
-    )
+    honest = np.mean([clients[k]["conv.weight"] for k in range(9) if k != 4], axis=0)
+    assert np.abs(out.value["conv.weight"] - honest).max() < 0.2
+    buffers = [c["bn.running_var"] for c in clients]
+    assert (np.min(buffers, axis=0) <= out.value["bn.running_var"]).all()
+    assert (out.value["bn.running_var"] <= np.max(buffers, axis=0)).all()
     kept = hn.aggregate(clients, reference=model, buffers="ignore")
     np.testing.assert_array_equal(kept.value["bn.running_var"], model["bn.running_var"])
     np.testing.assert_array_equal(kept.value["conv.weight"], out.value["conv.weight"])

@@ -76,7 +76,7 @@ def test_commands_that_need_an_extra_name_it(words: tuple[str, ...], extra: str)
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("adapter", ["flower", "nvflare"])
+@pytest.mark.parametrize("adapter", ["flower", "nvflare", "torch", "jax"])
 def test_an_adapter_without_its_framework_says_what_to_install(adapter: str) -> None:
     done = run(f"{WITHOUT_EXTRAS}import honestly.{adapter}")
     assert done.stderr.splitlines()[-1].endswith(f"pip install 'honestly[{adapter}]'")

@@ -223,7 +223,7 @@ def test_faults_among_clients_that_are_streamed(
 ) -> None:
     """Nobody reads the norms beforehand: the sample's Gram matrix or the first pass must show who cannot be used."""
     monkeypatch.setattr(importlib.import_module("honestly.engine.geometry"), "STREAM_FROM", 100)
-    streamed = importlib.import_module("honestly.rules._streamed")
+    streamed = importlib.import_module("honestly.rules.bayesian.streamed")
     monkeypatch.setattr(streamed, "SAMPLE", 60)
     rng = np.random.default_rng(3)
     X = rng.normal(size=(400, 700)).astype(np.float32) + 5.0

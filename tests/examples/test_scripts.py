@@ -50,6 +50,21 @@ def study(said: str) -> None:
     assert max(found["FedAvg", "sign_flip"]) < 0.5 < 0.8 < min(found["Ours", "sign_flip"])
 
 
+def torch_ddp(said: str) -> None:
+    found = dict(re.findall(r"^(\S+(?: \S+)?)\s+loss after .* accuracy: (\S+)$", said, re.M))
+    assert float(found["plain"]) < 0.2
+    assert float(found["clipping"]) < 0.2
+    assert float(found["robust"]) > 0.9
+    assert "refused: {6: \"tensor '3.bias' at flat index 0 is NaN\"}" in said
+    assert float(re.search(r"^weights: \[.* (\S+) *\]$", said, re.M)[1]) < 0.07  # rank 7's
+
+
+def diloco(said: str) -> None:
+    found = dict(re.findall(r"^(\S+)\s+loss: .* accuracy: (\S+)$", said, re.M))
+    assert float(found["mean"]) < 0.3 < 0.9 < float(found["bayesian"])
+    assert float(re.search(r"^weights: \[.* (\S+) *\]$", said, re.M)[1]) < 0.07
+
+
 CHECKS = {
     "library": library,
     "custom_rule": custom_rule,
@@ -58,11 +73,17 @@ CHECKS = {
     "jax_training": training,
     "files": files,
     "study": study,
+    "torch_ddp": torch_ddp,
+    "diloco": diloco,
 }
+SLOW = {"torch_ddp", "diloco"}  # eight processes each
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem in SLOW else []) for p in EXAMPLES],
+)
 def test_it_runs_and_shows_what_it_promises(path: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(path)]

@@ -78,8 +78,9 @@ def test_one_refused_client_never_costs_the_round(K: int) -> None:
 def test_suspicion_outlives_a_round_if_the_rule_remembers(tmp_path: Path) -> None:
     referee = Referee(Bayesian(memory=Memory()), history=tmp_path)
     liar = Reply(77, update={"w": np.full(20, -9, "f4")}, size=10, metrics={"loss": 0.1})
+    accomplice = Reply(78, update={"w": np.full(20, -8, "f4")}, size=10, metrics={"loss": 0.1})
     for number in range(1, 4):
-        referee.judge(number, [*replies(seed=number), liar])
+        referee.judge(number, [*replies(seed=number), liar, accomplice])
     memory = Memory.from_dict(json.loads((tmp_path / "memory.json").read_text()))
     assert memory == referee.rule.memory  # type: ignore[attr-defined]
     suspicion = memory.prior([77, 0])

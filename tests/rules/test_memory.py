@@ -27,17 +27,16 @@ def rounds(attack, *, T: int, rule: Bayesian, seed: int = 0):
         yield mix, rule
 
 
-def wide(X, t, rng):
-    """An attacker whose noise is somewhat wider than the honest spread, so that one round cannot tell."""
-    X[19:] += 1.6 * rng.normal(size=(1, d)) / np.sqrt(d)
+def faint(X, t, rng):
+    """Three attackers who share a direction so faintly that one round cannot tell."""
+    X[17:] += 0.7 * np.random.default_rng([7, t]).normal(size=d) / np.sqrt(d)
 
 
 def test_it_helps_against_attackers_who_hide_in_the_spread():
-    remembered = [mix.honesty for mix, _ in rounds(wide, T=30, rule=Bayesian(memory=Memory()))]
-    alone = [mix.honesty for mix, _ in rounds(wide, T=30, rule=Bayesian())]
-    assert np.mean([honesty[19] for honesty in alone[10:]]) > 0.8
-    assert np.mean([honesty[19] for honesty in remembered[10:]]) < 0.5
-    assert np.min([honesty[:19].min() for honesty in remembered]) > 0.8  # and nobody else pays for it
+    remembered = np.array([mix.honesty for mix, _ in rounds(faint, T=40, rule=Bayesian(memory=Memory()))])
+    alone = np.array([mix.honesty for mix, _ in rounds(faint, T=40, rule=Bayesian())])
+    assert (remembered[10:, 17:] < 0.5).mean() > (alone[10:, 17:] < 0.5).mean() + 0.05
+    assert (remembered[:, :17] >= 0.5).all()  # and nobody else pays for it
 
 
 def test_an_honest_client_cannot_be_framed_by_those_who_copy_it():
@@ -89,7 +88,7 @@ def test_suspicion_fades():
 
 
 def test_state_survives_a_checkpoint():
-    *_, (_, rule) = rounds(wide, T=5, rule=Bayesian(memory=Memory(forgetting=0.8)))
+    *_, (_, rule) = rounds(faint, T=5, rule=Bayesian(memory=Memory(forgetting=0.8)))
     assert rule.memory is not None
     again = Memory.from_dict(json.loads(json.dumps(rule.memory.to_dict())))
     assert again == rule.memory
@@ -122,7 +121,7 @@ def test_a_simulations_state_file_keeps_it():
     from honestly.sim.memory import remembered, with_memory
     from honestly.sim.rounds import State
 
-    *_, (_, rule) = rounds(wide, T=3, rule=Bayesian(memory=Memory()))
+    *_, (_, rule) = rounds(faint, T=3, rule=Bayesian(memory=Memory()))
     arrays = remembered(State(3, np.zeros(2), Pipeline((), rule)))
     again = with_memory(State(3, np.zeros(2), Pipeline((), Bayesian(memory=Memory()))), arrays)
     assert again.rule == rule

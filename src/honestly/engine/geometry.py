@@ -60,7 +60,8 @@ def measured(screen: Screen, sizes: Float | None = None, *, root: bool = False) 
         suspects = [k for k in clients if k in wrong] if wrong else []
         if suspects and screen.refuse_faulty(suspects):
             kept = [j for j, k in enumerate(clients) if k not in screen.reasons]
-            layers, suspects = layers[:, kept][:, :, kept], [k for k in suspects if k not in screen.reasons]
+            layers = np.ascontiguousarray(layers[:, kept][:, :, kept])
+            suspects = [k for k in suspects if k not in screen.reasons]
             clients = screen.usable
         if 2 * len(suspects) > len(clients):
             screen.check_reference()

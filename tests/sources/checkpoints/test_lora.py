@@ -94,10 +94,10 @@ def norm(difference: dict[str, np.ndarray]) -> float:
 
 
 def test_exact_is_the_mean_of_the_products(adapters: list[Path], tmp_path: Path) -> None:
-    found = hn.aggregate(adapters, "bayesian", out=tmp_path / "out", explain=True)
+    found = hn.aggregate(adapters, "geometric_median", out=tmp_path / "out", explain=True)
     assert found.weights is not None
     assert not found.excluded
-    assert found.weights[6] < 1e-6  # the liar
+    assert found.weights[6] == found.weights.min()  # the liar
     expected, got = mean_of(adapters, found.weights), products(found.value)
     assert set(got) == set(expected)
     for name, values in expected.items():

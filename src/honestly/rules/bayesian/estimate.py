@@ -114,7 +114,7 @@ def estimate(
     return Estimate(
         weights,
         np.zeros(n, bool) if verdict is None else verdict.accused,
-        np.zeros(n) if verdict is None else verdict.against,
+        np.full(n, -np.inf) if verdict is None else verdict.against,
         nothing,
         factor,
         far,
@@ -154,7 +154,7 @@ def _undecided(weights: Float, status: Status, evidence: Float) -> Estimate:
     return Estimate(
         weights,
         np.zeros(n, bool),
-        np.zeros(n),
+        np.full(n, -np.inf),
         evidence,
         np.ones((n, L)),
         np.zeros((n, L)),

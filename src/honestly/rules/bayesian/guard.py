@@ -48,9 +48,9 @@ def certificate(errors: Float) -> Float:
     C = errors * inverse[:, :, None]
     C *= inverse[:, None, :]
     np.clip(C, 0.0, 1.0, out=C)
-    y = C.sum(2)
+    y = np.maximum(C.sum(2), 1e-12)
     for _ in range(PERRON_STEPS):
-        y /= y.max(1, keepdims=True)
+        y /= np.maximum(y.max(1, keepdims=True), TINY)
         y = np.maximum(np.matmul(C, y[:, :, None])[:, :, 0], 1e-12)
     return (np.matmul(C, y[:, :, None])[:, :, 0] / y).max(1)
 

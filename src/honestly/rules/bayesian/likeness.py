@@ -3,7 +3,7 @@
 The model of an error is a length, which may be anything, times a direction: one of the client's own, or one that it
 shares with other liars. Directions of independent clients have cosines of about 1 / sqrt(d), d being the effective
 dimension of the view. If k has a mean cosine x with m others, the likelihood of a shared direction against that of
-chance is (d m / 2) x^2 nats, less what it costs to have searched for them among n clients.
+chance is -(d m / 2) ln(1 - x^2) nats, about (d m / 2) x^2, less what it costs to have searched among n clients.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from honestly.rules.bayesian.average import shortened
 from honestly.rules.bayesian.views import TINY, Views, cosines
 
 COMMON = 0.1  # mean cosine that honest clients may have for their data's sake
-SEARCH = 3.2  # ln n nats of evidence that any n clients have by chance, the best group of them being looked for
+SEARCH = 3.4  # ln n nats of evidence that any n clients have by chance, the best group of them being looked for
 OPPOSED = 2.5  # the same for opposition, where nothing is looked for but the client and the view
 NEAR = 0.8, 3.0  # r^2 / s^2 up to NEAR + NEAR / sqrt(d) is near: nobody is accused there
 TIGHT = 16.0  # effective dimension from which a view convicts by itself
 AGREE = 0.7  # in a looser one a tight view must agree to this share of the evidence it would need by itself
+SAME = 0.93  # mean cosine from which a loose view needs no other: clients that are merely behind stay below it
 LOOSEST = 5.0  # below it all clients that are behind may err alike
 QUANTILE, CHI2 = 0.75, 1.323  # of (cos - mean)^2, and of chi^2_1: the liars' pairs are among the rest
 POWER_STEPS, MEMBER = 6, 0.5  # to the top eigenvector; the share of its largest entry that a member has
@@ -162,16 +163,17 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
     half = np.where(known & (m >= 2.0), _nats(alike, AGREE * COMMON, m * d[:, None]) - AGREE**2 * cost, -cost)
     tight = d >= TIGHT
     support = half[tight].max(0, initial=-cost)
-    x = np.where(tight[:, None], x, np.where(d[:, None] >= LOOSEST, np.minimum(x, support), -cost))
+    loose = np.where(alike > SAME, x, np.minimum(x, support))
+    x = np.where(tight[:, None], x, np.where(d[:, None] >= LOOSEST, loose, -cost))
     opposing = np.zeros_like(far)
     if reference is not None:
         o = opposition(reference, views.centre)
         usual = -np.median(o, axis=1)[:, None]  # where most clients go one way; else there is nothing to oppose
         plain = far & (usual > COMMON) & (o > COMMON) & (d[:, None] >= LOOSEST)
-        against = np.where(plain, _nats(o, -usual, d[:, None]) - OPPOSED * math.log(n), -cost)
+        against = np.where(plain, 0.5 * d[:, None] * np.square(o + usual) - OPPOSED * math.log(n), -cost)
         opposing = against > x
         x = np.maximum(x, against)
-    x[0] = np.where(t[0] > ABSURD, np.log(t[0]), x[0])
+    x[0] = np.where(t[0] > ABSURD, np.log(np.maximum(t[0], 1.0)), x[0])
     return Look(x, d, members > 0.0, opposing)
 
 
@@ -215,5 +217,7 @@ def opposition(reference: Float, centre: Float) -> Float:
     return np.clip(-(g / np.sqrt(np.maximum(others2, TINY))) / np.sqrt(own2), -1.0, 1.0)
 
 
-def _nats(cosine: Float, common: Float | float, count: Float) -> Float:
-    return 0.5 * count * np.square(np.maximum(cosine - common, 0.0))
+def _nats(cosine: Float, common: float, count: Float) -> Float:
+    """`-(count / 2) ln(1 - x^2)`, x the cosine beyond what is common: of a cosine in d dimensions, nearly `count x^2 / 2`."""
+    x = np.maximum(cosine - common, 0.0)
+    return -0.5 * count * np.log1p(-np.square(x))

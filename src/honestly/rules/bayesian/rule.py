@@ -25,7 +25,7 @@ class Bayesian(Rule):
     In every layer, and in all together, with a robust centre c, errors e_k = w_k - c and spread s (the h-th smallest
     |e_k|, h = floor(K/2) + 1):
 
-        evidence     l_k = (m d / 2) (x_k - 0.1)^2 - 3.2 ln K      x_k: mean cosine of e_k with those of m others
+        evidence     l_k = -(m d / 2) ln(1 - (x_k - 0.1)^2) - 3.4 ln K   x_k: mean cosine of e_k with those of m others
         honesty      pi_k = 1 / (1 + exp(max over layers of l_k))   d: effective dimension of the layer
         answer       c + sum_k v_k f_k e_k / sum_k v_k              over the clients that are not accused
         length       f_k = min(1, u s^2 / |e_k|^2)                  far alone: shortened, not accused

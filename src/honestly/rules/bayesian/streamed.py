@@ -79,7 +79,7 @@ def streamed(geometry: Geometry, tolerated: Callable[[int], int], prior: Float |
         votes,
         tuple(copies),
         float(np.sqrt(s2[judged].sum())),
-        Status.MAJORITY_BOUND if crowded else Status.CONVERGED,
+        Status.MAJORITY_BOUND if crowded else part.status,
         None,
         np.flatnonzero(judged),
         0,

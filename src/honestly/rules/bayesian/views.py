@@ -13,6 +13,7 @@ from honestly.result import Float
 
 TINY = float(np.finfo(float).tiny)
 MEDIAN_STEPS = 5  # of Weiszfeld
+TIE = 1.0 + 1e-9  # distances that differ by less are equal: the order of the clients must not matter
 MEDIAN_COS2 = 0.455  # of independent directions in d dimensions the median of cos^2 is 0.455 / d
 
 
@@ -61,7 +62,7 @@ def survey(gram: Float, h: int) -> Views:
     V, n, _ = gram.shape
     D = distances(gram)
     radius = kth(D, h)
-    N = (radius[:, :, None] >= D).astype(np.float64)
+    N = (TIE * radius[:, :, None] >= D).astype(np.float64)
     N /= N.sum(2, keepdims=True)
     near = N @ gram @ N.transpose(0, 2, 1)
     a = tightest(near, h)
@@ -117,13 +118,15 @@ def leave_one_out(r2: Float, a: Float) -> Float:
 def tightest(gram: Float, h: int) -> Float:
     """(V, n) weights of the mean of the tightest ball of h points, moved once to the h points nearest to it."""
     D = distances(gram)
-    x = D[np.arange(len(D)), kth(D, h).argmin(1)]
+    ball = np.partition(D, h - 1, axis=-1)[..., :h]
+    size = ball.max(-1) + 1e-6 * ball.mean(-1)  # two clients may be one another's h-th nearest
+    x = D[np.arange(len(D)), size.argmin(1)]
     return nearest(residuals(gram, nearest(x, h)), h)
 
 
 def nearest(x: Float, h: int) -> Float:
     """(V, n) equal weights for the h smallest of each row."""
-    a = (x <= kth(x, h)[:, None]).astype(np.float64)
+    a = (x <= TIE * kth(x, h)[:, None]).astype(np.float64)
     return a / a.sum(1, keepdims=True)
 
 

@@ -1,0 +1,246 @@
+"""A robust mean over a mesh axis in JAX: `robust_mean` where `jax.lax.pmean` takes the mean (extra `[jax]`).
+
+Inside `jax.shard_map`, each device along the axis is a client. The devices exchange slices (`all_to_all`), add up their
+Gram matrices (`psum`), ask the rule on the host (`jax.pure_callback`: the package's own rules, in float64), average
+their slice and gather the result.
+"""
+
+# pyright: basic
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+if find_spec("jax") is None:
+    raise ModuleNotFoundError("honestly.jax needs JAX: pip install 'honestly[jax]'", name="jax")
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from honestly.arrays import COMPUTE, LARGEST, Spec
+from honestly.engine import Pipeline
+from honestly.rules.base import ColumnRule, GramGeometry, Mixer, Rule
+from honestly.rules.mean import Mean
+from honestly.sources import Layer, Leaf
+from honestly.sources.grouping import Buffers, layers_of
+
+#: What a rule may need that devices cannot tell one another here.
+NOT_HERE = frozenset({"signs", "root", "sizes", "trusted client"})
+
+
+def robust_mean(
+    x: Any,
+    axis_name: str,
+    rule: Rule | str = "bayesian",
+    pre: Sequence[Mixer | str] | Mixer | str = (),
+    *,
+    reference: float | None = None,
+    with_info: bool = False,
+) -> Any:
+    """The robust mean of `x` over the devices of a mesh axis; call it where you would call `jax.lax.pmean`.
+
+    A device whose values are NaN, infinite or absurdly large has no vote. If half of the devices or more have none, the
+    result is NaN, as it would be with `pmean`.
+
+    Args:
+        x: this device's update: an array or a pytree of float arrays. Each leaf is a layer.
+        axis_name: the axis of the mesh over which to average.
+        rule: a rule or its name: any rule that is a weighted mean, median, trimmed mean and meamed.
+        pre: mixers applied before a rule that is a weighted mean.
+        reference: 0 for gradients and other differences, so that rules can tell a device that opposes the others.
+        with_info: return also a dict of "weights" (K,) (NaN for median and its kin), "honesty" (K,) (NaN unless the
+            rule infers it) and "usable" (K,).
+
+    Returns:
+        The mean, the same on every device, in the structure and dtypes of `x`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from jax.sharding import AxisType, PartitionSpec as P
+        >>> mesh = jax.make_mesh((1,), ("clients",), axis_types=(AxisType.Auto,))
+        >>> each = P("clients")
+        >>> step = jax.shard_map(lambda x: robust_mean(x, "clients"), mesh=mesh, in_specs=each, out_specs=each)
+        >>> step(jnp.ones((1, 3))).tolist()
+        [[1.0, 1.0, 1.0]]
+    """
+    pipeline = Pipeline.of(rule, pre)
+    K = int(lax.axis_size(axis_name))
+    _check(pipeline, K, reference)
+    flat, tree = jax.tree.flatten(x)
+    leaves = [jnp.asarray(leaf) for leaf in flat]
+    names = ["".join(map(str, path)) for path, _ in jax.tree_util.tree_flatten_with_path(x)[0]]
+    specs = tuple(Leaf(name, _spec(name, leaf)) for name, leaf in zip(names, leaves, strict=True))
+    if not any(leaf.size for leaf in leaves):
+        raise ValueError("x holds no values to average")
+    leaves = [lax.stop_gradient(leaf) for leaf in leaves]
+    usable = lax.all_gather(_fine(leaves), axis_name)
+    if isinstance(pipeline.rule, Mean) and not pipeline.mixers:
+        values, info = _mean(leaves, usable, axis_name)
+    else:
+        rows = _exchange(leaves, K, axis_name)
+        rows = [jnp.where(usable[:, None], row, 0).astype(_compute(row)) for row in rows]
+        layers = layers_of(specs, Buffers())
+        own, info = _own_slices(pipeline, rows, usable, layers, axis_name, reference is not None)
+        values = _gather(own, leaves, axis_name)
+    means = jax.tree.unflatten(tree, values)
+    return (means, {**info, "usable": usable}) if with_info else means
+
+
+def _check(pipeline: Pipeline, K: int, reference: Any) -> None:
+    """Raise ValueError for what cannot be done here."""
+    if reference is not None and reference != 0:
+        raise ValueError(f"reference={reference!r}: give the differences from it as x, and reference=0")
+    missing = sorted(pipeline.needs & NOT_HERE)
+    if missing:
+        raise ValueError(f"{pipeline} needs {', '.join(missing)}, which robust_mean does not have")
+    columns = isinstance(pipeline.rule, ColumnRule)
+    if columns and (pipeline.mixers or pipeline.rule.gram_needed):
+        raise ValueError(f"{pipeline} reduces mixtures coordinate by coordinate, which robust_mean does not do")
+    pipeline.check(K)
+
+
+def _spec(name: str, leaf: Any) -> Spec:
+    if leaf.dtype.name not in COMPUTE:
+        raise ValueError(f"x{name} has dtype {leaf.dtype}; expected float16, bfloat16, float32 or float64")
+    return Spec(tuple(leaf.shape), leaf.dtype.name, "float")
+
+
+def _compute(row: Any) -> Any:
+    return jnp.dtype(COMPUTE[row.dtype.name])
+
+
+def _fine(leaves: Sequence[Any]) -> Any:
+    """Whether this device's values can be used."""
+    limits = [LARGEST[_compute(leaf).name] for leaf in leaves]
+    pairs = zip(leaves, limits, strict=True)
+    return jnp.stack([jnp.all(jnp.abs(leaf.astype(_compute(leaf))) <= limit) for leaf, limit in pairs]).all()
+
+
+def _mean(leaves: Sequence[Any], usable: Any, axis_name: str) -> tuple[list[Any], dict[str, Any]]:
+    """`pmean` of those that can be used."""
+    mine = usable[lax.axis_index(axis_name)]
+    share = jnp.where(2 * usable.sum() > len(usable), 1.0 / usable.sum(), jnp.nan)
+    summed = [lax.psum(jnp.where(mine, leaf, 0).astype(_compute(leaf)), axis_name) for leaf in leaves]
+    values = [
+        (total * share.astype(total.dtype)).astype(leaf.dtype) for total, leaf in zip(summed, leaves, strict=True)
+    ]
+    return values, {"weights": jnp.where(usable, share, 0.0), "honesty": jnp.full(len(usable), jnp.nan)}
+
+
+def _exchange(leaves: Sequence[Any], K: int, axis_name: str) -> list[Any]:
+    """For each leaf, (K, n): this device's slice of everybody's, in one exchange for each dtype."""
+    cut = [jnp.pad(leaf.reshape(-1), (0, -leaf.size % K)).reshape(K, -1) for leaf in leaves]
+    found: list[Any] = [None] * len(cut)
+    for dtype in dict.fromkeys(piece.dtype for piece in cut):
+        those = [i for i, piece in enumerate(cut) if piece.dtype == dtype]
+        rows = lax.all_to_all(jnp.concatenate([cut[i] for i in those], axis=1), axis_name, 0, 0, tiled=True)
+        bounds = np.cumsum([cut[i].shape[1] for i in those])[:-1]
+        for i, piece in zip(those, jnp.split(rows, bounds, axis=1), strict=True):
+            found[i] = piece
+    return found
+
+
+def _gather(own: Sequence[Any], leaves: Sequence[Any], axis_name: str) -> list[Any]:
+    """Everybody's slices of the result, in the shapes of the leaves."""
+    whole = [lax.all_gather(row, axis_name, tiled=True) for row in own]
+    return [x[: leaf.size].reshape(leaf.shape).astype(leaf.dtype) for x, leaf in zip(whole, leaves, strict=True)]
+
+
+def _own_slices(
+    pipeline: Pipeline, rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, from_zero: bool
+) -> tuple[list[Any], dict[str, Any]]:
+    """This device's slice of the result, and what was found."""
+    K = len(usable)
+    unknown = jnp.full(K, jnp.nan)
+    if isinstance(pipeline.rule, ColumnRule):
+        return [_reduced(pipeline.rule, row, usable) for row in rows], {"weights": unknown, "honesty": unknown}
+    about = [True] if from_zero else [False, True] if "reference" in pipeline.needs else [False]
+    grams = [_gram(rows, usable, layers, axis_name, about_zero) for about_zero in about]
+
+    def decide(usable: Any, *grams: Any) -> Any:
+        return _decide(pipeline, layers, from_zero, np.asarray(usable), [np.asarray(G, np.float64) for G in grams])
+
+    shape = jax.ShapeDtypeStruct((len(layers) + 2, K), jnp.float32)
+    found = jax.pure_callback(decide, shape, usable, *grams, vmap_method="sequential")
+    by_layer, weights, honesty = found[:-2], found[-2], found[-1]
+    of_leaf = {leaf: i for i, layer in enumerate(layers) for leaf, _, _ in layer.spans}
+    own = [
+        jnp.matmul(by_layer[of_leaf.get(i, 0)].astype(row.dtype), row, precision="highest")
+        for i, row in enumerate(rows)
+    ]
+    return own, {"weights": weights, "honesty": honesty}
+
+
+def _gram(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, about_zero: bool) -> Any:
+    """(L, K, K) the sum over all devices of this slice's products, about the median of three that can be used."""
+    order = jnp.argsort(~usable, stable=True)
+    count = jnp.maximum(usable.sum(), 1)
+    totals = []
+    for layer in layers:
+        total = 0.0
+        for leaf, _, _ in layer.spans:
+            row = rows[leaf]
+            if not about_zero:
+                a, b, c = (row[order[i]] for i in (0, count // 2, count - 1))
+                middle = jnp.maximum(jnp.minimum(a, b), jnp.minimum(jnp.maximum(a, b), c))
+                row = jnp.where(usable[:, None], row - middle, 0)
+            total = total + jnp.matmul(row, row.T, precision="highest")
+        totals.append(total)
+    return lax.psum(jnp.stack(totals), axis_name)
+
+
+def _decide(
+    pipeline: Pipeline, layers: Sequence[Layer], from_zero: bool, usable: np.ndarray, grams: Sequence[np.ndarray]
+) -> np.ndarray:
+    """On the host: a row of weights for each layer, then the weights and the honesty of all."""
+    K = len(usable)
+    found = np.full((len(layers) + 2, K), np.nan, np.float32)
+    kept = np.flatnonzero(usable)
+    if 2 * len(kept) <= K or len(kept) < pipeline.minimum():
+        return found
+    few = [G[:, kept][:, :, kept] for G in grams]
+    few = [0.5 * (G + G.transpose(0, 2, 1)) for G in few]
+    judged = np.array([not layer.follows for layer in layers])
+    about = None if len(few) == 1 else (lambda: few[1])
+    geometry = GramGeometry.of_layers(
+        few[0],
+        tuple(kept.tolist()),
+        has_reference=from_zero,
+        about_reference=about,
+        judged=judged,
+        layer_names=tuple(layer.name for layer in layers),
+        layer_sizes=np.array([float(layer.size) for layer in layers]),
+    )
+    decision = pipeline.decide(geometry)
+    found[:] = 0.0
+    rows, own = decision.by_layer, decision.matrix[0]
+    found[:-2, kept] = own if rows is None else rows
+    found[-2, kept] = own / own.sum() if own.sum() > 0 else own  # what is missing to 1 leans on 0, the reference
+    found[-1] = np.nan
+    if decision.honesty is not None:
+        found[-1] = 0.0
+        found[-1, kept] = decision.honesty
+    return found
+
+
+def _reduced(rule: ColumnRule, row: Any, usable: Any) -> Any:
+    """The rule's own reduction of each column, of those that can be used: a branch for each number of them."""
+    K = len(usable)
+    ranked = jnp.sort(jnp.where(usable[:, None], row, jnp.inf), axis=0)
+    fewest = max(K // 2 + 1, rule.minimum())
+
+    def of(m: int) -> Any:
+        first, last = rule.ranks(m)
+        return lambda: rule.reduce(ranked[first:last], jnp).astype(row.dtype)
+
+    def none() -> Any:
+        return jnp.full_like(ranked[0], jnp.nan)
+
+    count = usable.sum()
+    branches = [none, *(of(m) for m in range(fewest, K + 1))]
+    return lax.switch(jnp.where(count < fewest, 0, count - fewest + 1), branches)

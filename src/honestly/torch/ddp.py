@@ -1,0 +1,61 @@
+"""DistributedDataParallel: one decision for all buckets of a step.
+
+DDP hands its gradients over in buckets, as they become ready. A decision per bucket would judge a rank by a part of its
+gradient only, and a decision of the step before would let a rank that turns bad have one step free. So the slices of a
+bucket are exchanged at once, while the backward pass goes on, and when the last one is in, the ranks decide on all.
+"""
+
+# No `from __future__ import annotations`: DDP reads the hook's annotations and wants the classes themselves.
+
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from honestly.torch.averager import RobustAverager
+from honestly.torch.reduce import eager
+from honestly.torch.reduction import Reduction
+from honestly.torch.tensors import Tensors
+
+
+class _Step:
+    """The buckets of one backward pass."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self.reduction = reduction
+        self.buffers: list[torch.Tensor] = []
+        self.futures: list[torch.futures.Future[torch.Tensor]] = []
+
+
+_steps: WeakKeyDictionary[RobustAverager, _Step] = WeakKeyDictionary()
+
+
+@eager
+@torch.no_grad()
+def ddp_hook(
+    state: RobustAverager,
+    bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook: `model.register_comm_hook(RobustAverager(...), ddp_hook)`.
+
+    The gradients of all ranks become their robust average, the same as `robust_all_reduce` of all of them.
+    """
+    if bucket.index() == 0:
+        _steps.pop(state, None)  # a backward pass that failed half-way leaves its buckets behind
+    step = _steps.get(state)
+    gradients = [gradient.reshape(-1) for gradient in bucket.gradients()]
+    first = 0 if step is None else len(step.reduction.local)
+    names = [state.names.get(p, f"[{first + i}]") for i, p in enumerate(bucket.parameters())]
+    given = Tensors.of(dict(zip(names, gradients, strict=True)))
+    if step is None:
+        step = _steps[state] = _Step(state.start(given, reference=True))
+    step.reduction.send(given, given.zeros(), waiting=False)
+    buffer = bucket.buffer()
+    step.futures.append(torch.futures.Future(devices=None if buffer.device.type == "cpu" else [buffer.device]))
+    step.buffers.append(buffer)
+    if bucket.is_last():
+        del _steps[state]
+        state.finish(step.reduction, step.reduction.local)
+        for future, filled in zip(step.futures, step.buffers, strict=True):
+            future.set_result(filled)
+    return step.futures[-1]

@@ -1,0 +1,141 @@
+"""What a caller hands over: a tensor, a list or a mapping of them, whole or sharded, and the way back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from honestly.sources import Leaf
+from honestly.torch.slices import leaf_of
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Named tensors on one device.
+
+    Attributes:
+        names: of the tensors; `[i]` in a list.
+        given: the tensors as they came.
+        local: their values on this rank, without a graph: the tensor itself, or the local part of a DTensor.
+        container: what they came in.
+    """
+
+    names: tuple[str, ...]
+    given: tuple[torch.Tensor, ...]
+    local: tuple[torch.Tensor, ...]
+    container: Any
+
+    @classmethod
+    def of(cls, tensors: Any, layers: Sequence[int] | None = None) -> Tensors:
+        """Raises ValueError if these cannot be averaged."""
+        given: Any
+        if isinstance(tensors, torch.Tensor):
+            if layers is not None:
+                return cls._cut(tensors, layers)
+            names, given = ("",), (tensors,)
+        elif layers is not None:
+            raise ValueError("layers is for one flat tensor; a list or a mapping of tensors says where each ends")
+        elif isinstance(tensors, Mapping):
+            items = cast("Mapping[Any, Any]", tensors)
+            names, given = tuple(map(str, items)), tuple(items.values())
+        elif isinstance(tensors, Sequence) and not isinstance(tensors, str | bytes):
+            given = tuple(cast("Sequence[Any]", tensors))
+            names = tuple(f"[{i}]" for i in range(len(given)))
+        else:
+            raise ValueError(
+                f"tensors is a {type(tensors).__name__}; expected a tensor, a list or a mapping of tensors"
+            )
+        local = tuple(_local(name, x) for name, x in zip(names, given, strict=True))
+        devices = {str(x.device) for x in local}
+        if len(devices) > 1:
+            raise ValueError(f"the tensors are on several devices ({', '.join(sorted(devices))}); expected one")
+        return cls(names, given, local, tensors)
+
+    @classmethod
+    def _cut(cls, flat: torch.Tensor, layers: Sequence[int]) -> Tensors:
+        values = _local("", flat)
+        sizes = [int(size) for size in layers]
+        if values.ndim != 1 or sum(sizes) != values.numel() or min(sizes, default=0) < 0:
+            raise ValueError(f"layers={sizes} sum to {sum(sizes)}, but the tensor has shape {tuple(values.shape)}")
+        parts = values.split(sizes)
+        return cls(tuple(f"[{i}]" for i in range(len(parts))), parts, parts, flat)
+
+    def zeros(self) -> Tensors:
+        """Zeros of the same layout, which take no memory."""
+        nothing = tuple(torch.zeros((), dtype=x.dtype, device=x.device).expand(x.shape) for x in self.local)
+        return Tensors(self.names, nothing, nothing, nothing)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.local[0].device if self.local else torch.device("cpu")
+
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The tensors as a whole, as an error names them."""
+        return tuple(leaf_of(name, x.shape, x.dtype) for name, x in zip(self.names, self.given, strict=True))
+
+    def words(self, *, local: bool) -> str:
+        """A line for each tensor: what all ranks must have alike."""
+        held = self.local if local else self.given
+        kind = self.device.type
+        lines = [f"{name} {tuple(x.shape)} {x.dtype} {kind}" for name, x in zip(self.names, held, strict=True)]
+        return "\n".join([f"{len(lines)} tensors", *lines])
+
+    def like(self, other: Tensors, what: str) -> Tensors:
+        """Itself, if it has the layout of the other; else ValueError."""
+        mine, theirs = ([tuple(x.shape) for x in each.local] for each in (self, other))
+        if mine != theirs:
+            raise ValueError(f"{what} has tensors of shapes {mine[:8]}, expected {theirs[:8]}")
+        return self
+
+    def rebuilt(self, values: Sequence[torch.Tensor]) -> Any:
+        """New values in the container that these came in."""
+        if isinstance(self.container, torch.Tensor):
+            if len(values) != 1 or self.given[0] is not self.container:
+                return torch.cat([x.reshape(-1) for x in values])
+            return _like(values[0], self.given[0])
+        new = [_like(value, old) for value, old in zip(values, self.given, strict=True)]
+        if isinstance(self.container, Mapping):
+            return dict(zip(cast("Mapping[Any, Any]", self.container), new, strict=True))
+        return tuple(new) if isinstance(self.container, tuple) else new
+
+
+def dtensor() -> Any:
+    """torch's class of sharded tensors, if anyone has imported it: else no tensor can be one."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return getattr(module, "DTensor", ()) if module is not None else ()
+
+
+def _local(name: str, x: Any) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"tensor {name!r} is a {type(x).__name__}, expected a torch.Tensor")
+    if isinstance(x, dtensor()):
+        partial = [str(place) for place in cast("Any", x).placements if place.is_partial()]
+        if partial:
+            raise ValueError(f"tensor {name!r} is a DTensor of placement {partial[0]}; reduce it inside its mesh first")
+        x = cast("torch.Tensor", cast("Any", x).to_local())
+    if x.layout != torch.strided:
+        raise ValueError(f"tensor {name!r} is {x.layout}; expected a dense tensor")
+    if x.dtype not in FLOATS:
+        raise ValueError(
+            f"tensor {name!r} has dtype {x.dtype}; a robust average needs float16, bfloat16, float32 or float64"
+        )
+    if x.device.type == "meta":
+        raise ValueError(f"tensor {name!r} is on device 'meta', which holds no values")
+    return x.detach()
+
+
+def _like(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    """A DTensor if the old one is."""
+    if not isinstance(old, dtensor()):
+        return value
+    sharded: Any = old
+    return dtensor().from_local(
+        value, sharded.device_mesh, sharded.placements, run_check=False, shape=sharded.shape, stride=sharded.stride()
+    )

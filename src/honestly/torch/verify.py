@@ -1,0 +1,126 @@
+"""Spot checks: another rank computes a slice again, both the numbers that were decided on and the result.
+
+Which slice and by whom is drawn when all results are in, from random numbers of all ranks: nobody knows it before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from honestly.result import ClientId, Float
+from honestly.torch.layout import blocks
+from honestly.torch.passes import OwnPasses
+
+if TYPE_CHECKING:
+    from honestly.torch.reduction import Reduction
+
+#: Numbers that another machine's order of sums may change by this share of their scale.
+ROUNDING = 1e-4
+#: Values of the result, in units of their dtype's rounding of the largest value that went into them.
+ULPS = 8.0
+
+
+class VerificationError(RuntimeError):
+    """A slice of the result, or the numbers that a rank contributed to the decision, are not what they should be."""
+
+
+def verify_slices(
+    reduction: Reduction, updates: Sequence[torch.Tensor], results: Sequence[torch.Tensor], count: float
+) -> dict[str, Any]:
+    """Check `count` slices on average; what was checked, by whom. Raises VerificationError on every rank.
+
+    Args:
+        reduction: the reduction, decided and gathered.
+        updates: this rank's tensors as they were sent.
+        results: the tensors as they were gathered.
+        count: how many slices.
+    """
+    members = reduction.members
+    words = members.gather(np.frombuffer(os.urandom(16), np.uint8))
+    if members.shards is not None:  # all shards draw the same
+        words = members.gather(words, members.shards)
+    rng = np.random.default_rng(np.frombuffer(hashlib.sha256(words.tobytes()).digest(), np.uint64))
+    number = int(count) + int(rng.random() < count % 1)
+    checked: list[tuple[ClientId, ClientId]] = []
+    for _ in range(number if members.K > 1 else 0):
+        owner, *checkers = rng.permutation(members.K)[:3].tolist()
+        found = _check(reduction, updates, results, owner, checkers[0])
+        if found:
+            names = [members.ids[k] for k in (owner, *checkers)]
+            again = _check(reduction, updates, results, owner, checkers[1]) if len(checkers) > 1 else ""
+            raise VerificationError(_told(names, found, again))
+        checked.append((members.ids[owner], members.ids[checkers[0]]))
+    return {"verified": tuple(checked)}
+
+
+def _told(names: Sequence[ClientId], found: str, again: str) -> str:
+    """Who is to be looked at. (A rank that sent the owner other values than the checkers is not told from it.)"""
+    owner, checker, *others = names
+    if again:
+        return f"the slice of rank {owner}: {found}; ranks {checker} and {others[0]} computed it again and agree"
+    if others:
+        return f"rank {checker} says of the slice of rank {owner}: {found}; but rank {others[0]} finds nothing wrong"
+    return f"rank {checker} says of the slice of rank {owner}: {found}; of two ranks nobody can tell which is wrong"
+
+
+def _check(
+    reduction: Reduction, updates: Sequence[torch.Tensor], results: Sequence[torch.Tensor], owner: int, checker: int
+) -> str:
+    """What the checker found wrong, told to everybody; "" if nothing."""
+    members = reduction.members
+    held = blocks(reduction.cut, owner)
+    rows: list[torch.Tensor] = []
+    for block in held:
+        given = reduction.columns(updates, reduction.cut[block.section], *block.chunk.own(owner))
+        mine = block.width if members.me == checker else 0
+        out = torch.empty((members.K, mine), dtype=given.dtype, device=given.device)
+        sent = [block.width if rank == checker else 0 for rank in range(members.K)]
+        members.wait(members.swap(out.view(-1), given, sent, mine), "the exchange of a slice to check")
+        rows.append(out)
+    found = ""
+    if members.me == checker:
+        got = [reduction.columns(results, reduction.cut[b.section], *b.chunk.own(owner)) for b in held if b.width]
+        found = _differences(reduction, owner, rows, got)
+    found = next((text for text in members.tell(found) if text), "")
+    if members.shards is None:
+        return found
+    return next((text for text in members.tell(found, members.shards) if text), "")
+
+
+def _differences(reduction: Reduction, owner: int, rows: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> str:
+    """Compute all that the owner had to compute, and compare."""
+    passes = reduction.passes
+    assert passes is not None, "there is no decision yet"
+    assert passes.answers is not None, "numbers were not kept"
+    assert passes.result is not None
+    slices = reduction.slices(owner, rows)
+    own = OwnPasses(slices)
+    for name, arguments, parts in passes.answers:
+        expected: Float = getattr(own, name)(*arguments)
+        if not _close(parts[owner], expected, products=name == "gram"):
+            return f"its part of `{name}` is wrong"
+    name, arguments = passes.result
+    values = slices.assemble(getattr(own, name)(*arguments)[0], ())
+    for value, result, row in zip(values, got, slices.rows, strict=True):
+        limit = ULPS * torch.finfo(value.dtype).eps * torch.nan_to_num(row.abs()).amax(0).double()
+        wrong = ~((value.double() - result.to(value.device).double()).abs() <= limit)
+        if bool(wrong.any()):
+            return f"{int(wrong.sum())} of its {wrong.numel()} values of the result are wrong"
+    return ""
+
+
+def _close(part: Float, expected: Float, *, products: bool) -> bool:
+    """Equal up to the order of sums; what is not finite is so in both."""
+    scale = np.abs(expected)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if products:
+            norms = np.sqrt(np.diagonal(expected, axis1=-2, axis2=-1))
+            scale = norms[..., :, None] * norms[..., None, :]
+        fine = np.abs(part - expected) <= ROUNDING * scale
+    return bool((fine | (~np.isfinite(part) & ~np.isfinite(expected))).all())

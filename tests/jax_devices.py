@@ -1,0 +1,104 @@
+"""`honestly.jax.robust_mean` on eight devices that one CPU pretends to be; run as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_PLATFORMS"] = "cpu"
+warnings.simplefilter("error")
+warnings.filterwarnings("default", category=RuntimeWarning, module=r"honestly\.rules\.bayesian")
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+
+import honestly as hn  # noqa: E402
+from honestly.jax import robust_mean  # noqa: E402
+
+K = 8
+mesh = jax.make_mesh((K,), ("clients",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def reduced(updates: dict, rule: object, pre: object = (), reference: object = None) -> tuple[dict, dict]:
+    """(K, ...) results, one for each device, of (K, ...) updates."""
+
+    def step(x: dict) -> tuple[dict, dict]:
+        mine = jax.tree.map(lambda leaf: leaf[0], x)
+        mean, info = robust_mean(mine, "clients", rule, pre, reference=reference, with_info=True)
+        return jax.tree.map(lambda leaf: leaf[None], (mean, info))
+
+    run = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=P("clients"), out_specs=P("clients")))
+    mean, info = run(updates)
+    return jax.tree.map(np.asarray, mean), jax.tree.map(np.asarray, info)
+
+
+def check(updates: dict, rule: object, pre: object = (), reference: object = None, atol: float = 2e-5) -> None:
+    """All devices have the same bits, and they are what `hn.aggregate` makes of the same updates."""
+    mean, info = reduced(updates, rule, pre, reference)
+    rows = [{name: np.asarray(x[k]) for name, x in updates.items()} for k in range(K)]
+    zeros = None if reference is None else {name: np.zeros_like(x) for name, x in rows[0].items()}
+    whole = hn.aggregate(rows, rule, pre=pre, reference=zeros)
+    for name, values in mean.items():
+        assert all(values[k].tobytes() == values[0].tobytes() for k in range(K)), (rule, name)
+        assert values.dtype == updates[name].dtype
+        scale = 500 if values.dtype.name == "bfloat16" else 1
+        np.testing.assert_allclose(
+            values[0].astype(np.float64),
+            np.asarray(whole.value[name], dtype=np.float64),
+            atol=scale * atol,
+            err_msg=str(rule),
+        )
+    usable = np.array([k not in whole.excluded for k in range(K)])
+    assert (info["usable"] == usable).all(), (rule, info["usable"])
+    for field in ("weights", "honesty"):
+        expected = getattr(whole, field)
+        if expected is None:
+            assert np.isnan(info[field]).all(), (rule, field)
+        else:
+            np.testing.assert_allclose(info[field][0], expected, atol=1e-3, err_msg=f"{rule} {field}")
+
+
+def updates(dtype: str = "float32") -> dict:
+    rng = np.random.default_rng(0)
+    made = {"w": rng.normal(size=(K, 6, 5)) + 0.5, "b": rng.normal(size=(K, 3)) + 0.5, "s": rng.normal(size=K)}
+    made = {
+        name: x * np.where(np.arange(K) >= 6, -4.0, 1.0).reshape(K, *[1] * (x.ndim - 1)) for name, x in made.items()
+    }
+    return {name: jnp.asarray(x, dtype=dtype) for name, x in made.items()}
+
+
+def main() -> None:
+    assert len(jax.devices()) == K
+    rules = ["mean", "median", hn.TrimmedMean(f=2), "geometric_median", "bayesian", hn.MultiKrum(f=2), "norm_clipping"]
+    for rule in rules:
+        check(updates(), rule)
+    check(updates(), "bayesian", [hn.NNM(f=2)])
+    check(updates(), "bayesian", reference=0)
+    check(updates("bfloat16"), "median")
+    check(updates("bfloat16"), "bayesian")
+    broken = updates()
+    broken["w"] = broken["w"].at[1, 0, 0].set(jnp.nan)
+    broken["b"] = broken["b"].at[5, 2].set(jnp.inf)
+    for rule in ("mean", "median", "bayesian", "geometric_median"):
+        check(broken, rule)
+    for k in range(2, 5):
+        broken["s"] = broken["s"].at[k].set(jnp.nan)
+    for rule in ("mean", "median", "bayesian"):
+        mean, _ = reduced(broken, rule)
+        assert all(np.isnan(values).all() for values in mean.values()), rule
+    for rule, words in (
+        ("sign_guard", "needs signs"),
+        (hn.Bulyan(f=1), "coordinate by coordinate"),
+        (hn.Krum(f=4), r"needs at least 2f\+3 = 11"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            reduced(updates(), rule)
+    print("all devices agree")
+
+
+if __name__ == "__main__":
+    main()
