@@ -8,7 +8,6 @@ import warnings
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 warnings.simplefilter("error")
-warnings.filterwarnings("default", category=RuntimeWarning, module=r"honestly\.rules\.bayesian")
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

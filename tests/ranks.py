@@ -57,8 +57,6 @@ def _rank(job: Any, rank: int, K: int, meet: Path, timeout: float, answers: Any,
     import torch.distributed as dist
 
     warnings.simplefilter("error")
-    # Layers in which nobody differs divide 0 by 0 there.
-    warnings.filterwarnings("default", category=RuntimeWarning, module=r"honestly\.rules\.bayesian")
     os.environ["HONESTLY_THREADS"] = "1"
     torch.set_num_threads(1)
     value, error = None, ""

@@ -59,9 +59,9 @@ def aggregate(
 
     Example:
         >>> import numpy as np, honestly as hn
-        >>> updates = 0.5 + np.random.default_rng(0).normal(size=(10, 1000))
+        >>> updates = 1 + np.random.default_rng(0).normal(size=(10, 1000))
         >>> updates[7:] *= -4
-        >>> out = hn.aggregate(updates, reference=np.zeros(1000))
+        >>> out = hn.aggregate(updates)
         >>> out.accused
         (7, 8, 9)
     """

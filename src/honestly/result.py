@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,8 +22,8 @@ class AggregationError(ValueError):
         self.reasons: dict[ClientId, str] = dict(reasons or {})
 
 
-class Verdict(StrEnum):
-    """What the round says of one client."""
+class Verdict(str, Enum):  # noqa: UP042 - a StrEnum would ask Python 3.11 of the exported file
+    """What the round says of one client; equal to its word."""
 
     TRUSTED = "trusted"
     #: far from the others, alone: what it sent counts for less, it is not accused
@@ -34,6 +34,11 @@ class Verdict(StrEnum):
     EXCLUDED = "excluded"
     #: sent the reference unchanged, while others moved
     ABSTAINED = "abstained"
+
+    def __str__(self) -> str:
+        return self.value
+
+    __format__ = str.__format__
 
 
 class Status(Enum):

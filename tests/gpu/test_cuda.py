@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,33 @@ def test_gram_about_every_kind_of_centre(K: int, n: int, dtype: str) -> None:
         C = X.double() - centre
         (found,) = fused.gram(X, middle, [Part(0, n, 0)])
         np.testing.assert_allclose(found, (C @ C.T).cpu().numpy(), rtol=1e-5, atol=1e-4 * n)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("K", [2, 7, 20])
+def test_sums_and_mixtures_of_many_layers_from_one_launch(K: int, dtype: str) -> None:
+    ends = np.unique(np.concatenate([[0, 1, 2, 700, 100_003], np.random.default_rng(K).integers(3, 100_000, 58)]))
+    parts = [Part(int(a), int(b), i) for i, (a, b) in enumerate(itertools.pairwise(ends))]
+    X = torch.randn((K, 100_003), device="cuda").to(getattr(torch, dtype))
+    grams = fused.gram(X, BETWEEN, parts)
+    C = X.double() - torch.stack([X[0], X[K // 2], X[K - 1]]).double().sort(0).values[1]
+    weights = np.random.default_rng(1).dirichlet(np.ones(K), size=len(parts))
+    mixed = fused.mix(X, weights, parts, fused.flag(X))
+    for (start, stop, at), gram in zip(parts, grams, strict=True):
+        piece = C[:, start:stop]
+        np.testing.assert_allclose(gram, (piece @ piece.T).cpu().numpy(), rtol=1e-4, atol=1e-3 * (stop - start))
+        expected = torch.tensor(weights[at], device="cuda") @ X[:, start:stop].double()
+        torch.testing.assert_close(mixed[start:stop].double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_on_the_device_and_on_the_host_agree() -> None:
+    X = federation(K=20, d=60_000, M=4)
+    sizes = [5000] * 10 + [64] * 50 + [6800]
+    for rule in ("bayesian", "geometric_median"):
+        found = hn.aggregate(torch.tensor(X, device="cuda", dtype=torch.float32), rule, layers=sizes)
+        expected = hn.aggregate(X.astype(np.float32), rule, layers=sizes)
+        np.testing.assert_allclose(found.weights, expected.weights, atol=1e-4)
+        np.testing.assert_allclose(found.value.cpu().numpy(), expected.value, atol=1e-4)
 
 
 def test_state_dicts_on_the_device_and_one_on_the_host() -> None:

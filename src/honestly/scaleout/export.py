@@ -73,11 +73,13 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
         raise ValueError(f"the exported file knows nothing but the clients' models: {error}") from error
     estimator = gather([type(rule), GramGeometry])
     estimator += (
-        f"\nfound = {rule!r}.mix(GramGeometry(gram, tuple(clients), has_reference=True))\n"
-        "return found.matrix[0], found.honesty\n"
+        "\nknown = GramGeometry.of_layers(grams, tuple(clients), has_reference=True, layer_sizes=sizes)"
+        f"\nfound = {rule!r}.mix(known)\n"
+        "rows = np.repeat(found.matrix, len(grams), axis=0) if found.by_layer is None else found.by_layer\n"
+        "return rows, found.honesty\n"
     )
-    doc = "Weights and honesty of the clients from their Gram matrix: the package's own source of the rule."
-    text = _template().replace(_placeholder(), method("_estimate", "self, gram, clients", doc, estimator))
+    doc = "Weights and honesty of the clients from their Gram matrices: the package's own source of the rule."
+    text = _template().replace(_placeholder(), method("_estimate", "self, grams, sizes, clients", doc, estimator))
     source = HEADER.format(version=__version__, rule=repr(rule)) + "\n" + text
     _check(source)
     return source

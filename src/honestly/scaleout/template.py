@@ -45,8 +45,8 @@ class ServerFunctions(ServerFunctionsBase):
             self._say(f"the previous model is kept: only {len(usable)} of {len(client_updates)} clients are usable")
             return previous_global
         clients = sorted(usable, key=str)
-        gram = self._gram([usable[client] for client in clients], reference)
-        weights, honesty = self._estimate(gram, clients)
+        grams, sizes = self._grams([usable[client] for client in clients], reference)
+        weights, honesty = self._estimate(grams, sizes, clients)
         for k, client in enumerate(clients):
             if honesty is not None and honesty[k] < 0.5:
                 self._say(f"client {client} is not believed: honesty {honesty[k]:.3f}")
@@ -76,33 +76,37 @@ class ServerFunctions(ServerFunctionsBase):
         except Exception as error:
             return None, f"cannot be read ({type(error).__name__})"
 
-    def _gram(self, updates: Any, reference: Any) -> Any:
-        """`G = C C^T` of the updates less the previous model, in float64 and in blocks that stay small."""
-        gram = np.zeros((len(updates), len(updates)))
+    def _grams(self, updates: Any, reference: Any) -> Any:
+        """`G = C C^T` of the updates less the previous model for each array, in float64, in blocks that stay small."""
+        grams, sizes = [], []
         for i, old in enumerate(reference):
             if old.dtype.kind != "f":
                 continue
             flat, rows = old.reshape(-1), [arrays[i].reshape(-1) for arrays in updates]
+            gram = np.zeros((len(updates), len(updates)))
             for start in range(0, flat.size, 65536):
                 centre = flat[start : start + 65536].astype(np.float64)
                 block = np.stack([row[start : start + 65536].astype(np.float64) - centre for row in rows])
                 gram += block @ block.T
-        return gram
+            grams.append(gram)
+            sizes.append(float(flat.size))
+        return np.stack(grams), np.array(sizes)
 
     def _average(self, weights: Any, updates: Any, reference: Any) -> Any:
-        """`old + sum_k a_k (w_k - old)` for floats; for integers (counters) the value with most weight."""
-        value = []
+        """`old + sum_k a_k (w_k - old)` for floats, each with a row of weights; for integers what has most weight."""
+        sizes = [old.size for old in reference if old.dtype.kind == "f"]
+        value, by_array, overall = [], iter(weights), np.average(weights, axis=0, weights=sizes)
         for i, old in enumerate(reference):
             rows = [arrays[i] for arrays in updates]
             if old.dtype.kind == "f":
                 new = old.astype(np.float64)
-                for a, row in zip(weights, rows, strict=True):
+                for a, row in zip(next(by_array), rows, strict=True):
                     if a != 0:
                         new = new + a * (row.astype(np.float64) - old)
             else:
                 new, most = rows[0], np.full(old.shape, -1.0)
                 for row in rows:
-                    count = sum(a * (other == row) for a, other in zip(weights, rows, strict=True))
+                    count = sum(a * (other == row) for a, other in zip(overall, rows, strict=True))
                     new, most = np.where(count > most, row, new), np.maximum(count, most)
             value.append(np.asarray(new).astype(old.dtype).reshape(old.shape))
         return value
@@ -116,6 +120,6 @@ class ServerFunctions(ServerFunctionsBase):
         except Exception:
             return
 
-    def _estimate(self, gram: Any, clients: Any) -> Any:
-        """Weights and honesty of the clients from their Gram matrix."""
+    def _estimate(self, grams: Any, sizes: Any, clients: Any) -> Any:
+        """Weights, a row for each array, and honesty of the clients from their Gram matrices."""
         raise NotImplementedError("export puts the estimator here")

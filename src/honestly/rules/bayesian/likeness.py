@@ -218,6 +218,6 @@ def opposition(reference: Float, centre: Float) -> Float:
 
 
 def _nats(cosine: Float, common: float, count: Float) -> Float:
-    """`-(count / 2) ln(1 - x^2)`, x the cosine beyond what is common: of a cosine in d dimensions, nearly `count x^2 / 2`."""
+    """`-(count / 2) ln(1 - x^2)`, x the cosine beyond what is common: nearly `count x^2 / 2` where it is small."""
     x = np.maximum(cosine - common, 0.0)
     return -0.5 * count * np.log1p(-np.square(x))
