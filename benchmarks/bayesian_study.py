@@ -81,7 +81,7 @@ def main():
         seconds = time.perf_counter() - start
         title = (PARTS[part].__doc__ or part).splitlines()[0]
         print(f"\n== {part}: {title} ({seconds:.0f} s)\n{shown(columns, rows)}", flush=True)
-        parts[part] = Table(part, title, "", list(columns), [list(row) for row in rows]).markdown()
+        parts[part] = Table(part, title.rstrip("."), "", list(columns), [list(row) for row in rows]).markdown()
     if args.page:
         args.page.write_text(fill(args.page.read_text(), parts))
     if args.out:

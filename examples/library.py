@@ -27,10 +27,11 @@ def main() -> None:
         updates[liar]["norm.num_batches_tracked"] = np.array(7)
     updates["Porto"]["layer.bias"][3] = np.nan  # and one is broken
 
-    out = hn.aggregate(updates)
-    for name, honesty in zip(out.clients, out.honesty, strict=True):
-        print(f"{name:8} honest with probability {honesty:.2f}   {out.reasons.get(name, '')}")
-    print(f"about {out.malicious:.0f} cannot be believed; {out.status}")
+    previous = {name: np.zeros_like(array) for name, array in updates["Aarhus"].items()}
+    out = hn.aggregate(updates, reference=previous)
+    for name, honesty, verdict, why in zip(out.clients, out.honesty, out.verdicts, out.explanations, strict=True):
+        print(f"{name:8} honest with probability {honesty:.2f}   {verdict}: {why}")
+    print(out.summary())
     mean = hn.aggregate(updates, rule="mean").value["layer.weight"].mean()
     print(f"average weight: {out.value['layer.weight'].mean():.2f}, and by the plain mean {mean:.2f} (truth: 0.5)")
 
