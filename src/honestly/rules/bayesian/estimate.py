@@ -71,14 +71,17 @@ def estimate(
     G = np.ascontiguousarray(layers, dtype=np.float64)
     L, n, _ = G.shape
     h = n - tolerated
-    weights, unit = without_unit(G, h)
+    D = distances(G)
+    weights, unit = without_unit(G, D, h)
     known, follows = np.flatnonzero(unit & judged), np.flatnonzero(unit & ~judged)
     nothing = np.full((n, L), np.nan)
     if tolerated == 0:
         return _undecided(np.full((L, n), 1.0 / n), Status.CLOSED_FORM, nothing)
     if not len(known) and not len(follows):
         return _undecided(weights, Status.MAJORITY_IDENTICAL, nothing)
-    views = survey(G[np.concatenate([known, follows])], h)
+    measured = np.concatenate([known, follows])
+    all_of_them = len(measured) == L and not len(follows)
+    views = survey(G, h, D) if all_of_them else survey(G[measured], h, D[measured])
     J = len(known)
     layers_of = known
     if J > 1:  # all layers together: a Gaussian with d directions of variance s^2 / d in each
@@ -97,8 +100,7 @@ def estimate(
         views = verdict.views + rest
     d = np.concatenate([d, effective_dimension(rest.errors)]) if len(rest.s2) else d
     centre, kept = shortened(views.gram, _among(views.centre, free), votes * free, h, d)
-    skip = len(views.s2) - len(known) - len(follows)
-    measured = np.concatenate([known, follows])
+    skip = len(views.s2) - len(measured)
     weights[measured] = centre[skip:]
     weights, pulled = guard(G, weights, tolerated)
     factor, far = np.ones((n, L)), np.zeros((n, L))
@@ -128,9 +130,8 @@ def estimate(
     )
 
 
-def without_unit(G: Float, h: int) -> tuple[Float, npt.NDArray[np.bool_]]:
+def without_unit(G: Float, D: Float, h: int) -> tuple[Float, npt.NDArray[np.bool_]]:
     """(L, n) weights of the clients that agree where a majority does, and (L,) whether there is a spread to measure."""
-    D = distances(G)
     radius = kth(D, h)
     noise = NO_UNIT * np.maximum(kth(G.diagonal(0, 1, 2), h), TINY)
     unit = radius.min(1) > noise

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from honestly.result import Float
 from honestly.rules.bayesian.average import shortened
-from honestly.rules.bayesian.views import TINY, Views, cosines
+from honestly.rules.bayesian.views import TINY, Views, cosines, kth
 
 COMMON = 0.1  # mean cosine that honest clients may have for their data's sake
 SEARCH = 3.4  # ln n nats of evidence that any n clients have by chance, the best group of them being looked for
@@ -150,15 +150,10 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
     chance = 1.0 / np.sqrt(d)[:, None]
     far = t > NEAR[0] + NEAR[1] * chance
     cost = SEARCH * math.log(n)
-    S = np.maximum(C - chance[:, :, None], 0.0)
-    members = top_group(S * far[:, :, None] * far[:, None, :])
+    members = top_group(C, far, chance)
     own, m, together = likeness(C, members)
     alike = np.minimum(own, together)
-    near = top_group(S)
-    # a group at least as large and more alike, nearer and elsewhere: it may be the centre that is off
-    captured = (near.sum(1) >= members.sum(1)) & (2.0 * (near * members).sum(1) < members.sum(1))
-    captured &= likeness(C, near)[2][:, 0] > together[:, 0]
-    known = far & (m >= 1.0) & ~captured[:, None]
+    known = far & (m >= 1.0)
     x = np.where(known, _nats(alike, COMMON, m * d[:, None]) - cost, -cost)
     # the same with a lower bar: whether a tight view agrees with what a loose one says
     half = np.where(known & (m >= 2.0), _nats(alike, AGREE * COMMON, m * d[:, None]) - AGREE**2 * cost, -cost)
@@ -169,7 +164,7 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
     opposing = np.zeros_like(far)
     if reference is not None:
         o = opposition(reference, views.centre)
-        usual = -np.median(o, axis=1)[:, None]  # where most clients go one way; else there is nothing to oppose
+        usual = -kth(o, n // 2 + 1)[:, None]  # where most clients go one way; else there is nothing to oppose
         plain = far & (usual > COMMON) & (o > COMMON) & (d[:, None] >= LOOSEST)
         against = np.where(plain, 0.5 * d[:, None] * np.square(o + usual) - OPPOSED * math.log(n), -cost)
         opposing = against > x
@@ -191,13 +186,17 @@ def dimension(C: Float, free: npt.NDArray[np.bool_]) -> Float:
     return CHI2 / np.maximum(np.partition(spread, rank, axis=1)[:, rank], 1e-9)
 
 
-def top_group(S: Float) -> Float:
-    """(V, n) 1 for the members of the group that errs most alike: the top eigenvector of likeness beyond chance."""
-    y = S.sum(2)
-    for _ in range(POWER_STEPS):
-        y /= np.maximum(y.max(1, keepdims=True), TINY)
+def top_group(C: Float, far: npt.NDArray[np.bool_], chance: Float) -> Float:
+    """(V, n) 1 for the far clients that err most alike: the top eigenvector of likeness beyond chance."""
+    S = C - chance[:, :, None]
+    np.maximum(S, 0.0, out=S)
+    S *= far[:, :, None]
+    y = far.astype(np.float64)
+    for _ in range(POWER_STEPS + 1):
         y = np.matmul(S, y[:, :, None])[:, :, 0]
-    return (y > MEMBER * np.maximum(y.max(1, keepdims=True), TINY)).astype(np.float64)
+        y *= far
+        y /= np.maximum(y.max(1, keepdims=True), TINY)
+    return (y > MEMBER).astype(np.float64)
 
 
 def likeness(C: Float, members: Float) -> tuple[Float, Float, Float]:

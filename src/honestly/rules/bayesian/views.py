@@ -44,6 +44,8 @@ class Views:
 
     def __add__(self, other: Views) -> Views:
         """These views, then those."""
+        if not len(other.s2):
+            return self
         parts = ("gram", "centre", "errors", "r2", "s2")
         return Views(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in parts))
 
@@ -51,19 +53,24 @@ class Views:
         return Views(self.gram[which], self.centre[which], self.errors[which], self.r2[which], self.s2[which])
 
 
-def survey(gram: Float, h: int) -> Views:
+def survey(gram: Float, h: int, D: Float | None = None) -> Views:
     """A centre that no minority captures, in every view.
 
     The neighbourhood of a client is the mean of its h nearest. Every neighbourhood holds honest clients, so their means
     agree up to sampling; one that is farther from the others than sampling allows tells of a group apart, and the
     centre is then the mean of the tightest majority of neighbourhoods. Where none is, the centre is the geometric
     median, which a clump of near-copies captures less easily.
+
+    Arguments:
+        gram: (V, n, n) Gram matrices.
+        h: the smallest majority.
+        D: (V, n, n) squared distances, where they are known.
     """
     V, n, _ = gram.shape
-    D = distances(gram)
+    D = distances(gram) if D is None else D
     radius = kth(D, h)
     N = (TIE * radius[:, :, None] >= D).astype(np.float64)
-    N /= N.sum(2, keepdims=True)
+    N /= np.matmul(N, np.ones((n, 1)))
     near = N @ gram @ N.transpose(0, 2, 1)
     a = tightest(near, h)
     found = Views.about(gram, (a[:, None, :] @ N)[:, 0], h)
