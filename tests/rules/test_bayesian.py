@@ -339,6 +339,12 @@ def test_accusations_name_the_others():
     assert [str(verdict) for verdict in mix.verdicts] == ["trusted"] * 16 + ["accused"] * 4
 
 
+def test_what_clients_call_themselves_cannot_steer_a_terminal():
+    ids = [f"c{k}\x1b[2J\n" for k in range(K)]
+    mix = Bayesian().mix(geometry(federation(4, "shifted cluster", spread=3.0), ids=ids))
+    assert all(sentence.isprintable() for sentence in mix.explanations)
+
+
 def test_the_status_warns_when_more_than_half_err_alike():
     X = federation(0, "none")
     X[:10] += 8.0 * np.random.default_rng(1).normal(size=d) / np.sqrt(d)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from honestly.printable import printable
 from honestly.result import ClientId, Float, Verdict
 from honestly.rules.bayesian.estimate import Estimate
 from honestly.rules.bayesian.likeness import ABSURD, Judgement
@@ -48,7 +49,7 @@ def _accusation(found: Estimate, k: int, ids: Sequence[ClientId], names: Sequenc
     others = [j for j in np.flatnonzero(judgement.group[k] & judgement.accused).tolist() if j != k]
     if not others:
         return f"it errs in the same direction as other clients{where}"
-    named = ", ".join(str(ids[j])[:60] for j in others[:NAMED])
+    named = ", ".join(printable(ids[j])[:60] for j in others[:NAMED])
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
     return f"it errs in the same direction as {named}{more}{where}"
 
@@ -65,11 +66,11 @@ def _layers(evidence: Float, names: Sequence[str]) -> str:
     known = np.where(np.isnan(evidence), -np.inf, evidence)
     order: list[int] = np.argsort(-known, kind="stable")[:3].tolist()
     clear = [names[i] for i in order if known[i] > 0.0]
-    return ", most of all in " + ", ".join(clear) if clear else ", over all layers together"
+    return ", most of all in " + ", ".join(printable(name)[:80] for name in clear) if clear else ", over all layers together"
 
 
 def _distance(found: Estimate, k: int, names: Sequence[str]) -> str:
     layer = int(found.distance[k].argmax())
-    where = f" in {names[layer]}" if len(names) > 1 else ""
+    where = f" in {printable(names[layer])[:80]}" if len(names) > 1 else ""
     times = float(found.distance[k, layer])
     return f"its update is {times:.2g} times as far from the others as usual{where}, alone: it counts for less"
