@@ -66,7 +66,11 @@ def _layers(evidence: Float, names: Sequence[str]) -> str:
     known = np.where(np.isnan(evidence), -np.inf, evidence)
     order: list[int] = np.argsort(-known, kind="stable")[:3].tolist()
     clear = [names[i] for i in order if known[i] > 0.0]
-    return ", most of all in " + ", ".join(printable(name)[:80] for name in clear) if clear else ", over all layers together"
+    return (
+        ", most of all in " + ", ".join(printable(name)[:80] for name in clear)
+        if clear
+        else ", over all layers together"
+    )
 
 
 def _distance(found: Estimate, k: int, names: Sequence[str]) -> str:
