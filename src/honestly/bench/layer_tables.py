@@ -10,7 +10,7 @@ from honestly.bench.attacked import Case
 from honestly.bench.scores import calibration_error, reliability
 from honestly.bench.specs import Contestant, words
 from honestly.bench.stress import ADAPTIVE, SUITE
-from honestly.bench.stress_cases import attacks_of, counts_of, fixed, mean, rules_of, statements, worst
+from honestly.bench.stress_cases import attack_rows, attacks_of, counts_of, fixed, mean, rules_of, statements, worst
 from honestly.bench.tables import Cell, Table, lowest
 
 Column = Callable[[list[Case]], Cell]
@@ -83,19 +83,9 @@ def mean_layers(cases: Sequence[Case], K: int) -> Table:
 
 def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
     """The mean kappa of the worst layer for each attack."""
-    found = [case for case in cases if case.malicious == M]
-    rules = rules_of(found)
-    rows: list[list[Cell]] = []
-    for attack in attacks_of(found):
-        of_attack = [case for case in found if case.attack == attack]
-        rows.append([attack, *(mean(case.layer for case in of_attack if case.rule == rule) for rule in rules)])
-    return Table(
-        f"attack_layer_{M}",
-        f"Worst layer under each attack, {M} of {K} malicious",
-        "Mean over the populations of the kappa of the worst layer.",
-        ["attack", *rules],
-        rows,
-    )
+    columns, rows = attack_rows(cases, M, lambda case: case.layer)
+    note = "Mean over the populations of the kappa of the worst layer."
+    return Table(f"attack_layer_{M}", f"Worst layer under each attack, {M} of {K} malicious", note, columns, rows)
 
 
 def truth_by_layer(cases: Sequence[Case], K: int) -> Table:

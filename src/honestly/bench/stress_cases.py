@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from honestly.bench.attacked import Case
 from honestly.bench.specs import words
 from honestly.bench.stress import ADAPTIVE, SUITE
+from honestly.bench.tables import Cell
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -59,3 +60,16 @@ def statements(cases: Iterable[Case]) -> tuple[list[float], list[bool]]:
             said += case.honesty
             true += [k < case.clients - case.malicious for k in range(case.clients)]
     return said, true
+
+
+def attack_rows(
+    cases: Sequence[Case], M: int, measure: Callable[[Case], float | None]
+) -> tuple[list[str], list[list[Cell]]]:
+    """Columns and rows of a table of attacks: the mean of a measure for each rule."""
+    found = [case for case in cases if case.malicious == M]
+    rules = rules_of(found)
+    rows: list[list[Cell]] = []
+    for attack in attacks_of(found):
+        of_attack = [case for case in found if case.attack == attack]
+        rows.append([attack, *(mean(measure(case) for case in of_attack if case.rule == rule) for rule in rules)])
+    return ["attack", *rules], rows

@@ -10,7 +10,16 @@ from honestly.bench.attacked import Case
 from honestly.bench.layer_tables import attacks_run, layer_tables
 from honestly.bench.scores import calibration_error, reliability
 from honestly.bench.specs import Contestant
-from honestly.bench.stress_cases import attacks_of, counts_of, fixed, group_of, mean, rules_of, statements, worst
+from honestly.bench.stress_cases import (
+    attack_rows,
+    counts_of,
+    fixed,
+    group_of,
+    mean,
+    rules_of,
+    statements,
+    worst,
+)
 from honestly.bench.tables import Cell, Table, lowest
 
 #: The rule that every study is about, where it takes part.
@@ -141,19 +150,9 @@ def by_clients(cases: Sequence[Case]) -> Table:
 
 def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
     """The mean over populations for each attack."""
-    found = [case for case in cases if case.malicious == M]
-    rules = rules_of(found)
-    rows: list[list[Cell]] = []
-    for attack in attacks_of(found):
-        of_attack = [case for case in found if case.attack == attack]
-        rows.append([attack, *(mean(case.kappa for case in of_attack if case.rule == rule) for rule in rules)])
-    return Table(
-        f"attack_{M}",
-        f"Each attack, {M} of {K} malicious",
-        "Mean kappa over the populations; the adaptive attacker is another one for each rule.",
-        ["attack", *rules],
-        rows,
-    )
+    columns, rows = attack_rows(cases, M, lambda case: case.kappa)
+    note = "Mean kappa over the populations; the adaptive attacker is another one for each rule."
+    return Table(f"attack_{M}", f"Each attack, {M} of {K} malicious", note, columns, rows)
 
 
 def truthfulness(cases: Sequence[Case], K: int) -> Table:

@@ -32,7 +32,6 @@ class Estimate:
         spread: the majority's, over all layers.
         status: how it ended.
         judgement: the reasons; None if nothing was judged.
-        layers: the layers that the judgement's views are, after that of all together if there is one.
         pulled: in how many layers the guard changed the answer.
     """
 
@@ -47,7 +46,6 @@ class Estimate:
     spread: float
     status: Status
     judgement: Judgement | None
-    layers: npt.NDArray[np.intp]
     pulled: int
 
 
@@ -76,14 +74,13 @@ def estimate(
     known, follows = np.flatnonzero(unit & judged), np.flatnonzero(unit & ~judged)
     nothing = np.full((n, L), np.nan)
     if tolerated == 0:
-        return _undecided(np.full((L, n), 1.0 / n), Status.CLOSED_FORM, nothing)
+        return undecided(np.full((L, n), 1.0 / n), Status.CLOSED_FORM)
     if not len(known) and not len(follows):
-        return _undecided(weights, Status.MAJORITY_IDENTICAL, nothing)
+        return undecided(weights, Status.MAJORITY_IDENTICAL)
     measured = np.concatenate([known, follows])
     all_of_them = len(measured) == L and not len(follows)
     views = survey(G, h, D) if all_of_them else survey(G[measured], h, D[measured])
     J = len(known)
-    layers_of = known
     if J > 1:  # all layers together: a Gaussian with d directions of variance s^2 / d in each
         precision = effective_dimension(views.errors[:J]) / views.s2[:J]
         views = survey(np.tensordot(precision, views.gram[:J], 1)[None], h) + views
@@ -125,7 +122,6 @@ def estimate(
         spread,
         status,
         verdict,
-        layers_of,
         pulled,
     )
 
@@ -149,14 +145,14 @@ def _among(centre: Float, free: Float) -> Float:
     return np.where(total > 1e-3, kept / np.maximum(total, 1e-3), free / free.sum())
 
 
-def _undecided(weights: Float, status: Status, evidence: Float) -> Estimate:
-    """Nothing to infer: nobody may lie, or a majority sent the same."""
+def undecided(weights: Float, status: Status) -> Estimate:
+    """Nothing to infer: two clients at most, nobody may lie, or a majority sent the same."""
     L, n = weights.shape
     return Estimate(
         weights,
         np.zeros(n, bool),
         np.full(n, -np.inf),
-        evidence,
+        np.full((n, L), np.nan),
         np.ones((n, L)),
         np.zeros((n, L)),
         np.ones(n),
@@ -164,6 +160,5 @@ def _undecided(weights: Float, status: Status, evidence: Float) -> Estimate:
         0.0,
         status,
         None,
-        np.empty(0, np.intp),
         0,
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.result import Float, Status
 from honestly.rules.base import Geometry, GramGeometry, Mix, Rule
-from honestly.rules.bayesian.estimate import Estimate, estimate
+from honestly.rules.bayesian.estimate import Estimate, estimate, undecided
 from honestly.rules.bayesian.paper import paper_mix
 from honestly.rules.bayesian.streamed import streamed
 from honestly.rules.bayesian.verdicts import verdicts
@@ -95,7 +95,8 @@ class Bayesian(Rule):
         ids = tuple(geometry.ids) or tuple(range(K))
         prior = None if self.memory is None else self.memory.prior(ids)
         if K <= 2:
-            found = _too_few(geometry)
+            L = len(geometry.layer_sizes)
+            found = undecided(np.full((L, K), 1.0 / K), Status.CLOSED_FORM)  # nothing to compare
         elif geometry.streaming:
             found = streamed(geometry, self.tolerated, prior)
         else:
@@ -146,23 +147,3 @@ def _about_reference(geometry: Geometry) -> bool:
 def _seen(found: Estimate) -> Float:
     """Probability from this round's evidence alone, at even odds: what a memory may keep."""
     return 0.5 - 0.5 * np.tanh(0.5 * found.against)
-
-
-def _too_few(geometry: Geometry) -> Estimate:
-    """One or two clients: nothing to compare."""
-    K, L = geometry.K, len(geometry.layer_sizes)
-    return Estimate(
-        np.full((L, K), 1.0 / K),
-        np.zeros(K, bool),
-        np.full(K, -np.inf),
-        np.full((K, L), np.nan),
-        np.ones((K, L)),
-        np.zeros((K, L)),
-        np.ones(K),
-        (),
-        0.0,
-        Status.CLOSED_FORM,
-        None,
-        np.empty(0, np.intp),
-        0,
-    )

@@ -81,7 +81,6 @@ def streamed(geometry: Geometry, tolerated: Callable[[int], int], prior: Float |
         float(np.sqrt(s2[judged].sum())),
         Status.MAJORITY_BOUND if crowded else part.status,
         None,
-        np.flatnonzero(judged),
         0,
     )
 
