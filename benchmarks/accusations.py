@@ -27,7 +27,7 @@ GAMMA = 4.0  # what the attackers of sign flip multiply their updates with, time
 
 def from_store(folder):
     """Of the second half of the rounds, for each setting: accused although honest, and the same by what was before."""
-    from honestly.bench.store import Store
+    from honestly.runs.store import Store
 
     store, found = Store.read(folder), {}
     for run in store.runs():

@@ -21,7 +21,7 @@ from study.parts import PARTS
 from study.populations import folder
 from study.rules import entry
 
-from honestly.bench.tables import Table
+from honestly.show.tables import Table
 
 
 def shown(columns, rows):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from statistics import median
 
-from honestly.bench.store import Store
+from honestly.runs.store import Store
 
 
 def main() -> None:

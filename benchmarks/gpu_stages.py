@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import honestly as hn
-from honestly.passes import passes_over
+from honestly.engine.passes import passes_over
 from honestly.sources import open_source
 
 
@@ -116,9 +116,9 @@ def timeline(X: Any, repeats: int) -> None:
 
 def forms(X: torch.Tensor, repeats: int, mean: float) -> None:
     """The shipped kernels and others: stages of the ring; columns of a thread of `mix`, unrolling."""
-    from honestly.passes import cuda_kernels as ours
+    from honestly.engine.passes import cuda_kernels as ours
 
-    text = files("honestly.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
+    text = files("honestly.engine.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
     (K, n), device = X.shape, X.device.index
     value = torch.empty(n, device=X.device)
     flag = ours.Flag(device)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from study_being_run import FakeStudy
 from watch_server import watched
 
-from honestly.bench.web.study import StudySource
+from honestly.show.live.study import StudySource
 
 RUNNING = 20
 

@@ -14,12 +14,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from honestly.bench import stress
-from honestly.bench.specs import RULES, Contestant
-from honestly.bench.stress_cases import fixed, mean, worst
-from honestly.bench.stress_report import lines, read
-from honestly.bench.stress_tables import tables
-from honestly.bench.tables import fill, text
+from honestly.show.stress_cases import fixed, mean, worst
+from honestly.show.stress_page import lines, read
+from honestly.show.stress_tables import tables
+from honestly.show.tables import fill, text
+from honestly.studies import stress
+from honestly.studies.specs import RULES, Contestant
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "which-rule.md"
 STUDIES = ("rules", "clients", "guesses")

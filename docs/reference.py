@@ -19,11 +19,11 @@ from typing import Any
 from docstrings import documented
 
 import honestly as hn
-from honestly.bench import study
 from honestly.cli import parser
 from honestly.rules import MIXERS, RULES
 from honestly.sim.attacks import ATTACKS
 from honestly.sim.experiment import MODEL_FOR, TRAINING, TRAINING_FOR, Experiment
+from honestly.studies import study
 
 API = {
     "api": (
@@ -66,8 +66,8 @@ API = {
             "honestly.sim.data.Dataset", "honestly.sim.data.load", "honestly.sim.models.build",
             "honestly.sim.adversary.Adversary", "honestly.sim.attacks.Attack", "honestly.sim.attacks.UpdateAttack",
             "honestly.sim.attacks.DataAttack", "honestly.sim.attacks.View", "honestly.sim.attacks.Phase",
-            "honestly.sim.attacks.make", "honestly.bench.study.Study", "honestly.bench.store.Store",
-            "honestly.bench.store.Run",
+            "honestly.sim.attacks.make", "honestly.studies.study.Study", "honestly.runs.store.Store",
+            "honestly.runs.store.Run",
         ),
     ),
 }  # fmt: skip

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from honestly.bench.store import Store
 from honestly.cli import main as honestly
+from honestly.runs.store import Store
 
 STUDY = """
 name = "example"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from honestly.bench.report.published import Column, Key, published
-from honestly.bench.store import Entry, Run, Store
-from honestly.bench.study import Study, text_of
+from honestly.runs.store import Entry, Run, Store
+from honestly.show.report.published import Column, Key, published
 from honestly.sim.summary import summary
+from honestly.studies.study import Study, text_of
 
 SAYS = {"bayesian": "honesty", "multi_krum": "weights", "mean": "weights", "geometric_median": "weights"}
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from honestly.bench.store import Entry, Store, compact
+from honestly.runs.store import Entry, Store, compact
 from honestly.sim.summary import summary
 
 RULES = ("FedAvg", "Median", "Ours")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from honestly.engine.geometry import measured
+from honestly.engine.passes import passes_over
 from honestly.engine.screening import Screen
-from honestly.passes import passes_over
 from honestly.rules.base import squared_distances
 from honestly.sources import open_source
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from honestly.bench.web.server import listen, make_server
+from honestly.show.live.server import listen, make_server
 
 
 class Events:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from honestly.bench.layers.forge import forge
-from honestly.bench.layers.space import Space
+from honestly.studies.layers.forge import forge
+from honestly.studies.layers.space import Space
 
 
 @dataclass

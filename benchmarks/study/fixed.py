@@ -6,12 +6,12 @@ from collections import defaultdict
 
 import numpy as np
 
-from honestly.bench.layers.forge import LAYERED
-from honestly.bench.layers.measure import measure
-from honestly.bench.layers.space import Population
-from honestly.bench.scores import calibration_error, reliability
-from honestly.bench.stress import SUITE, Study
-from honestly.bench.stress import run as run_study
+from honestly.studies.layers.forge import LAYERED
+from honestly.studies.layers.measure import measure
+from honestly.studies.layers.space import Population
+from honestly.studies.scores import calibration_error, reliability
+from honestly.studies.stress import SUITE, Study
+from honestly.studies.stress import run as run_study
 from study.common import Settings, Tally, attacked
 from study.populations import chosen, courses, family
 from study.rules import Entry

@@ -7,11 +7,11 @@ from collections import defaultdict
 
 import numpy as np
 
-from honestly.bench.layers.forge import forge
-from honestly.bench.layers.measure import geometry_of, measure
-from honestly.bench.layers.patterns import bound, patterns, tolerated
-from honestly.bench.layers.search import Attacker
-from honestly.bench.layers.space import Population, Space
+from honestly.studies.layers.forge import forge
+from honestly.studies.layers.measure import geometry_of, measure
+from honestly.studies.layers.patterns import bound, patterns, tolerated
+from honestly.studies.layers.search import Attacker
+from honestly.studies.layers.space import Population, Space
 from study.common import Settings, rng
 from study.fixed import calibration, data, layers, small, updates, whole
 from study.populations import chosen, courses, family, sent, spaced

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from honestly.bench import recordings
-from honestly.bench.layers.space import Population
-from honestly.bench.recordings import HONEST, Course
+from honestly.studies import recordings
+from honestly.studies.layers.space import Population
+from honestly.studies.recordings import HONEST, Course
 
 #: What was sent under a rule, the last 8 of 20 clients being malicious.
 SENT = (*(HONEST,) * 12, *("sent",) * 8)

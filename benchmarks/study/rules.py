@@ -13,8 +13,8 @@ import numpy as np
 from bayesian_variants import Variant
 from whole_update_rule import WholeUpdates
 
-from honestly.bench.specs import RULES, Contestant
 from honestly.rules.base import Mix, Rule
+from honestly.studies.specs import RULES, Contestant
 
 RULES |= {WholeUpdates.name: WholeUpdates, Variant.name: Variant}
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from honestly.bench.store import Run, Store, StoreError
+from honestly.runs.store import Run, Store, StoreError
 
 
 def runs(folder: str) -> list[Run]:

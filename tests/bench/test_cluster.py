@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from honestly.bench.cluster import Driver, check_address, files_of, rounds_of
-from honestly.bench.store import ATTEMPTS, Store
-from honestly.bench.study import Study
-from honestly.bench.work import Options, one_by_one
+from honestly.runs.store import ATTEMPTS, Store
 from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run as simulate
+from honestly.studies.cluster import Driver, check_address, files_of, rounds_of
+from honestly.studies.study import Study
+from honestly.studies.work import Options, one_by_one
 
 STUDY = """
 name = "small"
@@ -121,7 +121,7 @@ class FakeRay:
 
 
 def on_fake(store: Store, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, **needs: float) -> bool:
-    monkeypatch.setattr("honestly.bench.cluster._ray", lambda: ray)
+    monkeypatch.setattr("honestly.studies.cluster._ray", lambda: ray)
     ids = {run.id for run in store.runs()}
     return Driver(store, ids, Options(), needs.get("gpus", 0.0), needs.get("cpus", 1.0), ray).run()
 
@@ -192,7 +192,7 @@ def test_an_address_where_nobody_is_is_refused_at_once() -> None:
 
 
 def test_a_task_starts_where_its_warm_up_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("honestly.bench.cluster._ray", lambda: FakeRay({}))
+    monkeypatch.setattr("honestly.studies.cluster._ray", lambda: FakeRay({}))
     text = STUDY.format(rounds="2\nwarm_up = 2").replace("seed = [0, 1, 2]", "seed = [0]")
     with Store.open(tmp_path) as store:
         entries = Study.parse(text).entries()

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from honestly.bench import estimate as module
-from honestly.bench.estimate import calibrate, estimate, made_up
-from honestly.bench.store import Store
-from honestly.bench.study import Study
-from honestly.bench.work import Options, one_by_one
+from honestly.runs.store import Store
 from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
+from honestly.studies import estimate as module
+from honestly.studies.estimate import calibrate, estimate, made_up
+from honestly.studies.study import Study
+from honestly.studies.work import Options, one_by_one
 
 STUDY = """
 name = "small"

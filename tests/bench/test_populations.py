@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from honestly.bench.populations import KINDS, Source, recorded, sources, synthetic
+from honestly.studies.populations import KINDS, Source, recorded, sources, synthetic
 
 
 @pytest.mark.parametrize("kind", KINDS)

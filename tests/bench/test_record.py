@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from honestly.bench.record import plans, record
-from honestly.bench.recordings import HONEST
+from honestly.studies.record import plans, record
+from honestly.studies.recordings import HONEST
 
 SMALL = ("dataset=digits", "model=mlp", "clients=5", "epochs=1", "poisoned=2", "attack=label_flip")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from honestly.bench.record import SHIPPED, plans
-from honestly.bench.recordings import FIRST_FORM, HONEST, Course, is_recording, read, shipped, write
+from honestly.studies.record import SHIPPED, plans
+from honestly.studies.recordings import FIRST_FORM, HONEST, Course, is_recording, read, shipped, write
 
 
 def grams(L=3, n=6, d=9, seed=0):
@@ -83,7 +83,7 @@ def test_broken_files_are_refused(tmp_path):
 
 
 def test_a_file_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("honestly.bench.recordings.MOST_BYTES", 1000)
+    monkeypatch.setattr("honestly.studies.recordings.MOST_BYTES", 1000)
     write(tmp_path / "r.npz", [course()])
     with pytest.raises(ValueError, match="at most 1000 are read"):
         read(tmp_path / "r.npz")

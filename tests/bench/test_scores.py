@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from honestly.bench.scores import calibration_error, detection_auc, reliability
+from honestly.studies.scores import calibration_error, detection_auc, reliability
 
 
 def test_auc_is_the_share_of_pairs_in_the_right_order():

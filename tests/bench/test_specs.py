@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from honestly.bench.specs import Contestant, attack_of, words
+from honestly.studies.specs import Contestant, attack_of, words
 
 
 def test_words():

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from honestly.bench import database
-from honestly.bench.store import ATTEMPTS, Entry, LostClaimError, Store, StoreError
+from honestly.runs import database
+from honestly.runs.store import ATTEMPTS, Entry, LostClaimError, Store, StoreError
 
 
 def entry(name: str, needs: str | None = None, **cell: Any) -> Entry:
@@ -176,7 +176,7 @@ def test_a_study_that_changed(store: Store) -> None:
 
 CLAIMER = """
 import sys
-from honestly.bench.store import Store
+from honestly.runs.store import Store
 store, worker = Store.open(sys.argv[1]), sys.argv[2]
 while (run := store.claim(worker)) is not None:
     for n in range(1, 6):
@@ -205,7 +205,7 @@ def test_processes_write_at_once_and_every_run_is_done_once(store: Store) -> Non
 
 WRITER = """
 import sys
-from honestly.bench.store import Store
+from honestly.runs.store import Store
 store = Store.open(sys.argv[1])
 store.claim("w")
 store.write_rounds("a", [], [], worker="w", anew=True)

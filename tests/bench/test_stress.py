@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from honestly.aggregate import aggregate
-from honestly.bench.attacked import Round
-from honestly.bench.layers.forge import LAYERED
-from honestly.bench.populations import synthetic
-from honestly.bench.specs import RULES, Contestant
-from honestly.bench.stress import ADAPTIVE, CORE, SUITE, Study, Task, run
-from honestly.bench.stress_tables import tables
+from honestly.show.stress_tables import tables
 from honestly.sim.attacks import ATTACKS, DataAttack, View, make
+from honestly.studies.attacked import Round
+from honestly.studies.layers.forge import LAYERED
+from honestly.studies.populations import synthetic
+from honestly.studies.specs import RULES, Contestant
+from honestly.studies.stress import ADAPTIVE, CORE, SUITE, Study, Task, run
 
 MIXED = ["nnm+median", "nnm+geometric_median", "bucketing+trimmed_mean"]
 

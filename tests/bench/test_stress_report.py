@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from honestly.bench.stress import Study, run
-from honestly.bench.stress_report import read, write
-from honestly.bench.tables import Table, lowest, text
+from honestly.show.stress_page import read, write
+from honestly.show.tables import Table, lowest, text
+from honestly.studies.stress import Study, run
 
 
 @pytest.fixture(scope="module")

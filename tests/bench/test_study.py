@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from honestly.bench.study import Study, StudyError, only, select, shard, shipped, text_of
 from honestly.sim.experiment import Experiment
+from honestly.studies.study import Study, StudyError, only, select, shard, shipped, text_of
 
 MINE = """
 name = "mine"

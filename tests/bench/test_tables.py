@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from honestly.bench.stress import Study, run
-from honestly.bench.stress_tables import tables
-from honestly.bench.tables import fill
+from honestly.show.stress_tables import tables
+from honestly.show.tables import fill
+from honestly.studies.stress import Study, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "which-rule.md"
 

@@ -8,13 +8,13 @@ import pytest
 from made_studies import fill
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from honestly.bench.report.sources import load
-from honestly.bench.tensorboard import SIDE, export, paint, png
 from honestly.cli import main
 from honestly.federation.history import History
 from honestly.federation.record import Round
-from honestly.sim.figure import attack_grid
-from honestly.sim.svg import red
+from honestly.show.figure import attack_grid
+from honestly.show.report.sources import load
+from honestly.show.svg import red
+from honestly.show.tensorboard import SIDE, export, paint, png
 
 
 def read(folder: Path) -> EventAccumulator:

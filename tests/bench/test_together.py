@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from honestly.bench import together
-from honestly.bench.store import Entry, Store
-from honestly.bench.study import Study
-from honestly.bench.work import Options
+from honestly.runs.store import Entry, Store
+from honestly.studies import together
+from honestly.studies.study import Study
+from honestly.studies.work import Options
 
 STUDY = """
 name = "tiny"

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from honestly.bench.export import archive, export
-from honestly.bench.store import Store, StoreError
-from honestly.bench.study import Study
-from honestly.bench.transfer import take_in
-from honestly.bench.work import Options, one_by_one
 from honestly.cli import main
+from honestly.runs.export import archive, export
+from honestly.runs.store import Store, StoreError
+from honestly.runs.transfer import take_in
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run as simulate
+from honestly.studies.study import Study
+from honestly.studies.work import Options, one_by_one
 
 STUDY = """
 name = "small"

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from honestly.bench import work as module
-from honestly.bench.store import Store, StoreError
-from honestly.bench.study import Study
-from honestly.bench.work import Datasets, Heartbeat, Options, free_the_dead, new_worker, one_by_one, work
+from honestly.runs.store import Store, StoreError
 from honestly.sim import checkpoint
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run as simulate
 from honestly.sim.summary import summary
+from honestly.studies import work as module
+from honestly.studies.study import Study
+from honestly.studies.work import Datasets, Heartbeat, Options, free_the_dead, new_worker, one_by_one, work
 
 STUDY = """
 name = "small"

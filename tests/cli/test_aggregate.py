@@ -16,7 +16,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.cli import aggregate_report, main
+from honestly.cli import main
+from honestly.show import aggregate_page as aggregate_report
 from honestly.sources.checkpoints import replace
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from honestly.bench.store import Run, Store, StoreError
 from honestly.cli import main
+from honestly.runs.store import Run, Store, StoreError
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run as simulate
 

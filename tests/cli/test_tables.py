@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from honestly.cli import tables
-from honestly.cli.tables import Table
+from honestly.show import terminal as tables
+from honestly.show.terminal import Table
 
 SMALL = Table(["name", "n", "what"], [["krum", "1", "one\x1b"], ["mean", "10", ""]], right=["n"])
 WIDE = Table(["name", "what"], [["krum", "word " * 40], ["mean", ""]])

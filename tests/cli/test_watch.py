@@ -110,7 +110,7 @@ def test_without_the_extra_the_remedy_is_named(
             raise ModuleNotFoundError("No module named 'starlette'", name="starlette")
         return real(name, *rest)
 
-    for name in [name for name in sys.modules if name.startswith(("honestly.bench.web", "starlette"))]:
+    for name in [name for name in sys.modules if name.startswith(("honestly.show.live", "starlette"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without)
     assert main(["watch", str(tmp_path)]) == 1
@@ -119,7 +119,7 @@ def test_without_the_extra_the_remedy_is_named(
 
 def test_watching_needs_neither_torch_nor_pydantic() -> None:
     code = (
-        "import sys, honestly.bench.web.server, honestly.cli.watch; "
+        "import sys, honestly.show.live.server, honestly.cli.watch; "
         "print(sorted({'torch', 'pydantic', 'matplotlib', 'rich'} & set(sys.modules)))"
     )
     path = str(Path(honestly.__file__).parents[1])

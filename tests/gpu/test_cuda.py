@@ -10,9 +10,9 @@ import pytest
 
 import honestly as hn
 from honestly.engine.geometry import measured
+from honestly.engine.passes import BETWEEN, fused, passes_over
+from honestly.engine.passes.parts import Part
 from honestly.engine.screening import Screen
-from honestly.passes import BETWEEN, fused, passes_over
-from honestly.passes.parts import Part
 from honestly.rules.base import squared_distances
 from honestly.sources import open_source
 

@@ -100,7 +100,7 @@ def test_threads_that_ask_at_once_wait_for_one_compilation(
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("CC", fake_compiler(tmp_path, f"echo once >> {log}; sleep 0.3; exit 1"))
-    program = build.Program("some", Path(build.__file__).parent, ("rows.c", "passes.h"))
+    program = build.Program("some", Path(build.__file__).parent / "passes", ("rows.c", "passes.h"))
     asking = [threading.Thread(target=program.library) for _ in range(4)]
     for thread in asking:
         thread.start()
@@ -114,7 +114,7 @@ FORK = """
 import os, sys, threading, time
 from pathlib import Path
 from honestly.kernels import build
-program = build.Program("some", Path(build.__file__).parent, ("rows.c", "passes.h"))
+program = build.Program("some", Path(build.__file__).parent / "passes", ("rows.c", "passes.h"))
 other = threading.Thread(target=program.library)
 other.start()
 time.sleep(0.3)  # the other thread compiles now, and holds the lock

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from compiler import needs_compiler
 
-from honestly.passes import compiled, plain
+from honestly.engine.passes import compiled, plain
 
 
 @pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiler)])

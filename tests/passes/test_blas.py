@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from honestly.passes import passes_over
-from honestly.passes.blas import MOST_TILED, gram_of, way_for
+from honestly.engine.passes import passes_over
+from honestly.engine.passes.blas import MOST_TILED, gram_of, way_for
 from honestly.sources import open_source
 
 

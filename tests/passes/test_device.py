@@ -11,7 +11,7 @@ from conftest import Library, tolerance
 
 import honestly as hn
 from honestly import arrays
-from honestly.passes import device
+from honestly.engine.passes import device
 
 RULES = [
     hn.Mean(), hn.Bayesian(), hn.Krum(f=2), hn.GeometricMedian(), hn.Median(), hn.TrimmedMean(trim=0.2), hn.Bulyan(f=1),

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 import honestly as hn
-from honestly.passes import compiled, passes_over
-from honestly.passes.host import HostPasses
+from honestly.engine.passes import compiled, passes_over
+from honestly.engine.passes.host import HostPasses
 from honestly.sources import Source, open_source
 
 SIZES = {"a.weight": (40, 50), "a.bias": (50,), "b.weight": (3000,), "b.running_mean": (7,)}

@@ -36,7 +36,7 @@ TABLE = 5
 def compiled(folder: Path, name: str, signature: str, call: str, *defines: str) -> ctypes.CDLL:
     if shutil.which("g++") is None:
         pytest.fail("this test compiles the kernels for the CPU: install g++")
-    text = files("honestly.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
+    text = files("honestly.kernels").joinpath("passes", "kernels.cu").read_text(encoding="utf-8")
     head = "".join(f"#define {line}\n" for line in ("TYPE_FLOAT", f"TABLE {TABLE}", *defines))
     start = f'extern "C" void start(int blocks, int threads, {signature}) {{ const int grid[3] = {{blocks, 1, 1}}; '
     start += f"run(grid, threads, [&] {{ {name}({call}); }}); }}"

@@ -12,9 +12,9 @@ from conftest import Library
 from safetensors.numpy import save_file
 
 from honestly import arrays
-from honestly.passes import device, passes_over
-from honestly.passes.parts import Part, cuts, parts_of
-from honestly.passes.plan import blocks
+from honestly.engine.passes import device, passes_over
+from honestly.engine.passes.parts import Part, cuts, parts_of
+from honestly.engine.passes.plan import blocks
 from honestly.sources import Source, open_source
 
 K = 7

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from compiler import needs_compiler
 
-from honestly.passes import plan
+from honestly.engine.passes import plan
 
 #: Large enough for the compiled program and for threads.
 PRELUDE = """
 import os, sys, threading, time
 import numpy as np
 import honestly as hn
-from honestly.passes import compiled, plain, plan
+from honestly.engine.passes import compiled, plain, plan
 compiled.WORTH_COMPILING = plain.WORTH_THREADS = compiled.WORTH_THREADS = 0
 X = np.random.default_rng(0).normal(size=(12, 60_000)).astype(np.float32)
 X[9:] *= -4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from honestly.passes.networks import Network, kept_ranks, sorted_ranks
-from honestly.passes.ranking import LARGEST_NETWORK, mean_of_rows, network_of, rank_device, rank_rows
+from honestly.engine.passes.networks import Network, kept_ranks, sorted_ranks
+from honestly.engine.passes.ranking import LARGEST_NETWORK, mean_of_rows, network_of, rank_device, rank_rows
 from honestly.rules.meamed import Meamed
 from honestly.rules.trimmed_mean import TrimmedMean
 

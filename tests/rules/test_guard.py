@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from honestly.bench.layers.patterns import bound, patterns, tolerated
 from honestly.rules.base import GramGeometry
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.bayesian.guard import all_subsets, certificate, guard, worst_subset
 from honestly.rules.bayesian.views import centred
+from honestly.studies.layers.patterns import bound, patterns, tolerated
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 7, 10, 12, 20])

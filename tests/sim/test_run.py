@@ -219,8 +219,8 @@ def test_a_rule_with_a_memory_resumes_with_it(tmp_path: Path, choice: dict[str, 
 
 
 def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> None:
-    from honestly.sim.figure import attack_grid, belief_grid, draw
-    from honestly.sim.report import Run, page
+    from honestly.show.figure import attack_grid, belief_grid, draw
+    from honestly.show.run_page import Run, page
 
     records = [json.loads(line) for line in bytes_of(whole).splitlines()]
     grid = attack_grid(records, 10)
@@ -244,7 +244,7 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [1, 2, 3, 4], [5, 6, 9, 9]])
 def test_the_curve_stands_below_the_columns_of_the_map(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    from honestly.sim import figure
+    from honestly.show import figure
 
     drawn: list[Any] = []
     monkeypatch.setattr(figure, "save", lambda found, *paths: drawn.append(found))

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from honestly.sim.svg import Chart, Line, chart, heat, red_to_green, shown_rows, ticks
+from honestly.show.svg import Chart, Line, chart, heat, red_to_green, shown_rows, ticks
 
 HOSTILE = "\"'><script>alert(1)</script>\x1b[2J"
 

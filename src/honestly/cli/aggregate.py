@@ -116,9 +116,9 @@ def _run(args: argparse.Namespace) -> int:
     import warnings
 
     from honestly.aggregate import aggregate
-    from honestly.cli.aggregate_report import as_html, as_json, check_target, show, write
     from honestly.engine import Pipeline
     from honestly.rules import make, make_mixer
+    from honestly.show.aggregate_page import as_html, as_json, check_target, show, write
     from honestly.sources.checkpoints import Checkpoints
 
     steps = Pipeline(tuple(_step(text, make_mixer) for text in args.pre), _step(args.rule, make))

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    from honestly.cli.tables import Table
+    from honestly.show.terminal import Table
 
     knows = {"own": "its own update", "malicious": "all attackers' updates", "all": "everything"}
     columns = ["name", "what it does", "on", "knows", "settings", "reference"]

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from honestly.bench.store import Entry, Store
-    from honestly.bench.study import Study
+    from honestly.runs.store import Entry, Store
+    from honestly.studies.study import Study
 
 EPILOG = """\
 examples:
@@ -79,7 +79,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; the exit status."""
-    from honestly.bench import study as studies
+    from honestly.studies import study as studies
 
     if args.list:
         for name in studies.shipped():
@@ -96,8 +96,8 @@ def _go_on(args: argparse.Namespace) -> str:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from honestly.bench.store import Store
-    from honestly.bench.study import Study, text_of
+    from honestly.runs.store import Store
+    from honestly.studies.study import Study, text_of
 
     text = None if args.study is None else text_of(args.study)
     study = None if text is None else Study.parse(text, str(args.study))
@@ -143,7 +143,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: set[str] | None = None) -> None:
-    from honestly.bench.transfer import take_in
+    from honestly.runs.transfer import take_in
 
     kept = "dry run, nothing is kept: " if args.dry_run else ""
     for path in paths:
@@ -153,7 +153,7 @@ def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: se
 
 
 def _selected(args: argparse.Namespace, study: Study, entries: list[Entry]) -> list[Entry]:
-    from honestly.bench.study import only, select, shard
+    from honestly.studies.study import only, select, shard
 
     chosen = select(entries, only(args.only, study), None if args.shard is None else shard(args.shard))
     if not chosen:
@@ -164,9 +164,9 @@ def _selected(args: argparse.Namespace, study: Study, entries: list[Entry]) -> l
 @contextmanager
 def _beforehand(args: argparse.Namespace) -> Generator[Store | None]:
     """The study's store as it is; where something is to be taken in, a copy that has it and is thrown away."""
-    from honestly.bench.database import FILE
-    from honestly.bench.export import copy
-    from honestly.bench.store import Store
+    from honestly.runs.database import FILE
+    from honestly.runs.export import copy
+    from honestly.runs.store import Store
 
     held = Store.read(args.out) if (args.out / FILE).is_file() else None
     with held or nullcontext():
@@ -183,9 +183,9 @@ def _beforehand(args: argparse.Namespace) -> Generator[Store | None]:
 
 def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
     """Nothing is written, and what --import and --reuse would bring is counted."""
-    from honestly.bench.estimate import estimate
-    from honestly.bench.progress import duration
-    from honestly.bench.study import Study
+    from honestly.show.progress import duration
+    from honestly.studies.estimate import estimate
+    from honestly.studies.study import Study
 
     with _beforehand(args) as store:
         if study is None:
@@ -213,8 +213,8 @@ def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
 
 
 def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list[Entry]) -> int:
-    from honestly.bench.progress import Bars, Lines, Monitor
-    from honestly.bench.work import Options, free_the_dead, new_worker, one_by_one
+    from honestly.show.progress import Bars, Lines, Monitor
+    from honestly.studies.work import Options, free_the_dead, new_worker, one_by_one
 
     chosen = _selected(args, study, entries)
     ids = {entry.id for entry in chosen}
@@ -226,17 +226,17 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
     begun = time.perf_counter()
     with kind(args.out, ids):
         if args.ray is not None:
-            from honestly.bench.cluster import on_ray
+            from honestly.studies.cluster import on_ray
 
             finished = on_ray(
                 store, ids, options, address=args.ray, gpus=args.gpus_per_run, cpus=args.cpus_per_run
             )  # fmt: skip
         elif args.workers:
-            from honestly.bench.workers import processes
+            from honestly.studies.workers import processes
 
             finished = processes(args.out, ids, args.workers, options)
         elif args.together > 1:
-            from honestly.bench.together import side_by_side
+            from honestly.studies.together import side_by_side
 
             finished = side_by_side(args.out, ids, args.together, options)
         else:
@@ -245,9 +245,9 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
 
 
 def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], seconds: float, finished: bool) -> int:
-    from honestly.bench.progress import duration
-    from honestly.bench.study import shown
     from honestly.cli.failures import DONE, FAILED, INTERRUPTED, complain
+    from honestly.show.progress import duration
+    from honestly.studies.study import shown
 
     runs = [run for run in store.runs() if run.id in ids]
     count = {status: sum(run.status == status for run in runs) for status in ("done", "failed")}

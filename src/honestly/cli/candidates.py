@@ -79,7 +79,7 @@ def _settings(kind: str) -> dict[str, Sequence[str]]:
 
 
 def _populations(before: Sequence[str], current: str) -> list[str]:
-    from honestly.bench.populations import KINDS
+    from honestly.studies.populations import KINDS
 
     return _matching(current, KINDS)
 
@@ -92,7 +92,7 @@ def _data_sets(before: Sequence[str], current: str) -> list[str]:
 
 def _studies(before: Sequence[str], current: str) -> list[str]:
     try:
-        from honestly.bench.study import shipped
+        from honestly.studies.study import shipped
     except ImportError:  # pydantic is missing, and so is the command
         return []
     return _matching(current, shipped())

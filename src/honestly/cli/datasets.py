@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=2))
         return 0
-    from honestly.cli.tables import Table
+    from honestly.show.terminal import Table
 
     def where(row: dict[str, Any]) -> str:
         return "comes with the package" if row["name"] == "digits" else row["where"] or "not here: downloaded when used"

@@ -46,11 +46,11 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from honestly.cli.tables import Table
+    from honestly.show.figure import draw
+    from honestly.show.run_page import Run, page
+    from honestly.show.terminal import Table
     from honestly.sim.checkpoint import StoreError, write_atomically
     from honestly.sim.experiment import Experiment
-    from honestly.sim.figure import draw
-    from honestly.sim.report import Run, page
     from honestly.sim.rounds import Federation
     from honestly.sim.summary import summary
 

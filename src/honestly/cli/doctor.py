@@ -183,7 +183,7 @@ def _size(size: int) -> str:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from honestly.cli.aggregate_report import shown
+    from honestly.show.aggregate_page import shown
 
     rows: list[tuple[str, str]] = [
         ("honestly", f"{found['honestly']} in {found['installed']}"),

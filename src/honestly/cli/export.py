@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
 def run_study(args: argparse.Namespace) -> int:
     """Write a study's results."""
-    from honestly.bench.export import archive, export
-    from honestly.bench.store import Store
+    from honestly.runs.export import archive, export
+    from honestly.runs.store import Store
 
     with Store.read(args.folder) as store:
         if args.target == "study":

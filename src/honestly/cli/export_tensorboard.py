@@ -25,8 +25,8 @@ def add(targets: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the files and say how many."""
-    from honestly.bench.report.sources import load, merge
-    from honestly.bench.tensorboard import export
+    from honestly.show.report.sources import load, merge
+    from honestly.show.tensorboard import export
 
     studies = merge([load(source) for source in args.sources])
     files = export(studies, args.out)

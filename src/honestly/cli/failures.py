@@ -54,7 +54,7 @@ def ending(chosen: argparse.Namespace) -> int:
 
 def complain(command: str, message: str, status: int) -> int:
     """Print the message, each line after the command's name; the status."""
-    from honestly.cli.aggregate_report import shown
+    from honestly.show.aggregate_page import shown
 
     for line in message.splitlines():
         print(f"{command}: {shown(line)}", file=sys.stderr)

@@ -45,11 +45,11 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report and say where it is."""
-    from honestly.bench.report.generic import missing
-    from honestly.bench.report.pictures import available
-    from honestly.bench.report.sources import load, merge
-    from honestly.bench.report.write import Options, write
     from honestly.printable import printable
+    from honestly.show.report.generic import missing
+    from honestly.show.report.pictures import available
+    from honestly.show.report.sources import load, merge
+    from honestly.show.report.write import Options, write
 
     first: Path = args.sources[0]
     loaded = [load(source) for source in args.sources]
@@ -82,4 +82,4 @@ def _ships(study: str) -> bool:
     """Whether a study of that name comes with the package."""
     from importlib.resources import files
 
-    return study.replace("-", "").isalnum() and (files("honestly.bench") / "studies" / f"{study}.toml").is_file()
+    return study.replace("-", "").isalnum() and (files("honestly.studies") / "shipped" / f"{study}.toml").is_file()

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write("\n")
         return 0
 
-    from honestly.cli.tables import Table
+    from honestly.show.terminal import Table
 
     columns = ["name", "what it does", "settings", "needs", "honesty", "streams", "reference"]
     rows = [

@@ -108,9 +108,9 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
 
 def write_pictures(outcome: Outcome, out: Path) -> None:
     """The figure, the report and the summary of what there is so far."""
+    from honestly.show.figure import draw
+    from honestly.show.run_page import Run, page
     from honestly.sim.checkpoint import write_atomically
-    from honestly.sim.figure import draw
-    from honestly.sim.report import Run, page
     from honestly.sim.summary import summary
 
     if not outcome.records:
@@ -238,7 +238,7 @@ class _Terminal(_Nothing):
 
     def end(self, outcome: Outcome, out: Path) -> None:
         """The final table and where the pictures are."""
-        from honestly.cli.tables import Table
+        from honestly.show.terminal import Table
         from honestly.sim.summary import summary
 
         rows: list[list[str]] = []

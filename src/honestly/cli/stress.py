@@ -113,10 +113,10 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from honestly.bench import stress
-    from honestly.bench.specs import RULES
-    from honestly.bench.stress_report import about, write
-    from honestly.bench.stress_tables import tables
+    from honestly.show.stress_page import about, write
+    from honestly.show.stress_tables import tables
+    from honestly.studies import stress
+    from honestly.studies.specs import RULES
 
     errors = Console(stderr=True)
     rules = _flat(args.rules) if args.rules else stress.CORE
@@ -159,9 +159,9 @@ def _record(args: argparse.Namespace) -> int:
     if args.record.suffix != ".npz":
         raise ValueError(f"--record {args.record}: give a name that ends with .npz")
 
-    from honestly.bench.record import plans, record
-    from honestly.bench.recordings import Course, write
     from honestly.cli.simulate import device_of
+    from honestly.studies.record import plans, record
+    from honestly.studies.recordings import Course, write
 
     device, chosen = device_of(args.device), plans(args.words)
     args.record.parent.mkdir(parents=True, exist_ok=True)

@@ -33,8 +33,8 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C; the exit status."""
-    from honestly.bench.web.guard import is_loopback
-    from honestly.bench.web.server import PORT, address, listen, make_server
+    from honestly.show.live.guard import is_loopback
+    from honestly.show.live.server import PORT, address, listen, make_server
 
     folder: Path = args.folder
     port = PORT if args.port is None else args.port

@@ -10,9 +10,9 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import COMPUTE
 from honestly.engine.geometry import by_centrality
+from honestly.engine.passes import picked
 from honestly.engine.pipeline import Decision
 from honestly.engine.screening import Screen
-from honestly.passes import picked
 from honestly.result import Float
 from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Rule
 from honestly.sources.checkpoints.device import OnDevice

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from honestly.engine.passes import BETWEEN
+from honestly.engine.passes.blas import gram_of
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.screening import Screen
-from honestly.passes import BETWEEN
-from honestly.passes.blas import gram_of
 from honestly.result import AggregationError, Float
 from honestly.rules.base import Geometry, GramGeometry, squared_distances
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from honestly.engine.averaging import average, keep_buffers
 from honestly.engine.geometry import measure
+from honestly.engine.passes import Passes, passes_over
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.report import describe
 from honestly.engine.screening import Screen
-from honestly.passes import Passes, passes_over
 from honestly.result import Aggregate, AggregationError, Float
 from honestly.rules.base import TooFewClientsError
 from honestly.sources import Source

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST
+from honestly.engine.passes import Passes
 from honestly.engine.pipeline import Pipeline
-from honestly.passes import Passes
 from honestly.result import AggregationError, ClientId
 from honestly.rules.base import TooFewClientsError
 from honestly.sources import Source

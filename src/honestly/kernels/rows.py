@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from honestly.kernels.build import Program
 
-PROGRAM = Program("rows", Path(__file__).parent, ("rows.c", "passes.h"))
+PROGRAM = Program("rows", Path(__file__).parent / "passes", ("rows.c", "passes.h"))
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.int8]
 Floats = npt.NDArray[np.float64]

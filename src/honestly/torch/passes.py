@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from honestly.passes import BETWEEN, Verdict, passes_over
-from honestly.passes.host import describe_fault
+from honestly.engine.passes import BETWEEN, Verdict, passes_over
+from honestly.engine.passes.host import describe_fault
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
 from honestly.sources import Leaf

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import honestly as hn
-from honestly.bench.layers.forge import forge
-from honestly.bench.layers.measure import geometry_of, in_units, measure
-from honestly.bench.layers.patterns import bound, patterns, tolerated
-from honestly.bench.layers.search import Attacker
-from honestly.bench.layers.space import Population, Space
-from honestly.bench.recordings import read, shipped
 from honestly.result import Verdict
 from honestly.rules.base import Mix, Rule
 from honestly.rules.mean import Mean
 from honestly.rules.nnm import NNM
 from honestly.rules.static_clipping import StaticClipping
+from honestly.studies.layers.forge import forge
+from honestly.studies.layers.measure import geometry_of, in_units, measure
+from honestly.studies.layers.patterns import bound, patterns, tolerated
+from honestly.studies.layers.search import Attacker
+from honestly.studies.layers.space import Population, Space
+from honestly.studies.recordings import read, shipped
 
 SIZES = (30, 5, 100)
 K, M = 8, 3

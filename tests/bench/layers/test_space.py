@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from honestly.bench.layers.forge import FORMS, LAYERED, check, forge
-from honestly.bench.layers.space import Population, Space
-from honestly.bench.recordings import HONEST, Course
 from honestly.sim.attacks import ATTACKS, DataAttack, View, make
+from honestly.studies.layers.forge import FORMS, LAYERED, check, forge
+from honestly.studies.layers.space import Population, Space
+from honestly.studies.recordings import HONEST, Course
 
 SIZES = (40, 7, 2, 300, 1)
 K, M = 9, 3

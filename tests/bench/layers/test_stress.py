@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from honestly.bench.layer_tables import attacks_run
-from honestly.bench.populations import Source, sources
-from honestly.bench.specs import Contestant
-from honestly.bench.stress import Study, run
-from honestly.bench.stress_report import lines, read
-from honestly.bench.stress_tables import tables
+from honestly.show.layer_tables import attacks_run
+from honestly.show.stress_page import lines, read
+from honestly.show.stress_tables import tables
+from honestly.studies.populations import Source, sources
+from honestly.studies.specs import Contestant
+from honestly.studies.stress import Study, run
 
 STUDY = Study(
     rules=["mean", "geometric_median", "multi_krum", "median"],
@@ -39,7 +39,7 @@ def test_every_round_of_a_recording_is_a_population():
 
 
 def test_files_of_both_kinds_may_lie_in_one_folder(tmp_path):
-    from honestly.bench.recordings import read, shipped, write
+    from honestly.studies.recordings import read, shipped, write
 
     np.savez(tmp_path / "updates.npz", honest=np.eye(5))
     write(tmp_path / "layers.npz", read(shipped())[:1])

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from made_studies import record
 
-from honestly.bench.report.accusations import accusations
-from honestly.bench.report.detection import quality, reliability_chart, roc, roc_chart, statements
-from honestly.bench.report.histories import normal
-from honestly.bench.report.results import Result
-from honestly.bench.report.sources import Entry
-from honestly.bench.scores import detection_auc
+from honestly.show.report.accusations import accusations
+from honestly.show.report.detection import quality, reliability_chart, roc, roc_chart, statements
+from honestly.show.report.histories import normal
+from honestly.show.report.results import Result
+from honestly.show.report.sources import Entry
+from honestly.studies.scores import detection_auc
 
 
 def test_the_area_is_the_chance_that_an_honest_client_scores_higher() -> None:

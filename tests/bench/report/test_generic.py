@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from honestly.bench.report.curves import ablation
-from honestly.bench.report.generic import detection, ranking, tables
-from honestly.bench.report.histories import Rounds
-from honestly.bench.report.results import Result
-from honestly.bench.report.sources import Entry
+from honestly.show.report.curves import ablation
+from honestly.show.report.generic import detection, ranking, tables
+from honestly.show.report.histories import Rounds
+from honestly.show.report.results import Result
+from honestly.show.report.sources import Entry
 
 
 def result(accuracy: float | None, asr: float | None = None, status: str = "done", **cell: Any) -> Result:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from made_studies import record
 
-from honestly.bench.report.histories import normal, read_rounds
 from honestly.federation.history import History
 from honestly.federation.record import Round
+from honestly.show.report.histories import normal, read_rounds
 
 HOSTILE = "<script>alert(1)</script>|`x`\n![](http://evil/x.png)"
 

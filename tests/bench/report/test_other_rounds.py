@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from made_studies import finish, record
 
-from honestly.bench.report.by_round import MOST_CHARTS, by_round, series_of
-from honestly.bench.report.histories import Rounds, normal
-from honestly.bench.report.other_rounds import other_rounds
-from honestly.bench.report.published import Column, Key, compare, count, published
-from honestly.bench.report.results import Result
-from honestly.bench.report.sources import Entry, load
-from honestly.bench.report.write import Options, write
-from honestly.bench.store import Store
-from honestly.bench.study import Study
+from honestly.runs.store import Store
+from honestly.show.report.by_round import MOST_CHARTS, by_round, series_of
+from honestly.show.report.histories import Rounds, normal
+from honestly.show.report.other_rounds import other_rounds
+from honestly.show.report.published import Column, Key, compare, count, published
+from honestly.show.report.results import Result
+from honestly.show.report.sources import Entry, load
+from honestly.show.report.write import Options, write
+from honestly.studies.study import Study
 
 CIFAR = (Path(__file__).parents[3] / "results" / "cifar.toml").read_text(encoding="utf-8")
 

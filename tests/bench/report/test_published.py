@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from honestly.bench.report.differences import differences
-from honestly.bench.report.histories import Rounds
-from honestly.bench.report.paper_tables import cells_csv, counts, html, markdown, sentence
-from honestly.bench.report.published import (
+from honestly.show.report.differences import differences
+from honestly.show.report.histories import Rounds
+from honestly.show.report.paper_tables import cells_csv, counts, html, markdown, sentence
+from honestly.show.report.published import (
     DATASETS,
     ROUNDS,
     RULES,
@@ -21,8 +21,8 @@ from honestly.bench.report.published import (
     published,
     verdict,
 )
-from honestly.bench.report.results import Result
-from honestly.bench.report.sources import Entry
+from honestly.show.report.results import Result
+from honestly.show.report.sources import Entry
 
 
 def result(cell: dict[str, Any], accuracy: float, asr: float | None = None, status: str = "done") -> Result:

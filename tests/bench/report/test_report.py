@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from made_studies import fill, finish, record
 
-from honestly.bench.report.sources import load, merge
-from honestly.bench.report.write import Options, write
-from honestly.bench.store import Entry, Store
+from honestly.runs.store import Entry, Store
+from honestly.show.report.sources import load, merge
+from honestly.show.report.write import Options, write
 
 HOSTILE = "</title><script>alert(1)</script>|`x` $y$ \\input{/etc/passwd} ![p](http://evil/p.png) \x1b[2J\u202e%_&#~^{}"
 VOID = {"meta", "input", "br", "path", "circle"}

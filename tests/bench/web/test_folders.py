@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from study_being_run import record
 
-from honestly.bench.web.folders import FolderSource
-from honestly.bench.web.model import Look, Run, SourceError
-from honestly.bench.web.source import open_source
 from honestly.federation.history import History
 from honestly.federation.record import Round
+from honestly.show.live.folders import FolderSource
+from honestly.show.live.model import Look, Run, SourceError
+from honestly.show.live.source import open_source
 
 
 def write(folder: Path, rounds: int, *, of: int = 10, tail: str = "") -> None:

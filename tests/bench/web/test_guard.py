@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from watch_server import Watched, watched
 
-from honestly.bench.web.guard import POLICY, allowed
+from honestly.show.live.guard import POLICY, allowed
 
 
 @pytest.fixture(scope="module")

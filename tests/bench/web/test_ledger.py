@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from honestly.bench.web.ledger import Cursor, Ledger
-from honestly.bench.web.model import Detail, Look, Run
+from honestly.show.live.ledger import Cursor, Ledger
+from honestly.show.live.model import Detail, Look, Run
 
 
 class Reader:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from honestly.bench.web.model import Run
-from honestly.bench.web.progress import progress
+from honestly.show.live.model import Run
+from honestly.show.live.progress import progress
 
 
 def run(id: str, status: str, rounds: int, seconds: float | None = None, dataset: str = "mnist", at: float = 0) -> Run:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from study_being_run import record
 
-from honestly.bench.web.rounds import MOST_CLIENTS, detail
 from honestly.federation.record import Round
+from honestly.show.live.rounds import MOST_CLIENTS, detail
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

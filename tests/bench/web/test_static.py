@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from honestly.bench.web.app import STATIC
+from honestly.show.live.app import STATIC
 
 FILES = sorted(STATIC.iterdir())
 TEXT = ("text", "muted", "link", "bad")

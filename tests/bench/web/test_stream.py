@@ -11,7 +11,7 @@ import pytest
 from study_being_run import FakeStudy
 from watch_server import Watched, watched
 
-from honestly.bench.web import app, feed
+from honestly.show.live import app, feed
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from study_being_run import FakeStudy
 
-from honestly.bench import store
-from honestly.bench.web.model import SourceError
-from honestly.bench.web.source import open_source
-from honestly.bench.web.study import DATABASE, StudySource
+from honestly.runs import store
+from honestly.show.live.model import SourceError
+from honestly.show.live.source import open_source
+from honestly.show.live.study import DATABASE, StudySource
 
 
 @pytest.fixture

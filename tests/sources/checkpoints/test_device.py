@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import honestly as hn
 from honestly.engine import Pipeline, run
-from honestly.passes import streamed
+from honestly.engine.passes import streamed
 from honestly.sources import open_source
 from honestly.sources.checkpoints.device import OnDevice
 

@@ -15,7 +15,7 @@ from compiler import needs_compiler
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.passes import compiled, host
+from honestly.engine.passes import compiled, host
 from honestly.sources.checkpoints import Checkpoints
 
 from .conftest import shard

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.passes.products import blocks_summed, refactored, squared_norm
+from honestly.engine.passes.products import blocks_summed, refactored, squared_norm
 from honestly.rules.base import squared_distances
 from honestly.sources.checkpoints import Checkpoints
 
@@ -110,7 +110,7 @@ def test_exact_is_the_mean_of_the_products(adapters: list[Path], tmp_path: Path)
 
 
 def test_the_gram_matrix_is_that_of_the_products(adapters: list[Path]) -> None:
-    from honestly.passes.lora import LoraPasses
+    from honestly.engine.passes.lora import LoraPasses
     from honestly.sources import open_source
 
     passes = LoraPasses(open_source(adapters))  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_the_gram_matrix_is_that_of_the_products(adapters: list[Path]) -> None:
 
 
 def test_small_chunks_change_nothing(adapters: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from honestly.passes import lora
+    from honestly.engine.passes import lora
 
     whole = hn.aggregate(adapters, "bayesian")
     monkeypatch.setattr(lora, "CHUNK", 1)

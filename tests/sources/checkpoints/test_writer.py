@@ -162,7 +162,7 @@ def test_a_kill_leaves_the_old_file(clients: Clients, tmp_path: Path, how: int, 
 def test_every_value_is_written_whatever_the_blocks(
     clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from honestly.passes import host
+    from honestly.engine.passes import host
 
     paths = clients()
     expected = hn.aggregate(paths, "median").value

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from honestly.passes.exclusive import WHOLE_DEVICE
+from honestly.engine.passes.exclusive import WHOLE_DEVICE
 
 ATTEMPTS = 3  # another library in the process may wait for the device, which spoils a capture
 

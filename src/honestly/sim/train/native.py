@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from honestly.passes.exclusive import WHOLE_DEVICE
+from honestly.engine.passes.exclusive import WHOLE_DEVICE
 from honestly.sim.train import tensorcores
 from honestly.sim.train.ops import ChannelBias, Convolution, Dense, Flatten, MaxPool, Op, Rectifier, Workspace
 from honestly.sim.train.pixels import Pixels
@@ -34,7 +34,7 @@ def source(defines: Sequence[str]) -> str:
     tensor = [f"{line.lower()}.cu" for line in defines if line.startswith("TENSOR_")]
     names = ("shapes.cu", "tensorcores.cu", *tensor) if tensor else ("shapes.cu", "kernels.cu")
     head = "".join(f"#define {line}\n" for line in defines)
-    folder = files("honestly.sim.train")
+    folder = files("honestly.kernels") / "lenet"
     return head + "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
 

@@ -96,7 +96,7 @@ def _refuse_other_ranks(rows: list[Adapter | None], refused: dict[int, str]) -> 
 
 
 class LoraSource:
-    """What `honestly.passes.lora` averages: a leaf for each module's product, then the tensors that are not factors."""
+    """What `engine.passes.lora` averages: a leaf per module's product, then the tensors that are not factors."""
 
     on_host = True
     integers: tuple[Leaf, ...] = ()

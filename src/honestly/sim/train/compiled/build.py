@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from honestly import kernels
 from honestly.kernels import Program
 
-PROGRAM = Program("train", Path(__file__).parent, ("train.c", "vector.h", "layers.h", "convolution.h", "dense.h"))
+FOLDER = Path(kernels.__file__).parent / "train"
+PROGRAM = Program("train", FOLDER, ("train.c", "vector.h", "layers.h", "convolution.h", "dense.h"))
 library = PROGRAM.library
 reason = PROGRAM.reason

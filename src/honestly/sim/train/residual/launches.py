@@ -33,8 +33,8 @@ NORMS = ("NORMS", f"LANES {LANES}", f"POSITIONS {POSITIONS}")
 
 def source(defines: Sequence[str]) -> str:
     """The text of the kernels that are meant by these macros; the first names the file."""
-    folder = files("honestly.sim.train")
-    names = ("shapes.cu", "tensorcores.cu", "residual/tiles.cu", f"residual/{defines[0].lower()}.cu")
+    folder = files("honestly.kernels")
+    names = ("lenet/shapes.cu", "lenet/tensorcores.cu", "resnet/tiles.cu", f"resnet/{defines[0].lower()}.cu")
     head = "".join(f"#define {line}\n" for line in defines[1:])
     return head + "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 

@@ -1,0 +1,21 @@
+"""The passes over the data: Gram matrix, residuals, weighted mean and ranking, on the host or on an accelerator."""
+
+from honestly.engine.passes.base import BETWEEN, Passes, Verdict, picked
+from honestly.engine.passes.device import DevicePasses
+from honestly.engine.passes.host import HostPasses
+from honestly.engine.passes.lora import LoraPasses
+from honestly.engine.passes.streamed import StreamedPasses
+from honestly.sources import Source
+from honestly.sources.checkpoints.device import OnDevice
+from honestly.sources.checkpoints.lora import LoraSource
+
+__all__ = ["BETWEEN", "Passes", "Verdict", "passes_over", "picked"]
+
+
+def passes_over(source: Source) -> Passes:
+    """The passes for where the source's blocks are."""
+    if isinstance(source, LoraSource):
+        return LoraPasses(source)
+    if isinstance(source, OnDevice):
+        return StreamedPasses(source)
+    return HostPasses(source) if source.on_host else DevicePasses(source)

@@ -1,0 +1,239 @@
+# pyright: basic
+"""Launches the CUDA kernels of `kernels.cu` on torch tensors. Imported only where torch and a CUDA device are.
+
+A round of 20 clients is a few hundred microseconds of memory traffic, so that every call of the CUDA runtime counts:
+weights travel as arguments, and what the host must know is written straight into its own (pinned) memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+
+from honestly.engine.passes.exclusive import WHOLE_DEVICE
+from honestly.engine.passes.networks import Network
+from honestly.engine.passes.parts import Part
+from honestly.result import Float
+
+# As many rows as a thread's registers take the products of: 210.
+MOST_ROWS = 20
+# Registers leave room for 256 threads on a processor: two blocks of 128, each with its ring in shared memory.
+THREADS, RESIDENT = 128, 2
+# Columns that one thread adds up in float32 before the sum goes on in float64.
+MOST_STEPS = 512
+# Threads of a block of the other kernels, and the columns that `mix` gives to such a block.
+BLOCK, COLUMNS_PER_BLOCK = 256, 1024
+TYPES = {torch.float32: "TYPE_FLOAT", torch.float16: "TYPE_HALF", torch.bfloat16: "TYPE_BFLOAT16"}
+
+
+def gram(
+    rows: torch.Tensor,
+    middle: torch.Tensor | int | None,
+    parts: Sequence[Part],
+    meanwhile: Callable[[], None] | None,
+) -> Float:
+    """(parts, K, K) `C C^T` in float64 on the host, `C = rows - middle`, from one read; the middle may be `BETWEEN`.
+
+    While the device is at work the host does ``meanwhile``.
+    """
+    K, n = rows.shape
+    device = rows.device.index
+    steps = min(MOST_STEPS, -(-n // (THREADS * RESIDENT * _processors(device))))
+    table = _table(tuple(parts), THREADS * steps, device)
+    blocks = len(table) // TABLE
+    kind = 0 if middle is None else 1 if isinstance(middle, torch.Tensor) else 2
+    kernel = _compiled(
+        "gram", rows.dtype, device, (f"ROWS {K}", f"THREADS {THREADS}", f"MIDDLE {kind}", f"TABLE {TABLE}")
+    )
+    partial = torch.empty((blocks, K * (K + 1) // 2), dtype=torch.float64, device=rows.device)
+    centre = middle if isinstance(middle, torch.Tensor) else rows
+    own = _own(device)
+    own.make_room(len(parts))
+    arguments = [
+        *map(_pointer, (rows, centre, partial, own.products, own.ended, table)),
+        _int(rows.stride(0)),
+    ]
+    _launch(kernel, device, blocks, THREADS, arguments)
+    if meanwhile is not None:
+        meanwhile()
+    torch.cuda.current_stream(device).synchronize()
+    pairs = K * (K + 1) // 2
+    return own.products_read[: len(parts) * pairs].reshape(len(parts), pairs)[:, _triangle(K)]
+
+
+#: Numbers that say what a block of a kernel does: first column, end, part, the part's first block, how many it has.
+TABLE = 5
+
+
+@lru_cache(maxsize=64)
+def _table(parts: tuple[Part, ...], columns: int, device: int) -> torch.Tensor:
+    """What each block does, so that no block crosses the bounds of a part: at most `columns` columns each."""
+    rows: list[tuple[int, int, int, int, int]] = []
+    for index, (start, stop, _) in enumerate(parts):
+        starts, first = range(start, stop, columns), len(rows)
+        rows += [(at, min(stop, at + columns), index, first, len(starts)) for at in starts]
+    return torch.tensor(rows, dtype=torch.int32).ravel().to(f"cuda:{device}")
+
+
+class Mixing:
+    """`weights @ rows` in float32, made ready before the weights are known; the flag is raised if a value is not finite
+    or absurdly large."""
+
+    def __init__(self, rows: torch.Tensor, flag: Flag) -> None:
+        K, n = rows.shape
+        self._rows, self.flag, self.device = rows, flag, rows.device.index
+        self._kernel = _compiled("mix", rows.dtype, self.device, (f"CLIENTS {K}",))
+        self._value = torch.empty(n, dtype=torch.float32, device=rows.device)
+        self._weights = (ctypes.c_float * K)()
+        numbers = [_int(n), _int(rows.stride(0))]
+        self._arguments = [_pointer(rows), self._weights, _pointer(self._value), _pointer(flag.raised), *numbers]
+        self._blocks = -(-n // COLUMNS_PER_BLOCK)
+
+    def __call__(self, weights: Float) -> torch.Tensor:
+        """Start it."""
+        self._weights[:] = weights.tolist()
+        _launch(self._kernel, self.device, self._blocks, BLOCK, self._arguments)
+        self.flag.awaited = True
+        return self._value
+
+
+def mix(rows: torch.Tensor, weights: Float, flag: Flag) -> torch.Tensor:
+    """`weights @ rows` in float32."""
+    return Mixing(rows, flag)(weights)
+
+
+def mix_parts(rows: torch.Tensor, weights: Float, parts: Sequence[Part], flag: Flag) -> torch.Tensor:
+    """`weights[part.layer] @ rows` of each part, in float32, by one kernel."""
+    K, n = rows.shape
+    device = rows.device.index
+    table = _table(tuple(parts), COLUMNS_PER_BLOCK, device)
+    chosen = np.ascontiguousarray(weights[[part.layer for part in parts]], dtype=np.float32)
+    moved = torch.from_numpy(chosen).pin_memory().to(rows.device, non_blocking=True)
+    value = torch.empty(n, dtype=torch.float32, device=rows.device)
+    kernel = _compiled("mix_parts", rows.dtype, device, (f"CLIENTS {K}", f"TABLE {TABLE}"))
+    arguments = [*map(_pointer, (rows, moved, value, flag.raised, table)), _int(rows.stride(0))]
+    _launch(kernel, device, len(table) // TABLE, BLOCK, arguments)
+    flag.awaited = True
+    return value
+
+
+def rank(rows: torch.Tensor, network: Network, averaged: bool, flag: Flag) -> torch.Tensor:
+    """The network's wanted rows, or their mean, in float32; the flag is raised if any value is not finite or absurd."""
+    n = rows.shape[1]
+    shape = (n,) if averaged else (len(network.wanted), n)
+    ranked = torch.empty(shape, dtype=torch.float32, device=rows.device)
+    kernel = _compiled("rank", rows.dtype, rows.device.index, _rank_defines(rows.shape[0], network, averaged))
+    arguments = [*map(_pointer, (rows, ranked, flag.raised)), _int(n), _int(rows.stride(0))]
+    _launch(kernel, rows.device.index, -(-n // BLOCK), BLOCK, arguments)
+    flag.awaited = True
+    return ranked
+
+
+class Flag:
+    """A word in the host's memory that kernels write to when a value cannot be used."""
+
+    def __init__(self, device: int) -> None:
+        own = _own(device)
+        self.raised, self._read, self._device = own.raised, own.raised_read, device
+        self._read[0] = 0
+        self.awaited = False
+
+    def down(self) -> bool:
+        """Wait for the kernels; True if none has raised it."""
+        if self.awaited:
+            torch.cuda.current_stream(self._device).synchronize()
+        return not self._read[0]
+
+
+class _Own:
+    """Memory that one thread uses again and again on one device: it waits for its kernels before it goes on."""
+
+    _parts = 0
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self.make_room(1)
+        self.raised = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self.raised_read = self.raised.numpy()
+        torch.cuda.current_stream(device).synchronize()  # not the whole device: others may be capturing
+
+    def make_room(self, parts: int) -> None:
+        """For the products, and a counter of blocks, of so many parts."""
+        if parts <= self._parts:
+            return
+        self._parts = parts
+        self.products = torch.empty(parts * MOST_ROWS * (MOST_ROWS + 1) // 2, dtype=torch.float64, pin_memory=True)
+        self.products_read = self.products.numpy()
+        self.ended = torch.zeros(parts, dtype=torch.int32, device=f"cuda:{self._device}")
+
+
+_threads = threading.local()
+
+
+def _own(device: int) -> _Own:
+    held: dict[int, _Own] = _threads.__dict__.setdefault("held", {})
+    if device not in held:
+        held[device] = _Own(device)
+    return held[device]
+
+
+def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+_int = ctypes.c_int
+
+
+def _launch(kernel: Any, device: int, blocks: int, threads: int, arguments: list[Any]) -> None:
+    """Start the kernel on the device's current stream. (torch's own call takes several times as long.)"""
+    if torch._C._cuda_getDevice() != device:
+        with torch.cuda.device(device):
+            return _launch(kernel, device, blocks, threads, arguments)
+    pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+    stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
+    error = _driver().cuLaunchKernel(kernel.func, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
+    if error:
+        torch.cuda._utils._check_cuda(error)
+    return None
+
+
+@cache
+def _driver() -> Any:
+    return torch.cuda._utils._get_gpu_runtime_library()
+
+
+@cache
+def _triangle(size: int) -> Any:
+    """(size, size) positions in the packed lower triangle."""
+    i, j = np.indices((size, size))
+    i, j = np.maximum(i, j), np.minimum(i, j)
+    return i * (i + 1) // 2 + j
+
+
+@cache
+def _processors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _rank_defines(K: int, network: Network, averaged: bool) -> tuple[str, ...]:
+    comparators = " ".join(f"SMALLER({c.low}, {c.high})" for c in network.comparators)
+    wanted = ", ".join(map(str, network.wanted))
+    count = (f"COUNT {len(network.wanted)}",) * averaged
+    return (f"RANKED {K}", f"COMPARATORS {comparators}", f"WANTED {wanted}", *count)
+
+
+@cache
+def _compiled(name: str, dtype: torch.dtype, device: int, defines: tuple[str, ...]) -> Any:
+    """The kernel for this element type and these shapes, compiled by NVRTC on its first use."""
+    head = "".join(f"#define {line}\n" for line in (TYPES[dtype], *defines))
+    source = files("honestly.kernels").joinpath("passes", "kernels.cu").read_text(encoding="utf-8")
+    with WHOLE_DEVICE, torch.cuda.device(device):
+        return torch.cuda._compile_kernel(head + source, name)

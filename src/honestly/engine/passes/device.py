@@ -1,0 +1,383 @@
+"""The same passes where the arrays live: torch, CuPy or JAX on an accelerator, through the array API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import array_api_compat as aac
+import numpy as np
+
+from honestly import arrays
+from honestly.arrays import COMPUTE, LARGEST
+from honestly.engine.passes import fused
+from honestly.engine.passes.base import BETWEEN, Verdict, symmetric
+from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
+from honestly.engine.passes.parts import Part, cuts, parts_of
+from honestly.engine.passes.plan import Block, blocks
+from honestly.engine.passes.ranking import network_of, rank_device
+from honestly.result import Float
+from honestly.rules.base import ColumnRule
+from honestly.sources import Source
+from honestly.sources.layers import Layers
+from honestly.sources.matrix import Matrix
+
+# Values of one centred block: 256 MiB in float32, small beside the clients and large beside a kernel's launch.
+BLOCK = 1 << 26
+# Columns of one launch where nothing is copied.
+WHOLE = 1 << 30
+# Columns of a layer so narrow that it is padded and multiplied together with others: a launch costs more.
+NARROW = 1024
+# Values of products that wait on the device.
+MOST_WAITING = 1 << 22
+
+
+class DevicePasses:
+    """All passes on an accelerator; only K x K matrices and weights cross to the host."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.leaves = source.leaves
+        if isinstance(source, Matrix):
+            self._like = source.block(0, 0, self.leaves[0].size, range(len(source.ids)))
+        else:
+            usable = (k for k in range(len(source.ids)) if k not in source.refused)
+            self._like = source.block(0, 0, 1, [next(usable, len(source.ids))])
+        self._cuts = cuts(source.layers)
+        self._ready: tuple[Sequence[int], Any] | None = None  # clients, and `mix` of theirs but for the weights
+
+    @cached_property
+    def _xp(self) -> Any:
+        return arrays.namespace(self._like)
+
+    def sample(self, clients: Sequence[int]) -> Float:
+        """One run in the middle of the largest leaf: a copy to the host costs more than it carries."""
+        index = max(range(len(self.leaves)), key=lambda i: self.leaves[i].size)
+        leaf = self.leaves[index]
+        start = max(0, leaf.size - SAMPLE_RUN) // 2
+        run = self.source.block(index, start, min(leaf.size, start + SAMPLE_RUN), clients)
+        return arrays.to_host(self._working(run, COMPUTE[leaf.spec.dtype].__name__)).astype(np.float64)
+
+    def between(self, rows: int) -> bool:
+        """The fused kernel holds all values of a column."""
+        widest = max(leaf.size for leaf in self.leaves)
+        return 3 <= rows <= fused.MOST_ROWS and widest >= fused.FEWEST_COLUMNS and fused.available(self._like)
+
+    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+        """G by layer from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
+        n = len(clients)
+        found = np.zeros((len(self.source.layers), n, n))
+        waiting = _Waiting(self._xp, found)
+        whole = self._no_copies(n)
+        for slab in self._slabs(n, whole=whole):
+            rows = self._rows(slab, clients)
+            middle = centre if centre in (None, BETWEEN) else self._rows(slab, [centre])
+            parts = self._parts(slab)
+            ahead = whole and slab.width == self.leaves[0].size
+            products = fused.gram(rows, middle, parts, partial(self._make_ready, rows, clients) if ahead else None)
+            if products is None:
+                self._products(rows, middle, slab, parts, waiting)
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                for (_, _, layer), product in zip(parts, products, strict=True):
+                    found[layer] += product
+        waiting.finish()
+        return symmetric(found)
+
+    def _make_ready(self, rows: Any, clients: Sequence[int]) -> None:
+        """Most often the clients that are measured are those that are mixed then; the device need not wait for us."""
+        ready = fused.mixing(rows, fused.flag(self._like))
+        self._ready = None if ready is None else (list(clients), ready)
+
+    def _products(self, rows: Any, middle: Any, slab: Block, parts: Sequence[Part], waiting: _Waiting) -> None:
+        """`C C^T` of each part by the array library's own operations; narrow ones are padded and multiplied at once."""
+        if isinstance(middle, int):  # BETWEEN
+            a, b, c = (rows[i : i + 1, ...] for i in (0, rows.shape[0] // 2, rows.shape[0] - 1))
+            low, high = self._xp.minimum(a, b), self._xp.maximum(a, b)
+            middle = self._xp.maximum(low, self._xp.minimum(high, c))
+        with arrays.full_precision(self._like):
+            rows = self._centred(rows, middle, slab)
+            narrow = [part for part in parts if part.stop - part.start <= NARROW]
+            narrow = narrow if len(narrow) > 2 else []
+            if narrow:
+                padded = self._padded(rows, narrow)
+                products = self._xp.matmul(padded, self._xp.permute_dims(padded, (0, 2, 1)))
+                waiting.put([part.layer for part in narrow], products)
+            for part in parts:
+                if part not in narrow:
+                    piece = rows if len(parts) == 1 else rows[:, part.start : part.stop]
+                    waiting.put([part.layer], self._xp.matmul(piece, piece.T)[None, ...])
+
+    def _padded(self, rows: Any, parts: Sequence[Part]) -> Any:
+        """(parts, k, w) the columns of each part, and zeros behind them."""
+        xp, width = self._xp, max(part.stop - part.start for part in parts)
+        at = np.full((len(parts), width), rows.shape[1])
+        for i, part in enumerate(parts):
+            at[i, : part.stop - part.start] = np.arange(part.start, part.stop)
+        first, last = parts[0].start, parts[-1].stop
+        at = np.where(at == rows.shape[1], last - first, at - first)
+        zero = xp.zeros((rows.shape[0], 1), dtype=rows.dtype, device=aac.device(rows))
+        held = xp.concat([rows[:, first:last], zero], axis=1)
+        chosen = xp.take(held, xp.asarray(at.ravel(), device=aac.device(rows)), axis=1)
+        return xp.permute_dims(xp.reshape(chosen, (rows.shape[0], len(parts), width)), (1, 0, 2))
+
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
+        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the layer's blocks in float64."""
+        xp, n, m, L = self._xp, len(clients), len(a), len(self.source.layers)
+        total, products, mean_norms = np.zeros((L, n)), np.zeros((L, m, n)), np.zeros((L, m))
+        waiting = [_Waiting(xp, sums) for sums in (total, products, mean_norms)]
+        used = np.flatnonzero(a.any(axis=0)).tolist()
+        some = [clients[j] for j in used] if len(used) < n else None  # 0 * NaN is not 0
+        with arrays.full_precision(self._like), np.errstate(over="ignore", invalid="ignore"):
+            for slab in self._slabs(n):
+                middle = None if centre is None else self._rows(slab, [centre])
+                rows = self._centred(self._rows(slab, clients), middle, slab)
+                mixed = rows if some is None else self._centred(self._rows(slab, some), middle, slab)
+                means = xp.matmul(self._moved(a if some is None else a[:, used], mixed), mixed)
+                for start, stop, layer in self._parts(slab):
+                    theirs, mean = rows[:, start:stop], means[:, start:stop]
+                    if norms is None:
+                        waiting[0].put([layer], xp.sum(theirs * theirs, axis=1)[None, ...])
+                    waiting[1].put([layer], xp.matmul(mean, theirs.T)[None, ...])
+                    waiting[2].put([layer], xp.sum(mean * mean, axis=1)[None, ...])
+            for sums in waiting:
+                sums.finish()
+            total = total if norms is None else norms
+            found = total - 2 * products.transpose(1, 0, 2) + mean_norms.T[:, :, None]
+            return np.maximum(found, 0), total
+
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
+        by_layer = weights.ndim == 2
+        used = np.flatnonzero(weights.any(axis=0) if by_layer else weights).tolist() or [0]  # perhaps all is reference
+        ready, self._ready = self._ready, None
+        if not by_layer and ready is not None and ready[0] == clients and 2 * len(used) > len(clients):
+            mixing = ready[1]
+            return [self._rounded(mixing(weights), 0)], mixing.flag.down
+        rows, kept = clients, weights
+        if 2 * len(used) <= len(clients):
+            rows, kept = [clients[j] for j in used], weights[..., used]
+        sink = self._sink()
+        flag, largest = fused.flag(self._like), list[Any]()
+        for slab in self._slabs(len(rows), whole=self._no_copies(len(rows))):
+            block = self._rows(slab, rows)
+            parts = self._alike(slab, kept) if by_layer else [Part(0, slab.width, 0)]
+            table = kept if by_layer else kept[None, :]
+            mean = fused.mix(block, table, parts, flag) if flag else None
+            if mean is None:
+                mean = self._mean(block, table, parts, slab)
+                largest.append(self._xp.max(self._xp.abs(mean)))
+            for leaf, start, stop, offset in slab.segments:
+                sink.put(leaf, start, stop, self._rounded(mean[offset : offset + stop - start], leaf))
+        return list(sink.finish()), lambda: self._all_fine(largest, flag)
+
+    def _mean(self, rows: Any, weights: Float, parts: Sequence[Part], slab: Block) -> Any:
+        """`weights @ rows`, part by part, by the array library's own operations."""
+        xp = self._xp
+        with arrays.full_precision(self._like):
+            rows = self._working(rows, slab.dtype.__name__)
+            table = self._moved(weights, rows)
+            found = [
+                xp.matmul(table[layer : layer + 1, :], rows[:, start:stop])[0, ...] for start, stop, layer in parts
+            ]
+            return found[0] if len(found) == 1 else xp.concat(found)
+
+    def _alike(self, slab: Block, weights: Float) -> list[Part]:
+        """The parts of a slab, neighbours with equal weights as one."""
+        joined: list[Part] = []
+        for part in self._parts(slab):
+            if joined and np.array_equal(weights[joined[-1].layer], weights[part.layer]):
+                joined[-1] = Part(joined[-1].start, part.stop, joined[-1].layer)
+            else:
+                joined.append(part)
+        return joined
+
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
+        xp = self._xp
+        m = len(clients) if mixing is None else len(mixing)
+        network = network_of(rule, m)
+        self._ready = None  # nothing will be mixed
+        sink = self._sink()
+        flag, largest = fused.flag(self._like), list[Any]()
+        # Rows that are written for each column: those that come out of the kernel, or copies of all of them.
+        written = (1 if rule.averages else len(network.wanted)) + 2
+        for index, start, stop in self._pieces(written if flag and mixing is None else 4 * len(clients)):
+            rows = self.source.block(index, start, stop, clients)
+            if mixing is not None:
+                largest.append(self._largest_sum(rows, index))
+                rows = self._mixtures(rows, mixing, index)
+            ranked = fused.rank(rows, network, rule.averages, flag) if flag else None
+            if ranked is None:
+                if mixing is None:
+                    largest.append(self._largest_sum(rows, index))
+                ranked = rank_device(self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__), xp, network)
+                value = rule.reduce(ranked, xp)
+            else:
+                value = ranked if rule.averages else rule.reduce(ranked, xp)
+            sink.put(index, start, stop, self._rounded(value, index))
+        return list(sink.finish()), lambda: self._all_fine(largest, flag)
+
+    def _mixtures(self, rows: Any, mixing: Float, index: int) -> Any:
+        """`mixing @ rows` in the working precision."""
+        with arrays.full_precision(self._like):
+            rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
+            return self._xp.matmul(self._moved(mixing, rows), rows)
+
+    def _largest_sum(self, rows: Any, index: int) -> Any:
+        """The largest absolute sum of a row: not finite if one of its values is not."""
+        rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
+        return self._xp.max(self._xp.abs(self._xp.sum(rows, axis=1)))
+
+    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
+        """(m, 3) how many coordinates of `mixing @ X - reference` are positive, zero and negative."""
+        xp = self._xp
+        total = np.zeros((len(clients) if mixing is None else len(mixing), 3))
+        for slab in self._slabs(len(clients)):
+            middle = None if reference is None else self._rows(slab, [reference])
+            rows = self._centred(self._rows(slab, clients), middle, slab)
+            signs = xp.sign(rows if mixing is None else xp.matmul(self._moved(mixing, rows), rows))
+            for start, stop in self._judged(slab):
+                piece = signs[:, start:stop]
+                signed = [xp.astype(piece == sign, xp.int32) for sign in (1, 0, -1)]
+                counts = [arrays.to_host(xp.sum(found, axis=1, dtype=xp.int32)) for found in signed]
+                total += np.stack(counts, axis=1)
+        return total
+
+    def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
+        """(k, leaves) squared distances to the result."""
+        total = np.zeros((len(clients), len(self.leaves)))
+        for index, start, stop in self._pieces(len(clients)):
+            value = self._xp.asarray(values[index][start:stop], device=aac.device(self._like))
+            compute = COMPUTE[self.leaves[index].spec.dtype].__name__
+            rows = self._working(self.source.block(index, start, stop, clients), compute) - self._working(
+                value, compute
+            )
+            total[:, index] += arrays.to_host(self._xp.sum(rows * rows, axis=1))
+        return total
+
+    def fault(self, client: int) -> str | None:
+        """The first value that is NaN, infinite or too large."""
+        xp = self._xp
+        for index, start, stop in self._pieces(1):
+            compute = COMPUTE[self.leaves[index].spec.dtype].__name__
+            values = self._working(self.source.block(index, start, stop, [client]), compute)[0, ...]
+            wrong = xp.logical_not(xp.abs(values) <= LARGEST[compute])
+            if bool(xp.any(wrong)):
+                at = int(xp.argmax(xp.astype(wrong, xp.int32)))
+                return describe_fault(float(values[at]), self.leaves[index], start + at)
+        return None
+
+    def _slabs(self, rows: int, *, whole: bool = False) -> Iterator[Block]:
+        """Blocks of columns, small leaves joined, of which a copy fits easily; whole leaves where nothing is copied."""
+        yield from blocks(self.leaves, WHOLE if whole else max(1024, BLOCK // rows))
+
+    def _rows(self, slab: Block, clients: Sequence[int]) -> Any:
+        """(k, width) values of a slab where they lie, or a copy that joins several leaves."""
+        if len(slab.segments) == 1:
+            leaf, start, stop, _ = slab.segments[0]
+            return self.source.block(leaf, start, stop, clients)
+        if isinstance(self.source, Layers) and not aac.is_jax_array(self._like):  # XLA compiles long lists slowly
+            return self.source.slab([segment[:3] for segment in slab.segments], clients, slab.dtype.__name__)
+        pieces = [self.source.block(leaf, start, stop, clients) for leaf, start, stop, _ in slab.segments]
+        if len({str(piece.dtype) for piece in pieces}) > 1:
+            pieces = [self._working(piece, slab.dtype.__name__) for piece in pieces]
+        return self._xp.concat(pieces, axis=1)
+
+    def _parts(self, slab: Block) -> list[Part]:
+        """Which columns of a slab belong to which layer."""
+        if len(self.source.layers) == 1:
+            return [Part(0, slab.width, 0)]
+        return parts_of(slab, self._cuts)
+
+    def _judged(self, slab: Block) -> Iterator[tuple[int, int]]:
+        if not any(layer.follows for layer in self.source.layers):
+            yield 0, slab.width
+            return
+        for start, stop, layer in self._parts(slab):
+            if not self.source.layers[layer].follows:
+                yield start, stop
+
+    def _pieces(self, rows: int, *, whole: bool = False) -> Iterator[tuple[int, int, int]]:
+        """(leaf, start, stop) of blocks that a copy of fits easily; whole leaves where nothing is copied."""
+        for block in blocks(self.leaves, WHOLE if whole else max(1024, BLOCK // rows)):
+            for segment in block.segments:
+                yield segment.leaf, segment.start, segment.stop
+
+    def _no_copies(self, rows: int) -> bool:
+        """Whether the fused kernels will take these rows where they lie."""
+        halves = isinstance(self.source, Matrix) and self.leaves[0].spec.dtype != "float64"
+        return halves and 2 <= rows <= fused.MOST_ROWS and fused.available(self._like)
+
+    def _working(self, values: Any, dtype: str) -> Any:
+        if str(values.dtype).endswith(f".{dtype}"):  # most often; the array API takes its time to do nothing
+            return values
+        return self._xp.astype(values, getattr(self._xp, dtype), copy=False)
+
+    def _centred(self, rows: Any, middle: Any, slab: Block) -> Any:
+        compute = slab.dtype.__name__
+        rows = self._working(rows, compute)
+        return rows if middle is None else rows - self._working(middle, compute)
+
+    def _moved(self, weights: Float, rows: Any) -> Any:
+        return self._xp.asarray(weights, dtype=rows.dtype, device=aac.device(rows))
+
+    def _all_fine(self, largest: Sequence[Any], flag: Any) -> bool:
+        """Whether no block showed a NaN, an infinity or an absurd value; one copy to the host for all blocks."""
+        if largest and not bool(self._xp.all(self._xp.stack(largest) < LARGEST["float32"])):
+            return False
+        return flag is None or flag.down()
+
+    def _rounded(self, values: Any, leaf: int) -> Any:
+        return self._working(values, self.leaves[leaf].spec.dtype)
+
+    def _sink(self) -> Any:
+        """Where `mix` and `reduce` put the result: on the device, unless a subclass says otherwise."""
+        return _Joined(self._xp, self._like, len(self.leaves))
+
+
+class _Waiting:
+    """Small products that stay on the device until many can be copied at once; `sums[layer]` is where they go."""
+
+    def __init__(self, xp: Any, sums: Float) -> None:
+        self._xp, self._sums = xp, sums
+        self._layers: list[int] = []
+        self._held: list[Any] = []
+
+    def put(self, layers: Sequence[int], products: Any) -> None:
+        """Keep (n, ...) products of these layers."""
+        if self._held and self._held[0].dtype != products.dtype:
+            self.finish()
+        self._layers += layers
+        self._held.append(products)
+        if len(self._layers) * int(self._sums[0].size) > MOST_WAITING:
+            self.finish()
+
+    def finish(self) -> None:
+        """Copy what is held to the host and add it up there, in float64."""
+        if not self._held:
+            return
+        products = arrays.to_host(self._held[0] if len(self._held) == 1 else self._xp.concat(self._held, axis=0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for layer, product in zip(self._layers, products.astype(np.float64), strict=True):
+                self._sums[layer] += product
+        self._layers, self._held = [], []
+
+
+class _Joined:
+    """The pieces of each leaf, which come in order, as one flat device array."""
+
+    def __init__(self, xp: Any, like: Any, leaves: int) -> None:
+        self._xp, self._like = xp, like
+        self._parts: list[list[Any]] = [[] for _ in range(leaves)]
+
+    def put(self, leaf: int, start: int, stop: int, values: Any) -> None:
+        """Keep a piece."""
+        self._parts[leaf].append(values)
+
+    def finish(self) -> list[Any]:
+        """One array per leaf; of a leaf without values, an empty one."""
+        return [p[0] if len(p) == 1 else self._xp.concat(p) if p else self._like[0, :0] for p in self._parts]

@@ -1,0 +1,35 @@
+"""How far each client is from the result, tensor by tensor: which layers give a liar away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly.arrays import widen
+from honestly.engine.passes.plan import Block, blocks, in_order, threads
+from honestly.result import Float
+from honestly.sources import Source
+
+
+def on_host(source: Source, clients: Sequence[int], values: Sequence[Any], width: int) -> Float:
+    """(k, leaves) `||w_k - value||^2` by leaf, in one pass; `values[leaf][start:stop]` is the result's piece."""
+
+    def one(block: Block) -> list[tuple[int, Float]]:
+        rows = np.empty((len(clients), block.width), block.dtype)
+        found: list[tuple[int, Float]] = []
+        for leaf, start, stop, offset in block.segments:
+            value = np.empty(stop - start, block.dtype)
+            widen(values[leaf][start:stop], value)
+            piece = rows[:, offset : offset + stop - start]
+            with np.errstate(over="ignore", invalid="ignore"):
+                source.read(leaf, start, stop, clients, piece, value)
+                found.append((leaf, np.einsum("kb,kb->k", piece, piece).astype(np.float64)))
+        return found
+
+    total = np.zeros((len(clients), len(source.leaves)))
+    for found in in_order(one, blocks(source.leaves, width), threads()):
+        for leaf, distances in found:
+            total[:, leaf] += distances
+    return total

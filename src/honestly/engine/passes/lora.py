@@ -1,0 +1,315 @@
+"""The passes over LoRA adapters: distances and means of the products `scale * B A`, exactly, without forming them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly.arrays import LARGEST, Spec
+from honestly.engine.passes.base import Verdict, symmetric
+from honestly.engine.passes.host import HostPasses
+from honestly.engine.passes.products import blocks_summed, refactored, squared_norm
+from honestly.result import Float
+from honestly.rules.base import ColumnRule
+from honestly.sources import Layer, Leaf
+from honestly.sources.checkpoints.adapter import Pair
+from honestly.sources.checkpoints.lora import LoraSource
+from honestly.sources.tree import named
+
+# Values of all clients' factors that are in memory at once, as float64: 16 MB.
+CHUNK = 1 << 21
+# Fewer columns or rows at a time than this cost more calls than they save memory.
+NARROWEST = 128
+
+
+class LoraPasses:
+    """Gram matrices in float64 from r x r blocks; a mean is written as `source.lora` says."""
+
+    def __init__(self, source: LoraSource) -> None:
+        self.source = source
+        self._order: list[int] = []
+        self._known: Float = np.zeros((0, 0, 0))
+        self._weights = np.zeros((0, 0))
+        self._used: list[int] = []
+
+    def sample(self, clients: Sequence[int]) -> Float:
+        """Points with exactly the clients' mutual distances: `X = U L^(1/2)` of the Gram matrix `U L U^T`."""
+        G = self._by_layer(self._grams(clients)).sum(axis=0)
+        fine = np.isfinite(np.diagonal(G))
+        points = np.full((len(clients), max(1, int(fine.sum()))), np.nan)
+        if fine.any():
+            values, vectors = np.linalg.eigh(G[np.ix_(fine, fine)])
+            points[fine] = vectors * np.sqrt(np.maximum(values, 0))[None, :]
+        return points
+
+    def between(self, rows: int) -> bool:
+        """The Gram matrix comes from products of factors: there is nothing to centre."""
+        return False
+
+    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+        """G of the products, about the centre's, by layer."""
+        rows = [*clients] if centre is None else [*clients, centre]
+        grams = self._by_layer(self._grams(rows))
+        return symmetric(grams if centre is None else _about_last(grams))
+
+    def _by_layer(self, grams: Float) -> Float:
+        """(L, k, k) from those of the leaves, each of which is in one layer."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = [sum(grams[leaf] for leaf, _, _ in layer.spans) for layer in self.source.layers]
+        return np.stack(found) if found else np.zeros((0, *grams.shape[1:]))
+
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
+        """`G_kk - 2 (G a)_k + a^T G a`."""
+        G = self.gram(clients, centre)
+        mixed = np.swapaxes(a @ G, 0, 1)  # (m, L, k)
+        norms = np.diagonal(G, axis1=1, axis2=2).copy()
+        return np.maximum(norms - 2 * mixed + (mixed * a[:, None, :]).sum(axis=-1, keepdims=True), 0), norms
+
+    def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
+        """Signs of coordinates of B A would need the product itself."""
+        raise ValueError(
+            "this rule counts the signs of coordinates, which LoRA products do not have until they are formed"
+        )
+
+    def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
+        """(k, leaves) squared distances to the weighted mean of the products, before it is re-factored."""
+        rows = [*clients, *(k for k in self._used if k not in clients)]
+        found: list[Float] = []
+        for leaf, G in enumerate(self._grams(rows)):
+            a = np.zeros(len(rows))
+            for k, weight in zip(self._used, self._weights[leaf], strict=True):
+                a[rows.index(k)] = weight
+            found.append(np.diagonal(G) - 2 * G @ a + a @ G @ a)
+        return np.maximum(np.stack(found, axis=1), 0)[: len(clients)]
+
+    def fault(self, client: int) -> str | None:
+        """Read all factors until a value is NaN, infinite or too large."""
+        for name, tensor in self._tensors(client):
+            for start in range(0, tensor.spec.size, CHUNK):
+                values = np.empty(min(CHUNK, tensor.spec.size - start))
+                self.source.read_tensor(client, tensor, start, start + len(values), values)
+                wrong = ~(np.abs(values) <= LARGEST["float32"])
+                if wrong.any():
+                    at = int(np.argmax(wrong))
+                    return f"{named(name)} at flat index {start + at} is {values[at]:.6g}"
+        return None
+
+    def _tensors(self, client: int) -> Iterator[tuple[str, Any]]:
+        adapter = self.source.adapter(client)
+        for pair in adapter.pairs.values():
+            yield pair.a_name, pair.a
+            yield pair.b_name, pair.b
+        yield from adapter.plain.items()
+
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """`sum_k w_k scale_k B_k A_k`, written exactly, re-factored, or factor by factor."""
+        some = weights.any(axis=0) if weights.ndim == 2 else weights != 0
+        at = np.flatnonzero(some).tolist() or [0]
+        used = [clients[j] for j in at]
+        kept = self._of_leaves(weights)[:, at]
+        self._weights, self._used = kept, used
+        if self.source.lora == "factors":
+            return self._mix_factors(kept, used)
+        ranks = {m: [p.rank for p in self._pairs(m, used)] for m in self.source.modules}
+        if self.source.lora == "svd":
+            new = {m: self.source.rank or max(set(r), key=lambda n, r=r: (r.count(n), n)) for m, r in ranks.items()}
+            new = {m: min(new[m], sum(ranks[m])) for m in ranks}
+        else:
+            new = {m: sum(r) for m, r in ranks.items()}
+        sink = self.source.begin(self._leaves(new, used), used, new)
+        error = total = 0.0
+        fine = True
+        for i, module in enumerate(self.source.modules):
+            pairs = self._pairs(module, used)
+            D = np.repeat(kept[i], ranks[module])
+            small = None
+            if self.source.lora == "svd":
+                MA, MB = self._small(used, pairs)
+                if not (np.isfinite(MA).all() and np.isfinite(MB).all()):  # a fault that the engine now looks for
+                    return list(sink.finish()), lambda: False
+                small = refactored(D, MA, MB, new[module])
+                error += squared_norm(small[1] @ small[0] - np.diag(D), MA, MB)
+                total += squared_norm(np.diag(D), MA, MB)
+            fine &= self._write(sink, 2 * i, used, pairs, D, small)
+        modules = len(self.source.modules)
+        for j, name in enumerate(self.source.plain):
+            fine &= self._write_plain(sink, 2 * modules + j, name, used, kept[modules + j])
+        self._report(new, float(np.sqrt(error / total)) if total > 0 else 0.0)
+        return list(sink.finish()), lambda: fine
+
+    def _of_leaves(self, weights: Float) -> Float:
+        """(leaves, k) a row of weights for each product and each other tensor."""
+        if weights.ndim == 1:
+            return np.repeat(weights[None, :], len(self.source.leaves), axis=0)
+        found = np.zeros((len(self.source.leaves), weights.shape[1]))
+        for row, layer in zip(weights, self.source.layers, strict=True):
+            found[[leaf for leaf, _, _ in layer.spans]] = row
+        return found
+
+    def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """Both factors of a module are averaged with the weights of their product."""
+        inner = self.source.factors(used)
+        rows = {name: weights[i] for i, name in enumerate((*self.source.modules, *self.source.plain))}
+        modules = self.source.factor_modules(used[0])
+        inner.layers = tuple(Layer(leaf.name, ((i, 0, leaf.size),)) for i, leaf in enumerate(inner.leaves) if leaf.size)
+        by_layer = np.stack([rows[modules.get(layer.name, layer.name)] for layer in inner.layers])
+        values, fine = HostPasses(inner).mix(by_layer, used)
+        self.source.keep(inner.taken())
+        if not fine():  # the engine finds whose fault it is, and comes again
+            return values, fine
+        error = total = 0.0
+        for i, module in enumerate(self.source.modules):
+            pairs = self._pairs(module, used)
+            MA, MB = self._small(used, pairs)
+            eye = np.tile(np.eye(pairs[0].rank), (1, len(used)))
+            D = np.repeat(weights[i], pairs[0].rank)
+            error += squared_norm((D[:, None] * eye.T) @ (eye * D[None, :]) - np.diag(D), MA, MB)
+            total += squared_norm(np.diag(D), MA, MB)
+        relative = float(np.sqrt(error / total)) if total > 0 else 0.0
+        self._report({module: self._pairs(module, used)[0].rank for module in self.source.modules}, relative)
+        warnings.warn(
+            f"lora='factors': the mean of A and of B is not the mean of B A; the result differs from it by "
+            f"{relative:.3g} of its norm",
+            stacklevel=2,
+        )
+        return values, fine
+
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """Coordinate-wise rules see the factors' coordinates, and only if the caller asked for factors."""
+        if self.source.lora != "factors":
+            raise ValueError(
+                f"{rule.name} works on coordinates, which LoRA products do not have until they are formed: use a rule "
+                "that weighs clients, such as bayesian or geometric_median, or lora='factors'"
+            )
+        inner = self.source.factors(clients)
+        values, fine = HostPasses(inner).reduce(rule, mixing, clients)
+        self.source.keep(inner.taken())
+        self._weights = np.full((len(self.source.leaves), len(clients)), 1 / len(clients))
+        self._used = list(clients)
+        warnings.warn(f"lora='factors': {rule.name} of A and of B by themselves is not that of B A", stacklevel=2)
+        return values, fine
+
+    def _report(self, ranks: dict[str, int], error: float) -> None:
+        low, high = min(ranks.values()), max(ranks.values())
+        self.source.notes["lora"] = {
+            "result": self.source.lora, "relative_error": error,
+            "rank": str(low) if low == high else f"{low} to {high}",
+        }  # fmt: skip
+
+    def _pairs(self, module: str, clients: Sequence[int]) -> list[Pair]:
+        return [self.source.adapter(k).pairs[module] for k in clients]
+
+    def _leaves(self, ranks: dict[str, int], used: Sequence[int]) -> list[Leaf]:
+        first, leaves = self.source.adapter(used[0]), list[Leaf]()
+        for module, rank in ranks.items():
+            pair, pairs = first.pairs[module], self._pairs(module, used)
+            dtypes = self.source.voted([p.a for p in pairs]), self.source.voted([p.b for p in pairs])
+            leaves.append(Leaf(pair.a_name, Spec((rank, *pair.a.spec.shape[1:]), dtypes[0], "float")))
+            leaves.append(Leaf(pair.b_name, Spec((pair.rows, rank, *pair.b.spec.shape[2:]), dtypes[1], "float")))
+        for name in self.source.plain:
+            dtype = self.source.voted([self.source.adapter(k).plain[name] for k in used])
+            leaves.append(Leaf(name, Spec(first.plain[name].spec.shape, dtype, "float")))
+        return leaves
+
+    def _grams(self, rows: Sequence[int]) -> Float:
+        """(leaves, k, k) Gram matrices of the products, then of the other tensors; kept: they are asked for often."""
+        if not set(rows) <= set(self._order):
+            self._order = sorted(set(rows))
+            self._known = np.stack([*self._measured(self._order)])
+        at = [self._order.index(k) for k in rows]
+        return self._known[:, at][:, :, at]
+
+    def _measured(self, rows: list[int]) -> Iterator[Float]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for module in self.source.modules:
+                pairs = self._pairs(module, rows)
+                MA, MB = self._small(rows, pairs)
+                yield blocks_summed(MA * MB, [pair.rank for pair in pairs])
+            for name in self.source.plain:
+                yield sum((X @ X.T for _, X in self._plain_chunks(name, rows)), np.zeros((len(rows), len(rows))))
+
+    def _small(self, clients: Sequence[int], pairs: Sequence[Pair]) -> tuple[Float, Float]:
+        """(M_A, M_B), both R x R."""
+        R = sum(pair.rank for pair in pairs)
+        MA = sum((A @ A.T for _, A in self._a_chunks(clients, pairs)), np.zeros((R, R)))
+        MB = sum((B.T @ B for _, B in self._b_chunks(clients, pairs)), np.zeros((R, R)))
+        return MA, MB
+
+    def _a_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
+        """Columns of all A, one above the other: (first column, (R, width))."""
+        R, columns = sum(pair.rank for pair in pairs), pairs[0].columns
+        width = max(NARROWEST, CHUNK // R)
+        for start in range(0, columns, width):
+            stop, at = min(columns, start + width), 0
+            out = np.empty((R, stop - start))
+            for k, pair in zip(clients, pairs, strict=True):
+                for row in range(pair.rank):
+                    first = row * columns
+                    self.source.read_tensor(k, pair.a, first + start, first + stop, out[at + row])
+                at += pair.rank
+            yield start, out
+
+    def _b_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
+        """Rows of all B, scaled, side by side: (first row, (height, R))."""
+        R, rows = sum(pair.rank for pair in pairs), pairs[0].rows
+        height = max(NARROWEST, CHUNK // R)
+        for start in range(0, rows, height):
+            stop, at = min(rows, start + height), 0
+            out = np.empty((stop - start, R))
+            for k, pair in zip(clients, pairs, strict=True):
+                own = np.empty((stop - start) * pair.rank)
+                self.source.read_tensor(k, pair.b, start * pair.rank, stop * pair.rank, own)
+                out[:, at : at + pair.rank] = pair.scale * own.reshape(-1, pair.rank)
+                at += pair.rank
+            yield start, out
+
+    def _plain_chunks(self, name: str, clients: Sequence[int]) -> Iterator[tuple[int, Float]]:
+        tensors = [self.source.adapter(k).plain[name] for k in clients]
+        size, width = tensors[0].spec.size, max(NARROWEST, CHUNK // len(clients))
+        for start in range(0, size, width):
+            out = np.empty((len(clients), min(size, start + width) - start))
+            for j, (k, tensor) in enumerate(zip(clients, tensors, strict=True)):
+                self.source.read_tensor(k, tensor, start, start + out.shape[1], out[j])
+            yield start, out
+
+    def _write(
+        self,
+        sink: Any,
+        leaf: int,
+        used: Sequence[int],
+        pairs: Sequence[Pair],
+        D: Float,
+        small: tuple[Float, Float] | None,
+    ) -> bool:
+        """`T_A A` and `B T_B`; without them A as it is and `B diag(D)`, whose product is the exact mean."""
+        fine, columns = True, pairs[0].columns
+        for start, A in self._a_chunks(used, pairs):
+            new = A if small is None else small[0] @ A
+            fine &= bool(np.isfinite(new).all())
+            for row, values in enumerate(new):
+                sink.put(leaf, row * columns + start, row * columns + start + len(values), values)
+        for start, B in self._b_chunks(used, pairs):
+            new = B * D[None, :] if small is None else B @ small[1]
+            fine &= bool(np.isfinite(new).all())
+            flat = np.ascontiguousarray(new).reshape(-1)
+            sink.put(leaf + 1, start * new.shape[1], start * new.shape[1] + len(flat), flat)
+        return fine
+
+    def _write_plain(self, sink: Any, leaf: int, name: str, used: Sequence[int], weights: Float) -> bool:
+        fine = True
+        for start, X in self._plain_chunks(name, used):
+            mean = weights @ X
+            fine &= bool(np.isfinite(mean).all())
+            sink.put(leaf, start, start + len(mean), mean)
+        return fine
+
+
+def _about_last(G: Float) -> Float:
+    """The Gram matrices of all rows but the last, about the last: `G_ij - G_ic - G_jc + G_cc`."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return G[:, :-1, :-1] - G[:, :-1, -1:] - G[:, -1:, :-1] + G[:, -1:, -1:]

@@ -1,0 +1,247 @@
+"""The passes over column blocks in NumPy: a block is read into a thread's scratch, which stays in its cache."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from honestly.arrays import COMPUTE, LARGEST, Host
+from honestly.engine.passes.base import Verdict
+from honestly.engine.passes.blas import BLOCK, SMALL_PRODUCT, way_for
+from honestly.engine.passes.plan import BATCH, Block, blocks, in_order, threads
+from honestly.engine.passes.ranking import network_of, rank_rows
+from honestly.result import Float
+from honestly.rules.base import ColumnRule
+from honestly.sources import Sink, Source
+from honestly.sources.matrix import Matrix
+
+T = TypeVar("T")
+
+# Values of a block whose rows are compared with one another, beyond the cache: an operation has to last longer than it
+# takes to hand Python's lock to another thread, or two threads are slower than one. Rows that are copied first count
+# twice: once as they come, once as they are ranked.
+RANKED_BLOCK, COPIED_BLOCK = 5 << 20, 5 << 19
+# Values of a row that no BLAS adds up with threads of its own.
+LONGEST_DOT = 8192
+# Columns of a block of thousands of rows: their cache lines and pages are worth opening.
+NARROW = 1024
+# Fewer values than this are not worth starting threads for.
+WORTH_THREADS = 1 << 20
+
+
+class PlainPasses:
+    """Products, means and ranks by NumPy, on any source that the host can read."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.leaves = source.leaves
+        self._local = threading.local()
+
+    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+        """G_l = sum over the layer's blocks of C_b C_b^T: float32 inside a block, float64 across blocks."""
+        n = len(clients)
+        way = way_for(n)
+
+        def one(block: Block) -> tuple[int, Host]:
+            used = -(-block.width // way.multiple) * way.multiple
+            scratch = self._scratch(way.rows, way.width, block.dtype)[:, :used]
+            self.fill(block, clients, scratch[:n, : block.width], centre)
+            scratch[:n, block.width :] = 0
+            scratch[n:] = 0
+            with np.errstate(over="ignore", invalid="ignore"):
+                return block.layer, way.product(scratch)
+
+        found = np.zeros((len(self.source.layers), way.rows, way.rows))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for layer, part in self.run(one, way.width, n, own_threads=way.own_threads, by_layer=True):
+                found[layer] += part
+            return np.stack([way.finish(total, n) for total in found]) if len(found) else found[:, :n, :n]
+
+    def residuals(
+        self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
+    ) -> tuple[Float, Float]:
+        """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the layer's blocks in float64."""
+        n, m, L = len(clients), len(a), len(self.source.layers)
+        width = max(NARROW, BLOCK // n)
+        used = np.flatnonzero(a.any(axis=0))
+        few = used if len(used) < n else None  # 0 * NaN is not 0, and mixtures of a few clients cost little
+        A = _two_rows(a if few is None else a[:, few])
+
+        def one(block: Block) -> tuple[int, Any, Float, Float]:
+            rows = self._direct(block, clients) if centre is None else None
+            if rows is None:
+                rows = self._scratch(n, width, block.dtype)[:, : block.width]
+                self.fill(block, clients, rows, centre)
+            means = np.zeros((len(A), block.width), block.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                multiply(A.astype(block.dtype), rows if few is None else rows[few], means)
+                own, products = _products(rows, means[:m], norms is None)
+                return block.layer, own, products, np.vecdot(means[:m], means[:m])
+
+        total, products, mean_norms = np.zeros((L, n)), np.zeros((L, n, m)), np.zeros((L, m))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for layer, own, product, mean_norm in self.run(one, width, n, by_layer=True):
+                total[layer] += own
+                products[layer] += product
+                mean_norms[layer] += mean_norm
+            total = total if norms is None else norms
+            return np.maximum(total - 2 * products.transpose(2, 0, 1) + mean_norms.T[:, :, None], 0), total
+
+    def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """`weights @ X` block by block; clients of weight 0 are not read."""
+        by_layer = weights.ndim == 2
+        used = np.flatnonzero(weights.any(axis=0) if by_layer else weights).tolist()
+        if not len(used):  # all weight is on a reference of zeros
+            used = [0]
+        if 2 * len(used) > len(clients) and isinstance(self.source, Matrix):
+            used = list(range(len(clients)))  # consecutive rows are multiplied where they lie; 0 * finite is 0
+        rows = [clients[j] for j in used]
+        n = len(rows)
+        A = [_two_rows(row[None, used]) for row in np.atleast_2d(weights)]
+        width = max(4 * NARROW, min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
+        sink = self.source.sink()
+
+        def one(block: Block) -> bool:
+            values = self._direct(block, rows)
+            if values is None:
+                values = self._scratch(n, width, block.dtype)[:, : block.width]
+                self.fill(block, rows, values, None)
+            result = np.zeros((2, block.width), block.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                multiply(A[block.layer].astype(block.dtype), values, result)
+                fine = bool(np.abs(result[0]).max() < LARGEST[block.dtype.__name__])
+            store(block, result[0], sink)
+            return fine
+
+        fine = all(list(self.run(one, width, n, by_layer=by_layer)))
+        return sink.finish(), lambda: fine
+
+    def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
+        """Sort each column of X (or of `mixing @ X`) and reduce it."""
+        n = len(clients)
+        m = n if mixing is None else len(mixing)
+        network = network_of(rule, m)
+        width = max(64, (RANKED_BLOCK if mixing is None and self._all_direct(clients) else COPIED_BLOCK) // (n + m))
+        sink = self.source.sink()
+
+        def one(block: Block) -> bool:
+            values = self._direct(block, clients)
+            if values is None:
+                values = self._scratch(n, width, block.dtype)[:, : block.width]
+                self.fill(block, clients, values, None)
+            with np.errstate(over="ignore", invalid="ignore"):
+                fine = _all_finite(values)
+                if mixing is not None:
+                    mixed = np.zeros((m, block.width), block.dtype)
+                    multiply(mixing.astype(block.dtype), values, mixed)
+                    values = mixed
+                ranked = rank_rows(
+                    values, network, lambda rows: self._scratch(rows, width, block.dtype, "ranks")[:, : block.width]
+                )
+                result = rule.reduce(ranked if rule.averages else np.stack(ranked), np)
+                store(block, result, sink)
+            return fine
+
+        fine = all(list(self.run(one, width, n, batch=1)))
+        return sink.finish(), lambda: fine
+
+    def run(
+        self,
+        work: Callable[[Block], T],
+        width: int,
+        rows: int,
+        *,
+        own_threads: bool = True,
+        batch: int = BATCH,
+        by_layer: bool = False,
+    ) -> Iterator[T]:
+        """`work` on every block, on several threads if that is worth it; the results in order."""
+        total = sum(leaf.size for leaf in self.leaves)
+        few = not own_threads or total * rows < WORTH_THREADS
+        cut = blocks(self.leaves, width, self.source.layers if by_layer else None)
+        return in_order(work, cut, 1 if few else threads(), batch)
+
+    def fill(self, block: Block, clients: Sequence[int], out: Host, centre: int | None) -> None:
+        """Read the block of these clients into the rows of `out`, less the centre's."""
+        for leaf, start, stop, offset in block.segments:
+            minus = None
+            if centre is not None:
+                minus = np.empty((1, stop - start), dtype=block.dtype)
+                self.source.read(leaf, start, stop, [centre], minus, None)
+                minus = minus[0]
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.source.read(leaf, start, stop, clients, out[:, offset : offset + stop - start], minus)
+
+    def _scratch(self, rows: int, width: int, dtype: type, use: str = "values") -> Host:
+        """This thread's own buffer for that use."""
+        held = getattr(self._local, use, None)
+        if held is None or held.shape != (rows, width) or held.dtype != dtype:
+            held = np.empty((rows, width), dtype=dtype)
+            setattr(self._local, use, held)
+        return held
+
+    def _direct(self, block: Block, clients: Sequence[int]) -> Host | None:
+        """The rows where they lie, if they can be multiplied there."""
+        if not isinstance(self.source, Matrix) or len(block.segments) != 1:
+            return None
+        segment = block.segments[0]
+        return self.source.direct(segment.start, segment.stop, clients, block.dtype)
+
+    def _all_direct(self, clients: Sequence[int]) -> bool:
+        """Whether no block of these clients has to be copied."""
+        if not isinstance(self.source, Matrix):
+            return False
+        leaf = self.leaves[0]
+        return self.source.direct(0, leaf.size, clients, COMPUTE[leaf.spec.dtype]) is not None
+
+
+def store(block: Block, values: Host, sink: Sink) -> None:
+    """Put the block's result where its columns belong."""
+    for leaf, start, stop, offset in block.segments:
+        sink.put(leaf, start, stop, values[offset : offset + stop - start])
+
+
+def _all_finite(rows: Host) -> bool:
+    """False if a value is not finite, or so large that a sum of them is absurd."""
+    ones = np.ones(LONGEST_DOT, rows.dtype)
+    starts = range(0, rows.shape[1], LONGEST_DOT)
+    pieces = [rows[:, start : start + LONGEST_DOT] for start in starts]
+    sums = np.stack([np.vecdot(piece, ones[: piece.shape[1]]) for piece in pieces])
+    return bool((np.abs(sums) < LARGEST[rows.dtype.name]).all())
+
+
+def _two_rows(a: Float) -> Float:
+    """At least two rows of weights: a matrix product and not gemv, which takes threads and a lock."""
+    return a if len(a) > 1 else np.concatenate([a, np.zeros_like(a)])
+
+
+def multiply(A: Host, rows: Host, out: Host) -> None:
+    """`out += A @ rows`, in pieces whose product is small."""
+    if out.size * len(rows) <= SMALL_PRODUCT:
+        np.matmul(A, rows, out=out)
+        return
+    width = max(256, SMALL_PRODUCT // (len(out) * min(len(rows), 256)))
+    step = max(1, min(256, SMALL_PRODUCT // (len(out) * width)))
+    for at in range(0, out.shape[1], width):
+        for start in range(0, len(rows), step):
+            out[:, at : at + width] += np.matmul(
+                A[:, start : start + step], rows[start : start + step, at : at + width]
+            )
+
+
+def _products(rows: Host, means: Host, with_norms: bool) -> tuple[Host | float, Host]:
+    """(k,) squared norms, or 0, and (k, m) `rows @ means^T`, in groups of rows whose product is small."""
+    if len(means) == 1 and not with_norms:
+        return 0.0, np.vecdot(rows, means[0])[:, None]
+    norms, products = np.zeros(len(rows), rows.dtype), np.empty((len(rows), len(means)), rows.dtype)
+    columns = np.ascontiguousarray(means.T)
+    step = max(1, min(256, SMALL_PRODUCT // means.size))
+    for start in range(0, len(rows), step):
+        group = rows[start : start + step]
+        np.matmul(group, columns, out=products[start : start + step])
+        if with_norms:  # while the group is in the cache
+            np.vecdot(group, group, out=norms[start : start + step])
+    return norms, products

@@ -1,0 +1,108 @@
+"""Sort each column of a block of rows, with a network of whole-row minima and maxima.
+
+A comparator puts the smaller of two rows' values in one row and the larger in another: two vector operations on
+contiguous memory. Only what reaches a wanted rank is computed, so a median costs less than a sort, and a trimmed mean,
+which need not tell the kept values apart, less still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from honestly.arrays import Host
+from honestly.engine.passes.networks import Network, kept_ranks, sorted_ranks
+from honestly.rules.base import ColumnRule
+from honestly.rules.windows import mean_of_rows
+
+__all__ = ["LARGEST_NETWORK", "mean_of_rows", "network_of", "rank_device", "rank_rows"]
+
+# Above this many rows, sorting the transposed block costs less than the network's O(m log^2 m) operations.
+LARGEST_NETWORK = 80
+
+
+def network_of(rule: ColumnRule, rows: int) -> Network:
+    """What the rule's ranks of so many rows take; above `LARGEST_NETWORK` only `wanted` counts."""
+    first, last = rule.ranks(rows)
+    if rows > LARGEST_NETWORK:
+        return Network((), tuple(range(first, last)))
+    return (kept_ranks if rule.averages else sorted_ranks)(rows, first, last)
+
+
+class Step(NamedTuple):
+    """`out = minimum(a, b)` or maximum: places among the rows of the block and then those of the scratch."""
+
+    smaller: bool
+    a: int
+    b: int
+    out: int
+
+
+@lru_cache(maxsize=64)
+def steps_of(network: Network, rows: int) -> tuple[tuple[Step, ...], tuple[int, ...], int]:
+    """The network as operations that leave the block as it is; where the wanted rows are in the end; scratch rows."""
+    place, own = list(range(rows)), [False] * rows
+    free: list[int] = []
+    used = rows
+    steps: list[Step] = []
+
+    def another() -> int:
+        nonlocal used
+        if free:
+            return free.pop()
+        used += 1
+        return used - 1
+
+    for low, high, keep_min, keep_max in network.comparators:
+        a, b = place[low], place[high]
+        mine = [place[row] for row in (low, high) if own[row]]
+        if keep_min and keep_max:  # the second operation may overwrite what the first has read
+            place[low] = another()
+            steps.append(Step(True, a, b, place[low]))
+            place[high] = mine.pop() if mine else another()
+            steps.append(Step(False, a, b, place[high]))
+            own[low] = own[high] = True
+        else:
+            kept, lost = (low, high) if keep_min else (high, low)
+            place[kept] = mine.pop() if mine else another()
+            steps.append(Step(keep_min, a, b, place[kept]))
+            own[kept], own[lost] = True, False
+        free += mine
+    return tuple(steps), tuple(place[row] for row in network.wanted), used - rows
+
+
+def rank_rows(block: Host, network: Network, scratch: Callable[[int], Host] | None = None) -> Sequence[Host]:
+    """The wanted rows of the m x b block when each of its columns went through the network.
+
+    `scratch` gives so many rows of the block's width to work in: memory that is used again costs no page faults.
+    """
+    rows, width = block.shape
+    if rows > LARGEST_NETWORK:
+        first = network.wanted[0]
+        return list(np.sort(block.T.copy(order="C"), axis=1).T[first : first + len(network.wanted)])
+    steps, wanted, extra = steps_of(network, rows)
+    held = [*block, *(np.empty((extra, width), block.dtype) if scratch is None else scratch(extra))]
+    minimum, maximum = np.minimum, np.maximum
+    for smaller, a, b, out in steps:
+        (minimum if smaller else maximum)(held[a], held[b], out=held[out])
+    return [held[place] for place in wanted]
+
+
+def rank_device(block: Any, xp: Any, network: Network) -> Any:
+    """The same on an accelerator: the network for few rows, the library's sort for many."""
+    rows = block.shape[0]
+    if rows > LARGEST_NETWORK:
+        return xp.sort(block, axis=0)[network.wanted[0] : network.wanted[-1] + 1, ...]
+    held = [block[i, ...] for i in range(rows)]
+    minimum: Callable[..., Any] = xp.minimum
+    maximum: Callable[..., Any] = xp.maximum
+    for low, high, keep_min, keep_max in network.comparators:
+        a, b = held[low], held[high]
+        if keep_min:
+            held[low] = minimum(a, b)
+        if keep_max:
+            held[high] = maximum(a, b)
+    return xp.stack([held[row] for row in network.wanted])

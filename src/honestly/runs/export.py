@@ -1,0 +1,156 @@
+"""A study's results as files for other programs: CSV and JSON lines of runs and rounds, and the study as an archive."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import io
+import json
+import sqlite3
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from honestly.runs.database import FILE
+from honestly.runs.rows import Run, compact
+from honestly.runs.store import Store
+from honestly.sim.checkpoint import write_atomically
+
+ROUND_COLUMNS = (
+    "round", "accuracy", "loss", "asr", "train_loss", "malicious_estimate", "false_accusations", "misses", "attacked",
+    "accused", "excluded", "honesty", "weights", "status", "steps",
+)  # fmt: skip
+KINDS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
+
+
+def export(store: Store, what: str, path: Path) -> int:
+    """Write the ``runs`` or the ``rounds`` of a study to a file, by its ending; how many rows there are."""
+    kind = next((kind for kind in KINDS if path.name.endswith(kind)), None)
+    if kind is None:
+        raise ValueError(f"{path}: the ending says the format, one of {', '.join(KINDS)}")
+    lines = kind.startswith(".jsonl")
+    if what == "runs":
+        rows = _run_lines(store) if lines else run_rows(store)
+    else:
+        rows = _round_lines(store) if lines else round_rows(store)
+    found = list(rows)
+    text = "".join(compact(row) + "\n" for row in found) if lines else _csv(found)
+    content = text.encode()
+    write_atomically(path, gzip.compress(content, mtime=0) if kind.endswith(".gz") else content)
+    return len(found)
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A value in a CSV file; text that a spreadsheet would take for a formula gets an apostrophe."""
+    if isinstance(value, list | dict):
+        return compact(value)
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return f"'{value}"
+    return value
+
+
+def run_rows(store: Store) -> Iterator[dict[str, Any]]:
+    """One flat row a run: its cell, its summary and where the numbers come from."""
+    for run in store.runs():
+        summary = {k: v for k, v in (run.summary or {}).items() if k != "rounds"}
+        made = {k: v for k, v in (run.provenance or {}).items() if k not in run.cell}
+        seconds = sum(v for laps in store.seconds(run.id) for k, v in laps.items() if k != "images")
+        yield {
+            "id": run.id, **run.cell, "status": run.status, "rounds": run.rounds, "of": run.of, **summary,
+            "seconds": round(seconds, 3), **made, "error": run.error,
+        }  # fmt: skip
+
+
+def round_rows(store: Store) -> Iterator[dict[str, Any]]:
+    """One flat row a round."""
+    for run, record, laps in _rounds(store):
+        numbers = {column: record.get(column) for column in ROUND_COLUMNS}
+        seconds = round(sum(v for k, v in laps.items() if k != "images"), 6)
+        yield {"run": run.id, **run.cell, **numbers, "seconds": seconds}
+
+
+def _rounds(store: Store) -> Iterator[tuple[Run, dict[str, Any], dict[str, Any]]]:
+    for run in store.runs():
+        for record, laps in zip(store.rounds(run.id), store.seconds(run.id), strict=True):
+            yield run, record, laps
+
+
+def _run_lines(store: Store) -> Iterable[dict[str, Any]]:
+    return ({**asdict(run), "worker": None} for run in store.runs())
+
+
+def _round_lines(store: Store) -> Iterable[dict[str, Any]]:
+    return ({"run": run.id, "record": record, "seconds": laps} for run, record, laps in _rounds(store))
+
+
+def archive(store: Store, path: Path) -> int:
+    """The whole study in one file, with what unfinished runs need to go on elsewhere; how many of those there are."""
+    if not path.name.endswith((".tar.gz", ".tgz")):
+        raise ValueError(f"{path}: a study is exported as .tar.gz")
+    wanted = starts(store)
+    carried = [
+        folder
+        for run in store.runs()
+        if (run.status != "done" or run.id in wanted) and (folder := store.run_folder(run.id)).is_dir()
+    ]
+    with tempfile.TemporaryDirectory() as temporary:
+        database, packed = Path(temporary) / FILE, io.BytesIO()
+        copy(store, database)
+        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+            tar.add(database, FILE, filter=_nobody)
+            for folder in carried:
+                states = sorted(folder.glob("state-*.bin"), key=lambda p: int(p.stem.partition("-")[2]))[-1:]
+                for file in (*(folder / f"{n}" for n in ("experiment.json", "rounds.jsonl", "seconds.jsonl")), *states):
+                    if file.is_file():
+                        tar.add(file, f"runs/{folder.name}/{file.name}", filter=_nobody)
+    write_atomically(path, packed.getvalue())
+    return len(carried)
+
+
+def starts(store: Store) -> set[str]:
+    """The runs from whose models others start that are not done yet."""
+    done = {run.id for run in store.runs() if run.status == "done"}
+    return {before for id, before in store.needs().items() if id not in done}
+
+
+def copy(store: Store, path: Path) -> None:
+    """The study's database as it stands now, also while others write to it; nobody works on the copy's runs."""
+    with contextlib.closing(sqlite3.connect(path)) as target:
+        store.database.connection.backup(target)
+        target.execute("UPDATE runs SET worker = NULL")
+        target.commit()
+
+
+def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Who made the archive is nobody's business."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mode = 0o644
+    return member
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines, packed or not; ValueError names the line that is none."""
+    opened: Any = gzip.open if path.name.endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: no JSON ({error})") from error
+            if not isinstance(value, dict):
+                raise ValueError(f"{path}, line {number}: an object is wanted, not {line[:40]!r}")
+            yield value

@@ -1,0 +1,332 @@
+"""The store of a study: one SQLite file, one row a run and one row a round, written by several processes at once.
+
+A run is `pending`, `running` (a worker holds it, and says so every few seconds), `done` or `failed`. A worker that is
+not heard of for a minute has lost its run: the next one that asks goes on with it from its folder, `DIR/runs/ID`,
+which is written as `honestly simulate` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from honestly.runs.database import Database, StoreError
+from honestly.runs.rows import (
+    COLUMNS,
+    DONE,
+    FAILED,
+    JSON_COLUMNS,
+    PENDING,
+    RUNNING,
+    Entry,
+    Run,
+    canonical,
+    compact,
+    decoded,
+    insert_rounds,
+    run_of,
+)
+
+__all__ = ["Entry", "LostClaimError", "Run", "Store", "StoreError"]
+
+LEASE = 60.0  # seconds after which a silent worker is given up
+ATTEMPTS = 3  # workers that a run may take down before it counts as failed
+
+
+class LostClaimError(RuntimeError):
+    """Another worker was given the run meanwhile; whoever gets this stops working on it."""
+
+
+class Store:
+    """The runs and rounds of one study."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.folder, self.database = folder, database
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Store:
+        """The store of a folder, made if it is missing."""
+        return cls(Path(folder), Database.create(Path(folder)))
+
+    @classmethod
+    def read(cls, folder: Path | str, *, live: bool = False) -> Store:
+        """The store of a folder, for reading alone; ``live`` for one who looks again and again."""
+        return cls(Path(folder), Database.look(Path(folder), live=live))
+
+    def close(self) -> None:
+        """Close the file."""
+        self.database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run_folder(self, id: str) -> Path:
+        """Where a run keeps what it needs to go on."""
+        return self.folder / "runs" / id
+
+    # -- what there is ------------------------------------------------------------------------------------------
+
+    def meta(self) -> dict[str, str]:
+        """What is known of the study as a whole: schema, name, study (its TOML text), created."""
+        return dict(self.database.rows("SELECT key, value FROM meta"))
+
+    def runs(self) -> list[Run]:
+        """All runs, in the study's order."""
+        return [run_of(row) for row in self.database.rows(f"SELECT {COLUMNS} FROM runs ORDER BY ordinal, id")]
+
+    def run(self, id: str) -> Run:
+        """The run of that id."""
+        found = self.database.rows(f"SELECT {COLUMNS} FROM runs WHERE id = ?", (id,))
+        if not found:
+            raise KeyError(f"no run {id!r} in {self.folder}")
+        return run_of(found[0])
+
+    def rounds(self, id: str, *, after: int = 0) -> list[dict[str, Any]]:
+        """The simulator's records of a run after a round, in their order."""
+        found = self.database.rows("SELECT record FROM rounds WHERE run = ? AND round > ? ORDER BY round", (id, after))
+        return [decoded(record, f"a round of run {id[:12]!r}") for (record,) in found]
+
+    def last_round(self, id: str) -> dict[str, Any] | None:
+        """The latest record of a run."""
+        found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT 1", (id,))
+        return decoded(found[0][0], f"the last round of run {id[:12]!r}") if found else None
+
+    def seconds(self, id: str) -> list[dict[str, float]]:
+        """How long each round of a run took, by part."""
+        found = self.database.rows("SELECT seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
+        return [decoded(laps, f"the times of run {id[:12]!r}") if laps else {} for (laps,) in found]
+
+    def left(self, ids: Collection[str]) -> int:
+        """How many of these runs have not ended."""
+        found = self.database.rows("SELECT id FROM runs WHERE status IN ('pending', 'running')")
+        return sum(id in ids for (id,) in found)
+
+    def version(self) -> int:
+        """A number that changes when another connection has written."""
+        return int(self.database.rows("PRAGMA data_version")[0][0])
+
+    # -- the study ----------------------------------------------------------------------------------------------
+
+    def set_meta(self, **values: str) -> None:
+        """Remember something of the study as a whole."""
+        with self.database.writing() as db:
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+
+    def needs(self) -> dict[str, str]:
+        """Which run must be done before which, by id."""
+        found = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
+        return decoded(found[0][0], "what needs what") if found else {}
+
+    def add(self, entries: Sequence[Entry], *, replace: bool = False) -> None:
+        """Take in the runs of a study; those that are there already keep what they have.
+
+        A cell that is there with another experiment is refused: its numbers would not be those of this study.
+        ``replace`` drops such runs, and whatever else is not wanted any more.
+        """
+        wanted = {e.id: e for e in entries}
+        with self.database.writing() as db:
+            held = db.execute("SELECT id, cell, status, rounds FROM runs").fetchall()
+            cells = {json.dumps(e.cell, sort_keys=True) for e in entries}
+            stale = [row for row in held if row[0] not in wanted]
+            clash = [row for row in stale if json.dumps(decoded(row[1], "a cell"), sort_keys=True) in cells]
+            begun = [row for row in clash if row[2] in (DONE, RUNNING) or row[3]]
+            if begun and not replace:
+                raise StoreError(
+                    f"{self.folder} holds {len(begun)} run(s) of an earlier form of this study, such as {begun[0][1]} "
+                    "with other settings: choose another folder with --out, or drop them with --replace"
+                )
+            gone = stale if replace else [row for row in stale if row in clash or (row[2] == PENDING and not row[3])]
+            for row in gone:
+                db.execute("DELETE FROM runs WHERE id = ?", (row[0],))
+                db.execute("DELETE FROM rounds WHERE run = ?", (row[0],))
+            for ordinal, e in enumerate(entries):
+                cell = compact(e.cell)
+                db.execute(
+                    "INSERT INTO runs(id, ordinal, cell, experiment, status, attempts, rounds, of) "
+                    "VALUES (?, ?, ?, ?, 'pending', 0, 0, ?) "
+                    "ON CONFLICT(id) DO UPDATE SET ordinal = excluded.ordinal, cell = excluded.cell",
+                    (e.id, ordinal, cell, e.experiment, e.of),
+                )
+            needs = {e.id: e.needs for e in entries if e.needs is not None}
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('needs', ?)", (compact(needs),))
+
+    def put(self, run: Run, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> None:
+        """Take in a run from elsewhere as it is, with its rounds, in the place of what is here."""
+        values = {f.name: getattr(run, f.name) for f in fields(Run)}
+        for name in JSON_COLUMNS:
+            values[name] = None if values[name] is None else compact(values[name])
+        values["experiment"] = canonical(run.experiment)
+        with self.database.writing() as db:
+            marks = ", ".join("?" for _ in values)
+            db.execute(f"INSERT OR REPLACE INTO runs({', '.join(values)}) VALUES ({marks})", tuple(values.values()))
+            db.execute("DELETE FROM rounds WHERE run = ?", (run.id,))
+            insert_rounds(db, run.id, records, seconds)
+
+    def fill(self, id: str, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> int:
+        """Rounds of a finished run that are missing here; how many there were."""
+        with self.database.writing() as db:
+            if not db.execute("SELECT 1 FROM runs WHERE id = ? AND status = 'done'", (id,)).fetchone():
+                return 0
+            return insert_rounds(db, id, records, seconds, how="IGNORE")
+
+    # -- a worker's part ----------------------------------------------------------------------------------------
+
+    def claim(self, worker: str, *, among: Collection[str] | None = None) -> Run | None:
+        """The next run for this worker, marked as its own; None if there is none to be had now."""
+        found = self.claim_many(worker, 1, among=among)
+        return found[0] if found else None
+
+    def claim_many(
+        self,
+        worker: str,
+        n: int,
+        *,
+        same: Callable[[Run], Hashable] | None = None,
+        among: Collection[str] | None = None,
+        lease: float = LEASE,
+    ) -> list[Run]:
+        """Up to ``n`` runs at once, in the study's order.
+
+        Args:
+            worker: who works on them; every worker needs a name of its own.
+            n: how many at most.
+            same: what they must have in common: all get the value that the first of them has.
+            among: the ids to choose from.
+            lease: after how many seconds of silence a run is taken from its worker.
+        """
+        now = time.time()
+        chosen: list[Run] = []
+        with self.database.writing() as db:
+            needs = self.needs()
+            ended = dict(db.execute("SELECT id, status FROM runs WHERE status IN ('done', 'failed')").fetchall())
+            free = db.execute(
+                f"SELECT {COLUMNS} FROM runs WHERE status = 'pending' OR (status = 'running' AND updated < ?) "
+                "ORDER BY ordinal, id",
+                (now - lease,),
+            )
+            for row in free.fetchall():
+                run = run_of(row)
+                before = ended.get(needs[run.id]) if run.id in needs else DONE
+                if before is None or (among is not None and run.id not in among):
+                    continue
+                if before == FAILED or run.attempts >= ATTEMPTS:
+                    died = f"its worker died {run.attempts} times (out of memory?); the last one was {run.worker}"
+                    self._give_up(
+                        db, run, died if before == DONE else f"the run that it starts from, {needs[run.id]}, failed"
+                    )
+                    continue
+                if same is not None and chosen and same(run) != same(chosen[0]):
+                    continue
+                chosen.append(run)
+                if len(chosen) >= n:
+                    break
+            for run in chosen:
+                db.execute(
+                    "UPDATE runs SET status = 'running', worker = ?, started = COALESCE(started, ?), updated = ?, "
+                    "finished = NULL, error = NULL, attempts = attempts + 1 WHERE id = ?",
+                    (worker, now, now, run.id),
+                )
+        return [self.run(run.id) for run in chosen]
+
+    def _give_up(self, db: Any, run: Run, error: str) -> None:
+        now = time.time()
+        db.execute(
+            "UPDATE runs SET status = 'failed', error = ?, finished = ?, updated = ? WHERE id = ?",
+            (error, now, now, run.id),
+        )
+
+    def heartbeat(self, worker: str) -> None:
+        """Say that this worker is alive, and those whose names are its own and a dash (a cluster's tasks)."""
+        with self.database.writing() as db:
+            db.execute(
+                "UPDATE runs SET updated = ? WHERE status = 'running' "
+                "AND (worker = ? OR substr(worker, 1, length(?) + 1) = ? || '-')",
+                (time.time(), worker, worker, worker),
+            )
+
+    def release(self, worker: str, *, died: bool = False) -> int:
+        """Give back what this worker holds, for others to go on with; how many runs that were.
+
+        A worker that ``died`` is counted against its runs, so that one that takes down every worker ends as failed.
+        """
+        with self.database.writing() as db:
+            return db.execute(
+                "UPDATE runs SET status = 'pending', attempts = max(0, attempts - ?) "
+                "WHERE worker = ? AND status = 'running'",
+                (0 if died else 1, worker),
+            ).rowcount
+
+    def retry(self, ids: Iterable[str]) -> int:
+        """Let failed runs be tried again; how many there were."""
+        with self.database.writing() as db:
+            return sum(
+                db.execute(
+                    "UPDATE runs SET status = 'pending', attempts = 0, error = NULL, finished = NULL "
+                    "WHERE id = ? AND status = 'failed'",
+                    (id,),
+                ).rowcount
+                for id in ids
+            )
+
+    def write_round(
+        self, id: str, record: dict[str, Any], seconds: dict[str, Any] | None = None, *, worker: str | None = None
+    ) -> None:
+        """A round that is done; written again, it replaces what was there.
+
+        With ``worker``, a `LostClaimError` tells a worker that was too slow that the run is another's now.
+        """
+        self.write_rounds(id, [record], [seconds or {}], worker=worker)
+
+    def write_rounds(
+        self,
+        id: str,
+        records: Sequence[dict[str, Any]],
+        seconds: Sequence[dict[str, Any]],
+        *,
+        worker: str | None = None,
+        anew: bool = False,
+    ) -> None:
+        """Several rounds at once; ``anew`` drops all others (a run that goes on from an earlier state)."""
+        with self.database.writing() as db:
+            if anew:
+                db.execute("DELETE FROM rounds WHERE run = ?", (id,))
+            insert_rounds(db, id, records, seconds)
+            last = records[-1]["round"] if records else 0
+            held = "" if worker is None else "AND worker = :worker AND status = 'running'"
+            # whoever gets on is no run that takes down its workers
+            tries = "attempts" if anew else "CASE WHEN rounds < :last THEN 1 ELSE attempts END"
+            changed = db.execute(
+                f"UPDATE runs SET attempts = {tries}, rounds = :last, updated = :now WHERE id = :id {held}",
+                {"last": last, "now": time.time(), "id": id, "worker": worker},
+            )
+            if changed.rowcount == 0:
+                raise LostClaimError(f"run {id[:12]} is not this worker's any more")
+
+    def finish(
+        self, id: str, summary: dict[str, Any], provenance: dict[str, Any], *, worker: str | None = None
+    ) -> None:
+        """The run is done."""
+        self._end(id, worker, DONE, None, compact(summary), compact(provenance))
+
+    def fail(self, id: str, error: str, provenance: dict[str, Any] | None = None, *, worker: str | None = None) -> None:
+        """The run cannot be done; the error says why."""
+        self._end(id, worker, FAILED, error, None, None if provenance is None else compact(provenance))
+
+    def _end(self, id: str, worker: str | None, status: str, *what: str | None) -> None:
+        now = time.time()
+        held = "" if worker is None else "AND worker = ? AND status = 'running'"
+        with self.database.writing() as db:
+            changed = db.execute(
+                "UPDATE runs SET status = ?, finished = ?, updated = ?, error = ?, summary = ?, provenance = ? "
+                f"WHERE id = ? {held}",
+                (status, now, now, *what, id, *([] if worker is None else [worker])),
+            )
+            if changed.rowcount == 0:
+                raise LostClaimError(f"run {id[:12]} is not this worker's any more")

@@ -1,0 +1,166 @@
+"""Bring the results of several machines and goes together: other studies' folders, archives and JSON lines."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from honestly.runs.database import FILE, StoreError
+from honestly.runs.export import read_lines, starts
+from honestly.runs.rows import Run, canonical
+from honestly.runs.store import Store
+
+MEMBER = re.compile(
+    rf"{re.escape(FILE)}|runs/[0-9a-f]{{64}}/(experiment\.json|rounds\.jsonl|seconds\.jsonl|state-[0-9]{{1,9}}\.bin)"
+)
+
+
+@dataclass
+class Taken:
+    """What an import has brought."""
+
+    done: int = 0
+    begun: int = 0
+    rounds: int = 0
+    there: int = 0
+    differ: int = 0
+
+    def __str__(self) -> str:
+        told = [f"{self.done} finished run(s) taken in", f"{self.begun} unfinished to go on with"]
+        told += [f"{self.rounds} round(s) added"] if self.rounds else []
+        told += [f"{self.there} there already"]
+        told += [f"{self.differ} of those with other numbers (kept as they were here)"] if self.differ else []
+        return ", ".join(told)
+
+
+def take_in(store: Store, path: Path, *, only: Collection[str] | None = None) -> Taken:
+    """Add what another folder, archive or file has and this store does not; nothing that is here is lost.
+
+    Args:
+        store: where to.
+        path: a study's folder, its study.sqlite, or what `honestly export` made: .tar.gz, .jsonl, .jsonl.gz.
+        only: the ids of the runs to take; None: all of them, with the study's file where there is none yet.
+    """
+    if not path.exists():
+        raise ValueError(f"--import {path}: there is no such file or folder")
+    if path.is_dir():
+        return _merge(store, path, only)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if path.name.endswith((".tar.gz", ".tgz")):
+            _unpack(path, folder)
+            return _merge(store, folder, only)
+        if path.name.endswith((".jsonl", ".jsonl.gz")):
+            try:
+                return _take_lines(store, path, only)
+            except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+                raise ValueError(f"{path} is damaged: {error}") from error
+        if path.suffix == ".sqlite":
+            for part in ("", "-wal"):
+                if (file := path.with_name(path.name + part)).is_file():
+                    shutil.copyfile(file, folder / (FILE + part))
+            return _merge(store, folder, only)
+    raise ValueError(f"--import {path}: give a study's folder, or a file that ends in .sqlite, .tar.gz or .jsonl[.gz]")
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    """Take from an archive what a study has, and nothing else: no links, no names that lead elsewhere."""
+    try:
+        with tarfile.open(path, "r:gz") as tar:
+            for member in tar:
+                file = tar.extractfile(member) if member.isreg() and MEMBER.fullmatch(member.name) else None
+                if file is None:
+                    raise ValueError(f"{path} has {member.name!r}, which is no part of a study: it is not taken in")
+                target = folder / member.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with file, target.open("wb") as out:
+                    shutil.copyfileobj(file, out)
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is damaged or no .tar.gz file: {error}") from error
+
+
+def _merge(store: Store, folder: Path, only: Collection[str] | None) -> Taken:
+    if (folder / FILE).exists() and store.folder.resolve() == folder.resolve():
+        raise ValueError(f"--import {folder}: that is the study itself")
+    taken = Taken()
+    with Store.read(folder) as other:
+        mine, theirs = store.meta(), other.meta()
+        if only is None and "study" not in mine and "study" in theirs:
+            kept = {key: value for key, value in theirs.items() if key != "schema"}
+            store.set_meta(**kept)
+        wanted = starts(other)
+        for run in other.runs():
+            if only is not None and run.id not in only:
+                continue
+            files = other.run_folder(run.id)
+            if run.id in wanted and run.status == "done" and not (files / f"state-{run.of}.bin").is_file():
+                continue  # others start from its model, which is not here: it must be done again
+            _take_run(store, run, other.rounds(run.id), other.seconds(run.id), files, taken)
+    return taken
+
+
+def _take_run(
+    store: Store, run: Run, records: Sequence[Any], seconds: Sequence[Any], files: Path | None, taken: Taken
+) -> None:
+    text = canonical(run.experiment)
+    if hashlib.sha256(text.encode()).hexdigest() != run.id:
+        raise StoreError(f"run {run.id[:12]!r} is not the experiment that its id stands for: it is not taken in")
+    try:
+        held: Run | None = store.run(run.id)
+    except KeyError:
+        held = None
+    if held is not None and held.status == "done":
+        taken.there += 1
+        taken.differ += run.status == "done" and held.summary != run.summary
+        return
+    if held is not None:
+        run = replace(run, ordinal=held.ordinal, cell=held.cell)
+    folder = store.run_folder(run.id)
+    if run.status == "done":
+        _copy(files, folder)
+        store.put(run, records, seconds)
+        taken.done += 1
+    elif files is not None and files.is_dir() and (held is None or held.rounds < run.rounds):
+        _copy(files, folder)
+        store.put(_to_go_on(run), records, seconds)
+        taken.begun += 1
+    elif held is None:
+        store.put(replace(_to_go_on(run), rounds=0), [], [])
+
+
+def _to_go_on(run: Run) -> Run:
+    return replace(run, status="pending", worker=None, attempts=0, finished=None, error=None)
+
+
+def _copy(files: Path | None, folder: Path) -> None:
+    if files is not None and files.is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(files, folder)
+
+
+def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> Taken:
+    """JSON lines of runs, of rounds, or of both."""
+    taken = Taken()
+    names = {f.name for f in fields(Run)}
+    rounds: dict[str, list[tuple[Any, Any]]] = {}
+    for number, value in enumerate(read_lines(path), 1):
+        if names <= value.keys():
+            run = Run(**{name: value[name] for name in names})
+            if run.status == "done" and (only is None or run.id in only):
+                _take_run(store, run, [], [], None, taken)
+        elif {"run", "record", "seconds"} <= value.keys():
+            rounds.setdefault(value["run"], []).append((value["record"], value["seconds"]))
+        else:
+            raise ValueError(f"{path}, line {number}: neither a run nor a round of honestly export")
+    for id, pairs in rounds.items():
+        taken.rounds += store.fill(id, [record for record, _ in pairs], [laps for _, laps in pairs])
+    return taken

@@ -1,0 +1,1 @@
+"""All presentation: text, tables, figures, pages and the live page."""

@@ -1,0 +1,168 @@
+"""What a stress study found on populations that are known by layer, and what was run at all, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from honestly.show.stress_cases import attack_rows, attacks_of, counts_of, fixed, mean, rules_of, statements, worst
+from honestly.show.tables import Cell, Table, lowest
+from honestly.studies.attacked import Case
+from honestly.studies.scores import calibration_error, reliability
+from honestly.studies.specs import Contestant, words
+from honestly.studies.stress import ADAPTIVE, SUITE
+
+Column = Callable[[list[Case]], Cell]
+
+
+def layer_tables(cases: Sequence[Case], K: int) -> list[Table]:
+    """Worst cases, means, and what is said of the clients, for one number of clients."""
+    counts = counts_of(cases)
+    found: list[Table] = []
+    if counts:
+        found += [worst_layers(cases, K), mean_layers(cases, K)]
+        found += [by_attack(cases, K, M) for M in counts[-2:]]
+    return [*found, truth_by_layer(cases, K)]
+
+
+def _worst_layer(cases: Iterable[Case]) -> float | None:
+    return max((case.layer for case in cases if case.layer is not None), default=None)
+
+
+def _rows(cases: Sequence[Case], columns: Sequence[Column]) -> tuple[list[list[Cell]], list[bool]]:
+    rules = rules_of(cases)
+    rows: list[list[Cell]] = [
+        [rule, *(column([case for case in cases if case.rule == rule]) for column in columns)] for rule in rules
+    ]
+    return rows, [Contestant(rule).knows == "nothing" for rule in rules]
+
+
+def worst_layers(cases: Sequence[Case], K: int) -> Table:
+    """The worst case of all layers together and of a single one, for each number of attackers."""
+    counts = counts_of(cases)
+
+    def of(M: int, measured: Callable[[Iterable[Case]], Cell]) -> Column:
+        return lambda found: measured(case for case in found if case.malicious == M)
+
+    columns = [of(M, measured) for M in counts for measured in (worst, _worst_layer)]
+    rows, alone = _rows(cases, columns)
+    return Table(
+        "layer_worst",
+        f"Worst case by layer, {K} clients",
+        "Populations known by layer: the largest kappa of the whole update, and of a single layer, over all attacks, "
+        "the attacker that searches and chooses its layers included. Bold: the lowest of the rules that are told "
+        "nothing.",
+        ["rule", *(f"M = {M}{what}" for M in counts for what in ("", ", layer"))],
+        rows,
+        lowest(rows, range(1, 1 + len(columns)), alone),
+    )
+
+
+def mean_layers(cases: Sequence[Case], K: int) -> Table:
+    """The mean over the fixed attacks, of the whole update and of its worst layer."""
+    counts, plain = counts_of(cases), fixed(cases)
+
+    def whole(M: int) -> Column:
+        return lambda found: mean(case.kappa for case in found if case.malicious == M)
+
+    def layer(M: int) -> Column:
+        return lambda found: mean(case.layer for case in found if case.malicious == M)
+
+    columns = [column(M) for M in counts for column in (whole, layer)]
+    rows, alone = _rows(plain, columns)
+    return Table(
+        "layer_mean",
+        f"Mean over the fixed attacks by layer, {K} clients",
+        "Populations known by layer: mean kappa of the whole update, and of the layer where it is largest.",
+        ["rule", *(f"M = {M}{what}" for M in counts for what in ("", ", layer"))],
+        rows,
+        lowest(rows, range(1, 1 + len(columns)), alone),
+    )
+
+
+def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
+    """The mean kappa of the worst layer for each attack."""
+    columns, rows = attack_rows(cases, M, lambda case: case.layer)
+    note = "Mean over the populations of the kappa of the worst layer."
+    return Table(f"attack_layer_{M}", f"Worst layer under each attack, {M} of {K} malicious", note, columns, rows)
+
+
+def truth_by_layer(cases: Sequence[Case], K: int) -> Table:
+    """What the rules say of the clients."""
+
+    def quiet(found: list[Case]) -> Cell:
+        return mean(case.kappa for case in found if not case.malicious)
+
+    def accused(found: list[Case]) -> Cell:
+        share = mean(case.accused for case in found if not case.malicious)
+        return None if share is None else K * share
+
+    def most(found: list[Case]) -> Cell:
+        return max((round(K * (case.accused or 0.0)) for case in found if not case.malicious), default=None)
+
+    def blamed(found: list[Case]) -> Cell:
+        return mean(
+            None if case.accused is None else case.accused * (K - case.malicious)
+            for case in fixed(found)
+            if case.malicious
+        )
+
+    def missed(found: list[Case]) -> Cell:
+        share = mean(case.missed for case in fixed(found) if case.malicious)
+        return None if share is None else 100 * share
+
+    def calibration(found: list[Case]) -> Cell:
+        return calibration_error(reliability(*statements(fixed(found))))
+
+    def milliseconds(found: list[Case]) -> Cell:
+        return float(1e3 * np.median([case.seconds for case in found]))
+
+    rows, _ = _rows(cases, [quiet, accused, most, blamed, missed, calibration, milliseconds])
+    return Table(
+        "layer_truth",
+        f"What the rules say of the clients by layer, {K} clients",
+        "Nobody lies: kappa, honest clients accused per round, and the most in one round. Under the fixed attacks: "
+        "honest clients accused per round, attackers not accused in %, calibration error of honesty. Last: median "
+        "time of the rule itself, in ms.",
+        ["rule", "quiet kappa", "accused", "most", "attacked", "missed %", "calibration", "ms"],
+        rows,
+    )
+
+
+def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
+    """Which attackers were really run on which populations, and which were not, and why."""
+    rows: list[list[Cell]] = []
+    missing: list[str] = []
+    for label, layered in (("updates", False), ("by layer", True)):
+        found = [case for case in cases if (case.layer is not None) == layered]
+        if not found:
+            continue
+        ran = {case.attack for case in found if case.attack != "none"}
+        searched = {attack for attack in ran if words(attack)[0] == ADAPTIVE}
+        tries = {case.tries for case in found if case.tries is not None}
+        rows.append(
+            [
+                label,
+                len({(case.population, case.seed) for case in found}),
+                len(rules_of(found)),
+                len(ran - searched),
+                len(attacks_of(case for case in found if words(case.attack)[0] == ADAPTIVE)),
+                ", ".join(map(str, sorted(tries))) or "-",
+            ]
+        )
+        absent = dict.fromkeys(
+            words(attack)[0] for attack in attacks if attack not in ran and words(attack)[0] != ADAPTIVE
+        )
+        if absent:
+            why = "they need coordinates, or were not recorded" if layered else "they need layers, or were not recorded"
+            missing.append(
+                f"Not run on populations {'known ' if layered else 'of '}{label} ({why}): {', '.join(absent)}."
+            )
+    return Table(
+        "run",
+        "What was run",
+        " ".join(["Fixed attacks, and attackers that search against each rule, with their tries.", *missing]),
+        ["populations", "number", "rules", "fixed attacks", "searching", "tries"],
+        rows,
+    )

@@ -1,0 +1,60 @@
+"""The web application: one page, its files, and one stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from honestly.show.live.feed import Feed
+from honestly.show.live.guard import Guard
+from honestly.show.live.ledger import Cursor
+from honestly.show.live.stream import HEARTBEAT, events
+
+STATIC = Path(__file__).parent / "static"
+MOST_READERS = 100
+MOST_RUNS = 24
+
+
+def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEARTBEAT) -> Starlette:
+    """The application that shows a feed to browsers that ask for `host`."""
+
+    async def page(request: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    async def stream(request: Request) -> Response:
+        if feed.readers >= MOST_READERS:
+            message = f"More than {MOST_READERS} tabs are open: close some.\n"
+            return PlainTextResponse(message, status_code=503, headers={"Retry-After": "5"})
+        runs = list(dict.fromkeys(request.query_params.getlist("run")))
+        if len(runs) > MOST_RUNS:
+            return PlainTextResponse(f"{len(runs)} runs: at most {MOST_RUNS} at once.\n", status_code=400)
+        resumed = Cursor.parse(request.headers.get("last-event-id"))
+        known = resumed or Cursor.parse(request.query_params.get("since"))
+        body = events(feed, known, runs, resumed=resumed is not None, heartbeat=heartbeat)
+        return StreamingResponse(
+            body, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
+        watching = asyncio.create_task(feed.run())
+        try:
+            yield
+        finally:
+            feed.stop()
+            await watching
+
+    return Starlette(
+        routes=[Route("/", page), Route("/events", stream), Mount("/static", StaticFiles(directory=STATIC))],
+        middleware=[Middleware(Guard, host=host)],
+        lifespan=lifespan,
+    )

@@ -1,0 +1,185 @@
+"""Runs in folders: those of `honestly simulate`, and the histories that a federation's server writes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from honestly.show.live.clean import fields, number, parsed, text, whole
+from honestly.show.live.model import Detail, Look, Run, SourceError, Status
+from honestly.show.live.rounds import detail
+from honestly.sim.summary import summary
+
+MOST_FOLDERS = 1000
+LARGEST_FILE = 512 * 2**20
+QUIET = 60.0  # seconds without a new round before a run counts as stopped; slow rounds get more
+AXES = ("dataset", "rule", "attack", "malicious", "alpha", "clients", "seed")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder is that of one run."""
+    return (folder / "rounds.jsonl").is_file() or (folder / "experiment.json").is_file()
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folders of runs directly inside a folder, in the order of their names."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        inside = sorted(e.name for e in itertools.islice(entries, 20 * MOST_FOLDERS) if e.is_dir())
+    return [folder / name for name in inside if is_run(folder / name)][:MOST_FOLDERS]
+
+
+@dataclass
+class RunFolder:
+    """One run's files, read again only when they have changed, and only where they have."""
+
+    folder: Path
+    signature: tuple[Any, ...] = ()
+    lines: list[str] = field(default_factory=list[str])
+    records: list[Any] = field(default_factory=list[Any])
+    experiment: dict[str, Any] = field(default_factory=dict[str, Any])
+    seconds: float | None = None
+    updated: float | None = None
+    damage: str = ""
+    seen: Detail | None = None
+
+    def refresh(self) -> None:
+        """Read what is new."""
+        files = {name: self.folder / name for name in ("rounds.jsonl", "experiment.json", "seconds.jsonl")}
+        found = {name: _stat(path) for name, path in files.items()}
+        signature = tuple((s.st_mtime_ns, s.st_size, s.st_ino) if s else None for s in found.values())
+        if signature == self.signature:
+            return
+        self.damage, self.seen = "", None
+        rounds = found["rounds.jsonl"] or found["experiment.json"]
+        self.updated = rounds.st_mtime if rounds else None
+        try:
+            self.experiment = fields(fields(parsed(_read(files["experiment.json"]) or "{}")).get("experiment"))
+        except ValueError:
+            self.damage = "experiment.json is damaged;"
+        self._read_rounds(_read(files["rounds.jsonl"]))
+        self.seconds = _seconds_a_round(_read(files["seconds.jsonl"]))
+        self.signature = signature
+
+    def _read_rounds(self, content: str) -> None:
+        lines = content.split("\n")
+        records: list[Any] = []
+        for i, line in enumerate(lines):
+            if i < len(self.lines) and i < len(self.records) and self.lines[i] == line:
+                records.append(self.records[i])
+                continue
+            if not line.strip():
+                break
+            try:
+                records.append(parsed(line))
+            except ValueError:
+                if i + 1 < len(lines):  # the last line without its end is only not yet whole
+                    self.damage = (
+                        f"{self.damage} rounds.jsonl is damaged at line {i + 1}: what comes before is shown".strip()
+                    )
+                break
+        self.lines, self.records = lines, records
+
+    def run(self, now: float) -> Run:
+        """The run in a few numbers."""
+        e = self.experiment
+        cell = {axis: text(fields(e[axis]).get("name", e[axis]), 100) for axis in AXES if axis in e}
+        numbers = summary([fields(r) for r in self.records]) if self._summable() else {}
+        of = whole(e.get("rounds"))
+        return Run(
+            id=self.folder.name,
+            cell=cell or {"run": text(self.folder.name, 100)},
+            status=self._status(now, of),
+            rounds=len(self.records),
+            of=of,
+            updated=None if self.updated is None else round(self.updated, 1),
+            seconds=self.seconds,
+            error=self.damage,
+            accuracy=number(numbers.get("accuracy_last")),
+            mean20=number(numbers.get("accuracy_mean_last_20")),
+            asr=number(numbers.get("asr_last")),
+            false_accusations=number(numbers.get("false_accusations_per_round")),
+            misses=number(numbers.get("misses_per_round")),
+        )
+
+    def _summable(self) -> bool:
+        """Whether the records' numbers are numbers: a stranger's may be anything."""
+        keys = ("accuracy", "asr", "false_accusations", "misses")
+        return all(
+            value is None or number(value) is not None for r in self.records for value in map(fields(r).get, keys)
+        )
+
+    def _status(self, now: float, of: int | None) -> Status:
+        if of is not None and len(self.records) >= of:
+            return "done"
+        patience = max(QUIET, 10 * (self.seconds or 0.0))
+        return "running" if self.updated is not None and now - self.updated < patience else "stopped"
+
+
+class FolderSource:
+    """A run's folder, or a folder of such folders."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[Path, RunFolder] = {}
+
+    def look(self) -> Look:
+        """Every run as it is now."""
+        try:
+            alone = is_run(self.folder)
+            paths = [self.folder] if alone else run_folders(self.folder)
+            if not paths:
+                raise SourceError(f"{self.folder} was removed or emptied: the page shows what was read last")
+            self.known = {path: self.known.get(path) or RunFolder(path) for path in paths}
+            for one in self.known.values():
+                one.refresh()
+        except OSError as error:
+            raise SourceError(f"{self.folder} cannot be read: {error.strerror or error}") from error
+        now = time.time()
+        name = text(self.folder.resolve().name, 200)
+        return Look("federation" if alone else "folder", name, tuple(one.run(now) for one in self.known.values()))
+
+    def detail(self, run: str) -> Detail | None:
+        """One run with its rounds."""
+        for path, one in self.known.items():
+            if path.name == run:
+                one.seen = one.seen or detail(one.records, one.experiment)
+                return one.seen
+        return None
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise SourceError(f"{path} is larger than {LARGEST_FILE // 2**20} MB: too large to watch")
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _seconds_a_round(content: str) -> float | None:
+    """The mean time of the last ten rounds: the laps of each, without its number and its images."""
+    found: list[float] = []
+    for line in content.splitlines()[-10:]:
+        try:
+            laps = fields(parsed(line))
+        except ValueError:
+            continue
+        found.append(sum(number(v) or 0.0 for key, v in laps.items() if key not in ("round", "images")))
+    return number(fmean(found), 3) if found else None

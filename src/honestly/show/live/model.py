@@ -1,0 +1,84 @@
+"""What the page knows: the runs of a study or federation, and one run in detail. Plain values that become JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+Status = Literal["pending", "running", "done", "failed", "stopped"]
+STATUSES: tuple[Status, ...] = ("pending", "running", "done", "failed", "stopped")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run in the overview.
+
+    Attributes:
+        id: the experiment's id, or the name of the run's folder.
+        cell: axis name -> value: where the run stands in a table.
+        status: "stopped" is a run that was begun and at which nobody works.
+        rounds, of: finished rounds, and how many there will be (None if nobody knows).
+        updated: when it last changed, in seconds since 1970.
+        seconds: how long a round takes, None while that is unknown.
+        accuracy, mean20, asr: the latest values, and the mean accuracy of the last 20 rounds.
+    """
+
+    id: str
+    cell: dict[str, Any]
+    status: Status
+    rounds: int = 0
+    of: int | None = None
+    updated: float | None = None
+    seconds: float | None = None
+    attempts: int = 0
+    worker: str = ""
+    error: str = ""
+    accuracy: float | None = None
+    mean20: float | None = None
+    asr: float | None = None
+    false_accusations: float | None = None
+    misses: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The run as plain values; what is empty is left out, for a study has hundreds of runs."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {key: value for key, value in found.items() if value not in (None, "") or key == "of"}
+
+
+@dataclass(frozen=True)
+class Look:
+    """Everything that one look at the folder shows."""
+
+    kind: Literal["study", "federation", "folder"]
+    name: str
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One run with its rounds.
+
+    Attributes:
+        clients: how many clients there are; `shown` are the indices of those that are sent.
+        names: what the clients are called; None if their index is all they have.
+        belief: what the rule says about a client: its honesty, its weight, or nothing.
+        truth: whether it is known who attacked (in a real federation nobody knows).
+        settings: the experiment, for a person to read.
+        rounds: see `honestly.show.live.rounds`.
+    """
+
+    clients: int
+    shown: tuple[int, ...]
+    names: tuple[str, ...] | None
+    belief: Literal["honesty", "weight"] | None
+    truth: bool
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    rounds: tuple[dict[str, Any], ...] = ()
+
+    def head(self) -> dict[str, Any]:
+        """Everything but the rounds."""
+        return {key: value for key, value in asdict(self).items() if key != "rounds"}
+
+
+class SourceError(Exception):
+    """The folder cannot be read now; the message is for the person who looks at the page."""

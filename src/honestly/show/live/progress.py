@@ -1,0 +1,56 @@
+"""How far a study is, and how long it will still take."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
+from honestly.show.live.model import STATUSES, Run
+
+RECENT = 20  # runs whose speed counts, of each data set
+
+
+def progress(runs: Sequence[Run]) -> dict[str, Any]:
+    """Runs by status, finished rounds out of all, and the seconds left (None if nobody works or nothing is known).
+
+    A run's remaining rounds cost what rounds cost on its data set; as many runs as are running now go on side by
+    side.
+
+    >>> runs = [Run("a", {}, "done", 10, 10, seconds=2.0), Run("b", {}, "running", 5, 10)]
+    >>> progress(runs)["left"], progress(runs)["rounds"], progress(runs)["of"]
+    (10, 15, 20)
+    """
+    counts = dict.fromkeys(STATUSES, 0)
+    for run in runs:
+        counts[run.status] += 1
+    return {
+        "counts": counts,
+        "runs": len(runs),
+        "rounds": sum(run.rounds for run in runs),
+        "of": sum(run.of or 0 for run in runs) or None,
+        "left": _left(runs, counts["running"]),
+    }
+
+
+def _left(runs: Sequence[Run], workers: int) -> int | None:
+    remaining = [run for run in runs if run.status in ("pending", "running") and run.of is not None]
+    if not workers or not remaining:
+        return None
+    known: dict[str, list[float]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.updated or 0.0, reverse=True):
+        if run.seconds is not None and run.rounds:
+            known[_kind(run)].append(run.seconds)
+    if not known:
+        return None
+    # the machine of today counts, not that of last week; the median, for an interrupted run counts its pause
+    usual = {kind: median(seconds[:RECENT]) for kind, seconds in known.items()}
+    anyone = fmean(usual.values())
+    each = [((run.of or 0) - run.rounds) * usual.get(_kind(run), anyone) for run in remaining]
+    # side by side, but never sooner than the longest single run
+    return round(max(sum(each) / workers, max(each)))
+
+
+def _kind(run: Run) -> str:
+    return f"{run.cell.get('dataset')}"

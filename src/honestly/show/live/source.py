@@ -1,0 +1,41 @@
+"""Where the page's data comes from: a study's database or the folders of runs, chosen by what the folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from honestly.show.live.folders import FolderSource, is_run, run_folders
+from honestly.show.live.model import Detail, Look, SourceError
+from honestly.show.live.study import DATABASE, StudySource
+
+
+class Source(Protocol):
+    """One way to read a folder. Every method may raise `SourceError`; the next look then starts afresh."""
+
+    def look(self) -> Look:
+        """What there is now."""
+        ...
+
+    def detail(self, run: str) -> Detail | None:
+        """One run with its rounds; None if there is no such run."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files."""
+        ...
+
+
+def open_source(folder: Path) -> Source:
+    """The source that fits the folder; a `SourceError` says what is waited for."""
+    try:
+        if (folder / DATABASE).is_file():
+            return StudySource(folder)
+        if folder.is_file():
+            raise SourceError(f"{folder} is a file: give the folder of a study or a run")
+        if is_run(folder) or run_folders(folder):
+            return FolderSource(folder)
+    except OSError as error:
+        raise SourceError(f"{folder} cannot be read: {error.strerror or error}") from error
+    what = "is empty so far" if folder.is_dir() else "is not there yet"
+    raise SourceError(f"{folder} {what}: waiting for a study ({DATABASE}) or a run (rounds.jsonl)")

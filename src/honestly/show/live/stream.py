@@ -1,0 +1,54 @@
+"""Server-sent events: one response that goes on for as long as the tab is open."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from honestly.show.live.feed import Feed
+from honestly.show.live.ledger import Cursor
+
+HEARTBEAT = 10.0
+RETRY = 2000  # milliseconds after which a browser connects again
+
+
+def frame(event: str, data: dict[str, Any], id: str = "") -> str:
+    r"""One event as text; JSON has no line breaks, so the data is one line.
+
+    >>> frame("beat", {"now": 3}, "a-1")
+    'id: a-1\nevent: beat\ndata: {"now":3}\n\n'
+    """
+    body = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return (f"id: {id}\n" if id else "") + f"event: {event}\ndata: {body}\n\n"
+
+
+async def events(
+    feed: Feed, known: Cursor | None, runs: Sequence[str], *, resumed: bool, heartbeat: float = HEARTBEAT
+) -> AsyncIterator[str]:
+    """What a reader lacks, then every change as it comes, and a beat when nothing does.
+
+    Args:
+        feed: what is watched.
+        known: the cursor that the reader sent.
+        runs: the runs whose rounds it wants.
+        resumed: True if it had this very stream before, and so knows the rounds, too, up to its cursor.
+        heartbeat: seconds of silence before a beat.
+    """
+    yield f"retry: {RETRY}\n\n"
+    told: dict[str, Cursor | None] = dict.fromkeys(runs, known if resumed else None)
+    async with feed.reading(runs):
+        while not feed.stopped:
+            ledger, turn = feed.ledger, feed.turn
+            # what was read while the last reader was here may be of yesterday
+            batch = ledger.after(known, told) if feed.fresh else []
+            if batch:
+                known = ledger.cursor
+                # a run of which nothing is known yet stays unknown, so that its first rounds are sent from the start
+                told = {run: known if run in ledger.details else mine for run, mine in told.items()}
+            # only the end of a batch has an id: a reader that breaks off before it gets the batch again
+            batch.append(("beat", {"now": round(time.time(), 1)}))
+            sent = str(known) if known is not None else ""
+            yield "".join(frame(*event, id=sent if i + 1 == len(batch) else "") for i, event in enumerate(batch))
+            await feed.news(turn, heartbeat)

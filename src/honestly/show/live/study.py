@@ -1,0 +1,160 @@
+"""A study's database as the page sees it, read while others write to it.
+
+A look happens every second and a study has hundreds of runs: rows that have not changed are not decoded again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from honestly.runs import store
+from honestly.runs.database import FILE as DATABASE
+from honestly.show.live.clean import LONGEST_ERROR, fields, number, parsed, text, whole
+from honestly.show.live.model import Detail, Look, Run, SourceError, Status
+from honestly.show.live.rounds import detail
+from honestly.sim.summary import LAST, summary
+
+__all__ = ["DATABASE", "StudySource"]
+
+KEPT = 48  # runs whose rounds are kept in memory: twice what one page may want
+# A row that has changed differs in one of these.
+TOLD_BY = "id, cell, status, worker, updated, attempts, rounds, error, summary"
+NUMBERS = ("accuracy", "asr", "false_accusations", "misses")
+
+
+class StudySource:
+    """A study that somebody may be working on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store: store.Store = self._told(lambda: store.Store.read(folder, live=True))
+        self.file = (folder / DATABASE).stat().st_ino
+        self.version = -1
+        self.name = ""
+        self.rows: dict[str, tuple[tuple[Any, ...], store.Run]] = {}
+        self.runs: dict[str, tuple[store.Run, Run]] = {}
+        self.tails: dict[str, list[dict[str, Any]]] = {}  # the last records of runs that have no summary
+        self.details: dict[str, tuple[store.Run, Detail]] = {}
+
+    def look(self) -> Look:
+        """Every run as it is now; the database is read only if somebody has written to it."""
+        self._still_there()
+        version = self._told(self.store.version)
+        if version != self.version:
+            told = [tuple(row) for row in self._rows(f"SELECT {TOLD_BY} FROM runs ORDER BY ordinal, id")]
+            self.rows = {row[0]: self._row(row) for row in told}
+            self.name = text(self._told(self.store.meta).get("name") or self.folder.resolve().name, 200)
+            self.version = version
+        now = time.time()
+        self.runs = {id: self._run(row, _status(row, now)) for id, (_, row) in self.rows.items()}
+        return Look("study", self.name, tuple(run for _, run in self.runs.values()))
+
+    def detail(self, run: str) -> Detail | None:
+        """One run with its rounds."""
+        if run not in self.runs:
+            return None
+        row = self.runs[run][0]
+        if run not in self.details or self.details[run][0] is not row:
+            while len(self.details) >= KEPT:
+                self.details.pop(next(iter(self.details)))
+            self.details[run] = (row, detail(self._told(lambda: self.store.rounds(run)), row.experiment))
+        return self.details[run][1]
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.store.close()
+
+    def _still_there(self) -> None:
+        """A database that was deleted or replaced is still readable through the open file: nobody wants that one."""
+        try:
+            here = (self.folder / DATABASE).stat().st_ino
+        except OSError as error:
+            raise SourceError(f"{self.folder / DATABASE} was removed: the page shows what was read last") from error
+        if here != self.file:
+            raise SourceError(f"{self.folder / DATABASE} was replaced: reading the new one")
+
+    def _told(self, read: Any) -> Any:
+        """What `read` gives; a damaged database becomes a message for the page."""
+        try:
+            return read()
+        except store.StoreError as error:
+            if "locked" in str(error):
+                raise SourceError(f"{self.folder / DATABASE} is locked by another program: trying again") from error
+            raise SourceError(text(str(error), 1000)) from error
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            where = self.folder / DATABASE
+            raise SourceError(f"{where} holds a row that cannot be read ({text(str(error))})") from error
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        return self._told(lambda: self.store.database.rows(query, values))
+
+    def _row(self, told: tuple[Any, ...]) -> tuple[tuple[Any, ...], store.Run]:
+        held = self.rows.get(told[0])
+        return held if held and held[0] == told else (told, self._told(lambda: self.store.run(told[0])))
+
+    def _run(self, row: store.Run, status: Status) -> tuple[store.Run, Run]:
+        held = self.runs.get(row.id)
+        if held is not None and held[0] is row and held[1].status == status:
+            return held
+        return row, self._told(lambda: self._decoded(row, status))
+
+    def _decoded(self, row: store.Run, status: Status) -> Run:
+        numbers = summary(self._tail(row)) if row.summary is None else fields(row.summary)
+        rounds = whole(row.rounds) or 0
+        return Run(
+            id=text(row.id, 100),
+            cell={text(axis, 100): _scalar(value) for axis, value in fields(row.cell).items()},
+            status=status,
+            rounds=rounds,
+            of=whole(row.of),
+            updated=number(row.updated, 0),
+            seconds=_seconds_a_round(row, rounds),
+            attempts=whole(row.attempts) or 0,
+            worker=text(row.worker, 100),
+            error=text(row.error, LONGEST_ERROR),
+            accuracy=number(numbers.get("accuracy_last")),
+            mean20=number(numbers.get("accuracy_mean_last_20")),
+            asr=number(numbers.get("asr_last")),
+            false_accusations=number(numbers.get("false_accusations_per_round")),
+            misses=number(numbers.get("misses_per_round")),
+        )
+
+    def _tail(self, row: store.Run) -> list[dict[str, Any]]:
+        """The last records of a run; only those that are new are read."""
+        held = self.tails.get(row.id, [])
+        known = held[-1]["round"] if held else 0
+        if known > (row.rounds or 0):  # set back to an earlier state
+            held, known = [], 0
+        query = "SELECT round, record FROM rounds WHERE run = ? AND round > ? ORDER BY round"
+        for n, record in self._rows(query, (row.id, max(known, (row.rounds or 0) - LAST))):
+            values = fields(parsed(record))
+            held.append({"round": n, **{key: number(values.get(key), 9) for key in NUMBERS}})
+        self.tails[row.id] = held[-LAST:]
+        return self.tails[row.id]
+
+
+def _status(row: store.Run, now: float) -> Status:
+    if row.status == store.RUNNING and now - (number(row.updated) or 0.0) > store.LEASE:
+        return "stopped"  # its worker is not heard of any more
+    if row.status == store.PENDING and row.rounds:
+        return "stopped"
+    return next((status for status in get_args(Status) if status == row.status), "pending")
+
+
+def _seconds_a_round(row: store.Run, rounds: int) -> float | None:
+    """From the first claim to the last news; a run that was interrupted would count its pause."""
+    started, updated = number(row.started), number(row.finished) or number(row.updated)
+    if started is None or updated is None or not rounds or row.attempts > 1:
+        return None
+    return max(round((updated - started) / rounds, 3), 0.001)
+
+
+def _scalar(value: Any) -> Any:
+    """A value of an axis: numbers stay numbers, so that they are put in order."""
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
+        return value
+    found = number(value, 9)
+    return text(value, 100) if found is None else found

@@ -1,0 +1,158 @@
+"""What a running study shows: it looks into the store, so that it knows nothing of how the runs are done."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from honestly.runs.store import Run, Store
+from honestly.studies.study import shown
+
+
+class Monitor:
+    """Looks into the store twice a second and tells what has changed; shows nothing by itself."""
+
+    def __init__(self, folder: Path, ids: Collection[str]) -> None:
+        self.folder, self.ids = folder, ids
+        self.known: dict[str, Run] = {}
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._look, name="progress", daemon=True)
+
+    def _look(self) -> None:
+        with Store.read(self.folder) as store:
+            self._compare(store, quietly=True)
+            version = store.version()
+            while not self.ended.wait(0.5):
+                if (now := store.version()) != version:
+                    version = now
+                    self._compare(store)
+            self._compare(store)
+
+    def _compare(self, store: Store, *, quietly: bool = False) -> None:
+        runs = [run for run in store.runs() if run.id in self.ids]
+        for run in runs:
+            old = self.known.get(run.id)
+            if not quietly and run.status in ("done", "failed") and (old is None or old.status != run.status):
+                self.end_of_run(run)
+            self.known[run.id] = run
+        self.news(runs, store)
+
+    def end_of_run(self, run: Run) -> None:
+        """A run is done, or has failed."""
+
+    def news(self, runs: list[Run], store: Store) -> None:
+        """Something has changed."""
+
+    def __enter__(self) -> Monitor:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+
+
+class Lines(Monitor):
+    """One JSON object for every run that ends."""
+
+    def __init__(self, folder: Path, ids: Collection[str]) -> None:
+        super().__init__(folder, ids)
+        self.out = sys.stdout
+
+    def end_of_run(self, run: Run) -> None:
+        """The run in one line."""
+        print(json.dumps(line_of(run), separators=(",", ":")), file=self.out, flush=True)
+
+
+def line_of(run: Run) -> dict[str, Any]:
+    """What there is to say about a run that has ended."""
+    found = run.summary or {}
+    seconds = None if run.finished is None or run.started is None else round(run.finished - run.started, 3)
+    return {
+        "event": "run", "id": run.id, "cell": run.cell, "status": run.status, "rounds": run.rounds, "of": run.of,
+        "accuracy": found.get("accuracy_last"), "asr": found.get("asr_last"), "error": run.error, "seconds": seconds,
+    }  # fmt: skip
+
+
+class Bars(Monitor):
+    """A bar of rounds with the time that is left, and the runs at work with their accuracy."""
+
+    def __init__(self, folder: Path, ids: Collection[str]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        super().__init__(folder, ids)
+        self.console = Console(file=sys.stdout)  # as it is now: Ray's messages are sent elsewhere
+        columns = (TextColumn("{task.fields[what]}"), BarColumn(24), TextColumn("{task.fields[news]}"))
+        self.progress = Progress(*columns, console=self.console, refresh_per_second=4)
+        self.whole = self.progress.add_task("", what="study", news="", total=None)
+        self.tasks: dict[str, Any] = {}
+        self.begun: tuple[float, int] | None = None
+
+    def __enter__(self) -> Monitor:
+        self.progress.start()
+        return super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self.progress.stop()
+
+    def end_of_run(self, run: Run) -> None:
+        """A failure is told at once; whatever is done is counted."""
+        if run.status == "failed":
+            from rich.markup import escape
+
+            text = f"[red]failed[/red] {escape(shown(run.cell))}: {escape(run.error or '')}"
+            self.progress.console.print(text, highlight=False, soft_wrap=True)
+
+    def news(self, runs: list[Run], store: Store) -> None:
+        """Count, and show what is at work."""
+        ended = [run for run in runs if run.status in ("done", "failed")]
+        failed = sum(run.status == "failed" for run in runs)
+        total = sum(run.of for run in runs)
+        done = sum(run.of if run in ended else run.rounds for run in runs)
+        text = f"{len(ended)} of {len(runs)} runs" + (f", {failed} failed" if failed else "") + self._left(done, total)
+        self.progress.update(self.whole, total=total, completed=done, news=text)
+        working = {run.id: run for run in runs if run.status == "running"}
+        for id in [id for id in self.tasks if id not in working]:
+            self.progress.remove_task(self.tasks.pop(id))
+        for id, run in list(working.items())[:16]:
+            if id not in self.tasks:
+                self.tasks[id] = self.progress.add_task("", what="  run", news="", total=run.of)
+            self.progress.update(self.tasks[id], completed=run.rounds, news=_now(run, store))
+
+    def _left(self, done: int, total: int) -> str:
+        """The time that is left, at the speed since the start."""
+        now = time.monotonic()
+        if self.begun is None:
+            self.begun = (now, done)
+        since, first = self.begun
+        if done <= first or now - since < 2:
+            return ""
+        return f", {duration((total - done) * (now - since) / (done - first))} left"
+
+
+def _now(run: Run, store: Store) -> str:
+    from rich.markup import escape
+
+    record = store.last_round(run.id)
+    accuracy = None if record is None else record.get("accuracy")
+    news = f"{run.rounds}/{run.of}  {escape(shown(run.cell))}"
+    return news if accuracy is None else f"{news}  accuracy {accuracy:.3f}"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it.
+
+    >>> duration(42), duration(150), duration(8000), duration(400_000)
+    ('42 s', '2.5 min', '2.2 h', '4.6 days')
+    """
+    for size, name in ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds:.0f} s"

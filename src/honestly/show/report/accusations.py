@@ -1,0 +1,49 @@
+"""Whom a rule accused, setting by setting, early and late: an honest client must not be accused when training ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from honestly.show.report.detection import Half, Statements
+from honestly.show.report.results import Result, is_warm_up
+from honestly.show.tables import Cell, Table
+from honestly.show.text import printable
+
+#: What is added up: runs that differ in nothing else are one setting.
+SUMMED = ("attack", "seed", "run")
+NOTE = (
+    "Clients a round, over all attacks and seeds, in the first and in the second half of the rounds. A client that is "
+    "malicious but does not attack in a round is honest there."
+)
+
+
+def accusations(results: Sequence[Result]) -> Table | None:
+    """Honest clients that were accused and attackers that were not, of rules that infer honesty."""
+    settings: dict[str, list[Statements]] = {}
+    for result in results:
+        said = result.statements
+        if said is not None and said.probability and not is_warm_up(result.cell):
+            parts = [f"{k} {v}" if k not in ("rule", "dataset") else str(v) for k, v in _sorted(result.cell)]
+            settings.setdefault(printable(", ".join(parts)), []).append(said)
+    if len(settings) < 2:
+        return None
+    rows: list[list[Cell]] = []
+    for name, parts in settings.items():
+        early, late = (_summed([part.halves[i] for part in parts]) for i in (0, 1))
+        rows.append([name, early[0], late[0], early[1], late[1], sum(part.rounds for part in parts)])
+    heads = ["falsely accused, early", "late", "missed, early", "late", "rounds"]
+    return Table("accusations", "Accusations by setting", NOTE, ["setting", *heads], rows)
+
+
+def _sorted(cell: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The rule first, then the other axes in their order."""
+    kept = [(axis, value) for axis, value in cell.items() if axis not in SUMMED]
+    return sorted(kept, key=lambda pair: pair[0] != "rule")
+
+
+def _summed(halves: Sequence[Half]) -> tuple[float | None, float | None]:
+    rounds = sum(half.rounds for half in halves)
+    if not rounds:
+        return None, None
+    return sum(half.false for half in halves) / rounds, sum(half.missed for half in halves) / rounds

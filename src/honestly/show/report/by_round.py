@@ -1,0 +1,56 @@
+"""How a study's runs went, round by round: one chart for a setting, one curve for a rule."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE
+from honestly.show.report.histories import Rounds
+from honestly.show.report.results import METRICS, Result, axes_of, is_warm_up
+from honestly.show.svg import Chart, Line
+
+#: More than so many charts are not looked at any more: such a study has a page a run.
+MOST_CHARTS = 6
+#: Metric -> round -> number.
+Series = Mapping[str, Mapping[int, float]]
+
+
+def series_of(rounds: Rounds) -> Series:
+    """What was measured in which round."""
+    return {
+        metric: {int(r["round"]): float(r[key]) for r in rounds.records if r.get(key) is not None}
+        for metric, key in METRICS.items()
+    }
+
+
+def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> list[Chart]:
+    """A chart for each metric, attack and setting of the other axes; none if there would be too many."""
+    shown = [r for r in results if r.entry.id in series and not is_warm_up(r.cell)]
+    axes = axes_of(shown)
+    rules = axes.pop(RULE, [""])
+    charts: list[Chart] = []
+    for values in itertools.product(*axes.values()):
+        where = dict(zip(axes, values, strict=True))
+        here = [r for r in shown if all(r.cell.get(a) == v for a, v in where.items())]
+        named = [f"{v}" if a in (ATTACK, "dataset") else f"{a} {v}" for a, v in where.items() if len(axes[a]) > 1]
+        for metric, words in METRIC_WORDS.items():
+            lines = [
+                line
+                for rule in rules
+                if (line := _line(rule, [series[r.entry.id][metric] for r in here if r.cell.get(RULE, "") == rule]))
+            ]
+            if lines:
+                last = max(x for line in lines for x in line.xs)
+                title = f"{words}, {', '.join(named)}" if named else words
+                charts.append(Chart(title, "round", words, lines, xlim=(1.0, max(last, 2.0))))
+    return charts if len(charts) <= MOST_CHARTS else []
+
+
+def _line(rule: object, runs: Sequence[Mapping[int, float]]) -> Line | None:
+    """The mean over the seeds that got so far."""
+    rounds = sorted({n for run in runs for n in run})
+    if not rounds:
+        return None
+    return Line(str(rule), rounds, [fmean(run[n] for run in runs if n in run) for n in rounds])

@@ -1,0 +1,64 @@
+"""The paper's six tables in LaTeX, in the paper's layout, with booktabs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from honestly.show.report.paper_tables import Found, lines_of
+from honestly.show.report.published import ATTACKS, DATASETS, TABLES, TOLERANCE, Column, Compared, PaperTable, rows_of
+from honestly.show.report.results import STATISTICS
+from honestly.show.text import for_latex
+
+LATEX_MARKS = {"reproduced": r"$=$", "better": r"$\blacktriangle$", "worse": r"$\blacktriangledown$"}
+
+
+def latex(all_found: Mapping[str, Found]) -> str:
+    """The tables with booktabs, in the paper's layout; both statistics."""
+    return "\n".join(_latex_table(t, found, s) for s, found in all_found.items() for t in TABLES)
+
+
+def _latex_table(table: PaperTable, found: Found, statistic: str) -> str:
+    columns = table.columns
+    spans = _spans(columns)
+    last = len(columns) + 2
+    rules = rows_of(found)
+    note = f"Ours ({STATISTICS[statistic]}; mean $\\pm$ standard deviation over seeds), the published value in brackets"
+    marks = (
+        f"{LATEX_MARKS['reproduced']} within {TOLERANCE}, {LATEX_MARKS['better']} better, {LATEX_MARKS['worse']} worse"
+    )
+    out = [
+        r"\begin{table}[t]", r"  \centering\small\setlength{\belowcaptionskip}{4pt}",
+        f"  \\caption{{{for_latex(table.caption)} {note}: {marks}.}}",
+        f"  \\label{{tab:{table.name}-{statistic.replace('_', '')}}}", r"  \resizebox{\linewidth}{!}{%",
+        f"  \\begin{{tabular}}{{ll{'c' * len(columns)}}}", r"    \toprule",
+        "    & " + "".join(f"& \\multicolumn{{{b - a + 1}}}{{c}}{{{ATTACKS[t]}}} " for t, a, b in spans) + r"\\",
+        "    " + " ".join(f"\\cmidrule(lr){{{a}-{b}}}" for _, a, b in spans),
+        "    & " + "".join(f"& $\\alpha={c.alpha}$ " for c in columns) + r"\\",
+        "    & " + "".join(f"& {c.metric} " for c in columns) + r"\\",
+    ]  # fmt: skip
+    before = ""
+    for dataset, rule, row in lines_of(found, table):
+        first = ""
+        if dataset != before:
+            out.append(r"    \midrule")
+            first = f"\\multirow{{{len(rules)}}}{{*}}{{\\rotatebox{{90}}{{{DATASETS[dataset]}}}}}"
+        elif rule == "Ours":
+            out.append(f"    \\cmidrule(lr){{2-{last}}}")
+        before = dataset
+        named = f"\\textbf{{{rule}}}" if rule.startswith("Ours") else f"\\textsc{{{rule}}}"
+        out.append(f"    {first} & {named} & " + " & ".join(_latex_cell(one) for one in row) + r" \\")
+    return "\n".join([*out, r"    \bottomrule", r"  \end{tabular}}", r"\end{table}", ""])
+
+
+def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
+    """(attack, first and last column) of each attack; the first two columns are data set and rule."""
+    attacks = list(dict.fromkeys(c.attack for c in columns))
+    where = {a: [i + 3 for i, c in enumerate(columns) if c.attack == a] for a in attacks}
+    return [(a, where[a][0], where[a][-1]) for a in attacks]
+
+
+def _latex_cell(one: Compared) -> str:
+    if one.found is None:
+        return f"-- ({one.published:.2f})"
+    spread = "" if one.found.sd is None else f"{{\\scriptsize$\\,\\pm\\,${one.found.sd:.3f}}}"
+    return f"{one.found.mean:.3f}{spread} ({one.published:.2f})\\,{LATEX_MARKS[one.verdict]}"

@@ -1,0 +1,196 @@
+"""The paper's six tables: their layout, their 540 published numbers, and how ours compare."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from honestly.show.report.results import METRICS, Mean, Result, is_warm_up, mean_of, same
+
+TOLERANCE = 0.02
+DATASETS = {"mnist": "MNIST", "fmnist": "FMNIST", "cifar10": "CIFAR-10"}
+ATTACKS = {"sign_flip": "SignFlip", "backdoor": "Backdoor", "label_flip": "LabelFlip", "random": "Random"}
+RULES = ("FedAvg", "Median", "TrimAvg", "GeoMed", "Krum", "Ours")
+ALPHAS = (0.5, 1.0)
+AXES = ("dataset", "config", "attack", "alpha", "rule")
+#: Rules that the paper does not have; a row of ours is set beside the paper's "Ours" and not counted.
+EXTRA = {"Ours (paper)": "Ours"}
+#: The paper's rounds: a run of another length is not its experiment.
+ROUNDS = {"mnist": 100, "fmnist": 100, "cifar10": 200}
+VERDICTS = ("reproduced", "better", "worse", "not run")
+MARKS = {"reproduced": "=", "better": "▲", "worse": "▼", "not run": "·"}
+SHARES = {1: "20 % malicious clients", 2: "40 % malicious clients", 3: "at most 45 % malicious clients, changing"}
+TOLD = {1: "TrimAvg is told 0.2, Krum keeps 16", 2: "TrimAvg is told 0.4, Krum keeps 12",
+        3: "TrimAvg is told 0.45, Krum keeps 11"}  # fmt: skip
+
+
+class Column(NamedTuple):
+    """A column of a table: an attack, alpha, and what is measured."""
+
+    attack: str
+    alpha: float
+    metric: str
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One of the six."""
+
+    number: int
+    config: int
+    attacks: tuple[str, str]
+
+    @property
+    def columns(self) -> list[Column]:
+        """In the paper's order: by attack, alpha, then accuracy and (for the backdoor) success rate."""
+        return [
+            Column(attack, alpha, metric)
+            for attack in self.attacks
+            for alpha in ALPHAS
+            for metric in (("ACC", "ASR") if attack == "backdoor" else ("ACC",))
+        ]
+
+    @property
+    def caption(self) -> str:
+        """What the paper says above the table, in short."""
+        first, second = (ATTACKS[a] for a in self.attacks)
+        return f"{first} and {second}, {SHARES[self.config]} (configuration {self.config}). {TOLD[self.config]}."
+
+    @property
+    def name(self) -> str:
+        """For a label or an anchor."""
+        return f"table-config{self.config}-{'-'.join(self.attacks).replace('_', '')}"
+
+
+TABLES = tuple(
+    PaperTable(number, config, attacks)
+    for number, (attacks, config) in enumerate(
+        ((attacks, c) for attacks in (("sign_flip", "backdoor"), ("label_flip", "random")) for c in (1, 2, 3)), start=1
+    )
+)
+
+
+class Key(NamedTuple):
+    """One of the 540 numbers."""
+
+    dataset: str
+    config: int
+    rule: str
+    column: Column
+
+
+@cache
+def published() -> Mapping[Key, float]:
+    """The paper's numbers."""
+    back = {shown: name for names in (DATASETS, ATTACKS) for name, shown in names.items()}
+    with (files("honestly.show") / "report" / "paper.csv").open(encoding="utf-8") as file:
+        return {
+            Key(
+                back[row["dataset"]], int(row["config"]), row["rule"],
+                Column(back[row["attack"]], float(row["alpha"]), row["metric"]),
+            ): float(row["value"])
+            for row in csv.DictReader(file)
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A number of ours beside the paper's."""
+
+    key: Key
+    published: float
+    found: Mean | None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.found is None else self.found.mean - self.published
+
+    @property
+    def verdict(self) -> str:
+        """ "reproduced" within 0.02, else "better" or "worse" (a lower success rate of the attack is better)."""
+        return verdict(None if self.found is None else self.found.mean, self.published, self.key.column.metric)
+
+
+def verdict(found: float | None, published: float, metric: str) -> str:
+    """How a number compares with a published one.
+
+    >>> [verdict(v, 0.5, "ACC") for v in (0.52, 0.53, 0.47, None)], verdict(0.47, 0.5, "ASR")
+    (['reproduced', 'better', 'worse', 'not run'], 'better')
+    """
+    if found is None:
+        return "not run"
+    if abs(found - published) <= TOLERANCE + 1e-9:
+        return "reproduced"
+    return "better" if (found > published) == (metric == "ACC") else "worse"
+
+
+def of_the_paper(result: Result) -> bool:
+    """Whether a run is named like one of the tables' cells."""
+    named = all(axis in result.cell for axis in AXES) and not is_warm_up(result.cell)
+    return named and result.cell["dataset"] in DATASETS and result.cell["attack"] in ATTACKS
+
+
+def fits(result: Result) -> bool:
+    """Whether a run is one of the tables' cells, with the paper's number of rounds."""
+    return of_the_paper(result) and result.entry.of == ROUNDS[result.cell["dataset"]]
+
+
+def key_of(result: Result, metric: str) -> Key:
+    """The number that a run gives."""
+    c = result.cell
+    column = Column(str(c["attack"]), _float(c["alpha"]), metric)
+    return Key(str(c["dataset"]), _int(c["config"]), str(c["rule"]), column)
+
+
+def compare(results: Sequence[Result], statistic: str) -> dict[Key, Compared]:
+    """All 540 numbers, and those of the rules that are set beside "Ours"; each with the mean over our seeds."""
+    runs: dict[Key, list[Result]] = {}
+    for result in results:
+        if fits(result):
+            for metric in METRICS:
+                runs.setdefault(key_of(result, metric), []).append(result)
+    found: dict[Key, Compared] = {}
+    for key, value in _wanted({key.rule for key, here in runs.items() if any(r.done for r in here)}):
+        values = [r.get(key.column.metric, statistic) for r in runs.get(key, [])]
+        found[key] = Compared(key, value, mean_of(values))
+    return found
+
+
+def _wanted(done: Set[str]) -> Iterator[tuple[Key, float]]:
+    extra = [rule for rule in EXTRA if rule in done]
+    for key, value in published().items():
+        yield key, value
+        for rule in extra:
+            if key.rule == EXTRA[rule]:
+                yield key._replace(rule=rule), value
+
+
+def rows_of(found: Mapping[Key, Compared]) -> list[str]:
+    """The rules of a table's rows: the paper's six, and those set beside them."""
+    return [*RULES, *(rule for rule in EXTRA if any(key.rule == rule for key in found))]
+
+
+def count(found: Mapping[Key, Compared], **where: Any) -> Counter[str]:
+    """How many of the 540 have each verdict, or of those with the given `dataset`, `config` or `rule`."""
+    return Counter(
+        one.verdict
+        for key, one in found.items()
+        if key in published() and all(same(getattr(key, axis), value) for axis, value in where.items())
+    )
+
+
+def _int(value: Any) -> int:
+    return int(value) if str(value).isdecimal() else 0
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0

@@ -1,0 +1,107 @@
+"""What came of each run, and the mean and spread over the seeds of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from honestly.show.report.detection import Statements, statements
+from honestly.show.report.histories import Rounds
+from honestly.show.report.sources import Entry
+from honestly.sim.summary import summary
+
+SEED = "seed"
+#: What a table shows: the last round, as the paper's tables seem to, and the mean of the last 20, as its ablation does.
+STATISTICS = {"last": "last round", "mean_last_20": "mean of the last 20 rounds"}
+METRICS = {"ACC": "accuracy", "ASR": "asr"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run and its numbers; `statements` is what its rule said of the clients, None if it said nothing."""
+
+    entry: Entry
+    numbers: Mapping[str, Any]
+    statements: Statements | None
+
+    @property
+    def done(self) -> bool:
+        """Only finished runs enter tables."""
+        return self.entry.status == "done"
+
+    @property
+    def cell(self) -> Mapping[str, Any]:
+        """Axis -> value."""
+        return self.entry.cell
+
+    def get(self, metric: str, statistic: str) -> float | None:
+        """The number for a table, such as ("ACC", "last")."""
+        return self.numbers.get(f"{METRICS[metric]}_{statistic}") if self.done else None
+
+
+def examine(entries: Sequence[Entry], each: Callable[[Entry, Rounds], None] | None = None) -> list[Result]:
+    """Read every run once; `each` is called with its rounds, which are then let go."""
+    found: list[Result] = []
+    for entry in entries:
+        if not entry.rounds and entry.status != "done":
+            found.append(Result(entry, {}, None))
+            continue
+        rounds = entry.read()
+        numbers = summary(rounds.records) if rounds.records else entry.summary
+        found.append(Result(entry, numbers, statements(rounds) if rounds.known else None))
+        if each is not None:
+            each(entry, rounds)
+    return found
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean over seeds, standard deviation (None for a single seed) and how many there were."""
+
+    mean: float
+    sd: float | None
+    n: int
+
+    def text(self, digits: int = 3) -> str:
+        """As a person writes it.
+
+        >>> Mean(0.88, 0.002, 3).text(), Mean(0.5, None, 1).text()
+        ('0.880 ± 0.002', '0.500')
+        """
+        return f"{self.mean:.{digits}f}" + ("" if self.sd is None else f" ± {self.sd:.{digits}f}")
+
+
+def mean_of(values: Sequence[float | None]) -> Mean | None:
+    """The mean of what there is; None if there is nothing."""
+    known = [v for v in values if v is not None]
+    return Mean(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
+
+
+def axes_of(results: Sequence[Result]) -> dict[str, list[Any]]:
+    """Axis -> its values: numbers by size, others in the order in which they come; the seed is not an axis."""
+    axes: dict[str, list[Any]] = {}
+    for result in results:
+        for axis, value in result.cell.items():
+            if axis != SEED and value not in axes.setdefault(axis, []):
+                axes[axis].append(value)
+    numeric = [axis for axis, values in axes.items() if all(isinstance(v, int | float) for v in values)]
+    return axes | {axis: sorted(axes[axis]) for axis in numeric}
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values of an axis are the same, whether written as a number or as text.
+
+    >>> same(1.0, "1"), same("Krum", "krum")
+    (True, False)
+    """
+    try:
+        return float(a) == float(b)
+    except (TypeError, ValueError):
+        return str(a) == str(b)
+
+
+def is_warm_up(cell: Mapping[str, Any]) -> bool:
+    """Warm-ups are runs that others start from; no table names them."""
+    return "warm_up" in cell

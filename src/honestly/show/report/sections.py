@@ -1,0 +1,173 @@
+"""The parts of a report, each in HTML, Markdown and LaTeX, with the charts that it shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from honestly.show import svg
+from honestly.show.report import by_round as rounds
+from honestly.show.report import generic, paper_latex, paper_tables
+from honestly.show.report.accusations import accusations
+from honestly.show.report.by_round import Series
+from honestly.show.report.curves import ablation
+from honestly.show.report.detection import reliability_chart, roc_chart
+from honestly.show.report.other_rounds import other_rounds
+from honestly.show.report.published import compare, fits, of_the_paper
+from honestly.show.report.results import STATISTICS, Result
+from honestly.show.report.sources import Entry, Study
+from honestly.show.tables import Table
+from honestly.show.text import for_html, for_markdown, printable
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part with a title; its charts are in the HTML already, and become the file `picture` beside the Markdown."""
+
+    title: str
+    html: str
+    markdown: str
+    latex: str = ""
+    picture: str = ""
+    charts: Sequence[svg.Chart] = ()
+
+
+def named(entry: Entry) -> str:
+    """A run as a person calls it: its cell.
+
+    >>> named(Entry("x", {"dataset": "fmnist", "alpha": 0.5, "seed": 0}, "done", 1, 1, read=lambda: None))
+    'fmnist, alpha 0.5, seed 0'
+    """
+    plain = ("dataset", "attack", "rule", "run")
+    words = [str(v) if axis in plain else f"{axis} {v}" for axis, v in entry.cell.items()]
+    return printable(", ".join(words) or entry.id[:12])
+
+
+def state(study: Study) -> Section:
+    """What is finished, what is missing and what failed."""
+    sentences = generic.missing(study)
+    failed = [e for e in study.entries if e.status == "failed"]
+    marked = "".join(f"<li>{for_html(text)}</li>" for text in sentences)
+    rows = "".join(f"<tr><td>{for_html(named(e))}</td><td>{for_html(e.error)}</td></tr>" for e in failed)
+    table = f"<table class='t'><thead><tr><th>failed</th><th>why</th></tr></thead><tbody>{rows}</tbody></table>"
+    html = f"<ul>{marked}</ul>" + (svg.scroll(table, "failed runs") if failed else "")
+    listed = [f"- {for_markdown(text)}" for text in sentences]
+    listed += [f"- failed: {for_markdown(named(e))}: {for_markdown(e.error)}" for e in failed]
+    return Section("", html, "\n".join([*listed, ""]))
+
+
+def paper(results: Sequence[Result]) -> Section | None:
+    """The six tables beside the published numbers; None unless a run is one of their cells."""
+    mine = [r for r in results if fits(r)]
+    if not mine:
+        return None
+    found = {statistic: compare(mine, statistic) for statistic in STATISTICS}
+    return Section(
+        "The paper's tables", paper_tables.html(found), paper_tables.markdown(found), paper_latex.latex(found)
+    )
+
+
+def beside(results: Sequence[Result]) -> Section | None:
+    """The paper's cells with another number of rounds, beside the published numbers."""
+    found = other_rounds(results)
+    return _of_tables("Not the paper's number of rounds: not counted among the 540", found) if found else None
+
+
+def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> Section | None:
+    """Accuracy and attack success after every round."""
+    note = "Mean over seeds; the curve of a run that is not finished ends early."
+    return _of_charts("Round by round", note, "rounds", rounds.by_round(results, series))
+
+
+def tables(study: Study, results: Sequence[Result]) -> Section | None:
+    """Rules by the other axes, of the runs that are not the paper's cells."""
+    found = generic.tables(study.name, [r for r in results if not of_the_paper(r)])
+    return _of_tables("Results", found) if found else None
+
+
+def curves(results: Sequence[Result]) -> Section | None:
+    """Accuracy and attack success by the share of malicious clients."""
+    note = "Mean of the last 20 rounds, as in the paper's ablation; whiskers are the standard deviation over seeds."
+    return _of_charts("By the share of malicious clients", note, "ablation", ablation(results))
+
+
+def ranking(results: Sequence[Result]) -> Section | None:
+    """Rules by their worst case."""
+    found = generic.ranking(results)
+    return _of_tables("Ranking by the worst case", found) if found else None
+
+
+def detection(results: Sequence[Result]) -> Section | None:
+    """ROC, calibration, accusations."""
+    overall, found = generic.detection(results)
+    if not overall:
+        return None
+    charts = [c for c in (roc_chart(overall), reliability_chart(overall)) if c.lines]
+    by_setting = accusations(results)
+    section = _of_tables("Detection", [*found, *([by_setting] if by_setting else [])])
+    drawn = "".join(f"<h3>{for_html(c.title)}</h3>{svg.chart(c, height=340)}" for c in charts)
+    if len(charts) > 1:
+        drawn += "<p class='quiet'>The larger a dot, the more of the statements lie there.</p>"
+    return replace(section, html=section.html + drawn, picture="detection", charts=charts)
+
+
+def provenance(studies: Sequence[Study]) -> Section | None:
+    """On what the runs were made, from their own records."""
+    import json
+
+    seen: dict[str, Counter[str]] = {}
+    for entry in (e for study in studies for e in study.entries):
+        held: dict[str, Any] = json.loads(entry.details.get("provenance") or "{}")
+        for key, value in held.items():
+            if key not in ("seed", "resumed_at"):  # each run has its own
+                seen.setdefault(key, Counter())[str(value)] += 1
+    if not seen:
+        return None
+    rows: list[list[str | int]] = [
+        [printable(key), printable(value), n] for key, values in seen.items() for value, n in values.most_common(10)
+    ]
+    return _of_tables(
+        "Made on", [Table("made", "Made on", "From the runs' own records.", ["what", "value", "runs"], rows)]
+    )
+
+
+def runs(results: Sequence[Result], address: Mapping[str, str]) -> Section:
+    """Every run with its numbers; `address` by id leads to its page."""
+    axes = list(dict.fromkeys(axis for r in results for axis in r.cell))
+    keys = ("accuracy_last", "accuracy_mean_last_20", "asr_last", "asr_mean_last_20")
+    shown = [k for k in keys if any(r.numbers.get(k) is not None for r in results)]
+    heads = [*axes, "status", *(k.replace("_", " ").replace("asr", "ASR") for k in shown)]
+    rows: list[str] = []
+    for r in results:
+        name = for_html(r.cell.get(axes[0], "") if axes else r.entry.id[:12])
+        link = address.get(r.entry.id)
+        first = f"<a href='{for_html(link)}'>{name or 'run'}</a>" if link else name
+        others = "".join(f"<td>{for_html(r.cell.get(axis, ''))}</td>" for axis in axes[1:])
+        progress = "" if r.done else f" ({r.entry.rounds} of {r.entry.of})"
+        numbers = "".join(f"<td>{'' if (v := r.numbers.get(k)) is None else f'{v:.3f}'}</td>" for k in shown)
+        rows.append(f"<tr><td>{first}</td>{others}<td>{for_html(r.entry.status)}{progress}</td>{numbers}</tr>")
+    head = "".join(f"<th>{for_html(h)}</th>" for h in heads)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return Section("Runs", f"<details><summary>{len(rows)} runs</summary>{svg.scroll(table, 'runs')}</details>", "")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _of_charts(title: str, note: str, picture: str, charts: Sequence[svg.Chart]) -> Section | None:
+    if not charts:
+        return None
+    drawn = "".join(f"<h3>{for_html(_sentence(c.title))}</h3>{svg.chart(c)}" for c in charts)
+    return Section(title, f"<p>{note}</p>{drawn}", f"{note}\n", picture=picture, charts=charts)
+
+
+def _of_tables(title: str, found: Sequence[Table]) -> Section:
+    return Section(
+        title,
+        "".join(table.html(level=3) for table in found),
+        "\n".join(table.markdown() for table in found),
+        "\n".join(table.latex() for table in found),
+    )

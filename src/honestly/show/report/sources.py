@@ -1,0 +1,165 @@
+"""What a report is about: the store of a study, the folder of a run, folders of runs, or a federation's history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from honestly.show.report.histories import Rounds, normal, read_rounds
+
+STORE, ROUNDS = "study.sqlite", "rounds.jsonl"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run, as far as it went; its rounds are read when they are asked for.
+
+    Attributes:
+        id: the hash of its experiment; the folder's name for a history.
+        cell: axis -> value, how a table names the run.
+        status: "pending", "running", "done", "failed", or "stopped" for a folder that is not finished.
+        rounds, of: how many are done, and of how many (0: not known).
+        error: why it failed.
+        details: settings and provenance, as text.
+        read: the rounds.
+        rule, attack: by name; "" if they are not known.
+        summary: the final numbers that the store keeps; {} if it keeps none.
+    """
+
+    id: str
+    cell: Mapping[str, Any]
+    status: str
+    rounds: int
+    of: int
+    read: Callable[[], Rounds] = field(repr=False)
+    error: str = ""
+    details: Mapping[str, str] = field(default_factory=dict[str, str])
+    rule: str = ""
+    attack: str = ""
+    summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs that belong together; `about` says what the study is, `notes` what is wrong with it."""
+
+    name: str
+    entries: Sequence[Entry]
+    about: str = ""
+    notes: Sequence[str] = ()
+
+    def count(self, status: str) -> int:
+        """How many runs have this status."""
+        return sum(entry.status == status for entry in self.entries)
+
+
+def load(path: Path) -> Study:
+    """What lies at a path; ValueError if it is nothing that can be reported on."""
+    if path.is_file():
+        if path.name == STORE:
+            return _study(path.parent)
+        if path.suffix == ".jsonl":
+            return _runs(path.parent.name or "run", [path])
+        raise ValueError(f"{path} is not a report's source: give a folder, a {STORE} or a {ROUNDS}")
+    if not path.is_dir():
+        raise ValueError(f"{path} is not there: give the folder of a study, of a run or of a federation's history")
+    if (path / STORE).is_file():
+        return _study(path)
+    if (path / ROUNDS).is_file():
+        return _runs(path.resolve().name, [path / ROUNDS])
+    inside = sorted(path.glob(f"*/{ROUNDS}"))
+    if inside:
+        return _runs(path.resolve().name, inside)
+    if (path / "experiment.json").is_file():
+        return Study(path.resolve().name, [], notes=["the run has not finished a round yet"])
+    raise ValueError(
+        f"{path} has neither {STORE} (a study), nor {ROUNDS} (a run or a federation's history), nor folders with one"
+    )
+
+
+def merge(studies: Sequence[Study]) -> list[Study]:
+    """Studies of the same name become one; of two records of one run the one that went further counts."""
+    merged: dict[str, Study] = {}
+    for study in studies:
+        before = merged.get(study.name)
+        if before is None:
+            merged[study.name] = study
+            continue
+        best: dict[str, Entry] = {}
+        for entry in [*before.entries, *study.entries]:
+            held = best.get(entry.id)
+            if held is None or (entry.status == "done", entry.rounds) > (held.status == "done", held.rounds):
+                best[entry.id] = entry
+        notes = [*before.notes, *(note for note in study.notes if note not in before.notes)]
+        merged[study.name] = Study(study.name, list(best.values()), before.about or study.about, notes)
+    return list(merged.values())
+
+
+def _study(folder: Path) -> Study:
+    from honestly.runs.store import Store
+
+    store = Store.read(folder)
+    entries: list[Entry] = []
+    for run in store.runs():
+        experiment = run.experiment
+        details = {"experiment": json.dumps(experiment, sort_keys=True), "provenance": json.dumps(run.provenance or {})}
+        entries.append(
+            Entry(
+                run.id, run.cell, run.status, run.rounds or 0, run.of or 0,
+                read=lambda id=run.id: normal(store.rounds(id)), error=run.error or "",
+                details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
+                attack=_name(experiment.get("attack")), summary=run.summary or {},
+            )
+        )  # fmt: skip
+    meta = store.meta()
+    return Study(meta.get("name") or folder.resolve().name, entries, about=meta.get("study", ""))
+
+
+def _runs(name: str, files: Sequence[Path]) -> Study:
+    """Folders of `honestly simulate`, or of a federation."""
+    entries: list[Entry] = []
+    notes: list[str] = []
+    settings = [_experiment(file.parent) for file in files]
+    flat = [_flat(experiment) for _, experiment in settings]
+    varying = [key for key in dict.fromkeys(k for one in flat for k in one) if len({str(f.get(key)) for f in flat}) > 1]
+    for file, (id, experiment), one in zip(files, settings, flat, strict=True):
+        found = read_rounds(file)
+        if found.damaged:
+            notes.append(f"{file.parent.name}/{file.name}: {found.damaged} damaged lines are left out")
+        done = len(found.records)
+        of = int(experiment.get("rounds") or 0)
+        cell = {key: one.get(key) for key in varying} if len(files) > 1 else {}
+        if experiment:
+            cell = {"rule": _name(experiment.get("rule")), "attack": _name(experiment.get("attack")), **cell}
+        else:
+            cell = {"run": file.parent.resolve().name}
+        details = {"experiment": json.dumps(experiment, sort_keys=True)} if experiment else {}
+        entries.append(
+            Entry(
+                id or file.parent.resolve().name, cell, "done" if done >= of else "stopped", done, of,
+                read=lambda found=found: found, details=details, rule=_name(experiment.get("rule")),
+                attack=_name(experiment.get("attack")),
+            )
+        )  # fmt: skip
+    return Study(name, entries, notes=notes)
+
+
+def _experiment(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The id and the settings in a run's folder; nothing for a federation, which has none."""
+    try:
+        held = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
+        return str(held["id"]), dict(held["experiment"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "", {}
+
+
+def _flat(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with `rule` and `attack` by their names, as axes."""
+    return {key: _name(v) if key in ("rule", "attack") else v for key, v in experiment.items() if key != "rounds"}
+
+
+def _name(choice: Any) -> str:
+    return str(choice.get("name", "")) if isinstance(choice, Mapping) else str(choice or "")

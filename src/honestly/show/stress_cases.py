@@ -1,0 +1,75 @@
+"""Cases of a stress study chosen, counted and averaged: what its tables and pictures are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from honestly.show.tables import Cell
+from honestly.studies.attacked import Case
+from honestly.studies.specs import words
+from honestly.studies.stress import ADAPTIVE, SUITE
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what there is."""
+    found = [v for v in values if v is not None]
+    return float(np.mean(found)) if found else None
+
+
+def worst(cases: Iterable[Case]) -> float | None:
+    """The largest kappa."""
+    found = [case.kappa for case in cases]
+    return max(found) if found else None
+
+
+def fixed(cases: Iterable[Case]) -> list[Case]:
+    """Without the adaptive attacker, whose mean over attacks would mean nothing."""
+    return [case for case in cases if words(case.attack)[0] != ADAPTIVE]
+
+
+def group_of(case: Case) -> str:
+    """The column of a population: its kind, or "recorded" for all files together."""
+    return "recorded" if case.recorded else case.population
+
+
+def attacks_of(cases: Iterable[Case]) -> list[str]:
+    """The attacks in the order of the suite, others after it in order of appearance."""
+    found = list(dict.fromkeys(case.attack for case in cases))
+    order = {attack: i for i, attack in enumerate((*SUITE, *(a for a in found if a not in SUITE)))}
+    return sorted(found, key=order.__getitem__)
+
+
+def rules_of(cases: Iterable[Case]) -> list[str]:
+    """The rules in order of appearance."""
+    return list(dict.fromkeys(case.rule for case in cases))
+
+
+def counts_of(cases: Iterable[Case]) -> list[int]:
+    """The numbers of attackers, without 0."""
+    return sorted({case.malicious for case in cases if case.malicious})
+
+
+def statements(cases: Iterable[Case]) -> tuple[list[float], list[bool]]:
+    """Every stated honesty, and whether that client was honest."""
+    said: list[float] = []
+    true: list[bool] = []
+    for case in cases:
+        if case.honesty is not None:
+            said += case.honesty
+            true += [k < case.clients - case.malicious for k in range(case.clients)]
+    return said, true
+
+
+def attack_rows(
+    cases: Sequence[Case], M: int, measure: Callable[[Case], float | None]
+) -> tuple[list[str], list[list[Cell]]]:
+    """Columns and rows of a table of attacks: the mean of a measure for each rule."""
+    found = [case for case in cases if case.malicious == M]
+    rules = rules_of(found)
+    rows: list[list[Cell]] = []
+    for attack in attacks_of(found):
+        of_attack = [case for case in found if case.attack == attack]
+        rows.append([attack, *(mean(measure(case) for case in of_attack if case.rule == rule) for rule in rules)])
+    return ["attack", *rules], rows

@@ -1,0 +1,120 @@
+"""Runs for TensorBoard: one folder of event files a run, with its numbers as scalars and its maps as images."""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.show.figure import attack_grid, belief_grid, verdict_grid
+from honestly.show.report.histories import Rounds
+from honestly.show.report.sections import named
+from honestly.show.report.sources import Entry, Study
+from honestly.show.run_page import VERDICT_COLOURS
+from honestly.show.svg import Grid, red, red_to_green
+
+SCALARS = (
+    "accuracy", "asr", "loss", "train_loss", "malicious_estimate", "false_accusations", "misses", "steps",
+)  # fmt: skip
+#: Pixels of a client and a round in an image.
+SIDE = 8
+
+
+def export(studies: Sequence[Study], folder: Path) -> list[Path]:
+    """Write the runs that have rounds; the files. A file of an earlier export of the run is replaced."""
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    Event: Any = vars(event_pb2)["Event"]  # made when protobuf loads its description: no type checker knows it
+    files: list[Path] = []
+    for study in studies:
+        for entry in study.entries:
+            rounds = entry.read() if entry.rounds else None
+            if rounds is None or not rounds.records:
+                continue
+            path = folder / _folder(entry) / f"events.out.tfevents.0.{entry.id[:12]}"
+            path = path.with_name(re.sub(r"[^\w.-]", "-", path.name))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                writer: Any = RecordWriter(file)
+                now = time.time()
+                writer.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+                for step, summary in _summaries(rounds):
+                    writer.write(Event(wall_time=now, step=step, summary=summary).SerializeToString())
+                writer.flush()
+            files.append(path)
+    return files
+
+
+def _folder(entry: Entry) -> str:
+    """A run's name as a folder's: letters, digits and dashes, and the beginning of its id, which tells twins apart."""
+    words = re.sub(r"[^\w.=]+", "-", named(entry)).strip("-.")[:100]
+    return f"{words}-{re.sub(r'[^0-9A-Za-z]', '', entry.id)[:8]}"
+
+
+def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
+    """(round, summary): a round's scalars, and the images with the last round."""
+    from tensorboard.compat.proto import summary_pb2
+
+    Summary: Any = vars(summary_pb2)["Summary"]
+    found: list[tuple[int, Any]] = []
+    for record in rounds.records:
+        numbers = {key: record.get(key) for key in SCALARS}
+        values = [
+            Summary.Value(tag=key, simple_value=float(v)) for key, v in numbers.items() if isinstance(v, int | float)
+        ]
+        if values:
+            found.append((record["round"], Summary(value=values)))
+    images: list[Any] = []
+    for tag, grid, colour in _maps(rounds):
+        pixels = paint(grid, colour)
+        height, width, _ = pixels.shape
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png(pixels))
+        images.append(Summary.Value(tag=tag, image=image))
+    if images:
+        found.append((rounds.records[-1]["round"], Summary(value=images)))
+    return found
+
+
+def _maps(rounds: Rounds) -> list[tuple[str, Grid, Callable[[float], str]]]:
+    K = len(rounds.clients)
+    found: list[tuple[str, Grid, Callable[[float], str]]] = []
+    if rounds.known:
+        found.append(("who attacked", attack_grid(rounds.records, K), red))
+    belief = belief_grid(rounds.records, K)
+    if belief is not None:
+        found.append((belief[1].partition(" (")[0], belief[0], red_to_green))
+    verdicts = verdict_grid(rounds.records, K)
+    if verdicts is not None:
+        colours = ("#e5e7eb", *VERDICT_COLOURS[1:])  # an image has no page to shine through
+        found.append(("accusations", verdicts, lambda v: colours[int(v)]))
+    return found
+
+
+def paint(grid: Grid, colour: Callable[[float], str]) -> npt.NDArray[np.uint8]:
+    """(K * 8, rounds * 8, 3) pixels of a heatmap; white where nobody was there."""
+    small = np.full((*grid.shape, 3), 255, dtype=np.uint8)
+    rounded = np.round(grid, 2)
+    for value in np.unique(rounded[np.isfinite(rounded)]):
+        small[rounded == value] = list(bytes.fromhex(colour(float(value)).lstrip("#")))
+    return small.repeat(SIDE, axis=0).repeat(SIDE, axis=1)
+
+
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """A PNG file of (height, width, 3) pixels."""
+    height, width, _ = pixels.shape
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    body = chunk(b"IDAT", zlib.compress(rows.tobytes())) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + body

@@ -1,0 +1,68 @@
+"""One attacked round that is known by layer, as a stress study asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from honestly.result import Float
+from honestly.studies.layers.forge import forge
+from honestly.studies.layers.measure import Score, measure
+from honestly.studies.layers.search import Attacker, Goal, directions_of, rows_of
+from honestly.studies.layers.space import Population, Space
+from honestly.studies.scores import detection_auc
+from honestly.studies.specs import Contestant
+
+#: lies that the attacker tries against each rule, in each round, for each of its two goals
+SEARCH = 120
+
+
+@dataclass(frozen=True)
+class LayeredRound:
+    """What a server got, honest clients first, attackers last, as coefficients over a `Space`."""
+
+    space: Space
+    rows: Float
+    layers: tuple[str, ...]
+    seed: int
+    tries: int | None = None
+
+    @classmethod
+    def of(cls, population: Population, M: int, seed: int) -> LayeredRound:
+        """The round in which the last M clients train honestly: nothing is forged yet."""
+        space = Space.of(population, M, np.random.default_rng([seed, M, *population.name.encode()]))
+        return cls(space, space.own if M else np.zeros((0, space.b)), population.layers, seed)
+
+    def forged(self, spec: str) -> LayeredRound | None:
+        """The round under an attack; None if that cannot be told from Gram matrices, or was not recorded."""
+        rows = forge(self.space, spec, np.random.default_rng([self.seed, self.space.M, *spec.encode()]))
+        return None if rows is None else replace(self, rows=rows)
+
+    def searched(self, contestant: Contestant, f: int, *, goal: Goal) -> LayeredRound:
+        """The round under the worst lie that a search against the rule finds."""
+        pre, rule, _ = contestant.build(K=self.space.H + self.space.M, f=f, root=None)
+        rng = np.random.default_rng([self.seed, self.space.M, *goal.encode()])
+        found = Attacker(self.space, rule, goal, SEARCH, pre).search(rng)
+        return replace(self, rows=rows_of(self.space, found.lie, directions_of(self.space)), tries=found.tries)
+
+    def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
+        """How the rule did."""
+        K, M = self.space.H + self.space.M, self.space.M
+        pre, rule, told = contestant.build(K=K, f=f, root=None)
+        found: Score = measure(self.space, self.rows, rule, pre)
+        honesty = found.honesty
+        return {
+            "believed": told if contestant.told else None,
+            "kappa": found.kappa,
+            "auc": detection_auc(found.belief, [k >= K - M for k in range(K)]),
+            "accused": found.false / (K - M),
+            "missed": found.missed / M if M else None,
+            "estimated": None if honesty is None else float(found.accused.sum()),
+            "honesty": None if honesty is None else [round(float(p), 6) for p in honesty],
+            "seconds": found.seconds,
+            "layer": found.worst_layer,
+            "where": self.layers[int(found.by_layer.argmax())],
+            "tries": self.tries,
+        }

@@ -1,0 +1,207 @@
+"""Honest populations of updates to attack: synthetic ones by name, recorded ones from files.
+
+Every synthetic population has a mean of length about 1 and, but for the unequal ones, an honest spread of about 1: as
+heterogeneous as updates of real clients are.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from honestly.hints import unknown
+from honestly.result import Float
+from honestly.sim.attacks import ATTACKS, DataAttack
+from honestly.studies import recordings
+from honestly.studies.layers.space import Population as LayeredPopulation
+from honestly.studies.recordings import Course
+
+DIMENSION = 2000
+
+
+@dataclass(frozen=True)
+class Population:
+    """Honest updates of K clients, `w_k - reference`.
+
+    Attributes:
+        name: for tables.
+        honest: (K, d).
+        root: (d,) a trusted update that is not one of the clients', for rules that need one.
+        poisoned: by the name of a data attack, (m, d): what the last m clients send when they train on poisoned data.
+        recorded: True for updates of real training.
+    """
+
+    name: str
+    honest: Float
+    root: Float
+    poisoned: Mapping[str, Float] = field(default_factory=dict[str, Float])
+    recorded: bool = False
+
+    @property
+    def K(self) -> int:
+        """Number of clients."""
+        return len(self.honest)
+
+
+def _noise(rng: np.random.Generator, n: int, d: int) -> Float:
+    """(n, d) isotropic noise of length about 1."""
+    return rng.standard_normal((n, d)) / np.sqrt(d)
+
+
+def isotropic(rng: np.random.Generator, K: int, d: int) -> Float:
+    """Gaussian, the same in every direction: clients with equal data."""
+    return _noise(rng, K, d)
+
+
+def low_rank(rng: np.random.Generator, K: int, d: int) -> Float:
+    """Eight directions carry nearly all differences: clients whose data differ in few respects."""
+    rank = min(8, d)
+    return rng.standard_normal((K, rank)) / np.sqrt(rank) @ _noise(rng, rank, d) + 0.3 * _noise(rng, K, d)
+
+
+def heavy_tailed(rng: np.random.Generator, K: int, d: int) -> Float:
+    """Student's t with 3 degrees of freedom in length: now and then an honest client is far out."""
+    return _noise(rng, K, d) / np.sqrt(rng.chisquare(3, (K, 1)) / 3)
+
+
+def unequal_norms(rng: np.random.Generator, K: int, d: int) -> Float:
+    """Lengths of the whole update differ by a log-normal factor of 2: clients with unequal amounts of data."""
+    return _noise(rng, K, d)  # the factor multiplies the mean too: see `synthetic`
+
+
+def clustered(rng: np.random.Generator, K: int, d: int) -> Float:
+    """Four groups of clients, each with its own centre: label skew."""
+    return _noise(rng, 4, d)[np.arange(K) % 4] + 0.7 * _noise(rng, K, d)
+
+
+KINDS: dict[str, Callable[[np.random.Generator, int, int], Float]] = {
+    "isotropic": isotropic,
+    "low_rank": low_rank,
+    "heavy_tailed": heavy_tailed,
+    "unequal_norms": unequal_norms,
+    "clustered": clustered,
+}
+
+
+def synthetic(kind: str, *, clients: int, seed: int, dimension: int = DIMENSION) -> Population:
+    """A synthetic population by name; one more client is drawn, whose update is the trusted root.
+
+    >>> population = synthetic("isotropic", clients=20, seed=0)
+    >>> population.honest.shape, round(float(np.linalg.norm(population.honest.mean(0))), 0)
+    ((20, 2000), 1.0)
+    """
+    if kind not in KINDS:
+        raise ValueError(unknown("population", kind, KINDS, ", or a .npz file or a folder of them"))
+    rng = np.random.default_rng([seed, *kind.encode()])
+    updates = _noise(rng, 1, dimension) + KINDS[kind](rng, clients + 1, dimension)
+    if kind == "unequal_norms":
+        updates *= np.exp(0.7 * rng.standard_normal((clients + 1, 1)))
+    return Population(kind, updates[:clients], updates[clients])
+
+
+def recorded(path: Path, *, clients: int) -> Population:
+    """The population of one round, as `honestly simulate --record` writes it.
+
+    The file (.npz, never pickled) holds ``honest`` (K, d), and by the name of a data attack the updates (m, d) that the
+    last m clients send if they train on poisoned data. If fewer clients are asked for, the last ones are taken, so that
+    the poisoned updates stay theirs. The root is the first client's update, which a server could have made itself.
+    """
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+    except (ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: is no .npz file of plain arrays ({error})") from error
+    if "honest" not in arrays or arrays["honest"].ndim != 2:
+        raise ValueError(f"{path}: has no array 'honest' of shape (K, d); it has {', '.join(arrays) or 'nothing'}")
+    honest = arrays.pop("honest").astype(np.float64)
+    if clients > len(honest):
+        raise ValueError(
+            f"{path}: has {len(honest)} clients, asked for {clients}: use --clients {len(honest)} or fewer"
+        )
+    if not np.isfinite(honest).all():
+        raise ValueError(f"{path}: 'honest' has values that are not finite")
+    data = {name for name, attack in ATTACKS.items() if issubclass(attack, DataAttack)}
+    poisoned = {name: rows.astype(np.float64) for name, rows in arrays.items() if name in data and len(rows)}
+    return Population(path.stem, honest[len(honest) - clients :], honest[0], poisoned, recorded=True)
+
+
+#: Recordings by layer that come with the package, and how many of the first clients are idle there.
+RECORDED = {"digits": 0, "digits_idle": 0.3}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a population comes from: a synthetic kind and its seed, or a file (whose seed only draws the attacks).
+
+    ``course`` and ``round`` are of a recording by layer; ``idle`` is the share of its clients that do not train.
+    """
+
+    name: str
+    seed: int
+    course: str = ""
+    round: int = 0
+    idle: float = 0.0
+
+    @property
+    def clients(self) -> int | None:
+        """The most clients that it has, if it comes with the package; else opening it tells."""
+        shipped = str(recordings.shipped())
+        return _courses(shipped)[0].clients if self.name == shipped else None
+
+    def open(self, clients: int) -> Population | LayeredPopulation:
+        """The population, with as many clients as asked for."""
+        if self.course:
+            course = next(course for course in _courses(self.name) if course.name == self.course)
+            return LayeredPopulation.of(course, self.round, clients=clients, idle=int(self.idle * clients))
+        if self.name.endswith(".npz"):
+            return recorded(Path(self.name), clients=clients)
+        return synthetic(self.name, clients=clients, seed=self.seed)
+
+
+@cache
+def _courses(path: str) -> tuple[Course, ...]:
+    return recordings.read(path)
+
+
+def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[Source, ...]:
+    """Every population by name: a kind (one for each seed), a .npz file or a folder of them (one each).
+
+    A recording by layer has one population for each of its rounds.
+
+    >>> sources(["low_rank"], seeds=[0, 1])[1].seed
+    1
+    """
+    found: list[Source] = []
+    for name in names:
+        path = Path(name)
+        if name in KINDS:
+            found += [Source(name, seed) for seed in seeds]
+        elif name in RECORDED:
+            every = _of_file(recordings.shipped(), seeds[0])
+            late = max(source.round for source in every)
+            chosen = [s for s in every if not RECORDED[name] or ("-o0-" in s.course and s.round == late)]
+            found += [replace(source, idle=RECORDED[name]) for source in chosen]
+        elif path.is_dir():
+            files = sorted(path.glob("*.npz"))
+            if not files:
+                raise ValueError(f"{path}: holds no .npz file; record some with `honestly simulate --record`")
+            found += [source for file in files for source in _of_file(file, seeds[0])]
+        elif path.suffix == ".npz":
+            if not path.is_file():
+                raise ValueError(f"{path}: no such file")
+            found += _of_file(path, seeds[0])
+        else:
+            raise ValueError(unknown("population", name, [*KINDS, *RECORDED], ", or a .npz file or a folder of them"))
+    return tuple(found)
+
+
+def _of_file(path: Path, seed: int) -> list[Source]:
+    if not recordings.is_recording(path):
+        return [Source(str(path), seed)]
+    return [Source(str(path), seed, course.name, r) for course in _courses(str(path)) for r in course.rounds]

@@ -1,0 +1,171 @@
+"""Record the Gram matrices of a federation in training, one for each tensor: what `honestly stress --record` does."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from honestly.hints import unknown
+from honestly.result import Float
+from honestly.sim.attacks import ATTACKS, DataAttack
+from honestly.sim.data import load
+from honestly.sim.experiment import Experiment
+from honestly.sim.rounds import Federation
+from honestly.sim.settings import override
+from honestly.sim.train.base import Model, Trained
+from honestly.sim.train.flat import Layout
+from honestly.studies.layers.patterns import tolerated
+from honestly.studies.recordings import HONEST, Course
+
+DEFAULTS = {"rounds": "1,3,10,40", "attack": "label_flip,backdoor", "left_out": "0", "idle": "0", "poisoned": ""}
+SINGLE = ("rounds", "attack")  # lists within one course; several values of other keys are several courses
+#: The recording in the package: `honestly stress --record src/honestly/studies/digits-layers.npz` with these words.
+SHIPPED = ("dataset=digits", "model=cnn,cnn_norm", "left_out=0,8", "rounds=2,40", "seed=7")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One course to record.
+
+    Attributes:
+        experiment: the federation, without attack.
+        rounds: which rounds are kept.
+        attacks: data attacks, whose updates are made beside the honest ones and never averaged.
+        poisoned: how many of the last clients also train on poisoned data.
+        left_out: how many of the last clients are never averaged, so that they lag behind.
+        idle: how many of the first clients send the model back unchanged.
+    """
+
+    experiment: Experiment
+    rounds: tuple[int, ...]
+    attacks: tuple[str, ...] = ("label_flip", "backdoor")
+    poisoned: int = 9
+    left_out: int = 0
+    idle: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        K = self.experiment.clients
+        for name in self.attacks:
+            if name not in ATTACKS or not issubclass(ATTACKS[name], DataAttack):
+                known = [name for name, attack in ATTACKS.items() if issubclass(attack, DataAttack)]
+                raise ValueError(unknown("data attack", name, known))
+        if not 0 <= self.poisoned <= K:
+            raise ValueError(f"poisoned = {self.poisoned}: there are {K} clients")
+        if self.left_out < 0 or self.idle < 0 or self.left_out + self.idle >= K:
+            raise ValueError(f"left_out = {self.left_out}, idle = {self.idle}: somebody of {K} clients must train")
+        if not self.rounds or min(self.rounds) < 1:
+            raise ValueError(f"rounds = {list(self.rounds)}: give numbers from 1 on")
+        if self.experiment.participation < 1 or self.experiment.dropout > 0:
+            raise ValueError("participation and dropout: all clients take part in a recording")
+
+    @property
+    def name(self) -> str:
+        """What tells this course from others."""
+        e = self.experiment
+        idle = f"-i{self.idle}" if self.idle else ""
+        name = f"{e.dataset}-{e.model}-a{e.alpha:g}-o{self.left_out}{idle}-s{e.seed}"
+        return re.sub(r"[^\w.+-]", "_", name)[-100:]
+
+
+def plans(words: Sequence[str]) -> list[Plan]:
+    """The courses that words such as `dataset=digits model=cnn,mlp left_out=0,8 rounds=1,10` stand for.
+
+    >>> [plan.name for plan in plans(["alpha=0.1,1", "rounds=1"])]
+    ['digits-cnn-a0.1-o0-s0', 'digits-cnn-a1-o0-s0']
+    """
+    given = dict(DEFAULTS)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ValueError(f"'{word}' is not of the form key=value, such as rounds=1,10 or left_out=8")
+        given[key] = value
+    own = {key: given.pop(key) for key in DEFAULTS}
+    rounds = _integers("rounds", own["rounds"])
+    attacks = tuple(name for name in own["attack"].split(",") if name not in ("", "none"))
+    found: list[Plan] = []
+    for values in itertools.product(*(value.split(",") for value in given.values())):
+        settings = override({}, [f"{key}={value}" for key, value in zip(given, values, strict=True)])
+        e = Experiment.of({**settings, "rule": "mean", "rounds": max(rounds, default=1)})
+        poisoned = _integers("poisoned", own["poisoned"]) or (tolerated(e.clients),)
+        for left_out, idle in itertools.product(_integers("left_out", own["left_out"]), _integers("idle", own["idle"])):
+            found.append(Plan(e, rounds, attacks, poisoned[0], left_out, idle))
+    names = [plan.name for plan in found]
+    if len(set(names)) < len(names):
+        raise ValueError("two courses differ in nothing that their names tell: record them into files of their own")
+    return found
+
+
+def _integers(key: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(",") if word)
+    except ValueError:
+        raise ValueError(f"{key} = {text}: give whole numbers, separated by commas") from None
+
+
+def record(
+    plan: Plan,
+    *,
+    folder: Path | str | None = None,
+    device: str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> Course:
+    """Train the federation and keep the Gram matrices of the rounds that are asked for."""
+    e = plan.experiment
+    data = load(e.dataset, folder)
+    honest = Federation(e, data=data, device=device)
+    settings = e.model_dump()
+    poisoned = {
+        name: Federation(
+            Experiment.of({**settings, "attack": name, "malicious": plan.poisoned}), data=data, device=device
+        )
+        for name in (plan.attacks if plan.poisoned else ())
+    }
+    layout = Layout.of_parameters(honest.module)
+    model, kept = honest.start().model, dict[int, Float]()
+    trains = range(plan.idle, e.clients)
+    last = max(plan.rounds)
+    for t in range(1, last + 1):
+        schedules = [honest.clients.schedule(t, k, attacking=False) for k in trains]
+        trained = honest.trainer.train(model, schedules)
+        updates = torch.cat([torch.zeros_like(trained.theta[:1]).expand(plan.idle, -1), trained.theta - model.theta])
+        if t in plan.rounds:
+            rows = [updates]
+            for federation in poisoned.values():
+                who = range(e.clients - plan.poisoned, e.clients)
+                twins = [federation.clients.schedule(t, k, attacking=True) for k in who]
+                rows.append(federation.trainer.train(model, twins).theta - model.theta)
+            kept[t] = grams(torch.cat(rows), layout)
+        model = averaged(model, trained, updates[: e.clients - plan.left_out], e.clients - plan.left_out - plan.idle)
+        if progress is not None:
+            progress(t, last)
+    sizes = np.array([int(np.prod(shape, dtype=np.int64)) for shape in layout.shapes])
+    labels = (*(HONEST,) * e.clients, *(name for name in poisoned for _ in range(plan.poisoned)))
+    return Course(plan.name, layout.names, sizes, labels, kept, plan.left_out, plan.idle)
+
+
+def averaged(model: Model, trained: Trained, updates: Tensor, training: int) -> Model:
+    """The next model: the plain mean of these updates; buffers are those of the clients among them who trained."""
+    statistics, counters = model.statistics, model.counters
+    if trained.statistics.shape[1]:
+        statistics = trained.statistics[:training].double().mean(dim=0).to(statistics.dtype)
+    if trained.counters.shape[1]:
+        counters = trained.counters.mode(dim=0).values
+    theta = model.theta + updates.double().mean(dim=0).to(model.theta.dtype)
+    return replace(model, theta=theta, statistics=statistics, counters=counters)
+
+
+def grams(rows: Tensor, layout: Layout) -> Float:
+    """(L, n, n) inner products of the rows in each tensor of the layout."""
+    found: list[Float] = []
+    for start, shape in zip(layout.starts, layout.shapes, strict=True):
+        part = rows[:, start : start + int(np.prod(shape, dtype=np.int64))].double()
+        found.append((part @ part.T).cpu().numpy())
+    return np.stack(found)

@@ -1,0 +1,257 @@
+"""Rules against attacks on updates, without training: seconds instead of hours.
+
+`kappa = |aggregate - honest mean|^2 / honest variance` (the mean squared distance of honest clients to their mean): 0
+is the mean of the honest clients, 1 is as wrong as trusting one honest client at random, no bound is broken. One
+Gram matrix of each attacked round is shared by all rules, so that thousands of cases take seconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import numpy as np
+
+from honestly.result import Float
+from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
+from honestly.studies.attacked import Case, Round
+from honestly.studies.layers.forge import LAYERED, check
+from honestly.studies.layers.round import LayeredRound
+from honestly.studies.layers.space import Population as LayeredPopulation
+from honestly.studies.populations import KINDS, RECORDED, Population, Source, sources
+from honestly.studies.specs import Contestant, attack_of, words
+
+ADAPTIVE = "adaptive"
+
+#: The fixed attacks: every attack on updates, at several strengths; data attacks count where updates were recorded,
+#: and those in single layers where layers are known.
+SUITE = (
+    *("sign_flip:gamma=1", "sign_flip:gamma=2", "sign_flip"),
+    *("random", "random_colluding", "gaussian:scale=1", "gaussian", "gaussian:scale=10"),
+    *("alie", "alie:z=0.5", "alie:z=1", "alie:z=1.5"),
+    *("ipm:epsilon=0.1", "ipm", "ipm:epsilon=1", "ipm:epsilon=2"),
+    *("min_max", "min_max:direction=unit", "min_max:direction=sign", "min_sum", "min_sum:direction=unit"),
+    *("fang_krum", "fang_trimmed_mean", "mimic", "mimic:target=0", "mpaf", "rop", "rop:angle=180"),
+    *("near_duplicates:jitter=0:distance=0.5", "near_duplicates:jitter=0", "near_duplicates:jitter=0:distance=2"),
+    *("near_duplicates:jitter=0.1", "near_duplicates:jitter=0.25", "near_duplicates", "near_duplicates:jitter=1"),
+    *("near_duplicates:jitter=0.5:distance=2", "near_duplicates:towards=against", "near_duplicates:distance=1000"),
+    *("near_duplicates:distance=0:jitter=1.5", "near_duplicates:distance=0:jitter=3"),
+    *("scaling", "scaling:gamma=1e6", "free_rider", "free_rider:noise=0.1", "nan", "inf"),
+    *("label_flip", "backdoor", "dba", "edge_case", "model_replacement"),
+    *LAYERED,
+)
+
+#: What `honestly stress` compares unless told otherwise.
+CORE = (
+    *("bayesian", "bayesian:variant=paper", "geometric_median", "median", "centered_clipping", "mean"),
+    *("trimmed_mean", "multi_krum", "minimum_variance", "nnm+trimmed_mean", "nnm+geometric_median"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What to run.
+
+    Attributes:
+        rules: words such as "bayesian", "nnm+median", "multi_krum:f=4".
+        attacks: words such as "alie:z=1.5"; "adaptive" is the one that searches against each rule.
+        populations: synthetic kinds, recordings of the package, files or folders.
+        clients: numbers of clients K.
+        malicious: numbers of attackers, or their share of K if between 0 and 1; those of half or more are left out.
+        believed: what the rules that need f are told: None for the true number.
+        seeds: of the synthetic populations and of the attacks.
+    """
+
+    rules: Sequence[str] = CORE
+    attacks: Sequence[str] = (*SUITE, ADAPTIVE)
+    populations: Sequence[str] = (*KINDS, *RECORDED)
+    clients: Sequence[int] = (20,)
+    malicious: Sequence[float] = (0, 1, 4, 8, 9)
+    believed: Sequence[int | None] = (None,)
+    seeds: Sequence[int] = (0,)
+
+    def __post_init__(self) -> None:
+        """Fail now rather than in the middle: every word must have a meaning."""
+        for spec in self.attacks:
+            check(spec)
+        for spec in self.rules:
+            _ = Contestant(spec).parts
+        for K in self.clients:
+            if K < 3:
+                raise ValueError(f"clients = {K}: must be at least 3, so that one attacker is a minority")
+        for M in self.malicious:
+            if M < 0 or (M >= 1 and int(M) != M):
+                raise ValueError(f"malicious = {M}: a number of clients, or a share between 0 and 1")
+        for f in self.believed:
+            if f is not None and f < 0:
+                raise ValueError(f"believed f = {f}: must be at least 0")
+        if not self.seeds:
+            raise ValueError("seeds: give at least one")
+        if not self.tasks():
+            raise ValueError(
+                f"malicious = {list(self.malicious)}: none is a minority of {list(self.clients)} clients, or no "
+                "population has so many"
+            )
+
+    def tasks(self) -> list[Task]:
+        """The attacked populations: each is one unit of work."""
+        found: list[Task] = []
+        for source in sources(self.populations, seeds=self.seeds):
+            for K in self.clients:
+                if source.clients is not None and source.clients < K:
+                    continue  # what comes with the package stands aside where more clients are asked for
+                counts = sorted({int(M) if M >= 1 else round(M * K) for M in self.malicious})
+                found += [Task(self, source, K, M) for M in counts if 2 * M < K]
+        return found
+
+
+@dataclass(frozen=True)
+class Task:
+    """One population with M of K clients malicious: all attacks and all rules."""
+
+    study: Study
+    source: Source
+    clients: int
+    malicious: int
+
+    def run(self) -> list[Case]:
+        """Every case."""
+        population = self.source.open(self.clients)
+        fixed = [spec for spec in self.study.attacks if words(spec)[0] != ADAPTIVE]
+        searching = [spec for spec in self.study.attacks if words(spec)[0] == ADAPTIVE]
+        if isinstance(population, LayeredPopulation):
+            return self._layered(population, fixed, searching)
+        H = self.clients - self.malicious
+        honest = population.honest[:H]
+        cases: list[Case] = []
+        if self.malicious == 0:
+            return self._cases(population, "none", lambda _: Round(honest, honest[:0], population.root))
+        for spec in fixed:
+            forged = self._forge(population, spec, None, 0)
+            if forged is not None:
+                attacked = Round(honest, forged, population.root)
+                cases += self._cases(population, spec, lambda _, attacked=attacked: attacked)
+        for spec in searching:
+
+            def against(entry: tuple[Contestant, int], spec: str = spec) -> Round:
+                forged = self._forge(population, spec, *entry)
+                assert forged is not None
+                return Round(honest, forged, population.root)
+
+            cases += self._cases(population, spec, against)
+        return cases
+
+    def _layered(self, population: LayeredPopulation, fixed: Sequence[str], searching: Sequence[str]) -> list[Case]:
+        """Every case of a population that is known by layer."""
+        attacked = LayeredRound.of(population, self.malicious, self.source.seed)
+        if self.malicious == 0:
+            return self._cases(population, "none", lambda _: attacked)
+        cases: list[Case] = []
+        for spec in fixed:
+            forged = attacked.forged(spec)
+            if forged is not None:
+                cases += self._cases(population, spec, lambda _, forged=forged: forged)
+        for spec in searching:
+            for goal in ("whole", "worst"):
+                word = spec if goal == "whole" else f"{spec}:goal=layer"
+                cases += self._cases(population, word, lambda entry, goal=goal: attacked.searched(*entry, goal=goal))
+        return cases
+
+    def _entries(self) -> Iterator[tuple[Contestant, int, bool]]:
+        """Every rule with the f that it is told; a rule that needs none runs once."""
+        for spec in self.study.rules:
+            contestant = Contestant(spec)
+            for believed in self.study.believed if contestant.told else (None,):
+                yield contestant, self.malicious if believed is None else believed, believed is not None
+
+    def _cases(
+        self,
+        population: Population | LayeredPopulation,
+        attack: str,
+        attacked: Callable[[tuple[Contestant, int]], Round | LayeredRound],
+    ) -> list[Case]:
+        layered = isinstance(population, LayeredPopulation)
+        cases: list[Case] = []
+        for contestant, f, guessed in self._entries():
+            if layered and not contestant.on_gram:
+                continue
+            try:
+                scores = attacked((contestant, f)).score(contestant, f)
+            except ValueError:  # the rule refuses so few clients, whatever f is
+                continue
+            cases.append(
+                Case(
+                    population=population.name,
+                    recorded=population.recorded,
+                    seed=self.source.seed,
+                    clients=self.clients,
+                    malicious=self.malicious,
+                    attack=attack,
+                    rule=contestant.spec,
+                    guessed=guessed,
+                    **scores,
+                )
+            )
+        return cases
+
+    def _forge(self, population: Population, spec: str, contestant: Contestant | None, f: int) -> Float | None:
+        """(M, d) what the attackers send; None for a data attack whose updates were not recorded."""
+        name, _ = words(spec)
+        if name not in ATTACKS:  # an attack on single layers
+            return None
+        if issubclass(ATTACKS[name], DataAttack):
+            rows = population.poisoned.get(name)
+            return None if rows is None or len(rows) < self.malicious else rows[len(rows) - self.malicious :]
+        attack = attack_of(spec)
+        assert isinstance(attack, UpdateAttack)
+        H = self.clients - self.malicious
+        pre, rule = (), None
+        if contestant is not None:
+            pre, rule, _ = contestant.build(K=self.clients, f=f, root=population.root)
+        view = View(
+            own=population.honest[H:],
+            others=population.honest[:H],
+            rng=np.random.default_rng([self.source.seed, self.malicious, *spec.encode()]),
+            clients=self.clients,
+            rule=rule,
+            pre=pre,
+        )
+        with np.errstate(over="ignore"):
+            return attack.forge(view)
+
+
+def run(study: Study, *, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> list[Case]:
+    """Every case of the study, in the same order and with the same numbers for any number of jobs.
+
+    >>> study = Study(rules=["mean"], attacks=["sign_flip"], populations=["isotropic"], malicious=[4])
+    >>> [(case.rule, case.attack, case.kappa > 0.5) for case in run(study)]
+    [('mean', 'sign_flip', True)]
+    """
+    tasks = study.tasks()
+    cases: list[Case] = []
+    for done, found in enumerate(_map(tasks, jobs), start=1):
+        cases += found
+        if progress is not None:
+            progress(done, len(tasks))
+    return cases
+
+
+def _map(tasks: list[Task], jobs: int) -> Iterable[list[Case]]:
+    if jobs <= 1 or len(tasks) == 1:
+        yield from (task.run() for task in tasks)
+        return
+    # matrices of 20 x 20 gain nothing from threads, and two processes with all threads each would fight
+    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update(dict.fromkeys(before, "1"))
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            yield from pool.map(Task.run, tasks)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

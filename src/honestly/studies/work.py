@@ -1,0 +1,233 @@
+"""One worker: it claims runs, does them one after the other, and says all the while that it is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from honestly.runs.provenance import provenance
+from honestly.runs.store import LEASE, LostClaimError, Run, Store, StoreError
+from honestly.sim import checkpoint
+from honestly.sim.data import Dataset, load
+from honestly.sim.experiment import Experiment
+from honestly.sim.rounds import Federation, Record
+from honestly.sim.run import run as simulate
+from honestly.sim.summary import summary
+
+#: What is no fault of the run: the study stops, and goes on when the disk has space again.
+STORE_ERRORS = (StoreError, checkpoint.StoreError)
+
+
+class StoppedError(Exception):
+    """The worker was asked to stop; the round that just ended is saved."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How runs are done.
+
+    Attributes:
+        device: "cpu", "cuda" or "cuda:1".
+        data: where the data sets are.
+        keep_models: keep the final model of every run, not only those that others start from.
+        halt: asked after each round whether to stop.
+    """
+
+    device: str = "cpu"
+    data: Path | None = None
+    keep_models: bool = False
+    halt: Callable[[], bool] | None = None
+
+
+class Datasets:
+    """Data sets, each read once, whichever thread asks first."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.held: dict[str, Dataset] = {}
+        self.lock = threading.Lock()
+
+    def get(self, name: str) -> Dataset:
+        """The data set of that name."""
+        with self.lock:
+            if name not in self.held:
+                self.held[name] = load(name, self.folder)
+            return self.held[name]
+
+
+def work(store: Store, run: Run, *, worker: str, options: Options, data: Datasets | None = None) -> bool:
+    """Do one claimed run: go on from its folder, write every round to the store, and its end.
+
+    A run that cannot be done is written down as failed, with its error, and the study goes on.
+
+    Returns:
+        False if it was asked to stop before the end.
+    """
+    try:
+        experiment = Experiment.of(run.experiment)
+        before = experiment.before
+        folder = store.run_folder(run.id)
+
+        def begin(federation: Federation, records: list[dict[str, Any]]) -> None:
+            store.write_rounds(run.id, records, laps_of(folder, len(records)), worker=worker, anew=True)
+
+        def one(record: Record) -> None:
+            laps = {"images": record.images, **{k: round(v, 6) for k, v in record.seconds.items()}}
+            store.write_round(run.id, record.numbers, laps, worker=worker)
+            if options.halt is not None and options.halt():
+                raise StoppedError
+
+        outcome = simulate(
+            experiment, folder, data=(data or Datasets(options.data)).get(experiment.dataset), device=options.device,
+            warm_up=None if before is None else store.run_folder(before.id), on_start=begin, on_round=one,
+        )  # fmt: skip
+        if not outcome.finished:
+            return False
+        made = provenance(options.device, experiment.seed, resumed_at=outcome.resumed_at)
+        store.finish(run.id, summary(outcome.records), made, worker=worker)
+        if not options.keep_models:
+            forget(store, run.id)
+    except StoppedError:
+        return False
+    except LostClaimError:
+        return True  # another worker has it: nothing to write
+    except STORE_ERRORS:
+        raise
+    except Exception as error:
+        with contextlib.suppress(LostClaimError):
+            store.fail(run.id, told(error), provenance(options.device, run.experiment.get("seed", 0)), worker=worker)
+    return True
+
+
+def forget(store: Store, id: str) -> None:
+    """Drop the folder of a finished run, unless another run starts from its model: the store has all its numbers."""
+    if id not in store.needs().values():
+        shutil.rmtree(store.run_folder(id), ignore_errors=True)
+
+
+def laps_of(folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """How long each of the first rounds took, as the run's folder has it; {} for those that it has lost."""
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in (folder / "seconds.jsonl").read_text().splitlines()[:rounds]:
+            found.append({k: v for k, v in json.loads(line).items() if k != "round"})
+    return found + [{}] * (rounds - len(found))
+
+
+def told(error: Exception) -> str:
+    """An error as it is kept: what happened and, unless it explains itself, where."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, ValueError | OSError):
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
+
+
+def serve(store: Store, ids: Collection[str], worker: str, turn: Callable[[], bool | None]) -> bool:
+    """Take turns until nothing of ``ids`` is left, also nothing that another worker might still leave behind.
+
+    Args:
+        store: the study's store.
+        ids: what is to be done.
+        worker: this worker's name.
+        turn: claims and does something: True if it did, None if there was nothing to claim, False if asked to stop.
+
+    Returns:
+        False if it was asked to stop.
+    """
+    with Heartbeat(store.folder, worker):
+        try:
+            while True:
+                done = turn()
+                if done is False:
+                    return False
+                if done is None:
+                    if not store.left(ids):
+                        return True
+                    free_the_dead(store)
+                    time.sleep(0.5)
+        finally:
+            with contextlib.suppress(StoreError):
+                store.release(worker)
+
+
+def one_by_one(store: Store, ids: Collection[str], worker: str, options: Options, data: Datasets | None = None) -> bool:
+    """Do runs one after the other in this process; False if asked to stop."""
+    data = data or Datasets(options.data)
+
+    def turn() -> bool | None:
+        if options.halt is not None and options.halt():
+            return False
+        run = store.claim(worker, among=ids)
+        return None if run is None else work(store, run, worker=worker, options=options, data=data)
+
+    return serve(store, ids, worker, turn)
+
+
+class Heartbeat:
+    """Says every few seconds that a worker is alive, on a connection of its own."""
+
+    def __init__(self, folder: Path, worker: str, *, every: float = LEASE / 6) -> None:
+        self.folder, self.worker, self.every = folder, worker, every
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def _beat(self) -> None:
+        with Store.open(self.folder) as store:
+            while not self.ended.wait(self.every):
+                with contextlib.suppress(StoreError):  # a full disk is told by whoever writes rounds
+                    store.heartbeat(self.worker)
+
+    def __enter__(self) -> Heartbeat:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
+
+
+def new_worker(pid: int | None = None) -> str:
+    """A name for a worker: the machine, the process (this one, unless told), and something that nobody else has."""
+    return f"{_machine()}/{pid or os.getpid()}/{secrets.token_hex(3)}"
+
+
+def _machine() -> str:
+    """This machine, and on Linux the container: process numbers mean nothing elsewhere."""
+    try:
+        space = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()}~{space}"
+
+
+def free_the_dead(store: Store) -> int:
+    """Take the runs from workers of this machine that are no more, without waiting for their lease to end."""
+    freed = 0
+    for worker in {run.worker for run in store.runs() if run.status == "running" and run.worker}:
+        machine, _, rest = worker.partition("/")
+        pid = rest.partition("/")[0]
+        if machine == _machine() and pid.isdecimal() and not _alive(int(pid)):
+            freed += store.release(worker, died=True)
+    return freed
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,122 @@
+"""Several local processes on one study: one that dies is replaced, and another goes on with its run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Generator
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from honestly.runs.store import Store, StoreError
+from honestly.sim.run import Stop
+from honestly.studies.work import STORE_ERRORS, Options, new_worker, one_by_one
+
+STOPPED, BROKEN = 130, 2  # exit statuses of a worker: asked to stop, the store cannot be written
+
+
+def processes(folder: Path, ids: Collection[str], count: int, options: Options) -> bool:
+    """Do runs in ``count`` processes; False if asked to stop.
+
+    Ctrl-C lets every process end its round; the second one ends them at once.
+    """
+    context = get_context("spawn")  # a forked process would inherit torch's threads and the driver's connections
+    threads = max(1, _cores() // count)
+    alive: dict[str, BaseProcess] = {}
+    asked: set[str] = set()
+
+    def hire() -> None:
+        receiving, sending = context.Pipe(duplex=False)
+        process = context.Process(target=_main, args=(folder, frozenset(ids), receiving, options, threads, os.getpid()))
+        with _deaf():
+            process.start()
+        name = new_worker(process.pid)  # who looks for dead workers goes by the number of the process
+        sending.send(name)
+        sending.close()
+        receiving.close()
+        alive[name] = process
+
+    try:
+        with Store.open(folder) as store, Stop() as stop:
+            for _ in range(min(count, max(1, store.left(ids)))):
+                hire()
+            while alive:
+                time.sleep(0.2)
+                for name in alive.keys() - asked if stop.asked else ():
+                    asked.add(name)  # once: the second signal would end it in the middle of its round
+                    alive[name].terminate()
+                for name in [name for name, process in alive.items() if not process.is_alive()]:
+                    code = alive.pop(name).exitcode
+                    store.release(name, died=code not in (0, STOPPED))
+                    if code == BROKEN:
+                        stop.asked = True
+                        raise StoreError(_why(folder))
+                    if code != 0 and not stop.asked and store.left(ids):
+                        hire()
+            return not stop.asked
+    finally:
+        for process in alive.values():
+            process.kill()
+            process.join()
+        if alive:
+            with Store.open(folder) as store:
+                for name in alive:
+                    store.release(name)
+
+
+@contextlib.contextmanager
+def _deaf() -> Generator[None]:
+    """Whoever is started here does not hear Ctrl-C: the terminal tells the driver, which asks each worker once."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _why(folder: Path) -> str:
+    return f"a worker could not write to {folder}; its message is above. Mend it and run the same command again."
+
+
+def _main(
+    folder: Path, ids: Collection[str], name: Connection, options: Options, threads: int, parent: int
+) -> None:  # pragma: no cover (runs in a process of its own)
+    """A worker process: it stops when its driver is gone."""
+    import sys
+
+    import torch
+
+    signal.signal(signal.SIGTERM, _stop)
+    torch.set_num_threads(threads)
+    options = replace(options, halt=_orphan(parent))
+    try:
+        worker = str(name.recv())
+        name.close()
+        with Store.open(folder) as store:
+            code = 0 if one_by_one(store, ids, worker, options) else STOPPED
+    except (KeyboardInterrupt, EOFError):  # asked to stop, or the driver was gone at once
+        code = STOPPED
+    except STORE_ERRORS as error:
+        print(f"honestly bench: {error}", file=sys.stderr)
+        code = BROKEN
+    sys.exit(code)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _orphan(parent: int) -> Callable[[], bool]:
+    return lambda: os.getppid() != parent
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
