@@ -15,6 +15,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from honestly.own import is_own
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
 from honestly.studies.attacked import Case, Round
@@ -200,9 +201,9 @@ class Task:
     def _forge(self, population: Population, spec: str, contestant: Contestant | None, f: int) -> Float | None:
         """(M, d) what the attackers send; None for a data attack whose updates were not recorded."""
         name, _ = words(spec)
-        if name not in ATTACKS:  # an attack on single layers
+        if name not in ATTACKS and not is_own(name):  # an attack on single layers
             return None
-        if issubclass(ATTACKS[name], DataAttack):
+        if issubclass(ATTACKS.find(name, own=True), DataAttack):
             rows = population.poisoned.get(name)
             return None if rows is None or len(rows) < self.malicious else rows[len(rows) - self.malicious :]
         attack = attack_of(spec)

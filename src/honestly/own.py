@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,7 @@ def imported(what: str, name: str) -> Any:
     """What a name such as ``package.module:factory`` or ``folder/file.py:factory`` stands for.
 
     Args:
-        what: how messages call it, "model" or "dataset".
+        what: how messages call it, "model" or "rule".
         name: the module or file, a colon, and the name of a callable in it.
 
     Naming code runs it: take experiments only from people whose code you would run.
@@ -40,6 +41,10 @@ def imported(what: str, name: str) -> Any:
         found: Any = getattr(_file(place) if place.endswith(".py") else importlib.import_module(place), attribute)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ValueError(f"{what} '{name}' cannot be loaded: {error}") from error
+    except Exception as error:  # whatever the user's own file does when it is run
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}"
+        raise ValueError(f"{what} '{name}' cannot be loaded: {type(error).__name__}: {error} ({where})") from error
     if not callable(found):
         raise ValueError(f"{what} '{name}' is no factory: it must be callable")
     return found
