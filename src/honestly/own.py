@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -10,6 +9,9 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+#: Names of the modules that hold code of the user's own: errors in there are the user's to mend.
+LOADED: set[str] = set()
 
 
 def is_own(name: str) -> bool:
@@ -38,7 +40,10 @@ def imported(what: str, name: str) -> Any:
     """
     place, _, attribute = name.rpartition(":")
     try:
-        found: Any = getattr(_file(place) if place.endswith(".py") else importlib.import_module(place), attribute)
+        module = _file(place) if place.endswith(".py") else importlib.import_module(place)
+        if not module.__name__.startswith("honestly."):
+            LOADED.add(module.__name__)
+        found: Any = getattr(module, attribute)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ValueError(f"{what} '{name}' cannot be loaded: {error}") from error
     except Exception as error:  # whatever the user's own file does when it is run
@@ -52,6 +57,8 @@ def imported(what: str, name: str) -> Any:
 
 def _file(path: str) -> ModuleType:
     """The module in that file, loaded once in a process; its name is the same in every process that resumes a run."""
+    import hashlib
+
     place = Path(path).resolve()
     name = f"honestly_own_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
     if name in sys.modules:

@@ -11,7 +11,14 @@ from honestly.hints import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with a suggestion for a misspelt choice."""
+    """argparse with a suggestion for a misspelt choice, and `--debug` for every command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # suppressed: a sub-command's default must not undo what stood before its name
+        self.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
 
     def error(self, message: str) -> NoReturn:
         """End with exit status 2, the usage and the message."""
