@@ -44,6 +44,8 @@ SUITE = (
     *("label_flip", "backdoor", "dba", "edge_case", "model_replacement"),
     *LAYERED,
 )
+# An attack that no line names is here with its defaults.
+SUITE += tuple(name for name in ATTACKS if name not in {"none", ADAPTIVE, *(words(spec)[0] for spec in SUITE)})
 
 #: What `honestly stress` compares unless told otherwise.
 CORE = (
