@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors", "starlette", "uvicorn")
+EXTRAS += ("pooch", "requests", "packaging")
 # They are not found, as where they are not installed.
 WITHOUT_EXTRAS = f"""
 import sys
