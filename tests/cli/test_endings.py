@@ -15,8 +15,8 @@ import pytest
 
 from honestly._version import __version__
 from honestly.cli import COMMANDS, main, parser
+from honestly.cli.argparse_private import actions, parsers, subcommands
 from honestly.cli.failures import ending
-from honestly.cli.parser import subcommands
 from honestly.result import AggregationError
 
 
@@ -333,8 +333,8 @@ def test_every_help_is_complete(name: str, capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 120
     (top,) = subcommands(parser())
-    for action in top.choices[name]._actions:
+    for action in actions(parsers(top)[name]):
         assert action.help or isinstance(action.choices, dict), (
             f"{name}: {action.option_strings or action.dest} has no help"
         )
-    assert top.choices[name].description
+    assert parsers(top)[name].description

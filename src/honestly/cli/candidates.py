@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from honestly.cli.parser import subcommands
+from honestly.cli.argparse_private import actions, option, parsers, positionals, subcommands
 
 
 def candidates(top: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
@@ -22,21 +22,21 @@ def candidates(top: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
     path: list[str] = []
     parser, awaited = top, None
     for word in before:
-        choices = {name: inner for action in subcommands(parser) for name, inner in action.choices.items()}
+        choices = {name: inner for action in subcommands(parser) for name, inner in parsers(action).items()}
         if word.startswith("-"):
-            action = parser._option_string_actions.get(word)  # pyright: ignore[reportPrivateUsage]
+            action = option(parser, word)
             awaited = action if action is not None and action.nargs != 0 else None
         elif awaited is not None:
             awaited = awaited if awaited.nargs in ("*", "+") else None
         elif word in choices:
             parser, path = choices[word], [*path, word]
     if current.startswith("-"):
-        shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # pyright: ignore[reportPrivateUsage]
-        return _matching(current, [option for action in shown for option in action.option_strings])
+        shown = [action for action in actions(parser) if action.help != argparse.SUPPRESS]
+        return _matching(current, [name for action in shown for name in action.option_strings])
     if awaited is not None:
         return _values(path, awaited, before, current)
     found: list[str] = []
-    for action in parser._get_positional_actions():  # pyright: ignore[reportPrivateUsage]
+    for action in positionals(parser):
         found += _values(path, action, before, current)
     return found
 

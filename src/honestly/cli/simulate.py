@@ -28,7 +28,7 @@ The run's folder has rounds.jsonl, figure.png and report.html. The same command 
 """
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "simulate",

@@ -38,6 +38,8 @@ except ImportError:
         ServerFunctionsBase = object
 
 '''
+#: Variables of the method that the estimator becomes.
+VARIABLES = ("self", "grams", "sizes", "clients", "known", "found", "rows", "np")
 #: What a rule may need that this platform cannot give it.
 CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs"})
 
@@ -71,7 +73,7 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
         rule.mix(GramGeometry(np.eye(max(3, rule.minimum())), has_reference=True))
     except ValueError as error:
         raise ValueError(f"the exported file knows nothing but the clients' models: {error}") from error
-    estimator = gather([type(rule), GramGeometry])
+    estimator = gather([type(rule), GramGeometry], reserved=VARIABLES)
     estimator += (
         "\nknown = GramGeometry.of_layers(grams, tuple(clients), has_reference=True, layer_sizes=sizes)"
         f"\nfound = {rule!r}.mix(known)\n"
