@@ -121,9 +121,9 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_done(
 
 def test_a_full_disk_stops_the_study_and_gives_the_run_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
-        raise checkpoint.StoreError("cannot write it: No space left on device")
+        raise StoreError("cannot write it: No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    monkeypatch.setattr(checkpoint, "write_file", full)
     with pytest.raises(OSError, match="No space left"):
         one_by_one(store, ids(store), "w", OPTIONS)
     assert {run.status for run in store.runs()} == {"pending"}

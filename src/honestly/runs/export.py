@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from honestly.runs.database import FILE
+from honestly.runs.folder import write_file
+from honestly.runs.reader import read_record
+from honestly.runs.record import COLUMNS, duration
 from honestly.runs.rows import Run, compact
 from honestly.runs.store import Store
-from honestly.sim.checkpoint import write_atomically
 
-ROUND_COLUMNS = (
-    "round", "accuracy", "loss", "asr", "train_loss", "malicious_estimate", "false_accusations", "misses", "attacked",
-    "accused", "excluded", "honesty", "weights", "status", "steps",
-)  # fmt: skip
 KINDS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
 
 
@@ -40,7 +38,7 @@ def export(store: Store, what: str, path: Path) -> int:
     found = list(rows)
     text = "".join(compact(row) + "\n" for row in found) if lines else _csv(found)
     content = text.encode()
-    write_atomically(path, gzip.compress(content, mtime=0) if kind.endswith(".gz") else content)
+    write_file(path, gzip.compress(content, mtime=0) if kind.endswith(".gz") else content)
     return len(found)
 
 
@@ -67,7 +65,7 @@ def run_rows(store: Store) -> Iterator[dict[str, Any]]:
     for run in store.runs():
         summary = {k: v for k, v in (run.summary or {}).items() if k != "rounds"}
         made = {k: v for k, v in (run.provenance or {}).items() if k not in run.cell}
-        seconds = sum(v for laps in store.seconds(run.id) for k, v in laps.items() if k != "images")
+        seconds = sum(map(duration, store.seconds(run.id)))
         yield {
             "id": run.id, **run.cell, "status": run.status, "rounds": run.rounds, "of": run.of, **summary,
             "seconds": round(seconds, 3), **made, "error": run.error,
@@ -77,9 +75,9 @@ def run_rows(store: Store) -> Iterator[dict[str, Any]]:
 def round_rows(store: Store) -> Iterator[dict[str, Any]]:
     """One flat row a round."""
     for run, record, laps in _rounds(store):
-        numbers = {column: record.get(column) for column in ROUND_COLUMNS}
-        seconds = round(sum(v for k, v in laps.items() if k != "images"), 6)
-        yield {"run": run.id, **run.cell, **numbers, "seconds": seconds}
+        numbers = read_record(record)[0].as_json()
+        cells = {column: numbers[column] for column in COLUMNS}
+        yield {"run": run.id, **run.cell, **cells, "seconds": round(duration(laps), 6)}
 
 
 def _rounds(store: Store) -> Iterator[tuple[Run, dict[str, Any], dict[str, Any]]]:
@@ -116,7 +114,7 @@ def archive(store: Store, path: Path) -> int:
                 for file in (*(folder / f"{n}" for n in ("experiment.json", "rounds.jsonl", "seconds.jsonl")), *states):
                     if file.is_file():
                         tar.add(file, f"runs/{folder.name}/{file.name}", filter=_nobody)
-    write_atomically(path, packed.getvalue())
+    write_file(path, packed.getvalue())
     return len(carried)
 
 

@@ -8,12 +8,9 @@ state-N.bin       the model after round N, with a checksum; the two latest are k
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,59 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from honestly.runs.database import StoreError
+from honestly.runs.folder import remedies, remedy, write_file
+from honestly.runs.reader import read_record
+from honestly.runs.record import RoundRecord
 from honestly.sim.experiment import Experiment, ExperimentError
 from honestly.sim.memory import remembered, with_memory
 from honestly.sim.rounds import Record, State
 from honestly.sim.train.base import Model
 
 MAGIC = b"honestly state 1 sha256="
-
-
-class StoreError(OSError):
-    """The run's folder cannot be used; the message says why and what to do."""
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that after a crash it is either the old one or the new one, whole."""
-    handle, name = -1, ""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        if name and Path(name).exists():
-            Path(name).unlink()
-        raise StoreError(_what_to_do(error, path)) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """A renamed file is safe only when its folder is on disk too (a file system without this is left alone)."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
-
-
-def _what_to_do(error: OSError, path: Path) -> str:
-    why = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"cannot write {path}: {why}. Free some space and run the same command again: it goes on where it stopped."
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"cannot write {path}: {why}. Choose a folder that you may write to."
-    return f"cannot write {path}: {why}"
 
 
 @dataclass
@@ -99,7 +53,7 @@ class Store:
         except (FileExistsError, NotADirectoryError) as error:
             raise StoreError(f"{folder} is a file: choose another folder with --out") from error
         except OSError as error:
-            raise StoreError(_what_to_do(error, folder)) from error
+            raise StoreError(remedy(error, folder)) from error
         store = cls(folder, experiment, [], [], [])
         held = store._held()
         if held is not None and not restart:
@@ -114,7 +68,7 @@ class Store:
         e = self.experiment
         described = {"id": e.id, "experiment": e.model_dump(mode="json")}
         text = json.dumps(described, indent=2, sort_keys=True)
-        write_atomically(self.folder / "experiment.json", text.encode() + b"\n")
+        write_file(self.folder / "experiment.json", text.encode() + b"\n")
 
     def _held(self) -> dict[str, Any] | None:
         try:
@@ -168,21 +122,17 @@ class Store:
     def save(self, record: Record, *, keep: int = 2) -> None:
         """Write a round: its record, its times and the state after it."""
         self.lines.append(json.dumps(record.numbers, separators=(",", ":"), allow_nan=False))
-        laps = {
-            "round": record.state.round,
-            "images": record.images,
-            **{k: round(v, 6) for k, v in record.seconds.items()},
-        }
+        laps = {"round": record.state.round, **record.laps}
         self.seconds.append(json.dumps(laps, separators=(",", ":")))
-        write_atomically(self.folder / "rounds.jsonl", _joined(self.lines))
-        write_atomically(self.folder / "seconds.jsonl", _joined(self.seconds))
+        write_file(self.folder / "rounds.jsonl", _joined(self.lines))
+        write_file(self.folder / "seconds.jsonl", _joined(self.seconds))
         write_state(self.folder / f"state-{record.state.round}.bin", record.state)
         for old in sorted(self.folder.glob("state-*.bin"), key=_number)[:-keep]:
             old.unlink(missing_ok=True)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[RoundRecord]:
         """The records so far."""
-        return [json.loads(line) for line in self.lines]
+        return [read_record(json.loads(line))[0] for line in self.lines]
 
 
 def _number(path: Path) -> int:
@@ -223,7 +173,7 @@ def write_state(path: Path, state: State) -> None:
     }
     np.savez(buffer, allow_pickle=False, **arrays)
     body = buffer.getvalue()
-    write_atomically(path, MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    write_file(path, MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
 
 
 def read_state(path: Path, like: State) -> State:
@@ -263,11 +213,9 @@ def _model(arrays: dict[str, Any], like: Model) -> Model:
 
 def write_updates(folder: Path, round: int, honest: Tensor, reference: Tensor, extra: Mapping[str, Tensor]) -> None:
     """The updates of a round as an .npz file without pickles: ``honest`` (K, d), ``reference`` (d,), poisoned ones."""
-    try:
+    with remedies(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(_what_to_do(error, folder)) from error
     buffer = io.BytesIO()
     arrays = {name: tensor.cpu().numpy() for name, tensor in extra.items()}
     np.savez(buffer, allow_pickle=False, honest=honest.cpu().numpy(), reference=reference.cpu().numpy(), **arrays)
-    write_atomically(folder / f"round-{round:04d}.npz", buffer.getvalue())
+    write_file(folder / f"round-{round:04d}.npz", buffer.getvalue())

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
+from honestly.runs.record import RoundRecord
 from honestly.sim.checkpoint import Store, final_model
 from honestly.sim.data import Dataset
 from honestly.sim.experiment import Experiment
@@ -18,13 +19,18 @@ from honestly.sim.rounds import Federation, Record
 
 @dataclass(frozen=True)
 class Outcome:
-    """The records of a run; ``finished`` is False if it was stopped before its last round."""
+    """The rounds of a run; ``finished`` is False if it was stopped before its last round."""
 
     experiment: Experiment
-    records: list[dict[str, Any]]
+    rounds: list[RoundRecord]
     seconds: list[str]
     finished: bool
     resumed_at: int = 0
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The rounds as plain values, as in the lines of ``rounds.jsonl``."""
+        return [one.as_json() for one in self.rounds]
 
 
 class Stop:
@@ -62,7 +68,7 @@ def run(
     record: Path | None = None,
     restart: bool = False,
     warm_up: Path | None = None,
-    on_start: Callable[[Federation, list[dict[str, Any]]], None] | None = None,
+    on_start: Callable[[Federation, list[RoundRecord]], None] | None = None,
     on_round: Callable[[Record], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
 ) -> Outcome:
@@ -82,7 +88,7 @@ def run(
     store = None if out is None else Store.open(out, experiment, restart=restart)
     federation = Federation(experiment, data=data, folder=folder, device=device, record=record)
     state = federation.start()
-    records: list[dict[str, Any]] = []
+    records: list[RoundRecord] = []
     if store is not None:
         state = store.resume(state)
         records = store.records()
@@ -107,7 +113,7 @@ def run(
         for found in federation.rounds(state):
             if store is not None:
                 store.save(found)
-            records.append(found.numbers)
+            records.append(found.found)
             if on_round is not None:
                 on_round(found)
             if stop.asked:

@@ -18,10 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from honestly.runs.folder import write_file
 from honestly.runs.provenance import provenance
 from honestly.runs.store import ATTEMPTS, LostClaimError, Run, Store, StoreError
 from honestly.sim.checkpoint import Store as Folder
-from honestly.sim.checkpoint import final_model, write_atomically
+from honestly.sim.checkpoint import final_model
 from honestly.sim.run import Stop
 from honestly.sim.summary import summary
 from honestly.studies.work import Datasets, Heartbeat, Options, forget, free_the_dead, laps_of, new_worker, told
@@ -69,12 +70,11 @@ def rounds_of(experiment: str, files: Files, start: Files, data: Any) -> Iterato
         state = folder.resume(federation.start())
         if e.warm_up and state.round == 0:
             state = replace(state, model=final_model(before, e.warm_up, state.model))
-        yield {"so_far": folder.records(), "seconds": laps_of(here, state.round)}
+        yield {"so_far": [one.as_json() for one in folder.records()], "seconds": laps_of(here, state.round)}
         sent = time.monotonic()
         for record in federation.rounds(state):
             folder.save(record)
-            laps = {"images": record.images, **{k: round(v, 6) for k, v in record.seconds.items()}}
-            message: dict[str, Any] = {"record": record.numbers, "seconds": laps}
+            message: dict[str, Any] = {"record": record.numbers, "seconds": record.laps}
             small = record.state.model.theta.nbytes <= SMALL
             if small or record.state.round == e.rounds or time.monotonic() - sent >= STATE_EVERY:
                 message["files"] = files_of(here)
@@ -280,7 +280,7 @@ class Driver:
             if "files" in message:
                 folder.mkdir(parents=True, exist_ok=True)
                 for name, body in message["files"].items():
-                    write_atomically(folder / name, body)
+                    write_file(folder / name, body)
             store.write_round(id, message["record"], message["seconds"], worker=task.worker)
             if message["record"]["round"] > self.furthest.get(id, 0):
                 self.furthest[id], self.lost[id] = message["record"]["round"], 0

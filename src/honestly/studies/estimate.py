@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from honestly.runs.record import duration
 from honestly.runs.store import Entry, Store
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
@@ -77,7 +78,7 @@ def measured(store: Store, device: str) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for run in store.runs():
         if run.status == "done" and str((run.provenance or {}).get("device", "")).startswith(kind):
-            laps = [sum(v for k, v in lap.items() if k != "images") for lap in store.seconds(run.id) if lap]
+            laps = [duration(lap) for lap in store.seconds(run.id) if lap]
             found.setdefault(shape_of(run.experiment), []).extend(laps)
     return {shape: median(laps) for shape, laps in found.items() if laps}
 

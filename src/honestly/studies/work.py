@@ -17,16 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from honestly.runs.provenance import provenance
+from honestly.runs.record import RoundRecord
 from honestly.runs.store import LEASE, LostClaimError, Run, Store, StoreError
-from honestly.sim import checkpoint
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation, Record
 from honestly.sim.run import run as simulate
 from honestly.sim.summary import summary
-
-#: What is no fault of the run: the study stops, and goes on when the disk has space again.
-STORE_ERRORS = (StoreError, checkpoint.StoreError)
 
 
 class StoppedError(Exception):
@@ -79,12 +76,12 @@ def work(store: Store, run: Run, *, worker: str, options: Options, data: Dataset
         before = experiment.before
         folder = store.run_folder(run.id)
 
-        def begin(federation: Federation, records: list[dict[str, Any]]) -> None:
+        def begin(federation: Federation, rounds: list[RoundRecord]) -> None:
+            records = [one.as_json() for one in rounds]
             store.write_rounds(run.id, records, laps_of(folder, len(records)), worker=worker, anew=True)
 
         def one(record: Record) -> None:
-            laps = {"images": record.images, **{k: round(v, 6) for k, v in record.seconds.items()}}
-            store.write_round(run.id, record.numbers, laps, worker=worker)
+            store.write_round(run.id, record.numbers, record.laps, worker=worker)
             if options.halt is not None and options.halt():
                 raise StoppedError
 
@@ -95,15 +92,15 @@ def work(store: Store, run: Run, *, worker: str, options: Options, data: Dataset
         if not outcome.finished:
             return False
         made = provenance(options.device, experiment.seed, resumed_at=outcome.resumed_at)
-        store.finish(run.id, summary(outcome.records), made, worker=worker)
+        store.finish(run.id, summary(outcome.rounds), made, worker=worker)
         if not options.keep_models:
             forget(store, run.id)
     except StoppedError:
         return False
     except LostClaimError:
         return True  # another worker has it: nothing to write
-    except STORE_ERRORS:
-        raise
+    except StoreError:
+        raise  # no fault of the run: the study stops, and goes on when the disk has space again
     except Exception as error:
         with contextlib.suppress(LostClaimError):
             store.fail(run.id, told(error), provenance(options.device, run.experiment.get("seed", 0)), worker=worker)

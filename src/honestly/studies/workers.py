@@ -15,7 +15,7 @@ from pathlib import Path
 
 from honestly.runs.store import Store, StoreError
 from honestly.sim.run import Stop
-from honestly.studies.work import STORE_ERRORS, Options, new_worker, one_by_one
+from honestly.studies.work import Options, new_worker, one_by_one
 
 STOPPED, BROKEN = 130, 2  # exit statuses of a worker: asked to stop, the store cannot be written
 
@@ -104,7 +104,7 @@ def _main(
             code = 0 if one_by_one(store, ids, worker, options) else STOPPED
     except (KeyboardInterrupt, EOFError):  # asked to stop, or the driver was gone at once
         code = STOPPED
-    except STORE_ERRORS as error:
+    except StoreError as error:
         print(f"honestly bench: {error}", file=sys.stderr)
         code = BROKEN
     sys.exit(code)

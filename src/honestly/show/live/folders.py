@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from honestly.show.live.clean import fields, number, parsed, text, whole
+from honestly.runs.clean import fields, number, parsed, text, whole
+from honestly.runs.record import duration
 from honestly.show.live.model import Detail, Look, Run, SourceError, Status
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import summary
@@ -90,7 +91,7 @@ class RunFolder:
         """The run in a few numbers."""
         e = self.experiment
         cell = {axis: text(fields(e[axis]).get("name", e[axis]), 100) for axis in AXES if axis in e}
-        numbers = summary([fields(r) for r in self.records]) if self._summable() else {}
+        numbers = summary([fields(r) for r in self.records])
         of = whole(e.get("rounds"))
         return Run(
             id=self.folder.name,
@@ -106,13 +107,6 @@ class RunFolder:
             asr=number(numbers.get("asr_last")),
             false_accusations=number(numbers.get("false_accusations_per_round")),
             misses=number(numbers.get("misses_per_round")),
-        )
-
-    def _summable(self) -> bool:
-        """Whether the records' numbers are numbers: a stranger's may be anything."""
-        keys = ("accuracy", "asr", "false_accusations", "misses")
-        return all(
-            value is None or number(value) is not None for r in self.records for value in map(fields(r).get, keys)
         )
 
     def _status(self, now: float, of: int | None) -> Status:
@@ -181,5 +175,5 @@ def _seconds_a_round(content: str) -> float | None:
             laps = fields(parsed(line))
         except ValueError:
             continue
-        found.append(sum(number(v) or 0.0 for key, v in laps.items() if key not in ("round", "images")))
+        found.append(duration({name: number(v) or 0.0 for name, v in laps.items()}))
     return number(fmean(found), 3) if found else None

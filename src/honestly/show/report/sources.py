@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from honestly.show.report.histories import Rounds, normal, read_rounds
+from honestly.runs.reader import Rounds, read, read_rounds
 
 STORE, ROUNDS = "study.sqlite", "rounds.jsonl"
 
@@ -109,7 +109,7 @@ def _study(folder: Path) -> Study:
         entries.append(
             Entry(
                 run.id, run.cell, run.status, run.rounds or 0, run.of or 0,
-                read=lambda id=run.id: normal(store.rounds(id)), error=run.error or "",
+                read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
                 details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
                 attack=_name(experiment.get("attack")), summary=run.summary or {},
             )
