@@ -97,7 +97,7 @@ def test_a_silent_worker_loses_its_run_and_may_not_write_any_more(
         lambda: store.write_round("a", record(2), worker="slow"),
         lambda: store.finish("a", {}, {}, worker="slow"),
         lambda: store.fail("a", "?", worker="slow"),
-        lambda: store.write_rounds("a", [], [], worker="slow", anew=True),
+        lambda: store.keep_rounds("a", 0, worker="slow"),
     ):
         with pytest.raises(LostClaimError):
             write()
@@ -208,7 +208,7 @@ import sys
 from honestly.runs.store import Store
 store = Store.open(sys.argv[1])
 store.claim("w")
-store.write_rounds("a", [], [], worker="w", anew=True)
+store.keep_rounds("a", 0, worker="w")
 print("ready", flush=True)
 n = 0
 while True:

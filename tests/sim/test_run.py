@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from honestly.runs.database import StoreError
-from honestly.runs.folder import write_file
 from honestly.runs.reader import read
 from honestly.runs.record import RoundRecord
+from honestly.runs.writing import write_file
 from honestly.sim import checkpoint
-from honestly.sim.checkpoint import Store, read_state
+from honestly.sim.checkpoint import open_folder, read_state
 from honestly.sim.experiment import Experiment, ExperimentError
 from honestly.sim.rounds import Federation, State
 from honestly.sim.run import run
@@ -201,7 +201,7 @@ def test_disk_full_says_so_and_the_run_can_go_on(tmp_path: Path, whole: Path, mo
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="is a file: choose another folder with --out"):
-        Store.open(tmp_path / "file", E)
+        open_folder(tmp_path / "file", E, warn=print)
     with pytest.raises(StoreError, match=r"cannot write /proc/.*"):
         write_file(Path("/proc/nothing.bin"), b"x")
 

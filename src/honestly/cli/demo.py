@@ -46,8 +46,9 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from honestly.runs.folder import StoreError, write_file
+    from honestly.runs.database import StoreError
     from honestly.runs.record import RoundRecord
+    from honestly.runs.writing import write_file
     from honestly.show.figure import draw
     from honestly.show.run_page import Run, page
     from honestly.show.terminal import Table

@@ -109,7 +109,7 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
 
 def write_pictures(outcome: Outcome, out: Path) -> None:
     """The figure, the report and the summary of what there is so far."""
-    from honestly.runs.folder import write_file
+    from honestly.runs.writing import write_file
     from honestly.show.figure import draw
     from honestly.show.run_page import Run, page
     from honestly.sim.summary import summary

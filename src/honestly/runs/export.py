@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from honestly.runs.database import FILE
-from honestly.runs.folder import write_file
 from honestly.runs.reader import read_record
 from honestly.runs.record import COLUMNS, duration
 from honestly.runs.rows import Run, compact
+from honestly.runs.states import States
 from honestly.runs.store import Store
+from honestly.runs.writing import write_file
 
 KINDS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
 
@@ -99,21 +100,19 @@ def archive(store: Store, path: Path) -> int:
     if not path.name.endswith((".tar.gz", ".tgz")):
         raise ValueError(f"{path}: a study is exported as .tar.gz")
     wanted = starts(store)
-    carried = [
-        folder
-        for run in store.runs()
-        if (run.status != "done" or run.id in wanted) and (folder := store.run_folder(run.id)).is_dir()
-    ]
+    carried: list[Path] = []
+    for run in store.runs():
+        states = States(store.run_folder(run.id))
+        if run.status != "done" or run.id in wanted:
+            latest = states.latest(run.rounds)  # another one may be on its way, ahead of what the store has
+            carried += [] if latest is None else [states.path(latest)]
     with tempfile.TemporaryDirectory() as temporary:
         database, packed = Path(temporary) / FILE, io.BytesIO()
         copy(store, database)
         with tarfile.open(fileobj=packed, mode="w:gz") as tar:
             tar.add(database, FILE, filter=_nobody)
-            for folder in carried:
-                states = sorted(folder.glob("state-*.bin"), key=lambda p: int(p.stem.partition("-")[2]))[-1:]
-                for file in (*(folder / f"{n}" for n in ("experiment.json", "rounds.jsonl", "seconds.jsonl")), *states):
-                    if file.is_file():
-                        tar.add(file, f"runs/{folder.name}/{file.name}", filter=_nobody)
+            for file in carried:
+                tar.add(file, f"runs/{file.parent.name}/{file.name}", filter=_nobody)
     write_file(path, packed.getvalue())
     return len(carried)
 
