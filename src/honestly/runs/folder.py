@@ -25,7 +25,7 @@ EXPERIMENT, ROUNDS, SECONDS = "experiment.json", "rounds.jsonl", "seconds.jsonl"
 
 
 class RunFolder:
-    """One run's folder as a `Sink`: a round is one line, added to the end of a file.
+    """One run's folder as a `RoundSink`: a round is one line, added to the end of a file.
 
     Args:
         folder: it is there already.
@@ -36,7 +36,7 @@ class RunFolder:
         self.folder = folder
         self.description = json.dumps({"id": id, "experiment": experiment}, indent=2, sort_keys=True) + "\n"
         self.states: States | None = States(folder)
-        self.rounds, self.seconds = Lines(folder / ROUNDS), Lines(folder / SECONDS)
+        self.rounds, self.seconds = JsonLines(folder / ROUNDS), JsonLines(folder / SECONDS)
 
     def records(self) -> list[RoundRecord]:
         """The rounds that are whole, from the first one on."""
@@ -64,7 +64,7 @@ class RunFolder:
             self.states.clear()
 
 
-class Lines:
+class JsonLines:
     """A file of JSON lines, one a round, that grows. A crash can leave half a line at its end, which is not read."""
 
     def __init__(self, path: Path) -> None:

@@ -11,7 +11,7 @@ from honestly.runs.states import States
 from honestly.runs.store import Store
 
 
-class Sink(Protocol):
+class RoundSink(Protocol):
     """What a run writes to. A round is added before the state after it is written: no state is ahead of its rounds."""
 
     states: States | None
@@ -29,7 +29,7 @@ class Sink(Protocol):
         ...
 
 
-class Memory:
+class Unsaved:
     """Rounds that are nowhere on a disk."""
 
     states: States | None = None

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from honestly.runs.database import StoreError
-from honestly.runs.folder import EXPERIMENT, ROUNDS, Lines, RunFolder, read_description
+from honestly.runs.folder import EXPERIMENT, ROUNDS, JsonLines, RunFolder, read_description
 from honestly.runs.record import RoundRecord
-from honestly.runs.sink import Sink
+from honestly.runs.sink import RoundSink
 from honestly.runs.states import States, pack, unpack
 from honestly.runs.writing import remedies, write_file
 from honestly.sim.experiment import Experiment, ExperimentError
@@ -63,7 +63,7 @@ def _check_same(folder: Path, held: Mapping[str, Any], mine: Mapping[str, Any]) 
 
 
 def _check_not_longer(folder: Path, wanted: int) -> None:
-    done = len(Lines(folder / ROUNDS).read())
+    done = len(JsonLines(folder / ROUNDS).read())
     if done > wanted:  # its numbers are those of the last round there
         raise ExperimentError(
             f"{folder} holds {done} rounds of this experiment, more than rounds = {wanted}: choose another "
@@ -71,7 +71,7 @@ def _check_not_longer(folder: Path, wanted: int) -> None:
         )
 
 
-def resume(sink: Sink, fresh: State, warn: Warn) -> tuple[State, list[RoundRecord]]:
+def resume(sink: RoundSink, fresh: State, warn: Warn) -> tuple[State, list[RoundRecord]]:
     """The latest state that is whole, and the rounds up to it; ``fresh`` if there is none.
 
     Whatever was written after that state is dropped: it will be computed again, to the same bits.

@@ -13,7 +13,7 @@ from typing import Any
 
 from honestly.runs.database import StoreError
 from honestly.runs.record import RoundRecord
-from honestly.runs.sink import Memory, Sink
+from honestly.runs.sink import RoundSink, Unsaved
 from honestly.sim.checkpoint import final_model, open_folder, packed, resume
 from honestly.sim.data import Dataset
 from honestly.sim.experiment import Experiment
@@ -65,7 +65,7 @@ def run(
     experiment: Experiment,
     out: Path | None = None,
     *,
-    sink: Sink | None = None,
+    sink: RoundSink | None = None,
     data: Dataset | None = None,
     folder: Path | str | None = None,
     device: str = "cpu",
@@ -92,7 +92,7 @@ def run(
     """
     warn = on_warning or _ignore
     if sink is None:
-        sink = Memory() if out is None else open_folder(out, experiment, restart=restart, warn=warn)
+        sink = Unsaved() if out is None else open_folder(out, experiment, restart=restart, warn=warn)
     federation = Federation(experiment, data=data, folder=folder, device=device, record=record)
     state, rounds = resume(sink, federation.start(), warn)
     resumed_at = state.round

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from honestly.cores import usable_cores
 from honestly.runs.store import Store, StoreError
 from honestly.sim.run import Stop
 from honestly.studies.work import Options, new_worker, one_by_one
@@ -26,7 +27,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
     Ctrl-C lets every process end its round; the second one ends them at once.
     """
     context = get_context("spawn")  # a forked process would inherit torch's threads and the driver's connections
-    threads = max(1, _cores() // count)
+    threads = max(1, usable_cores() // count)
     alive: dict[str, BaseProcess] = {}
     asked: set[str] = set()
 
@@ -116,7 +117,3 @@ def _stop(number: int, frame: object) -> None:
 
 def _orphan(parent: int) -> Callable[[], bool]:
     return lambda: os.getppid() != parent
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
