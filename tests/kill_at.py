@@ -92,7 +92,7 @@ def child(where: Path, settings: dict[str, Any], point: str) -> None:
         run(experiment, where)
         return
     with store.Store.open(where) as study:
-        study.add([rows.Entry(experiment.id, {"seed": experiment.seed}, experiment.canonical, experiment.rounds)])
+        study.add([rows.PlannedRun(experiment.id, {"seed": experiment.seed}, experiment.canonical, experiment.rounds)])
         one_by_one(study, {experiment.id}, "w", Options())
 
 

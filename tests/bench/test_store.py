@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from honestly.runs import database
-from honestly.runs.store import ATTEMPTS, Entry, LostClaimError, Store, StoreError
+from honestly.runs.store import ATTEMPTS, LostClaimError, PlannedRun, Store, StoreError
 
 
-def entry(name: str, needs: str | None = None, **cell: Any) -> Entry:
-    return Entry(name, {"name": name, **cell}, json.dumps({"name": name}), 5, needs)
+def entry(name: str, needs: str | None = None, **cell: Any) -> PlannedRun:
+    return PlannedRun(name, {"name": name, **cell}, json.dumps({"name": name}), 5, needs)
 
 
 def record(number: int) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def test_a_study_that_changed(store: Store) -> None:
     store.finish("a", {}, {})
     store.add([entry("d"), entry("b")])
     assert [(run.id, run.status) for run in store.runs()] == [("a", "done"), ("d", "pending"), ("b", "pending")]
-    other = Entry("a2", {"name": "a"}, "{}", 9)
+    other = PlannedRun("a2", {"name": "a"}, "{}", 9)
     with pytest.raises(StoreError, match=r"1 run\(s\) of an earlier form .*--replace"):
         store.add([other, entry("b")])
     assert store.run("a").status == "done"

@@ -90,9 +90,9 @@ def test_a_file_that_another_program_changed_is_written_anew(tmp_path: Path, who
 def test_a_studys_rounds_are_in_the_store_alone(tmp_path: Path) -> None:
     asked = iter([False, False, False, True])
     with Store.open(tmp_path) as store:
-        from honestly.runs.rows import Entry
+        from honestly.runs.rows import PlannedRun
 
-        store.add([Entry(E.id, {"seed": 7}, E.canonical, 5)])
+        store.add([PlannedRun(E.id, {"seed": 7}, E.canonical, 5)])
         assert not one_by_one(store, {E.id}, "w", Options(halt=lambda: next(asked)))
         assert len(store.rounds(E.id)) == 3
         assert sorted(p.name for p in store.run_folder(E.id).iterdir()) == ["state-2.bin", "state-3.bin"]

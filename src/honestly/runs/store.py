@@ -22,7 +22,7 @@ from honestly.runs.rows import (
     JSON_COLUMNS,
     PENDING,
     RUNNING,
-    Entry,
+    PlannedRun,
     Run,
     canonical,
     compact,
@@ -31,7 +31,7 @@ from honestly.runs.rows import (
     run_of,
 )
 
-__all__ = ["Entry", "LostClaimError", "Run", "Store", "StoreError"]
+__all__ = ["LostClaimError", "PlannedRun", "Run", "Store", "StoreError"]
 
 LEASE = 60.0  # seconds after which a silent worker is given up
 ATTEMPTS = 3  # workers that a run may take down before it counts as failed
@@ -124,7 +124,7 @@ class Store:
         found = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
         return decoded(found[0][0], "what needs what") if found else {}
 
-    def add(self, entries: Sequence[Entry], *, replace: bool = False) -> None:
+    def add(self, entries: Sequence[PlannedRun], *, replace: bool = False) -> None:
         """Take in the runs of a study; those that are there already keep what they have.
 
         A cell that is there with another experiment is refused: its numbers would not be those of this study.

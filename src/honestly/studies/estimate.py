@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from honestly.runs.record import duration
-from honestly.runs.store import Entry, Store
+from honestly.runs.store import PlannedRun, Store
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
@@ -44,7 +44,7 @@ class Estimate:
     calibrated: int
 
 
-def estimate(entries: Sequence[Entry], store: Store | None, device: str) -> Estimate:
+def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) -> Estimate:
     """How long the runs will take that are not done yet, one after the other on this device."""
     held = {} if store is None else {run.id: run for run in store.runs()}
     speeds = {} if store is None else measured(store, device)

@@ -12,7 +12,7 @@ from honestly.show.live.model import Detail, Look, SourceError
 from honestly.show.live.study import DATABASE, StudySource
 
 
-class Source(Protocol):
+class LiveSource(Protocol):
     """One way to read a folder. Every method may raise `SourceError`; the next look then starts afresh."""
 
     def look(self) -> Look:
@@ -28,7 +28,7 @@ class Source(Protocol):
         ...
 
 
-def open_source(folder: Path) -> Source:
+def open_source(folder: Path) -> LiveSource:
     """The source that fits the folder; a `SourceError` says what is waited for."""
     try:
         if folder.is_file():
