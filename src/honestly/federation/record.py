@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from honestly.result import ClientId, Verdict
+from honestly.result import Aggregate, ClientId, Verdict
 
 #: What apps call the accuracy in their metrics; the first one found is the round's.
 ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
@@ -58,6 +58,30 @@ class Round:
     evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
     verdicts: dict[ClientId, Verdict] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        clients: Sequence[ClientId],
+        out: Aggregate,
+        excluded: Mapping[ClientId, str],
+        *,
+        seconds: float = 0.0,
+    ) -> Round:
+        """The record of an average that was taken; clients that were refused before it are in `excluded`."""
+
+        def column(values: Any) -> dict[ClientId, float] | None:
+            if values is None:
+                return None
+            return dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, values), strict=True))
+
+        verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
+        refused = {client: excluded[client] for client in clients if client in excluded}
+        return cls(
+            number, tuple(clients), column(out.honesty), column(out.weights), refused, False, str(out.status),
+            out.status.doubtful, seconds=seconds, verdicts=verdicts,
+        )  # fmt: skip
 
     @property
     def malicious(self) -> float | None:
