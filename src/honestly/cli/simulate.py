@@ -20,8 +20,8 @@ examples:
   honestly simulate my.toml rule=multi_krum rule.f=4 attack.gamma=2
 
 keys, beside rule and attack with their settings (rule.f=4, attack.gamma=4) and pre (pre=nnm pre.f=4):
-  dataset model clients rounds partition alpha participation dropout malicious dynamic chosen start period warm_up
-  epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
+  dataset model clients rounds partition alpha participation dropout buffer delay malicious dynamic chosen start period
+  warm_up epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
 
 The run's folder has rounds.jsonl, figure.png and report.html. The same command goes on where it was interrupted.
 """

@@ -15,12 +15,12 @@ import numpy as np
 
 from honestly.arrays import Host
 from honestly.engine import Pipeline
-from honestly.federation.differences import host_difference
+from honestly.federation.differences import digest, host_difference
 from honestly.federation.discount import stale_average
 from honestly.federation.folders import claim
 from honestly.federation.history import History
 from honestly.federation.record import Round
-from honestly.federation.recovery import recover, state_of
+from honestly.federation.recovery import Counted, recover, state_of
 from honestly.federation.shelf import Entry, Shelf
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId
@@ -46,10 +46,10 @@ class Buffer:
     mean of these factors. A client that was later than most is called unusual and not accused.
 
     A client has one voice: a second update before the average replaces its first one, unless it comes from an older
-    version. An update from a version of this client's that was counted already is refused, so that a message delivered
-    twice counts once. Refused, with a line in the log and in `refused`, are updates of more than `max_staleness`
-    versions ago, of a version that does not exist yet, with values that are not finite, and of another layout than
-    `like`. They take no place in the buffer and never raise.
+    version. The very update that was counted last is refused, so that a message delivered twice counts once, and so is
+    one from an older version than that. Refused are also updates of more than `max_staleness` versions ago, of a
+    version that does not exist yet, with values that are not finite, and of another layout than `like`. They take no
+    place in the buffer and never raise: the log and `refused` say why.
 
     Args:
         size: how many clients' updates make an average.
@@ -113,7 +113,7 @@ class Buffer:
         self._like, self._buffers, self._write_log = like, buffers, log
         self._layout = None if like is None else signature(flatten(like))
         self._entries: dict[ClientId, Entry] = {}
-        self._counted: dict[ClientId, int] = {}
+        self._counted: dict[ClientId, Counted] = {}  # the version and digest of the last update that was averaged
         self._last: list[int] = []  # numbers of the last average's updates, which stay on disk until the next one
         self._through = 0  # updates up to this number were counted
         self._next = 1
@@ -222,8 +222,8 @@ class Buffer:
         """The next version: on disk first, then in memory, so that a server that dies has one or the other."""
         numbers = [entry.number for entry in self._entries.values()]
         pipeline = self._pipeline.after(out.diagnostics)
-        counted = {c: v for c, v in self._counted.items() if v >= self.version - self.max_staleness}
-        counted |= {entry.client: entry.version for entry in self._entries.values()}
+        counted = {c: last for c, last in self._counted.items() if last[0] >= self.version - self.max_staleness}
+        counted |= {entry.client: (entry.version, digest(entry.arrays)) for entry in self._entries.values()}
         if self._shelf is not None:
             before = state_of(self.version, self._counted, self.rule, self._through)
             after = state_of(self.version + 1, counted, pipeline.rule, max(numbers))
@@ -281,8 +281,11 @@ class Buffer:
                 f"comes from version {version}, {self.version - version} versions ago; "
                 f"at most max_staleness={self.max_staleness} are allowed"
             )
-        if version <= self._counted.get(client, -1):
-            raise UnusableError(f"its update from version {self._counted[client]} was counted already")
+        last, sent = self._counted.get(client, (-1, ""))
+        if version < last:
+            raise UnusableError(f"its newer update from version {last} was counted already")
+        if version == last and digest(held) == sent:
+            raise UnusableError(f"this update from version {last} was counted already")
         if client in self._entries and version < self._entries[client].version:
             raise UnusableError(f"its newer update from version {self._entries[client].version} is here already")
         form = signature(held)

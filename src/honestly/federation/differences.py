@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,3 +34,12 @@ def _array(leaf: Any) -> Host:
         arrays.widen(np.ascontiguousarray(values).reshape(-1), wide)
         return wide.reshape(what.shape)
     return np.array(values, dtype=values.dtype.newbyteorder("="))
+
+
+def digest(found: Mapping[str, Host]) -> str:
+    """A short name of the values: two updates with the same one are the same update."""
+    seen = hashlib.sha256()
+    for name, values in found.items():
+        seen.update(repr((name, values.dtype.str, values.shape)).encode("utf-8", "backslashreplace"))
+        seen.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+    return seen.hexdigest()[:32]

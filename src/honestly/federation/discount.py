@@ -15,7 +15,7 @@ from honestly.engine.pipeline import Decision
 from honestly.federation.shelf import Entry
 from honestly.result import Aggregate, ClientId, Float, Verdict
 from honestly.rules.base import ColumnRule, Geometry
-from honestly.sources import open_source
+from honestly.sources import Source, open_source
 from honestly.sources.tree import signature
 
 
@@ -78,26 +78,38 @@ def excuse(out: Aggregate, staleness: Mapping[ClientId, int]) -> Aggregate:
     return replace(out, verdicts=tuple(verdicts), explanations=tuple(explanations))
 
 
+def judge_stale(
+    source: Source, pipeline: Pipeline, age: Mapping[ClientId, int], exponent: float, sizes: Float | None = None
+) -> tuple[Aggregate, float]:
+    """The judgement with discounted weights, and what the step to the value has to be multiplied by besides.
+
+    That is 1, or for coordinate-wise rules, which have no weights, the mean of the discounts.
+    """
+    factor = dict(zip(age, map(float, discounts(list(age.values()), exponent)), strict=True))
+    out = run(source, DiscountedPipeline(pipeline.mixers, pipeline.rule, factor), sizes)
+    rest = 1.0
+    if isinstance(pipeline.rule, ColumnRule):
+        rest = float(np.mean([factor[client] for client in out.clients if client not in out.excluded]))
+    late = np.array([age[client] for client in out.clients])
+    return excuse(replace(out, diagnostics={**out.diagnostics, "staleness": late}), age), rest
+
+
 def stale_average(
     entries: Sequence[Entry], pipeline: Pipeline, *, version: int, exponent: float, buffers: Any
 ) -> Aggregate:
     """Judge the updates, discount their weights by staleness, and average; `value` has arrays by path."""
     age = {entry.client: max(version - entry.version, 0) for entry in entries}
-    factor = dict(zip(age, map(float, discounts(list(age.values()), exponent)), strict=True))
     updates = {entry.client: dict(entry.arrays) for entry in entries}
     nothing = {name: np.zeros_like(values) for name, values in _usual(entries).items()}
-    steps = DiscountedPipeline(pipeline.mixers, pipeline.rule, factor)
     sizes = np.array([np.nan if entry.size is None else entry.size for entry in entries])
-    source = open_source(updates, reference=nothing, root=steps.rule.root, buffers=buffers)
+    source = open_source(updates, reference=nothing, root=pipeline.rule.root, buffers=buffers)
     try:
-        out = run(source, steps, None if np.isnan(sizes).all() else sizes)
+        out, rest = judge_stale(source, pipeline, age, exponent, None if np.isnan(sizes).all() else sizes)
     finally:
         source.close()
-    if isinstance(steps.rule, ColumnRule):
-        used = float(np.mean([factor[client] for client in out.clients if client not in out.excluded]))
-        out = replace(out, value={name: _scaled(values, used) for name, values in out.value.items()})
-    late = np.array([age[client] for client in out.clients])
-    return excuse(replace(out, diagnostics={**out.diagnostics, "staleness": late}), age)
+    if rest == 1.0:
+        return out
+    return replace(out, value={name: _scaled(values, rest) for name, values in out.value.items()})
 
 
 def _usual(entries: Sequence[Entry]) -> Mapping[str, Host]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from honestly.federation.shelf import Entry, Shelf
 from honestly.result import ClientId
 from honestly.rules.base import Rule
 from honestly.rules.memory import Memory
+
+#: the version of an update, and its digest
+Counted: TypeAlias = tuple[int, str]
 
 
 @dataclass
@@ -19,7 +22,7 @@ class Standing:
 
     version: int = 0
     through: int = 0
-    counted: dict[ClientId, int] = field(default_factory=dict[ClientId, int])
+    counted: dict[ClientId, Counted] = field(default_factory=dict[ClientId, Counted])
     memory: Memory | None = None
     entries: list[Entry] = field(default_factory=list[Entry])
 
@@ -68,14 +71,14 @@ def _readable(shelf: Shelf, log: Callable[[int, str], None]) -> tuple[list[Entry
 def _standing(state: Mapping[str, Any], wanted: int | None) -> Standing:
     if wanted is not None and wanted == state["version"] - 1 and "before" in state:
         state = state["before"]
-    counted = {client: int(version) for client, version in state["counted"]}
+    counted = {client: (int(version), str(sent)) for client, version, sent in state["counted"]}
     memory = None if state["memory"] is None else Memory.from_dict(state["memory"])
     return Standing(int(state["version"]), int(state["through"]), counted, memory)
 
 
-def state_of(version: int, counted: Mapping[ClientId, int], rule: Rule, through: int) -> dict[str, Any]:
+def state_of(version: int, counted: Mapping[ClientId, Counted], rule: Rule, through: int) -> dict[str, Any]:
     """What a restart needs beside the updates, as plain values."""
     memory = getattr(rule, "memory", None)
     remembered = memory.to_dict() if isinstance(memory, Memory) else None
-    listed = [[client, number] for client, number in counted.items()]
+    listed = [[client, last, sent] for client, (last, sent) in counted.items()]
     return {"version": version, "through": through, "counted": listed, "memory": remembered}

@@ -28,6 +28,7 @@ from honestly.sim.memory import remembered, with_memory
 from honestly.sim.rounds import Record, State
 from honestly.sim.train.base import Model
 
+ROWS = ("theta", "statistics", "counters")  # of a model
 MAGIC = b"honestly state 1 sha256="
 
 
@@ -219,6 +220,7 @@ def write_state(path: Path, state: State) -> None:
         "theta": state.model.theta.cpu().numpy(),
         "statistics": state.model.statistics.cpu().numpy(),
         "counters": state.model.counters.cpu().numpy(),
+        **{f"past/{i}/{n}": getattr(m, n).cpu().numpy() for i, m in enumerate(state.past) for n in ROWS},
         **remembered(state),
     }
     np.savez(buffer, allow_pickle=False, **arrays)
@@ -229,7 +231,9 @@ def write_state(path: Path, state: State) -> None:
 def read_state(path: Path, like: State) -> State:
     """The state in a file; ValueError if it is damaged or of another model."""
     arrays = _arrays(path)
-    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.pipeline), arrays)
+    late = sum(name.startswith("past/") for name in arrays) // len(ROWS)
+    past = tuple(_model({n: arrays[f"past/{i}/{n}"] for n in ROWS}, like.model) for i in range(late))
+    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.pipeline, past), arrays)
 
 
 def final_model(folder: Path, rounds: int, like: Model) -> Model:
@@ -258,7 +262,7 @@ def _model(arrays: dict[str, Any], like: Model) -> Model:
             raise ValueError(f"{name} has {tuple(new.shape)} numbers, the model has {tuple(old.shape)}")
         return new.to(old.device, old.dtype)
 
-    return Model(*(tensor(n, getattr(like, n)) for n in ("theta", "statistics", "counters")))
+    return Model(*(tensor(n, getattr(like, n)) for n in ROWS))
 
 
 def write_updates(folder: Path, round: int, honest: Tensor, reference: Tensor, extra: Mapping[str, Tensor]) -> None:
