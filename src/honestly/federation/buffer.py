@@ -126,6 +126,8 @@ class Buffer:
         elif version is not None:
             self.version = version
         self.history = History(history)
+        if self.history.folder is not None:
+            claim(self.history.folder, self)
 
     @property
     def rule(self) -> Rule:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from honestly.result import Aggregate, ClientId, Verdict
 
 #: What apps call the accuracy in their metrics; the first one found is the round's.
@@ -44,6 +46,7 @@ class Round:
         metrics: the robust average of what the clients reported; `evaluation` that of the evaluation that followed.
         seconds: time that the decision took.
         verdicts: what the round says of each client, see `honestly.result.Verdict`; None if there was no average.
+        spread: median distance of the believed updates from the average; None if it was not measured.
     """
 
     number: int
@@ -58,6 +61,7 @@ class Round:
     evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
     verdicts: dict[ClientId, Verdict] | None = None
+    spread: float | None = None
 
     @classmethod
     def of(
@@ -80,7 +84,7 @@ class Round:
         refused = {client: excluded[client] for client in clients if client in excluded}
         return cls(
             number, tuple(clients), column(out.honesty), column(out.weights), refused, False, str(out.status),
-            out.status.doubtful, seconds=seconds, verdicts=verdicts,
+            out.status.doubtful, seconds=seconds, verdicts=verdicts, spread=spread_of(out),
         )  # fmt: skip
 
     @property
@@ -134,4 +138,15 @@ class Round:
             "metrics": self.metrics,
             "evaluation": self.evaluation,
             "seconds": round(self.seconds, 4),
+            "spread": self.spread,
         }
+
+
+def spread_of(out: Aggregate) -> float | None:
+    """The median distance of the believed clients' updates from the average, if the rule measured distances."""
+    distance = out.diagnostics.get("distance")
+    if distance is None or len(distance) != len(out.clients):
+        return None
+    unused = (Verdict.ACCUSED, Verdict.EXCLUDED)
+    near = [float(d) for d, verdict in zip(distance, out.verdicts, strict=True) if verdict not in unused]
+    return float(np.median(near)) if near and np.isfinite(near).all() else None
