@@ -64,8 +64,10 @@ def test_a_hash_is_final_once_another_round_follows(tmp_path: Path) -> None:
 def test_newcomers_have_their_place_in_the_report(folder: Path) -> None:
     found = read_rounds(folder / "rounds.jsonl")
     assert len(found.clients) == 10
-    assert {len(record["weights"]) for record in found.records} == {10}
-    assert found.records[0]["weights"][5:] == [None] * 5
+    assert [len(record["weights"]) for record in found.records] == [5, 6, 7, 8, 9, 10]
+    assert main(["report", str(folder), "--out", str(folder / "report"), "--quiet"]) == 0
+    pages = "".join(page.read_text() for page in (folder / "report").rglob("*.html"))
+    assert "site-9" in pages
 
 
 @pytest.mark.parametrize("line", range(6))

@@ -65,10 +65,6 @@ def normal(raw: Sequence[dict[str, Any]]) -> Rounds:
             records.append(_named(record, names) if named else _counted(record, names))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             damaged += 1
-    for record in records:  # a line lists the clients that were known then
-        for key in ("honesty", "weights"):
-            if named and record[key] is not None:
-                record[key] += [None] * (len(names) - len(record[key]))
     return Rounds(records, list(names), not named, damaged)
 
 
