@@ -39,6 +39,7 @@ def claim(folder: Path, owner: object) -> None:
         if descriptor is None:
             return
         _held[key] = descriptor, 1
+        _sweep(folder)
     weakref.finalize(owner, _let_go, key, os.getpid())
 
 
@@ -58,6 +59,14 @@ def _locked(folder: Path) -> int | None:
             ) from None
         return None
     return descriptor
+
+
+def _sweep(folder: Path) -> None:
+    """Remove temporary files of a history that a server left behind which was killed while it wrote."""
+    for name in ("rounds.jsonl", "rounds.csv", "memory.json"):
+        for path in folder.glob(f".{name}.*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _let_go(key: str, process: int) -> None:
