@@ -168,10 +168,10 @@ class Buffer:
                 held = host_difference(update, base)
                 self._check(client, held, version)
             except UnusableError as fault:
-                self._refuse(client, str(fault))
+                self.refuse(client, str(fault))
                 return None
             except Exception as error:  # whatever a stranger's update raises costs him his own vote
-                self._refuse(client, unreadable(error))
+                self.refuse(client, unreadable(error))
                 return None
             known = size if isinstance(size, int | float) and np.isfinite(size) else None
             entry = Entry(client, version, held, self._next, known)
@@ -297,16 +297,18 @@ class Buffer:
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise UnusableError(f"{named(name)} holds values that are not finite")
 
-    def _refuse(self, client: ClientId, reason: str) -> None:
-        self._log(logging.WARNING, f"version {self.version}: client {client} refused: {reason}")
-        if client in self.refused or len(self.refused) < MOST_REFUSALS:
-            self.refused[client] = reason
+    def refuse(self, client: ClientId, reason: str) -> None:
+        """Note that a client's answer could not be used, for an adapter that cannot even read it."""
+        with self._lock:
+            self._log(logging.WARNING, f"version {self.version}: client {client} refused: {reason}")
+            if client in self.refused or len(self.refused) < MOST_REFUSALS:
+                self.refused[client] = reason
 
     def _drop(self, client: ClientId, reason: str) -> None:
         entry = self._entries.pop(client)
         if self._shelf is not None:
             self._shelf.remove(entry.number)
-        self._refuse(client, reason)
+        self.refuse(client, reason)
 
     def _log(self, level: int, text: str) -> None:
         self._write_log(level, printable(text))
