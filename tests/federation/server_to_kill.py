@@ -13,7 +13,7 @@ import numpy as np
 
 import honestly as hn
 from honestly.federation import Referee, Reply
-from honestly.federation.history import replace
+from honestly.files import write_atomically
 
 
 def main(folder: Path) -> None:
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
             out = buffer.add(k, np.array([1.0, buffer.version + k / 8]), version=buffer.version)
             if out is not None:
                 model += float(out.value[0])
-                replace(saved, json.dumps([model, buffer.version]))
+                write_atomically(saved, json.dumps([model, buffer.version]))
         print(number, flush=True)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -90,7 +91,9 @@ class FullDisk:
         monkeypatch.setattr(os, "fsync", self)
 
     def __call__(self, descriptor: int) -> None:
-        if self.left > 0:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a folder's names need no room
+            pass
+        elif self.left > 0:
             self.left -= 1
         elif self.failing > 0:
             self.failing -= 1

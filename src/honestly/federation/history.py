@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
 import logging
 import math
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast, overload
 
 from honestly.federation.audit import last_hash, seal
 from honestly.federation.record import Round
+from honestly.files import write_atomically
 from honestly.printable import printable
 from honestly.result import ClientId
 
@@ -68,8 +67,8 @@ class History(Sequence[Round]):
             _set_aside([self.folder / name for name in ("rounds.jsonl", "rounds.csv", "memory.json")])
             self._begun = True
         self._seal()
-        replace(self.folder / "rounds.jsonl", "".join(line + "\n" for line in self._lines))
-        replace(self.folder / "rounds.csv", self._csv())
+        write_atomically(self.folder / "rounds.jsonl", "".join(line + "\n" for line in self._lines))
+        write_atomically(self.folder / "rounds.csv", self._csv())
 
     def _seal(self) -> None:
         """The lines of the rounds that are new, and of the last one before them, whose evaluation may have come since.
@@ -126,23 +125,6 @@ def _set_aside(files: Sequence[Path]) -> None:
 
 def _numbered(path: Path, number: int) -> Path:
     return path.with_stem(f"{path.stem}-{number}")
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file so that it holds either the old text or the new, whatever happens in between."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        # A client's name may hold half of a surrogate pair, which UTF-8 cannot say.
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
 
 
 def _cell(text: str) -> str:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +21,9 @@ from typing import Any, cast
 import numpy as np
 
 from honestly.arrays import Host
+from honestly.files import write_atomically
 from honestly.result import ClientId
 from honestly.sources.checkpoints.header import LONGEST, Header, parse_header
-from honestly.sources.checkpoints.replace import sync_folder
 from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES
 from honestly.sources.tree import UnusableError
 
@@ -54,7 +52,7 @@ class Shelf:
 
     def put(self, entry: Entry, server_version: int) -> None:
         """Write an update; OSError if that is not possible, and then nothing is left of it."""
-        replace_bytes(self._path(entry.number), _pack(entry, server_version))
+        write_atomically(self._path(entry.number), _pack(entry, server_version))
 
     def remove(self, number: int) -> None:
         """Remove an update; what cannot be removed is older than the state says, and is not read again."""
@@ -83,7 +81,7 @@ class Shelf:
         """Replace the state."""
         text = json.dumps(state, allow_nan=False)
         checked = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "state": state}
-        replace_bytes(self.folder / STATE, (json.dumps(checked) + "\n").encode())
+        write_atomically(self.folder / STATE, (json.dumps(checked) + "\n").encode())
 
     def read_state(self) -> dict[str, Any] | None:
         """The state; None if there is none. ValueError if the file is damaged."""
@@ -102,22 +100,6 @@ class Shelf:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"update-{number:06d}.safetensors"
-
-
-def replace_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that it holds the old bytes or the new, whatever happens in between."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-        sync_folder(path.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
 
 
 def _pack(entry: Entry, server_version: int) -> bytes:
