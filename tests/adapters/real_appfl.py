@@ -72,6 +72,7 @@ def main(folder: Path, rule: str) -> None:
         "optim_args": {"lr": 0.1, "momentum": 0.9}, "loss_fn_path": path["loss"], "loss_fn_name": "CE",
         "metric_path": path["metric"], "metric_name": "accuracy", "do_validation": False, "device": "cpu",
         "train_batch_size": 24, "train_data_shuffle": True, "val_batch_size": 64, "use_dp": False,
+        "optimize_memory": False,  # else it collects garbage all the time
     }  # fmt: skip
     server = ServerAgent(
         ServerAgentConfig(
@@ -79,7 +80,8 @@ def main(folder: Path, rule: str) -> None:
             server_configs=OmegaConf.create(
                 {
                     "num_clients": CLIENTS, "num_global_epochs": ROUNDS, "scheduler": "SyncScheduler",
-                    "scheduler_kwargs": {"same_init_model": True}, "aggregator": "RobustAggregator",
+                    "scheduler_kwargs": {"same_init_model": True, "optimize_memory": False},
+                    "aggregator": "RobustAggregator", "optimize_memory": False,
                     "aggregator_path": path["aggregator"], "aggregator_kwargs": kwargs, "device": "cpu",
                     "logging_output_dirname": str(folder / "log"), "logging_output_filename": "server",
                 }
@@ -94,6 +96,7 @@ def main(folder: Path, rule: str) -> None:
         base = OmegaConf.structured(ClientAgentConfig)
         OmegaConf.set_struct(base, False)  # as when APPFL reads a client's file
         config = OmegaConf.create({"client_id": f"site-{k}", "train_configs": own, "data_configs": data})
+        config.optimize_memory = False
         client = ClientAgent(OmegaConf.merge(base, config))
         client.load_config(server.get_client_configs())
         client.load_parameters(server.get_parameters(serial_run=True))

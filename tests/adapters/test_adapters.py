@@ -160,7 +160,7 @@ def test_without_the_package_the_error_says_what_to_install(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("name", ["appfl", "fedbiomed", "openfl"])
 def test_with_the_real_package(name: str, tmp_path: Path) -> None:
     """`HONESTLY_PYTHON_APPFL` and so on name the Python of an environment that has the package, if ours has not."""
@@ -176,7 +176,7 @@ def test_with_the_real_package(name: str, tmp_path: Path) -> None:
         folder.mkdir()
         command = [python, str(Path(__file__).with_name(f"real_{name}.py")), str(folder), rule]
         run = subprocess.run(
-            command, cwd=folder, env=environment, text=True, capture_output=True, check=False, timeout=500
+            command, cwd=folder, env=environment, text=True, capture_output=True, check=False, timeout=700
         )
         assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
         found[rule] = json.loads(run.stdout.rpartition("FOUND ")[2].splitlines()[0])
