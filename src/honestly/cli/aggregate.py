@@ -6,6 +6,7 @@ import argparse
 import ast
 import importlib.util
 import json
+import os
 import secrets
 import signal
 import sys
@@ -28,7 +29,8 @@ Average K model files into one, robustly, in bounded memory, and say which clien
 FILES are safetensors files, folders of shards (model.safetensors.index.json), LoRA adapter folders (PEFT) or .npz
 files, one per client. A file that cannot be used costs its client the vote and is named, it does not stop the run.
 OUT is a .safetensors or .npz file, or a folder, in which the shards are those of the inputs. It appears at once when it
-is complete: a run that is stopped leaves the old one.
+is complete: a run that is stopped leaves the old one. OUT among FILES is refused, and a result of an earlier run among
+FILES is excluded: it is no client.
 """
 EPILOG = """\
 exit status
@@ -95,6 +97,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--allow-torch", action="store_true", help="read PyTorch files too, with weights_only=True")
     parser.add_argument("--follow-symlinks", action="store_true", help="read through symbolic links")
     parser.add_argument(
+        "--allow-results",
+        action="store_true",
+        help="count files that this command wrote as clients, such as the averages of edge servers; "
+        "otherwise they are excluded",
+    )
+    parser.add_argument("--allow-overwrite", action="store_true", help="let OUT replace one of FILES")
+    parser.add_argument(
         "--device", default="cpu", help="cpu, or cuda to stream the blocks through a GPU (default: %(default)s)"
     )
     output = parser.add_mutually_exclusive_group()
@@ -120,11 +129,14 @@ def _run(args: argparse.Namespace) -> int:
     from honestly.rules import make, make_mixer
     from honestly.show.aggregate_page import as_html, as_json, check_target, show, write
     from honestly.sources.checkpoints import Checkpoints
+    from honestly.sources.checkpoints.conflicts import check_place
 
     steps = Pipeline(tuple(_step(text, make_mixer) for text in args.pre), _step(args.rule, make))
     ids = _ids(args.ids, args.files)
     for target in args.report:
         check_target(target)
+    if not args.allow_overwrite:
+        check_place(Path(args.out), args.files)
     paths: dict[Any, str] = dict(zip(ids, args.files, strict=True))
     # Without a Gram matrix nothing has measured the clients' distances, so one more pass does.
     explain = bool(args.report) or args.json or not (args.quiet or steps.gram_needed)
@@ -134,7 +146,7 @@ def _run(args: argparse.Namespace) -> int:
         files = Checkpoints(
             paths, lora=args.lora, rank=args.rank, allow_torch=args.allow_torch,
             follow_symlinks=args.follow_symlinks, device=args.device, progress=progress,
-            buffers=args.buffers,
+            buffers=args.buffers, allow_results=args.allow_results, allow_overwrite=args.allow_overwrite,
         )  # fmt: skip
         with _target(args.out, args.exclusions) as target:
             found = aggregate(
@@ -201,9 +213,11 @@ def _ids(asked: str | None, files: Sequence[str]) -> list[str]:
         names = [Path(file).name for file in files]
         if len(set(names)) < len(names):
             names = [str(file) for file in files]
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise ValueError(f"the client {twice!r} is given twice")
+    spelled = [os.path.normpath(Path(file).absolute()) for file in files]  # not resolved: links are refused one by one
+    for given, what in ((names, "client"), (spelled, "file")):
+        twice = next((name for i, name in enumerate(given) if name in given[:i]), None)
+        if twice is not None:
+            raise ValueError(f"the {what} {twice!r} is given twice")
     return names
 
 

@@ -128,13 +128,7 @@ def show(report: Mapping[str, Any]) -> None:
     known = [client["distance"] for client in report["clients"] if client["distance"] is not None]
     usual = float(np.median(known)) if known else 0.0
     for client in report["clients"]:
-        style = (
-            "red"
-            if client["excluded"]
-            else "yellow"
-            if (client["honesty"] or 1.0) < 0.5 or client["honesty"] == 0
-            else ""
-        )
+        style = "red" if client["excluded"] else "yellow" if client["verdict"] == "accused" else ""
         cells = [client["id"]]
         cells += [_digits(client["honesty"], 3)] if inferred else []
         cells += [_digits(client["weight"], 4)] if weighted else []
@@ -184,8 +178,7 @@ def as_html(report: Mapping[str, Any]) -> str:
     e = html.escape
     rows: list[str] = []
     for client in report["clients"]:
-        suspect = client["honesty"] is not None and client["honesty"] < 0.5
-        kind = "x" if client["excluded"] else "s" if suspect else ""
+        kind = "x" if client["excluded"] else "s" if client["verdict"] == "accused" else ""
         layers = ", ".join(f"{e(la['layer'])} ({100 * la['share']:.0f}&nbsp;%)" for la in client.get("layers") or [])
         note = f"excluded: {e(client['reason'])}" if client["excluded"] else layers
         distance = "-" if client["distance"] is None else f"{client['distance']:.4g}"

@@ -235,7 +235,7 @@ class Federation:
             names = [k for k, b in zip(here, blamed, strict=True) if b]
             numbers["accused"] = names
             numbers["false_accusations"] = len(set(names) - set(attacked))
-            numbers["misses"] = len(set(attacked) - set(names))
+            numbers["misses"] = len(set(attacked) - set(names) - set(numbers["excluded"]))
         return numbers
 
     def _save_updates(self, state: State, plan: Plan, trained: Trained) -> None:
