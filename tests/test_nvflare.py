@@ -103,6 +103,14 @@ def test_liars_are_named_in_the_log_and_not_to_the_clients(caplog: pytest.LogCap
     assert line["accused"] == ["site-20", "site-21"]
 
 
+def test_names_in_the_log_and_the_history(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    aggregator = RobustAggregator(history=str(tmp_path / "history"), names={"site-9": "Uppsala"})
+    aggregated([*(model(k) for k in range(5)), nan()], aggregator)
+    assert "client Uppsala [site-9] refused" in caplog.text
+    assert json.loads((tmp_path / "history" / "rounds.jsonl").read_text())["excluded"] == ["Uppsala"]
+    assert aggregator.names == {"site-9": "Uppsala"}
+
+
 def test_keeping_the_old_model_is_an_empty_difference_that_flare_can_add() -> None:
     result, aggregator = aggregated([nan(), *(model(k, {}) for k in range(2))])
     assert aggregator.rounds[-1].kept

@@ -40,9 +40,9 @@ class RobustAggregator(ModelAggregator):
         doubt: "keep" keeps the old model also if the rule says that its answer may be wrong; "accept" marks the round.
         history: a folder on the server that gets `rounds.jsonl` and `rounds.csv` after every round; "" for none.
         forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
-
         buffers: what becomes of BatchNorm's running means and variances: "follow" (averaged with the weights found on
             the parameters), "judge" (as parameters), "ignore" (the server's own stay); or the names of the buffers.
+        names: from client name to the name that logs and the history use, such as `{"site-1": "Uppsala"}`.
 
     What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's
     metadata, which FLARE sends to the clients, liars among them.
@@ -63,6 +63,7 @@ class RobustAggregator(ModelAggregator):
         history: str = "",
         forgetting: float = 0.0,
         buffers: str | list[str] = "follow",
+        names: dict[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.rule = rule
@@ -73,6 +74,7 @@ class RobustAggregator(ModelAggregator):
         self.history = history
         self.forgetting = forgetting
         self.buffers = buffers
+        self.names = names
         self._models: list[FLModel] = []
         # made now, so that a wrong argument is an error where it was written; the folder is made where the server runs
         self._referee: Referee | None = None
@@ -85,7 +87,8 @@ class RobustAggregator(ModelAggregator):
             settings["memory"] = Memory(forgetting=self.forgetting)
         return Referee(
             make(self.rule, **settings),
-            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, log=self._report,
+            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, names=self.names,
+            log=self._report,
         )  # fmt: skip
 
     @property

@@ -391,3 +391,24 @@ def test_excluded_is_not_accused(files: list[str], tmp_path: Path, capsys: pytes
     assert page.read_text().count('<tr class="x">') == 1
     run(*files, "-o", tmp_path / "out.safetensors")
     assert "clients accused of lying: 2\n" in capsys.readouterr().out
+
+
+def test_names_for_the_table_and_the_reports(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, sizes = tmp_path / "names.json", tmp_path / "sizes.json"
+    names.write_text(json.dumps({"client-6.safetensors": "Uppsala", "client-0.safetensors": "Lund"}))
+    sizes.write_text(json.dumps({f"client-{k}.safetensors": 10 + k for k in range(7)}))
+    page = tmp_path / "report.html"
+    options = ["--names", names, "--sizes", sizes, "--rule", "mean:sizes=trusted", "--report", page]
+    assert run(*files, "-o", tmp_path / "out.safetensors", *options) == 0
+    assert "Uppsala" in capsys.readouterr().out
+    assert "<td>Lund</td>" in page.read_text()
+    assert run(*files, "-o", tmp_path / "out.safetensors", *options, "--json") == 0
+    clients = json.loads(capsys.readouterr().out)["clients"]
+    assert [client["id"] for client in clients[:2]] == ["Lund", "client-1.safetensors"]
+    assert clients[6]["file"] == files[6]
+    np.testing.assert_allclose([client["weight"] for client in clients], np.arange(10, 17) / np.arange(10, 17).sum())
+    names.write_text("[]")
+    assert run(*files, "-o", tmp_path / "out.safetensors", *options) == 2
+    assert "expected one JSON object" in capsys.readouterr().err

@@ -61,6 +61,16 @@ def test_liars_are_named_and_the_model_is_the_honest_one() -> None:
     assert distance(values(arrays)) < 0.3 < 1 < distance(values(mean))
 
 
+def test_names_in_metrics_and_history(tmp_path: Path) -> None:
+    strategy = RobustFedAvg(names={BAD: "Uppsala"}, history=tmp_path)
+    _, metrics = strategy.aggregate_train(1, [*honest(6), nan()])
+    assert metrics is not None
+    assert metrics["refused/Uppsala"] == 1
+    assert metrics[f"honesty/{FIRST_NODE}"] > 0.5
+    assert strategy.excluded.keys() == {BAD}
+    assert json.loads((tmp_path / "rounds.jsonl").read_text())["excluded"] == ["Uppsala"]
+
+
 def test_reply_order_does_not_matter() -> None:
     replies = [*honest(8), nan()]
     shuffled = random.Random(3).sample(replies, len(replies))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from honestly.federation.names import Names
 from honestly.result import ClientId, Verdict
 
 #: What apps call the accuracy in their metrics; the first one found is the round's.
@@ -44,6 +45,7 @@ class Round:
         metrics: the robust average of what the clients reported; `evaluation` that of the evaluation that followed.
         seconds: time that the decision took.
         verdicts: what the round says of each client, see `honestly.result.Verdict`; None if there was no average.
+        names: the clients' labels, for the files and for people; everything here is by id.
     """
 
     number: int
@@ -58,6 +60,7 @@ class Round:
     evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
     verdicts: dict[ClientId, Verdict] | None = None
+    names: Names = field(default_factory=Names)
 
     @property
     def malicious(self) -> float | None:
@@ -82,8 +85,10 @@ class Round:
         """The round as plain values, in the form of the simulator's rounds, so that the same report draws both.
 
         `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was
-        not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
+        not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits. Where clients have
+        names, these stand in the place of the ids, which are in `ids` then, in the order of `clients`.
         """
+        label = self.names
         roster = self.clients if roster is None else roster
         here = set(self.clients)
 
@@ -91,18 +96,18 @@ class Round:
             return None if values is None else [values.get(client) if client in here else None for client in roster]
 
         accuracy = next((m[key] for m in (self.evaluation, self.metrics) for key in ACCURACY if key in m), None)
-        return {
+        found: dict[str, Any] = {
             "round": self.number,
             "accuracy": accuracy,
             "asr": None,
             "attacked": [],  # nobody knows in a real federation
             "participants": [k for k, client in enumerate(roster) if client in here],
-            "clients": [str(client) for client in roster],
+            "clients": [label(client) for client in roster],
             "honesty": column(self.honesty),
             "weights": column(self.weights),
-            "excluded": [str(client) for client in self.excluded],
-            "reasons": {str(client): reason for client, reason in self.excluded.items()},
-            "accused": [str(client) for client in self.accused],
+            "excluded": [label(client) for client in self.excluded],
+            "reasons": {label(client): reason for client, reason in self.excluded.items()},
+            "accused": [label(client) for client in self.accused],
             "malicious_estimate": self.malicious,
             "kept": self.kept,
             "status": self.status,
@@ -111,3 +116,4 @@ class Round:
             "evaluation": self.evaluation,
             "seconds": round(self.seconds, 4),
         }
+        return found | {"ids": [str(client) for client in roster]} if label else found

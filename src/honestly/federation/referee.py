@@ -12,6 +12,7 @@ from honestly.aggregate import aggregate
 from honestly.engine import Pipeline
 from honestly.federation.history import History, replace
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
+from honestly.federation.names import Names, Naming
 from honestly.federation.record import Reply, Round
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
@@ -36,6 +37,7 @@ class Referee:
             average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
         buffers: what becomes of BatchNorm's running means and variances, see `hn.aggregate`.
+        names: a mapping from client id to a name, or a function of the id, for logs and the history.
         log: receives a level of `logging` and a sentence; the adapter's framework has its own way to log.
     """
 
@@ -48,6 +50,7 @@ class Referee:
         doubt: Doubt = "accept",
         history: Any = None,
         buffers: Any = "follow",
+        names: Naming | None = None,
         log: Any = logger.log,
     ) -> None:
         if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -56,6 +59,7 @@ class Referee:
             raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
         self.pipeline = Pipeline.of(rule, pre)
         self.buffers = Buffers.of(buffers)
+        self.names = Names(names)
         self.quorum, self.doubt, self.history, self._write_log = float(quorum), doubt, History(history), log
 
     @property
@@ -130,7 +134,7 @@ class Referee:
             votes |= record.votes()
         metrics = robust_metrics(usable, votes)
         for client, reason in excluded.items():
-            self._log(logging.WARNING, f"evaluation {number}: client {client} refused: {reason}")
+            self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} refused: {reason}")
         self.evaluated(number, metrics)
         return metrics, excluded
 
@@ -230,16 +234,19 @@ class Referee:
         verdicts = None
         if out is not None:
             verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
-        return Round(number, clients, honesty, weights, ordered, kept, status, attention, verdicts=verdicts)
+        found = Round(number, clients, honesty, weights, ordered, kept, status, attention, verdicts=verdicts)
+        found.names = self.names
+        return found
 
     def _announce(self, record: Round) -> None:
         for client, reason in record.excluded.items():
-            self._log(logging.WARNING, f"round {record.number}: client {client} refused: {reason}")
+            self._log(logging.WARNING, f"round {record.number}: client {self.names.both(client)} refused: {reason}")
         for client in record.accused:
             assert record.honesty is not None
             self._log(
                 logging.WARNING,
-                f"round {record.number}: client {client} is not believed (honesty {record.honesty[client]:.3f})",
+                f"round {record.number}: client {self.names.both(client)} is not believed "
+                f"(honesty {record.honesty[client]:.3f})",
             )
         level = logging.WARNING if record.attention else logging.INFO
         self._log(level, f"round {record.number}: {record.status}")

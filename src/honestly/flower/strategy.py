@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from honestly.federation import Doubt, History, Referee, Reply
+from honestly.federation.names import Naming
 from honestly.federation.npy import BadArrayError
 from honestly.flower.replies import (
     believed,
@@ -41,6 +42,8 @@ class RobustFedAvg(FedAvg):
         buffers: what becomes of BatchNorm's running means and variances, which are known by their names: "follow" (the
             default) averages them with the weights found on the parameters, "judge" takes them for parameters, "ignore"
             keeps the server's own. A torch module that has them, or their names, tells where names do not.
+        names: a mapping from node id to a name, or a function of the id, for the log, the history and the metrics:
+            `names={1234567890: "Uppsala"}`. A client without a name goes by its id.
         fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless
             you give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
             only, with `weighted_by_key` capped at three times its median.
@@ -67,11 +70,12 @@ class RobustFedAvg(FedAvg):
         doubt: Doubt = "accept",
         history: Any = None,
         buffers: Any = "follow",
+        names: Naming | None = None,
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
         self._referee = Referee(
-            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, log=logger.log
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, names=names, log=logger.log
         )
         self._train_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
         self._train_metrics = fedavg_kwargs.get("train_metrics_aggr_fn")
