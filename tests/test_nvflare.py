@@ -111,6 +111,17 @@ def test_names_in_the_log_and_the_history(caplog: pytest.LogCaptureFixture, tmp_
     assert aggregator.names == {"site-9": "Uppsala"}
 
 
+def test_steps_are_used_up_to_a_cap() -> None:
+    models = [model(k, steps=100) for k in range(7)] + [model(7, steps=2), model(8, steps=10**5)]
+    _, aggregator = aggregated(models, RobustAggregator())
+    used = aggregator.rounds[-1].used
+    assert used is not None
+    assert used["site-8"] <= 3 * used["site-0"]
+    assert used["site-7"] == pytest.approx(used["site-0"] / 50)
+    _, aggregator = aggregated(models, RobustAggregator(sizes="ignore"))
+    assert aggregator.rounds[-1].used is None
+
+
 def test_keeping_the_old_model_is_an_empty_difference_that_flare_can_add() -> None:
     result, aggregator = aggregated([nan(), *(model(k, {}) for k in range(2))])
     assert aggregator.rounds[-1].kept

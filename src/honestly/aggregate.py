@@ -35,7 +35,10 @@ def aggregate(
         reference: the previous global model, in the same container as one client's update. Clients whose layout
             differs from it are refused.
         pre: mixers (or their names) applied in turn before the rule.
-        sizes: what the clients say of their sizes: a sequence, or a mapping by id. Ignored unless the rule uses sizes.
+        sizes: what the clients say of their sizes: a sequence, or a mapping by id. Rules that weigh clients use them up
+            to a cap that leaves no minority a majority of the weight, see docs/explanation/sizes.md; `Mean` has a
+            setting of its own; medians and their kin, and rules behind mixers, count heads. "ignore" or None: all
+            clients are the same. What was claimed and used is in `diagnostics["claimed_shares"]`, `["used_shares"]`.
         layers: for updates that are one flat array each, the sizes of the tensors in it, in order (or a mapping from
             name to size), so that each is judged by itself. State dicts, lists of arrays and files know theirs.
         buffers: what becomes of tensors that are statistics and no parameters: BatchNorm's running means and
@@ -78,10 +81,10 @@ def aggregate(
 
 def _sizes(sizes: Any, source: Source) -> Float | None:
     """(K,) sizes by position. What a client says of itself may be nonsense: rules that use sizes expect that."""
-    if sizes is None:
+    if sizes is None or (isinstance(sizes, str) and sizes == "ignore"):
         return None
     if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
-        raise ValueError(f"sizes is {sizes!r}; expected a number for each client, in order or by id")
+        raise ValueError(f"sizes is {sizes!r}; expected a number for each client, in order or by id, or 'ignore'")
     listed = [sizes.get(name, np.nan) for name in source.ids] if isinstance(sizes, Mapping) else list(sizes)
     if len(listed) != len(source.ids):
         raise ValueError(f"sizes has {len(listed)} entries for {len(source.ids)} clients")

@@ -21,7 +21,7 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.app_constant import AppConstants
 
-from honestly.federation import Doubt, History, Referee, Reply
+from honestly.federation import Doubt, History, Referee, Reply, Sizes
 from honestly.rules import make, make_mixer
 from honestly.rules.memory import Memory
 
@@ -42,6 +42,8 @@ class RobustAggregator(ModelAggregator):
         forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
         buffers: what becomes of BatchNorm's running means and variances: "follow" (averaged with the weights found on
             the parameters), "judge" (as parameters), "ignore" (the server's own stay); or the names of the buffers.
+        sizes: "use" weighs clients by the steps that they report, up to a cap by which no minority of them gets a
+            majority of the weight; "ignore" counts heads.
         names: from client name to the name that logs and the history use, such as `{"site-1": "Uppsala"}`.
 
     What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's
@@ -63,6 +65,7 @@ class RobustAggregator(ModelAggregator):
         history: str = "",
         forgetting: float = 0.0,
         buffers: str | list[str] = "follow",
+        sizes: Sizes = "use",
         names: dict[str, str] | None = None,
     ) -> None:
         super().__init__()
@@ -74,6 +77,7 @@ class RobustAggregator(ModelAggregator):
         self.history = history
         self.forgetting = forgetting
         self.buffers = buffers
+        self.sizes: Sizes = sizes
         self.names = names
         self._models: list[FLModel] = []
         # made now, so that a wrong argument is an error where it was written; the folder is made where the server runs
@@ -87,8 +91,8 @@ class RobustAggregator(ModelAggregator):
             settings["memory"] = Memory(forgetting=self.forgetting)
         return Referee(
             make(self.rule, **settings),
-            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, names=self.names,
-            log=self._report,
+            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, sizes=self.sizes,
+            names=self.names, log=self._report,
         )  # fmt: skip
 
     @property

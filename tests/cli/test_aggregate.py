@@ -412,3 +412,17 @@ def test_names_for_the_table_and_the_reports(
     names.write_text("[]")
     assert run(*files, "-o", tmp_path / "out.safetensors", *options) == 2
     assert "expected one JSON object" in capsys.readouterr().err
+
+
+def test_sizes_in_the_table_and_the_report(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = tmp_path / "sizes.json"
+    sizes.write_text(json.dumps([1, 100, 100, 100, 100, 100, 1e9]))
+    assert run(*files, "-o", tmp_path / "out.safetensors", "--sizes", sizes, "--json") == 0
+    clients = json.loads(capsys.readouterr().out)["clients"]
+    assert clients[6]["claimed_share"] > 0.99
+    assert clients[6]["used_share"] <= 3 * clients[1]["used_share"]
+    assert clients[0]["used_share"] == pytest.approx(clients[1]["used_share"] / 100)
+    assert run(*files, "-o", tmp_path / "out.safetensors", "--sizes", sizes) == 0
+    assert "claimed" in capsys.readouterr().out

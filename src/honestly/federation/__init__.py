@@ -2,6 +2,6 @@
 
 from honestly.federation.history import History
 from honestly.federation.record import Reply, Round
-from honestly.federation.referee import Doubt, Referee
+from honestly.federation.referee import Doubt, Referee, Sizes
 
-__all__ = ["Doubt", "History", "Referee", "Reply", "Round"]
+__all__ = ["Doubt", "History", "Referee", "Reply", "Round", "Sizes"]

@@ -45,6 +45,8 @@ class Round:
         metrics: the robust average of what the clients reported; `evaluation` that of the evaluation that followed.
         seconds: time that the decision took.
         verdicts: what the round says of each client, see `honestly.result.Verdict`; None if there was no average.
+        claimed, used: each client's share of all sizes that were claimed, and of what is used of them: what it would
+            weigh if everybody were believed; None where sizes are not used.
         names: the clients' labels, for the files and for people; everything here is by id.
     """
 
@@ -60,6 +62,8 @@ class Round:
     evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
     verdicts: dict[ClientId, Verdict] | None = None
+    claimed: dict[ClientId, float] | None = None
+    used: dict[ClientId, float] | None = None
     names: Names = field(default_factory=Names)
 
     @property
@@ -105,6 +109,8 @@ class Round:
             "clients": [label(client) for client in roster],
             "honesty": column(self.honesty),
             "weights": column(self.weights),
+            "claimed": column(self.claimed),
+            "used": column(self.used),
             "excluded": [label(client) for client in self.excluded],
             "reasons": {label(client): reason for client, reason in self.excluded.items()},
             "accused": [label(client) for client in self.accused],

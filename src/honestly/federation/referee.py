@@ -20,6 +20,7 @@ from honestly.rules.base import Mixer, Rule
 from honestly.sources.grouping import Buffers
 
 Doubt: TypeAlias = Literal["accept", "keep"]
+Sizes: TypeAlias = Literal["use", "ignore"]
 
 logger = logging.getLogger("honestly.federation")
 
@@ -37,6 +38,8 @@ class Referee:
             average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
         buffers: what becomes of BatchNorm's running means and variances, see `hn.aggregate`.
+        sizes: "use" lets the rule use the sizes that clients report, up to a cap by which no minority of them gets a
+            majority of the weight; "ignore" counts heads.
         names: a mapping from client id to a name, or a function of the id, for logs and the history.
         log: receives a level of `logging` and a sentence; the adapter's framework has its own way to log.
     """
@@ -50,6 +53,7 @@ class Referee:
         doubt: Doubt = "accept",
         history: Any = None,
         buffers: Any = "follow",
+        sizes: Sizes = "use",
         names: Naming | None = None,
         log: Any = logger.log,
     ) -> None:
@@ -57,6 +61,9 @@ class Referee:
             raise ValueError(f"quorum={quorum!r}: it is the share of clients that must be usable, 0 <= quorum < 1")
         if doubt not in ("accept", "keep"):
             raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
+        if sizes not in ("use", "ignore"):
+            raise ValueError(f'sizes={sizes!r}: use "use" or "ignore"')
+        self.sizes = sizes
         self.pipeline = Pipeline.of(rule, pre)
         self.buffers = Buffers.of(buffers)
         self.names = Names(names)
@@ -177,7 +184,7 @@ class Referee:
                     reference=reference,
                     pre=self.pre,
                     buffers=self.buffers,
-                    sizes=None if all(size is None for size in sizes.values()) else sizes,
+                    sizes=None if self.sizes == "ignore" or not any(s is not None for s in sizes.values()) else sizes,
                 )
             except AggregationError as error:
                 refused = {client: reason for client, reason in error.reasons.items() if client in usable}
@@ -225,16 +232,20 @@ class Referee:
         status: str,
         attention: bool,
     ) -> Round:
-        honesty = weights = None
-        if out is not None and out.honesty is not None:
-            honesty = dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, out.honesty), strict=True))
-        if out is not None and out.weights is not None:
-            weights = dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, out.weights), strict=True))
+        def by_client(values: Any) -> dict[ClientId, float] | None:
+            if out is None or values is None:
+                return None
+            return dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, values), strict=True))
+
+        diagnostics: Mapping[str, Any] = {} if out is None else out.diagnostics
+        honesty = by_client(None if out is None else out.honesty)
+        weights = by_client(None if out is None else out.weights)
         ordered = {client: excluded[client] for client in clients if client in excluded}
         verdicts = None
         if out is not None:
             verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
         found = Round(number, clients, honesty, weights, ordered, kept, status, attention, verdicts=verdicts)
+        found.claimed, found.used = (by_client(diagnostics.get(name)) for name in ("claimed_shares", "used_shares"))
         found.names = self.names
         return found
 

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from honestly.federation import Doubt, History, Referee, Reply
+from honestly.federation import Doubt, History, Referee, Reply, Sizes
 from honestly.federation.names import Naming
 from honestly.federation.npy import BadArrayError
 from honestly.flower.replies import (
@@ -42,6 +42,9 @@ class RobustFedAvg(FedAvg):
         buffers: what becomes of BatchNorm's running means and variances, which are known by their names: "follow" (the
             default) averages them with the weights found on the parameters, "judge" takes them for parameters, "ignore"
             keeps the server's own. A torch module that has them, or their names, tells where names do not.
+        sizes: "use" (the default) weighs clients by `weighted_by_key` (num-examples) up to a cap by which no minority
+            of them gets a majority of the weight, whatever they claim; "ignore" counts heads. Medians ignore sizes;
+            `hn.Mean` has a setting of its own.
         names: a mapping from node id to a name, or a function of the id, for the log, the history and the metrics:
             `names={1234567890: "Uppsala"}`. A client without a name goes by its id.
         fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless
@@ -70,13 +73,15 @@ class RobustFedAvg(FedAvg):
         doubt: Doubt = "accept",
         history: Any = None,
         buffers: Any = "follow",
+        sizes: Sizes = "use",
         names: Naming | None = None,
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
         self._referee = Referee(
-            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, names=names, log=logger.log
-        )
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names,
+            log=logger.log,
+        )  # fmt: skip
         self._train_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
         self._train_metrics = fedavg_kwargs.get("train_metrics_aggr_fn")
         self._evaluate_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
