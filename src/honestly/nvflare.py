@@ -42,6 +42,9 @@ class RobustAggregator(ModelAggregator):
         forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
         buffers: what becomes of BatchNorm's running means and variances: "follow" (averaged with the weights found on
             the parameters), "judge" (as parameters), "ignore" (the server's own stay); or the names of the buffers.
+        server: what the server makes of the average, such as "fedadam:lr=0.1", "fedyogi", "fedadagrad" or
+            "fedavgm:momentum=0.9"; "" for the average itself. Its moments are kept in `history` and outlive a restart
+            where clients send weights.
         sizes: "use" weighs clients by the steps that they report, up to a cap by which no minority of them gets a
             majority of the weight; "ignore" counts heads.
         names: from client name to the name that logs and the history use, such as `{"site-1": "Uppsala"}`.
@@ -65,6 +68,7 @@ class RobustAggregator(ModelAggregator):
         history: str = "",
         forgetting: float = 0.0,
         buffers: str | list[str] = "follow",
+        server: str = "",
         sizes: Sizes = "use",
         names: dict[str, str] | None = None,
     ) -> None:
@@ -77,6 +81,7 @@ class RobustAggregator(ModelAggregator):
         self.history = history
         self.forgetting = forgetting
         self.buffers = buffers
+        self.server = server
         self.sizes: Sizes = sizes
         self.names = names
         self._models: list[FLModel] = []
@@ -91,8 +96,8 @@ class RobustAggregator(ModelAggregator):
             settings["memory"] = Memory(forgetting=self.forgetting)
         return Referee(
             make(self.rule, **settings),
-            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, sizes=self.sizes,
-            names=self.names, log=self._report,
+            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers,
+            server=self.server, sizes=self.sizes, names=self.names, log=self._report,
         )  # fmt: skip
 
     @property
@@ -117,7 +122,9 @@ class RobustAggregator(ModelAggregator):
         kind = _usual([model.params_type for model in models])
         replies = [self._reply(i, model, kind) for i, model in enumerate(models)]
         reference = self._global_weights() if kind == ParamsType.FULL else None
-        value, record = self.referee.judge(self._round(models), replies, reference=reference)
+        value, record = self.referee.judge(
+            self._round(models), replies, reference=reference, difference=kind == ParamsType.DIFF
+        )
         metrics = dict(record.metrics) or None
         if value is None:
             return FLModel(params_type=ParamsType.DIFF, params={}, metrics=metrics)

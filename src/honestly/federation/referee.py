@@ -14,6 +14,7 @@ from honestly.federation.history import History, replace
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
 from honestly.federation.names import Names, Naming
 from honestly.federation.record import Reply, Round
+from honestly.federation.server import ServerSide, ServerStep
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
 from honestly.rules.base import Mixer, Rule
@@ -38,6 +39,8 @@ class Referee:
             average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
         buffers: what becomes of BatchNorm's running means and variances, see `hn.aggregate`.
+        server: what the server makes of the average, such as "fedadam:lr=0.1": see `honestly.federation.server`. With a
+            history its moments are kept in the folder, and go on after a restart from the same model.
         sizes: "use" lets the rule use the sizes that clients report, up to a cap by which no minority of them gets a
             majority of the weight; "ignore" counts heads.
         names: a mapping from client id to a name, or a function of the id, for logs and the history.
@@ -53,6 +56,7 @@ class Referee:
         doubt: Doubt = "accept",
         history: Any = None,
         buffers: Any = "follow",
+        server: ServerStep | str | None = None,
         sizes: Sizes = "use",
         names: Naming | None = None,
         log: Any = logger.log,
@@ -68,6 +72,7 @@ class Referee:
         self.buffers = Buffers.of(buffers)
         self.names = Names(names)
         self.quorum, self.doubt, self.history, self._write_log = float(quorum), doubt, History(history), log
+        self.server = ServerSide(server, self.history.folder, self.buffers.hold)
 
     @property
     def rule(self) -> Rule:
@@ -94,8 +99,12 @@ class Referee:
         *,
         reference: Any = None,
         asked: Sequence[ClientId] = (),
+        difference: bool = False,
     ) -> tuple[Any, Round]:
-        """The new model (None: keep the old one) and the record of the round, which is also in the history."""
+        """The new model (None: keep the old one) and the record of the round, which is also in the history.
+
+        With `difference` the updates are differences to the old model, and so is what is returned.
+        """
         started = time.perf_counter()
         replies = list(replies)
         excluded = self._roll_call(replies, asked)
@@ -125,8 +134,23 @@ class Referee:
         if out is not None and not kept:
             self.pipeline = self.pipeline.after(out.diagnostics)
         self._announce(record)
+        value = None if kept or out is None else self._served(number, out.value, reference, difference)
         self._keep(record)
-        return (None if kept or out is None else out.value), record
+        return value, record
+
+    def _served(self, number: int, average: Any, reference: Any, difference: bool) -> Any:
+        """What the server's optimiser makes of the average; the average itself if it fails."""
+        try:
+            value, trouble = self.server.next(average, reference, difference=difference)
+        except Exception as error:  # a full disk, or a fault of ours: neither may end the federation
+            logging.getLogger("honestly").exception("round %s: the server's step failed", number)
+            value, trouble = (
+                average,
+                f"the server's step failed ({type(error).__name__}); the average is taken as it is",
+            )
+        if trouble is not None:
+            self._log(logging.WARNING, f"round {number}: {trouble}")
+        return value
 
     def evaluation(self, number: int, replies: Iterable[Reply]) -> tuple[dict[str, Any], dict[ClientId, str]]:
         """The robust average of an evaluation's metrics, and the clients whose report was refused.

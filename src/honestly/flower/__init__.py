@@ -6,6 +6,15 @@ if find_spec("flwr") is None:
     raise ModuleNotFoundError("honestly.flower needs Flower: pip install 'honestly[flower]'", name="flwr")
 
 from honestly.flower.legacy import LegacyRobustFedAvg
+from honestly.flower.optimisers import RobustFedAdagrad, RobustFedAdam, RobustFedAvgM, RobustFedProx, RobustFedYogi
 from honestly.flower.strategy import RobustFedAvg
 
-__all__ = ["LegacyRobustFedAvg", "RobustFedAvg"]
+__all__ = [
+    "LegacyRobustFedAvg",
+    "RobustFedAdagrad",
+    "RobustFedAdam",
+    "RobustFedAvg",
+    "RobustFedAvgM",
+    "RobustFedProx",
+    "RobustFedYogi",
+]

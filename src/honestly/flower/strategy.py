@@ -78,16 +78,18 @@ class RobustFedAvg(FedAvg):
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
-        self._referee = Referee(
-            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names,
-            log=logger.log,
-        )  # fmt: skip
+        self._referee = self._judge_by(
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names
+        )
         self._train_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
         self._train_metrics = fedavg_kwargs.get("train_metrics_aggr_fn")
         self._evaluate_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
         self._evaluate_metrics = fedavg_kwargs.get("evaluate_metrics_aggr_fn")
         self._model: ArrayRecord | None = None
         self._asked: tuple[int, tuple[int, ...]] = (-1, ())
+
+    def _judge_by(self, rule: Rule | str, **settings: Any) -> Referee:
+        return Referee(rule, log=logger.log, **settings)
 
     @property
     def history(self) -> History:
@@ -159,8 +161,14 @@ class RobustFedAvg(FedAvg):
         metrics = record.metrics
         if self._train_metrics is not None:
             metrics = self._call(self._train_metrics, believed(messages, record), metrics)
-        arrays = None if value is None else record_of(value, self._model if self._reference() is not None else None)
+        if value is None:
+            return None, metric_record(record, metrics)
+        arrays = record_of(value, self._model if self._reference() is not None else None)
+        self._averaged(arrays)
         return arrays, metric_record(record, metrics)
+
+    def _averaged(self, average: ArrayRecord) -> None:
+        """For strategies that go on from the robust average."""
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The median of the nodes' metrics, each node counted as much as its last update was believed."""
