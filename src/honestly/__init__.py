@@ -41,6 +41,7 @@ from honestly.rules import (
 from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
 from honestly.sources.checkpoints.options import Checkpoints
+from honestly.sources.groups import Groups
 
 __all__ = [
     "ARC",
@@ -63,6 +64,7 @@ __all__ = [
     "FoolsGold",
     "FoolsGoldMemory",
     "GeometricMedian",
+    "Groups",
     "Krum",
     "Meamed",
     "Mean",
