@@ -109,8 +109,6 @@ class Round:
             "clients": [label(client) for client in roster],
             "honesty": column(self.honesty),
             "weights": column(self.weights),
-            "claimed": column(self.claimed),
-            "used": column(self.used),
             "excluded": [label(client) for client in self.excluded],
             "reasons": {label(client): reason for client, reason in self.excluded.items()},
             "accused": [label(client) for client in self.accused],
@@ -122,4 +120,6 @@ class Round:
             "evaluation": self.evaluation,
             "seconds": round(self.seconds, 4),
         }
+        shares = {"claimed": self.claimed, "used": self.used}
+        found |= {name: column(values) for name, values in shares.items() if values is not None}
         return found | {"ids": [str(client) for client in roster]} if label else found
