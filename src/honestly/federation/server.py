@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from honestly import arrays
+from honestly.catalog import Spec
 from honestly.rules.settings import number
 
 Model = Mapping[str, Any]
@@ -201,22 +202,17 @@ def make_server(given: ServerStep | str | None) -> ServerStep | None:
         return given
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"server is {given!r}; expected a step such as 'fedadam:lr=0.1'")
-    name, _, rest = given.partition(":")
-    if name in ("", "none"):
+    if given in ("", "none"):
         return None
-    if name not in STEPS:
+    spec = Spec.parse(given)
+    if spec.name not in STEPS:
         raise ValueError(f"server is {given!r}; expected one of none, {', '.join(STEPS)}, as in 'fedadam:lr=0.1'")
-    known = [f.name for f in fields(STEPS[name]) if f.init]
-    settings: dict[str, float] = {}
-    for setting in filter(None, rest.split(",")):
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals or key not in known:
-            raise ValueError(f"server is {given!r}: {setting!r} is no setting of {name}; it has {', '.join(known)}")
-        try:
-            settings[key] = float(value)
-        except ValueError:
-            raise ValueError(f"server is {given!r}: {key} must be a number, got {value!r}") from None
-    return STEPS[name](**settings)
+    made = STEPS[spec.name]
+    known = [f.name for f in fields(made) if f.init]
+    for key in spec.settings:
+        if key not in known:
+            raise ValueError(f"server is {given!r}: {key} is no setting of {spec.name}; it has {', '.join(known)}")
+    return made(**spec.settings)
 
 
 class ServerSide:
