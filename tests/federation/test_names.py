@@ -13,7 +13,7 @@ import pytest
 
 from honestly.federation import Referee, Reply
 from honestly.federation.names import Names, read_names
-from honestly.show.report.histories import normal
+from honestly.runs.reader import read
 
 
 def replies(K: int = 8) -> list[Reply]:
@@ -37,9 +37,9 @@ def test_logs_and_history_have_names(tmp_path: Path) -> None:
     assert first["excluded"] == ["5"]
     assert first["clients"] == second["clients"]
     assert first["ids"] == [str(10**18 + k) for k in range(8)] + ["5"]
-    shown = normal([first, second])
+    shown = read([first, second])
     assert shown.clients[6:8] == ["Lund", "Uppsala"]
-    assert shown.records[0]["accused"] == [6, 7]
+    assert shown.records[0].accused == [6, 7]
     rows = list(csv.DictReader((tmp_path / "rounds.csv").read_text().splitlines()))
     assert rows[7]["client"] == "Uppsala"
 

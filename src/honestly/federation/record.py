@@ -8,6 +8,7 @@ from typing import Any
 
 from honestly.federation.names import Names
 from honestly.result import ClientId, Verdict
+from honestly.runs.record import RoundRecord
 
 #: What apps call the accuracy in their metrics; the first one found is the round's.
 ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
@@ -93,33 +94,32 @@ class Round:
         names, these stand in the place of the ids, which are in `ids` then, in the order of `clients`.
         """
         label = self.names
-        roster = self.clients if roster is None else roster
+        roster = list(dict.fromkeys([*(self.clients if roster is None else roster), *self.excluded, *self.accused]))
         here = set(self.clients)
 
         def column(values: Mapping[ClientId, float] | None) -> list[float | None] | None:
             return None if values is None else [values.get(client) if client in here else None for client in roster]
 
+        index = {client: k for k, client in enumerate(roster)}
         accuracy = next((m[key] for m in (self.evaluation, self.metrics) for key in ACCURACY if key in m), None)
-        found: dict[str, Any] = {
-            "round": self.number,
-            "accuracy": accuracy,
-            "asr": None,
-            "attacked": [],  # nobody knows in a real federation
-            "participants": [k for k, client in enumerate(roster) if client in here],
-            "clients": [label(client) for client in roster],
-            "honesty": column(self.honesty),
-            "weights": column(self.weights),
-            "excluded": [label(client) for client in self.excluded],
-            "reasons": {label(client): reason for client, reason in self.excluded.items()},
-            "accused": [label(client) for client in self.accused],
-            "malicious_estimate": self.malicious,
-            "kept": self.kept,
-            "status": self.status,
-            "attention": self.attention,
-            "metrics": self.metrics,
-            "evaluation": self.evaluation,
-            "seconds": round(self.seconds, 4),
-        }
+        found = RoundRecord(
+            round=self.number,
+            accuracy=accuracy,
+            participants=[k for k, client in enumerate(roster) if client in here],
+            clients=[label(client) for client in roster],
+            honesty=column(self.honesty),
+            weights=column(self.weights),
+            excluded=[index[client] for client in self.excluded],
+            reasons={label(client): reason for client, reason in self.excluded.items()},
+            accused=[index[client] for client in self.accused],
+            malicious_estimate=self.malicious,
+            kept=self.kept,
+            status=self.status,
+            attention=self.attention,
+            metrics=self.metrics,
+            evaluation=self.evaluation,
+            seconds=round(self.seconds, 4),
+        ).as_json()
         shares = {"claimed": self.claimed, "used": self.used}
         found |= {name: column(values) for name, values in shares.items() if values is not None}
         return found | {"ids": [str(client) for client in roster]} if label else found

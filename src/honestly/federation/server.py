@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -21,6 +20,7 @@ import numpy as np
 
 from honestly import arrays
 from honestly.catalog import Spec
+from honestly.files import write_atomically
 from honestly.rules.settings import number
 
 Model = Mapping[str, Any]
@@ -284,12 +284,7 @@ def save_moments(folder: Path, held: Mapping[str, Any], model: Model) -> None:
     """Replace the file of moments as a whole: a reader, or a crash, sees the old ones or the new ones."""
     stream = io.BytesIO()
     np.savez(stream, allow_pickle=False, **{"model": np.array(digest(model)), **held})
-    temporary = folder / f".{FILE}.tmp"
-    with temporary.open("wb") as file:
-        file.write(stream.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / FILE)
+    write_atomically(folder / FILE, stream.getvalue())
 
 
 def load_moments(folder: Path, model: Model) -> dict[str, Any] | None:
