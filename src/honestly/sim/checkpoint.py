@@ -113,7 +113,7 @@ def packed(state: State) -> bytes:
 def read_state(path: Path, like: State) -> State:
     """The state in a file; ValueError if it is damaged or of another model."""
     arrays = unpack(path)
-    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.pipeline), arrays)
+    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.pipeline, like.server), arrays)
 
 
 def final_model(folder: Path, rounds: int, like: Model) -> Model:
