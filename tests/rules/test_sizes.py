@@ -147,7 +147,7 @@ def test_liars_are_caught_with_sizes_too() -> None:
     rng = np.random.default_rng(0)
     X = 1 + rng.normal(size=(20, 1000))
     X[14:] = -2 + 0.5 * rng.normal(size=(6, 1000))
-    for claim in (1e9, 100.0, 50.0):
+    for claim in (1e9, 100.0, 50.0, 10.0, 1.0):
         sizes = np.full(20, 100.0)
         sizes[14:] = claim
         assert hn.aggregate(X, sizes=sizes).accused == tuple(range(14, 20))
