@@ -1,5 +1,7 @@
 """honestly: robust averaging for federated learning. It tells which clients to believe."""
 
+from typing import TYPE_CHECKING, Any
+
 from honestly import rules
 from honestly._version import __version__
 from honestly.aggregate import aggregate
@@ -43,6 +45,9 @@ from honestly.rules.memory import Memory
 from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.groups import Groups
 
+if TYPE_CHECKING:
+    from honestly.federation.buffer import Buffer
+
 __all__ = [
     "ARC",
     "CAF",
@@ -55,6 +60,7 @@ __all__ = [
     "AggregationError",
     "Bayesian",
     "Bucketing",
+    "Buffer",
     "Bulyan",
     "CenteredClipping",
     "Checkpoints",
@@ -89,3 +95,12 @@ __all__ = [
     "make_mixer",
     "rules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A federation's server side is loaded when it is used."""
+    if name == "Buffer":
+        from honestly.federation.buffer import Buffer
+
+        return Buffer
+    raise AttributeError(f"module 'honestly' has no attribute {name!r}")

@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeAlias
 
 from honestly.aggregate import aggregate
 from honestly.engine import Pipeline
+from honestly.federation.folders import claim
 from honestly.federation.history import History
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
 from honestly.federation.names import Names, Naming
-from honestly.federation.record import Reply, Round
+from honestly.federation.record import Reply, Round, spread_of
 from honestly.federation.server import ServerSide, ServerStep
 from honestly.files import write_atomically
 from honestly.printable import printable
@@ -74,6 +75,8 @@ class Referee:
         self.names = Names(names)
         self.quorum, self.doubt, self.history, self._write_log = float(quorum), doubt, History(history), log
         self.server = ServerSide(server, self.history.folder, self.buffers.hold)
+        if self.history.folder is not None:
+            claim(self.history.folder, self)
 
     @property
     def rule(self) -> Rule:
@@ -131,6 +134,7 @@ class Referee:
         record.metrics = robust_metrics(
             {client: reply.metrics or {} for client, reply in usable.items()}, record.votes()
         )
+        record.spread = None if out is None else spread_of(out)
         record.seconds = time.perf_counter() - started
         if out is not None and not kept:
             self.pipeline = self.pipeline.after(out.diagnostics)
