@@ -32,7 +32,7 @@ API = {
         "`import honestly as hn`. Everything here needs NumPy and array-api-compat alone.",
         (
             "hn.aggregate", "hn.Aggregate", "hn.Status", "hn.AggregationError", "hn.rules", "hn.make", "hn.make_mixer",
-            "hn.Checkpoints", "hn.Memory",
+            "hn.Checkpoints", "hn.Groups", "hn.Memory",
         ),
     ),
     "api-rules": (
@@ -51,7 +51,9 @@ API = {
         "Frameworks in Python",
         "One adapter for each framework. Each imports its framework, so each needs its extra.",
         (
-            "honestly.flower.RobustFedAvg", "honestly.flower.LegacyRobustFedAvg", "honestly.nvflare.RobustAggregator",
+            "honestly.flower.RobustFedAvg", "honestly.flower.LegacyRobustFedAvg", "honestly.flower.RobustFedAdam",
+            "honestly.flower.RobustFedYogi", "honestly.flower.RobustFedAdagrad", "honestly.flower.RobustFedAvgM",
+            "honestly.flower.RobustFedProx", "honestly.nvflare.RobustAggregator",
             "honestly.scaleout.server_functions", "honestly.torch.robust_all_reduce", "honestly.torch.RobustAverager",
             "honestly.torch.ddp_hook", "honestly.torch.RobustOuterOptimizer", "honestly.torch.Pending",
             "honestly.torch.DisagreementError", "honestly.torch.RankError", "honestly.torch.VerificationError",

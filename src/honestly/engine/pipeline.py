@@ -12,6 +12,7 @@ from honestly.catalog import Spec
 from honestly.result import Float
 from honestly.rules import MIXER_CATALOG, make_steps
 from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
+from honestly.rules.sizes import reweighted, size_shares, used_sizes
 
 #: Weights may miss a sum of 1 by this much.
 ROUNDING = 1e-6
@@ -120,6 +121,8 @@ class Pipeline:
         require(self.rule, geometry.K)
         mix = self.rule.mix(geometry)
         _check_mix(self.rule, mix, geometry)
+        if geometry.sizes is not None and not self.rule.uses_sizes and not isinstance(self.rule, ColumnRule):
+            mix = _by_size(mix, geometry.sizes, getattr(self.rule, "f", None))
         return Decision(mixing, mix)
 
     def after(self, diagnostics: Mapping[str, Any]) -> Pipeline:
@@ -132,6 +135,15 @@ class Pipeline:
 
     def __str__(self) -> str:
         return " after ".join(map(repr, reversed(self.steps)))
+
+
+def _by_size(mix: Mix, claims: Float, f: Any) -> Mix:
+    """The same with each client's weight times its size, capped for as many liars as the rule expects (or a minority):
+    what a rule that knows no sizes makes of them."""
+    used = used_sizes(claims, f if isinstance(f, int) else None)
+    rows = None if mix.by_layer is None else reweighted(mix.by_layer, used)
+    found = {**mix.diagnostics, **size_shares(claims, used)}
+    return replace(mix, matrix=reweighted(mix.matrix, used), by_layer=rows, diagnostics=found)
 
 
 def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:

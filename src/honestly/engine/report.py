@@ -34,6 +34,9 @@ def describe(screen: Screen, rule: Rule, decision: Decision, geometry: Geometry,
     if isinstance(evidence, np.ndarray) and decision.mixing is None and len(evidence) == len(screen.usable):
         diagnostics["layers"] = screen.spread(evidence, np.nan)
         diagnostics["layer_names"] = tuple(geometry.layer_names)
+    for name in ("claimed_shares", "used_shares"):
+        if name in diagnostics:
+            diagnostics[name] = screen.spread(diagnostics[name])
     honesty = decision.honesty
     verdicts, explanations = _verdicts(screen, decision, geometry if measured else None)
     status = mix.status

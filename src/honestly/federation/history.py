@@ -96,7 +96,7 @@ class History(Sequence[Round]):
                 honesty = "" if r.honesty is None else r.honesty.get(client, 0.0)
                 weight = "" if r.weights is None else r.weights.get(client, 0.0)
                 reason = _cell(r.excluded.get(client, ""))
-                rows.writerow((r.number, _cell(str(client)), honesty, weight, reason, int(r.kept), _cell(r.status)))
+                rows.writerow((r.number, _cell(r.names(client)), honesty, weight, reason, int(r.kept), _cell(r.status)))
         return text.getvalue()
 
     def __len__(self) -> int:

@@ -131,11 +131,13 @@ class Rule(_Step, ABC):
     - ``gram_needed``: False if `mix` asks for nothing but K, ids and sizes;
     - ``streams``: it can work from `residuals` alone, so that K^2 d work is avoided for thousands of clients;
     - ``infers_honesty``: its result has ``honesty``;
+    - ``uses_sizes``: `mix` reads the clients' sizes itself; else the engine multiplies its weights by sizes, capped;
     - ``root``: the trusted root update, for a rule that has one.
     """
 
     streams: ClassVar[bool] = False
     infers_honesty: ClassVar[bool] = False
+    uses_sizes: ClassVar[bool] = False
     root: ClassVar[Any] = None
 
     @abstractmethod

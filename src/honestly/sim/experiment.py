@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from honestly.engine import Pipeline
+from honestly.federation.server import make_server
 from honestly.hints import did_you_mean
 from honestly.own import is_own
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG
@@ -33,7 +34,7 @@ TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
 MODEL = "lenet5"
 # What a warm-up does not take over from the experiment that it is for.
 WARM_UP_LEAVES = (
-    *("rule", "pre", "root", "attack", "malicious", "dynamic", "chosen", "start", "period"),
+    *("rule", "pre", "server", "root", "attack", "malicious", "dynamic", "chosen", "start", "period"),
     *("rounds", "evaluate_every", "warm_up"),
 )
 
@@ -79,6 +80,9 @@ class Experiment(BaseModel):
     """the aggregation rule, or `file.py:Class` of your own"""
     pre: tuple[Choice, ...] = ()
     """mixers in front of the rule"""
+    server: str = ""
+    """what the server makes of the average: `fedadam:lr=0.03`, `fedyogi`, `fedadagrad`, `fedavgm:momentum=0.9`; nothing
+    if it is empty"""
     root: int = Field(100, ge=1)
     """training images that the server has of its own, for rules that want a trusted update (`fltrust`)"""
     # the attack
@@ -131,6 +135,11 @@ class Experiment(BaseModel):
             return value
         hint = did_you_mean(value, DATASETS)
         raise ValueError(f"{hint}Allowed: {', '.join(DATASETS)}, or file.py:function of your own")
+
+    @field_validator("server")
+    @classmethod
+    def _optimiser(cls, value: str) -> str:
+        return "" if make_server(value) is None else value
 
     @field_validator("rule", "attack", mode="before")
     @classmethod
@@ -187,8 +196,9 @@ class Experiment(BaseModel):
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A key that came after the first release is left out at its default, so that ids stay what they were."""
         values: dict[str, Any] = write(self)
-        if values.get("warm_up") == 0:
-            del values["warm_up"]
+        for key in ("warm_up", "server"):
+            if not values.get(key):
+                values.pop(key, None)
         if values.get("buffer") == 0:
             del values["buffer"]
             values.pop("delay", None)

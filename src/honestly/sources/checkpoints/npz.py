@@ -13,6 +13,7 @@ import numpy as np
 
 from honestly.arrays import Host, Spec
 from honestly.sources.checkpoints.checkpoint import SINGLE, Checkpoint, Shard
+from honestly.sources.checkpoints.conflicts import MARK, MEANING
 from honestly.sources.checkpoints.files import File
 from honestly.sources.checkpoints.replace import write_all
 from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES, InFile, Tensor
@@ -57,9 +58,12 @@ class _View:
 def read_npz(file: File) -> Checkpoint:
     """The arrays of an .npz by name. Raises `UnusableError` with the reason; pickles are never loaded."""
     tensors: dict[str, Tensor] = {}
+    metadata: dict[str, str] = {}
     try:
         with zipfile.ZipFile(_View(file)) as archive:  # type: ignore[arg-type]
             members = archive.infolist()
+            if archive.comment == f"{MARK}: {MEANING}".encode():
+                metadata[MARK] = MEANING
             if len(members) > MOST_MEMBERS:
                 raise UnusableError(f"holds {len(members)} arrays, the limit is {MOST_MEMBERS}")
             for member in members:
@@ -72,7 +76,7 @@ def read_npz(file: File) -> Checkpoint:
         raise
     except Exception as error:  # zipfile and zlib raise a dozen kinds of errors on damaged archives
         raise UnusableError(f"is not a valid .npz file ({type(error).__name__}: {str(error)[:100]})") from None
-    return Checkpoint("npz", tensors, (Shard(SINGLE, tuple(tensors)),), (file,))
+    return Checkpoint("npz", tensors, (Shard(SINGLE, tuple(tensors)),), (file,), metadata)
 
 
 def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:

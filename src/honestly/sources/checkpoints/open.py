@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from honestly.sources.base import Source
 from honestly.sources.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from honestly.sources.checkpoints.conflicts import RESULT, check_place, is_result
 from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.names import factor_of
 from honestly.sources.checkpoints.options import Checkpoints
@@ -34,6 +35,8 @@ class _Look(NamedTuple):
 def open_checkpoints(files: Checkpoints, *, reference: Any = None, root: Any = None, out: Any = None) -> Source:
     """The source for these files. A client that cannot be read or differs from the others is refused, not raised."""
     output = None if out is None else Output.at(out)
+    if output is not None and not files.allow_overwrite:
+        check_place(output.path, files.listed)
     return _Opening(files, output).source(reference, root)
 
 
@@ -117,6 +120,8 @@ class _Opening:
             )  # fmt: skip
             if not found.tensors:
                 raise UnusableError("holds no tensors")
+            if is_result(found) and not self.files.allow_results:
+                raise UnusableError(RESULT)
         except UnusableError as reason:
             self.refused[k] = str(reason)
             return None

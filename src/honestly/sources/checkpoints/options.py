@@ -30,6 +30,9 @@ class Checkpoints:
         device: "cpu", or a torch device such as "cuda" through which the blocks are streamed.
         progress: called now and then with the bytes read so far and the bytes of one pass over all clients.
         buffers: what becomes of BatchNorm's running means and variances; by default what `hn.aggregate` is told.
+        allow_results: False excludes files that an earlier aggregation wrote, which are no clients (the command's
+            default, as `*.safetensors` finds them); True counts them, such as the averages of edge servers.
+        allow_overwrite: let the output replace one of the inputs; otherwise that is a ValueError.
 
     Example:
         >>> Checkpoints(["a.safetensors", "b.safetensors", "c.safetensors"], lora="svd", rank=8).rank
@@ -44,6 +47,8 @@ class Checkpoints:
     device: str = "cpu"
     progress: Callable[[int, int], None] | None = None
     buffers: Any = None
+    allow_results: bool = True
+    allow_overwrite: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.paths, str | bytes | PathLike) or not are_paths(self.paths):

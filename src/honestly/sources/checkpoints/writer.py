@@ -19,6 +19,7 @@ from honestly.arrays import Host, narrow
 from honestly.files import sync_folder
 from honestly.sources.base import Leaf
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
+from honestly.sources.checkpoints.conflicts import MARK, MEANING, marked
 from honestly.sources.checkpoints.replace import fill, naming, replace_folder, write_all
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 
@@ -71,7 +72,8 @@ class Output:
                     raise ValueError(f"tensor {leaf.name!r} {what}, which .npz cannot hold: write .safetensors")
         if self.kind != "folder":
             shards = [Shard(self.path.name, tuple(name for shard in shards for name in shard.names))]
-        plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, self.kind != "npz") for s in shards]
+        metadata, headed = marked(metadata), self.kind != "npz"
+        plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, headed) for s in shards]
         return FileSink(self, leaves, plans)
 
 
@@ -217,6 +219,7 @@ class FileSink:
         (plan,), (fd,) = self._plans, self._fds.values()
         packed = raw.with_suffix(".zip.tmp")
         with zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            archive.comment = f"{MARK}: {MEANING}".encode()
             for leaf in plan.leaves:
                 member = zipfile.ZipInfo(f"{leaf.name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
                 stored = np.dtype("?") if leaf.spec.kind == "bool" else storage(leaf.spec)
