@@ -29,8 +29,7 @@ def build(out: Path, *, serve: bool = False) -> int:
     with tempfile.TemporaryDirectory() as temporary:  # pages made from the code stand beside the others there only
         stage = Path(temporary)
         shutil.copy(ROOT / "mkdocs.yml", stage)
-        for folder in ("docs", "examples"):
-            shutil.copytree(ROOT / folder, stage / folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        shutil.copytree(HERE, stage / "docs", ignore=shutil.ignore_patterns("__pycache__", ".*"))
         reference.write(stage / "docs", results=ROOT / "results")
         for tool in (stage / "docs").rglob("*.py"):
             tool.unlink()
