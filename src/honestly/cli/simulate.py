@@ -48,7 +48,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     parser.add_argument("--presets", action="store_true", help="list the experiments that come with the package")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    shown.add_argument("--json", action="store_true", help="print one JSON object a round")
+    shown.add_argument("--json", action="store_true", help="print one JSON object per round")
     parser.set_defaults(run=run, extra="sim")
 
 
@@ -176,7 +176,7 @@ class _Nothing:
 
 
 class _Lines(_Nothing):
-    """One JSON object a round, also for the rounds that an earlier run finished."""
+    """One JSON object per round, also for the rounds that an earlier run finished."""
 
     def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
         """The rounds that are there already."""
@@ -244,8 +244,8 @@ class _Terminal(_Nothing):
         rows: list[list[str]] = []
         names = {
             "accuracy_last": "accuracy, last round", "accuracy_mean_last_20": "accuracy, mean of the last 20 rounds",
-            "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused, a round",
-            "misses_per_round": "attackers missed, a round", "refused_rounds": "rounds without a usable majority",
+            "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused per round",
+            "misses_per_round": "attackers missed per round", "refused_rounds": "rounds without a usable majority",
         }  # fmt: skip
         found = summary(outcome.records)
         for key, label in names.items():
