@@ -51,6 +51,7 @@ docs: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell *.md docs src examples tests benchmarks results/preface.md
 
 types: $(STAMP)
 	$(BIN)/pyright

@@ -37,7 +37,7 @@ def aggregate(
         pre: mixers (or their names) applied in turn before the rule.
         sizes: what the clients say of their sizes: a sequence, or a mapping by id. Ignored unless the rule uses sizes.
         layers: for updates that are one flat array each, the sizes of the tensors in it, in order (or a mapping from
-            name to size), so that each is judged by itself. State dicts, lists of arrays and files know theirs.
+            name to size), so each is judged by itself. State dicts, lists of arrays and files know theirs.
         buffers: what becomes of tensors that are statistics and no parameters: BatchNorm's running means and
             variances, known by their names. "follow" does not judge by them and averages them with the weights found
             on the parameters; "judge" takes them for parameters; "ignore" does not average them: the result keeps

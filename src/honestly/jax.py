@@ -52,7 +52,7 @@ def robust_mean(
         axis_name: the axis of the mesh over which to average.
         rule: a rule or its name: any rule that is a weighted mean, median, trimmed mean and meamed.
         pre: mixers applied before a rule that is a weighted mean.
-        reference: 0 for gradients and other differences, so that rules can tell a device that opposes the others.
+        reference: 0 for gradients and other differences, so rules can tell a device that opposes the others.
         with_info: return also a dict of "weights" (K,) (NaN for median and its kin), "honesty" (K,) (NaN unless the
             rule infers it) and "usable" (K,).
 

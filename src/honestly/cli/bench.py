@@ -247,7 +247,7 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
 def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], seconds: float, finished: bool) -> int:
     from honestly.cli.failures import DONE, FAILED, INTERRUPTED, complain
     from honestly.show.progress import duration
-    from honestly.studies.study import shown
+    from honestly.studies.study import describe
 
     runs = [run for run in store.runs() if run.id in ids]
     count = {status: sum(run.status == status for run in runs) for status in ("done", "failed")}
@@ -258,7 +258,7 @@ def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], se
         print(f"{study.name}: {count['done']} of {len(runs)} runs done in {duration(seconds)}; {args.out}")
     failed = [run for run in runs if run.status == "failed"]
     for run in failed[:5]:
-        complain("honestly bench", f"failed: {shown(run.cell)}: {run.error}", FAILED)
+        complain("honestly bench", f"failed: {describe(run.cell)}: {run.error}", FAILED)
     if failed:
         complain("honestly bench", f"{len(failed)} run(s) failed; the same command tries them again", FAILED)
     if not finished:

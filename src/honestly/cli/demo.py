@@ -94,7 +94,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         cells = [f"{s['misses_per_round']:.1f}" if lied else "–", f"{s['false_accusations_per_round']:.1f}"]
         rows.append([one.title, f"{s['accuracy_last']:.3f}", *cells])
     if not args.quiet:
-        columns = ["average", "accuracy", "attackers missed, a round", "falsely accused, a round"]
+        columns = ["average", "accuracy", "attackers missed per round", "falsely accused per round"]
         Table(columns, rows, right=columns[1:]).show()
     lead = (
         f"{CLIENTS} clients learn to read digits together. In the last two runs, {MALICIOUS} of them send four times "

@@ -11,7 +11,7 @@ EPILOG = """\
 A folder is a study (study.sqlite, made by `honestly bench`), a run (`honestly simulate --out`), a folder of runs, or a
 history that a federation's server wrote (`RobustFedAvg(history=...)`). Several are reported together.
 
-The report has index.html and a page a run (which need nothing else), README.md, tables.tex (booktabs), cells.csv (the
+The report has index.html and one page per run (self-contained), README.md, tables.tex (booktabs), cells.csv (the
 paper's 540 numbers beside ours) and figures/ (PNG and SVG). An unfinished study is reported as far as it went.
 
 examples:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     loaded = [load(source) for source in args.sources]
     studies = merge(loaded)
     out: Path = args.out if args.out is not None else (first if first.is_dir() else first.parent) / "report"
-    *paths, target = [_shown(path) for path in (*args.sources, out)]
+    *paths, target = [_command_path(path) for path in (*args.sources, out)]
     made = [
         ["bench", study.name, "--out", path] for study, path in zip(loaded, paths, strict=False) if _ships(study.name)
     ]
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _shown(path: Path) -> str:
+def _command_path(path: Path) -> str:
     """How the report's own commands name a path: a relative one as it was given, of an absolute one the name."""
     return path.name if path.is_absolute() else str(path)
 

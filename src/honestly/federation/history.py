@@ -23,7 +23,7 @@ COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 class History(Sequence[Round]):
     """The rounds so far, as a sequence; with a folder, also as `rounds.jsonl` and `rounds.csv` in it.
 
-    The files are replaced as a whole after every round, so that a reader, or a crash, never sees half a round. Those
+    The files are replaced as a whole after every round, so a reader, or a crash, never sees half a round. Those
     of an earlier federation in the folder are kept as `rounds-1.jsonl`, `rounds-1.csv` and so on.
 
     Example:

@@ -84,7 +84,7 @@ class _Step:
     needs: ClassVar[frozenset[str]] = frozenset()
     #: the formula of `minimum`, for messages
     bound: ClassVar[str] = "1"
-    #: False if the step asks for nothing but K, ids and sizes, so that no Gram pass is made for it
+    #: False if the step asks for nothing but K, ids and sizes, so no Gram pass is made for it
     gram_needed: ClassVar[bool] = True
 
     def minimum(self) -> int:
@@ -129,7 +129,7 @@ class Rule(_Step, ABC):
     - ``needs``: any of "f" (the number of attackers must be told), "reference", "root", "memory", "randomness",
       "sizes", "signs", "trusted client";
     - ``gram_needed``: False if `mix` asks for nothing but K, ids and sizes;
-    - ``streams``: it can work from `residuals` alone, so that K^2 d work is avoided for thousands of clients;
+    - ``streams``: it can work from `residuals` alone, so K^2 d work is avoided for thousands of clients;
     - ``infers_honesty``: its result has ``honesty``;
     - ``root``: the trusted root update, for a rule that has one.
     """

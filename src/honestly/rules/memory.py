@@ -23,7 +23,7 @@ class Memory:
     Suspicion is remembered, trust cannot be saved up: a client that behaved for a hundred rounds starts the next one
     as a newcomer does. q_k is what this round's evidence alone says of the client's *position*, at even odds: earlier
     suspicion does not feed itself, nobody's word about another enters, and being copied by others does not count
-    against a client, so that an honest client cannot be framed by those who mimic it. The absent are forgiven at the
+    against a client, so an honest client cannot be framed by those who mimic it. The absent are forgiven at the
     same rate.
 
     Arguments:
@@ -74,7 +74,7 @@ class Memory:
             records = {name: (float(honest), float(dishonest)) for name, honest, dishonest in state["records"]}
             forgetting = float(state["forgetting"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"this is no memory as `to_dict` writes it: {str(state)[:100]}") from error
+            raise ValueError(f"not a memory written by `Memory.to_dict`: {str(state)[:100]}") from error
         wrong = next((n for n, pair in records.items() if not all(0.0 <= x < math.inf for x in pair)), None)
         if wrong is not None:
             raise ValueError(f"the record of client {wrong!r} is {records[wrong]}, expected two numbers >= 0")

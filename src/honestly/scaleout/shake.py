@@ -109,7 +109,7 @@ def gather(entries: list[type]) -> str:
     """Source that defines these classes and all that they refer to, in an order that can be executed.
 
     Raises:
-        ValueError: two modules define a name differently, so that they cannot stand in one block.
+        ValueError: two modules define a name differently, so they cannot stand in one block.
     """
     modules: dict[str, _Module] = {}
     done: dict[tuple[str, str], ast.stmt] = {}

@@ -129,12 +129,12 @@ class Experiment(BaseModel):
 
     @field_validator("rule", "attack", mode="before")
     @classmethod
-    def _one(cls, value: Any) -> Any:
+    def _as_choice(cls, value: Any) -> Any:
         return Choice.named(value)
 
     @field_validator("pre", mode="before")
     @classmethod
-    def _several(cls, value: Any) -> Any:
+    def _as_choices(cls, value: Any) -> Any:
         if isinstance(value, str | dict):
             value = [value]
         return tuple(Choice.named(v) for v in value) if isinstance(value, list | tuple) else value
@@ -142,7 +142,7 @@ class Experiment(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, values: Any) -> Any:
-        """What depends on the data set is written out, so that the canonical form says everything."""
+        """What depends on the data set is written out, so the canonical form says everything."""
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -176,8 +176,8 @@ class Experiment(BaseModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A key that came after the first release is left out at its default, so that ids stay what they were."""
+    def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A key that came after the first release is left out at its default, so ids stay what they were."""
         values: dict[str, Any] = write(self)
         if values.get("warm_up") == 0:
             del values["warm_up"]
@@ -207,7 +207,7 @@ class Experiment(BaseModel):
     def before(self) -> Experiment | None:
         """The run whose final model this one starts from: ``warm_up`` rounds of plain averaging among honest clients.
 
-        It depends on nothing of the attack and the rule, so that experiments which differ in those share it.
+        It depends on nothing of the attack and the rule, so experiments which differ in those share it.
         """
         if not self.warm_up:
             return None

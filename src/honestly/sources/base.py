@@ -1,7 +1,7 @@
 """K clients' updates as re-iterable column blocks, and the way back to one update.
 
 A source knows its clients by position. Position K is the reference (the previous global model) and K + 1 the trusted
-root update, where the caller gave them, so that passes read them like any client.
+root update, where the caller gave them, so passes read them like any client.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A layer is what a rule looks at by itself. Up to `MOST_LAYERS` tensors each are one. Beyond that neighbours are joined
 two by two: the tensors of one module first (weight, bias), then modules of one block (a convolution and its norm), the
-smallest pair first, so that large tensors stay alone as long as they can.
+smallest pair first, so large tensors stay alone as long as they can.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _grouped(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
-    """Runs of pieces, in order. What costs the same is joined together, so that equal blocks are cut alike."""
+    """Runs of pieces, in order. What costs the same is joined together, so equal blocks are cut alike."""
     n = len(pieces)
     if n <= most:
         return [[piece] for piece in pieces]

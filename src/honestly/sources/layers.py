@@ -90,7 +90,7 @@ class Layers(InMemory):
         return leaves
 
     def _prepared(self, k: int, row: dict[str, Any] | None) -> dict[str, Any] | None:
-        """What `_prepare` gives; an array whose values cannot be seen costs its client the vote."""
+        """The result of `_prepare`; a client with an array whose values cannot be read is excluded."""
         try:
             return self._prepare(row)
         except Exception as error:

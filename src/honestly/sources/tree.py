@@ -42,7 +42,7 @@ def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def rebuild(template: Any, leaf_of: Callable[[str], Any]) -> Any:
-    """A container like `template` with `leaf_of(path)` in the place of each array."""
+    """A container like `template` in which each array is replaced by `leaf_of(path)`."""
     return _rebuild(template, "", leaf_of)
 
 

@@ -109,7 +109,7 @@ def recorded(path: Path, *, clients: int) -> Population:
     """The population of one round, as `honestly simulate --record` writes it.
 
     The file (.npz, never pickled) holds ``honest`` (K, d), and by the name of a data attack the updates (m, d) that the
-    last m clients send if they train on poisoned data. If fewer clients are asked for, the last ones are taken, so that
+    last m clients send if they train on poisoned data. If fewer clients are asked for, the last ones are taken, so
     the poisoned updates stay theirs. The root is the first client's update, which a server could have made itself.
     """
     try:

@@ -39,7 +39,7 @@ class Plan:
         rounds: which rounds are kept.
         attacks: data attacks, whose updates are made beside the honest ones and never averaged.
         poisoned: how many of the last clients also train on poisoned data.
-        left_out: how many of the last clients are never averaged, so that they lag behind.
+        left_out: how many of the last clients are never averaged, so they lag behind.
         idle: how many of the first clients send the model back unchanged.
     """
 

@@ -46,7 +46,7 @@ class RobustAverager:
         forgetting: above 0, a rank's suspicion is carried over the steps (rule "bayesian"): the share kept in a step.
         shards: the group among which this rank's update is spread (FSDP).
         unusable: what a step without a usable majority does: "raise" an AggregationError on every rank, or give "nan",
-            as a plain all-reduce would, so that a gradient scaler skips the step.
+            as a plain all-reduce would, so a gradient scaler skips the step.
         verify: slices that another rank checks in a step, on average.
         timeout: for each collective; None for the group's own.
         history: a folder that the first rank writes `rounds.jsonl` and `rounds.csv` to, for `honestly report` and

@@ -81,7 +81,7 @@ class RankPasses:
         members: the ranks.
         slices: what this one holds.
         leaves: the tensors, for words about a fault.
-        kept: keep what each rank said, so that it can be checked later: numbers are gathered then and summed here.
+        kept: keep what each rank said, so it can be checked later: numbers are gathered then and summed here.
     """
 
     def __init__(self, members: Members, slices: Slices, leaves: Sequence[Leaf], *, kept: bool = False) -> None:
@@ -101,7 +101,7 @@ class RankPasses:
         return total if self.members.shards is None else self.members.gather(total, self.members.shards).sum(axis=0)
 
     def between(self, rows: int) -> bool:
-        """A rank has few columns, so that a median of each costs less than to ask the others for a sample."""
+        """A rank has few columns, so a median of each costs less than to ask the others for a sample."""
         return True
 
     def sample(self, clients: Sequence[int]) -> Float:

@@ -1,7 +1,7 @@
 """torchft: a `Manager` whose all-reduce tells which replicas to believe (extra `[torchft]`).
 
 torchft keeps a training alive when replicas crash and come back; what they send it trusts. `RobustManager` is its
-`Manager` in every other respect, so that its `LocalSGD`, `DiLoCo` and `DistributedDataParallel` take it as it is.
+`Manager` in every other respect, so its `LocalSGD`, `DiLoCo` and `DistributedDataParallel` take it as it is.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -31,10 +31,10 @@ class RobustManager(Manager):
     Args:
         arguments: those of `torchft.Manager`.
         averager: with the rule, memory and history; `RobustAverager()` if None. Replicas are known by their
-            `replica_id`, so that one that comes back is remembered.
+            `replica_id`, so one that comes back is remembered.
 
     torchft asks for one average per parameter or bucket, and each is decided by itself: use
-    `DiLoCo(..., use_bucketization=True)` with a bucket that holds all, so that a replica is judged by all it sends. A
+    `DiLoCo(..., use_bucketization=True)` with a bucket that holds all, so a replica is judged by all it sends. A
     spare replica sends NaN, and so has no vote. The quorum is always synchronous: a replica that comes back gets the
     others' state, and what they remember, before it takes part.
     """

@@ -54,13 +54,13 @@ def verify_slices(
         if found:
             names = [members.ids[k] for k in (owner, *checkers)]
             again = _check(reduction, updates, results, owner, checkers[1]) if len(checkers) > 1 else ""
-            raise VerificationError(_told(names, found, again))
+            raise VerificationError(_accusation(names, found, again))
         checked.append((members.ids[owner], members.ids[checkers[0]]))
     return {"verified": tuple(checked)}
 
 
-def _told(names: Sequence[ClientId], found: str, again: str) -> str:
-    """Who is to be looked at. (A rank that sent the owner other values than the checkers is not told from it.)"""
+def _accusation(names: Sequence[ClientId], found: str, again: str) -> str:
+    """A message that names the rank at fault. (It cannot tell the owner from a rank that sent it other values.)"""
     owner, checker, *others = names
     if again:
         return f"the slice of rank {owner}: {found}; ranks {checker} and {others[0]} computed it again and agree"

@@ -14,7 +14,7 @@ from honestly.rules.base import ColumnRule
 # unless two of those three are not, and a kernel that holds all values of a column has it for nothing.
 BETWEEN = -1
 
-# Whether what a pass made is finite and of a sane size: asked for late, so that a device can work in the meantime.
+# Whether what a pass made is finite and of a sane size: asked for late, so a device can work in the meantime.
 Verdict: TypeAlias = Callable[[], bool]
 
 

@@ -106,7 +106,7 @@ BATCH = 16
 
 
 def in_order(work: Callable[[Block], T], todo: Iterable[Block], workers: int, batch: int = BATCH) -> Iterator[T]:
-    """`map(work, todo)` on several threads. Results come in the order of the blocks, so that sums over them have the
+    """`map(work, todo)` on several threads. Results come in the order of the blocks, so sums over them have the
     same bits whatever the number of threads; at most two batches per thread are in flight."""
     if workers == 1:
         yield from map(work, todo)

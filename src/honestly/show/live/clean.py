@@ -36,7 +36,7 @@ def whole(value: Any, *, most: int = 10**9) -> int | None:
 
 
 def text(value: Any, most: int = LONGEST_TEXT) -> str:
-    """Text of a bearable length that can be encoded; None gives the empty text.
+    """Text of limited length that can be encoded; None gives the empty text.
 
     >>> text("abcdef", 4), text(None), text(3), text("\\ud800")
     ('abc…', '', '3', '?')

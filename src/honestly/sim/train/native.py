@@ -231,7 +231,7 @@ def fuse(ops: Sequence[Op], size: tuple[int, int, int]) -> list[Op] | None:
     rest = list(ops)
     _, H, W = size
 
-    def taken(kind: type) -> Any:
+    def take(kind: type) -> Any:
         return rest.pop(0) if rest and isinstance(rest[0], kind) else None
 
     while rest:
@@ -239,9 +239,9 @@ def fuse(ops: Sequence[Op], size: tuple[int, int, int]) -> list[Op] | None:
         if isinstance(op, Flatten) and not fused:  # an MLP: images as they come
             fused.append(op)
         elif isinstance(op, Dense):
-            fused.append(DenseRelu(op, relu=taken(Rectifier) is not None))
-        elif isinstance(op, Convolution) and taken(MaxPool) and ConvolutionPool.takes(op):
-            one = ConvolutionPool(op, taken(ChannelBias), taken(Rectifier) is not None, taken(Flatten) is not None)
+            fused.append(DenseRelu(op, relu=take(Rectifier) is not None))
+        elif isinstance(op, Convolution) and take(MaxPool) and ConvolutionPool.takes(op):
+            one = ConvolutionPool(op, take(ChannelBias), take(Rectifier) is not None, take(Flatten) is not None)
             _, C, R, S = op.weight.shape[1:]
             if fused and not one._inward((1, H, C, W, 1)):
                 return None

@@ -141,7 +141,7 @@ def _setting(config: Mapping[str, Any], name: str, pattern: str, module: str) ->
 def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales: Mapping[str, float] | None) -> bytes:
     """The adapter_config.json of the result: what most clients say of the model, and the result's own ranks.
 
-    `lora_alpha = r`, so that the scale is 1, unless `scales` gives one by module.
+    `lora_alpha = r`, so the scale is 1, unless `scales` gives one by module.
     """
     config: dict[str, Any] = {"peft_type": "LORA", "inference_mode": True, "use_rslora": False, "use_dora": False}
     for name in KEPT:

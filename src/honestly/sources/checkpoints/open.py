@@ -65,7 +65,7 @@ class _Opening:
                 raise ValueError(f"{name}: {difference(signature(extra), expected)}")
         if self.files.lora != "factors" and any(factor_of(name) for name in expected):
             raise ValueError(
-                "these files hold LoRA factors without their adapter_config.json: pass the adapters' folders, so that "
+                "these files hold LoRA factors without their adapter_config.json: pass the adapters' folders, so "
                 "the products are averaged, or lora='factors' to average A and B by themselves"
             )
         source = CheckpointSource(
@@ -126,7 +126,7 @@ class _Opening:
         return found
 
     def _extra(self, name: str, extra: Any) -> Checkpoint | None:
-        """The reference or root. It is the caller's own, so that links are followed and faults are raised."""
+        """The reference or root. It is the caller's own, so links are followed and faults are raised."""
         if extra is None:
             return None
         if not isinstance(extra, str | PathLike):

@@ -15,7 +15,7 @@ RENAME_EXCHANGE, AT_FDCWD = 2, -100
 
 
 def fill(fd: int, size: int) -> None:
-    """Reserve the bytes, so that a full disk is found before the work and not in its midst."""
+    """Reserve the bytes, so a full disk is found before the work and not in its midst."""
     os.ftruncate(fd, size)
     if size and hasattr(os, "posix_fallocate"):
         try:
@@ -57,7 +57,7 @@ def sync_folder(path: Path) -> None:
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Put a folder in the place of another in one step where the system can, and remove the old one."""
+    """Replace a folder by another, in one step where the system can, and remove the old one."""
     try:
         new.rename(target)  # nothing there, or an empty folder
         return

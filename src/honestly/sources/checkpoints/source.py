@@ -1,4 +1,4 @@
-"""K checkpoints as a source: column blocks read by position, so that memory does not grow with the model."""
+"""K checkpoints as a source: column blocks read by position, so memory does not grow with the model."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CheckpointSource:
         self._count((stop - start) * len(clients) * storage(self.leaves[leaf].spec).itemsize)
 
     def stores_as_agreed(self, leaf: int, client: int) -> bool:
-        """Whether the client's tensor has the dtype of the result, so that `raw` gives its values as they are."""
+        """Whether the client's tensor has the dtype of the result, so `raw` gives its values as they are."""
         tensor = self._columns[leaf][client]
         assert tensor is not None, "a refused client is never read"
         return tensor.spec.dtype == self.leaves[leaf].spec.dtype

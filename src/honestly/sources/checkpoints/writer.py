@@ -99,7 +99,7 @@ class _Plan:
 
     @classmethod
     def of(cls, filename: str, leaves: Sequence[Leaf], metadata: Mapping[str, str], with_header: bool) -> _Plan:
-        """Wide dtypes first, so that every tensor is aligned; otherwise in the order given."""
+        """Wide dtypes first, so every tensor is aligned; otherwise in the order given."""
         leaves = sorted(leaves, key=lambda leaf: -storage(leaf.spec).itemsize)
         at, begins = 0, dict[str, int]()
         described: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -212,7 +212,7 @@ class FileSink:
         return (json.dumps(found, ensure_ascii=False, indent=2) + "\n").encode()
 
     def _pack(self, raw: Path) -> Path:
-        """The raw values as an .npz: uncompressed, with a fixed date, so that the same values give the same bytes."""
+        """The raw values as an .npz: uncompressed, with a fixed date, so the same values give the same bytes."""
         (plan,), (fd,) = self._plans, self._fds.values()
         packed = raw.with_suffix(".zip.tmp")
         with zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:

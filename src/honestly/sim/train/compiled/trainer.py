@@ -62,7 +62,7 @@ class CompiledTrainer(Trainer):
         return Trained(theta, empty, empty.to(torch.int64), loss / steps)
 
     def _train(self, schedule: Schedule, theta: Tensor, loss: Tensor) -> None:
-        """Train one row in place. The numbers are addresses for C, so that they are checked first."""
+        """Train one row in place. The numbers are addresses for C, so they are checked first."""
         T, B = schedule.samples.shape
         samples = np.ascontiguousarray(schedule.samples, dtype=np.int64)
         counts = np.ascontiguousarray(schedule.counts, dtype=np.int64)
