@@ -39,6 +39,7 @@ RENAME = {
     "src/honestly/sim/choices.py",
     "src/honestly/sim/data/download.py",
     "src/honestly/sim/data/transfer.py",
+    "src/honestly/sim/experiment.py",
     "src/honestly/studies/specs.py",
     "src/honestly/studies/work.py",
 }

@@ -19,7 +19,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[r
     """Register the command."""
     parser = commands.add_parser(
         "demo",
-        help="a federation under attack, in a minute: a table and an HTML report",
+        help="train a small federation under attack: a table and an HTML report",
         description="Train a federation in which 40 % of the clients lie, averaged by FedAvg and by the Bayesian "
         "rule: a table, a picture and an HTML report.",
     )

@@ -119,7 +119,7 @@ def require(step: _Step, K: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(_Step, ABC):
-    """A rule: a frozen dataclass of its settings, validated when it is made.
+    """A rule: a frozen dataclass of its settings, validated on creation.
 
     Class attributes say what it needs, for `hn.list_rules()` and for the engine:
 
@@ -160,7 +160,7 @@ class ColumnRule(Rule):
         return 0, m
 
     def __init_subclass__(cls) -> None:
-        """A rule is defined once: `averages` cannot be claimed beside a `reduce` of one's own, which nobody calls."""
+        """A rule is defined once: it cannot set `averages` and also define a `reduce`, which would never be called."""
         super().__init_subclass__()
         if cls.averages and not getattr(cls.reduce, "__final__", False):
             raise TypeError(f"{cls.__name__} sets averages and defines reduce: derive it from AveragingRule instead")
@@ -171,7 +171,7 @@ class ColumnRule(Rule):
 
 
 class AveragingRule(ColumnRule):
-    """A rule that takes the mean of the ranks it reads: they come in any order then, which costs less than sorting."""
+    """A rule that takes the mean of the ranks it reads: they may come in any order, which costs less than sorting."""
 
     averages: ClassVar[bool] = True
 

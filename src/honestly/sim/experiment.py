@@ -129,12 +129,12 @@ class Experiment(BaseModel):
 
     @field_validator("rule", "attack", mode="before")
     @classmethod
-    def _as_choice(cls, value: Any) -> Any:
+    def _one(cls, value: Any) -> Any:
         return Choice.named(value)
 
     @field_validator("pre", mode="before")
     @classmethod
-    def _as_choices(cls, value: Any) -> Any:
+    def _several(cls, value: Any) -> Any:
         if isinstance(value, str | dict):
             value = [value]
         return tuple(Choice.named(v) for v in value) if isinstance(value, list | tuple) else value
@@ -176,7 +176,7 @@ class Experiment(BaseModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A key that came after the first release is left out at its default, so ids stay what they were."""
         values: dict[str, Any] = write(self)
         if values.get("warm_up") == 0:

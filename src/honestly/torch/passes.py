@@ -1,4 +1,4 @@
-"""The engine's passes over columns that lie on many ranks: each works on its own, and the numbers are added up."""
+"""The engine's passes over columns that lie on many ranks: each rank works on its own, and the numbers are summed."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ class RankPasses:
         return lambda: self.members.every(verdict())
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
-        """Asked for by `explain` alone, which a training step has no time for."""
+        """Used only by `explain`, which is too slow for a training step."""
         raise NotImplementedError
 
     def fault(self, client: int) -> str | None:
-        """The first fault in the order of the tensors, found by whoever holds that column."""
+        """The first fault in the order of the tensors, found by the rank that holds that column."""
         if client >= self.members.K:
             return self._own_fault(client)
         found = self.own.slices.first_fault(client)

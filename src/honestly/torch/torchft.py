@@ -1,6 +1,6 @@
 """torchft: a `Manager` whose all-reduce tells which replicas to believe (extra `[torchft]`).
 
-torchft keeps a training alive when replicas crash and come back; what they send it trusts. `RobustManager` is its
+torchft keeps training going when replicas crash and come back, but trusts what they send. `RobustManager` is its
 `Manager` in every other respect, so its `LocalSGD`, `DiLoCo` and `DistributedDataParallel` take it as it is.
 """
 
@@ -41,7 +41,9 @@ class RobustManager(Manager):
 
     def __init__(self, *arguments: Any, averager: RobustAverager | None = None, **more: Any) -> None:
         if more.setdefault("use_async_quorum", False):
-            raise ValueError("use_async_quorum=True: a replica that is behind could not decide as the others do")
+            raise ValueError(
+                "use_async_quorum=True: a replica that is behind cannot decide as the others do; pass False"
+            )
         self.averager = RobustAverager() if averager is None else averager
         self.averager.members_of = self._members
         self._known: tuple[Any, tuple[str, ...]] = (None, ())

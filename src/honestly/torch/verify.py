@@ -1,6 +1,6 @@
 """Spot checks: another rank computes a slice again, both the numbers that were decided on and the result.
 
-Which slice and by whom is drawn when all results are in, from random numbers of all ranks: nobody knows it before.
+The slice and the checker are drawn when all results are in, from random numbers of all ranks: nobody knows them before.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _accusation(names: Sequence[ClientId], found: str, again: str) -> str:
 def _check(
     reduction: Reduction, updates: Sequence[torch.Tensor], results: Sequence[torch.Tensor], owner: int, checker: int
 ) -> str:
-    """What the checker found wrong, told to everybody; "" if nothing."""
+    """What the checker found wrong, sent to all ranks; "" if nothing."""
     members = reduction.members
     held = blocks(reduction.cut, owner)
     rows: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""The passes by the compiled program: rows in memory are read where they lie, all others block by block."""
+"""The passes by the compiled program: rows in memory are read in place, all others block by block."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from honestly.sources.checkpoints.source import CheckpointSource
 
 T = TypeVar("T")
 
-# Values of an item, which one thread works on: half a millisecond, so a thread that the system stops keeps others
-# waiting for little.
+# Values of an item, which one thread works on: half a millisecond, so a thread that the system stops does not
+# keep the others waiting for long.
 ITEM = 1 << 20
 # Columns of an item whose Gram matrix is large: adding it up must cost less than making it.
 WIDE_ITEM, MANY_ROWS = 8 * RUN, 128
@@ -39,13 +39,13 @@ LIMITS = (LARGEST["float32"], LARGEST["float64"])
 
 
 def worth_it(source: Source) -> bool:
-    """Whether the program is to be used for this source, and is there."""
+    """Whether the program is available and worth using for this source."""
     values = len(source.ids) * sum(leaf.size for leaf in source.leaves)
     return values >= WORTH_COMPILING and program.available()
 
 
 class CompiledPasses(PlainPasses):
-    """Gram matrix, residuals, weighted mean, median and trimmed mean; what else is ranked is left to NumPy."""
+    """Gram matrix, residuals, weighted mean, median and trimmed mean; NumPy does all other ranking."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -143,7 +143,7 @@ class CompiledPasses(PlainPasses):
         return sink.finish(), lambda: fine
 
     def room(self, nbytes: int) -> tuple[Host, int]:
-        """So many bytes of this thread's scratch, and where they are: memory used again costs no page faults."""
+        """This many bytes of the thread's scratch, and their address; reused memory causes no page faults."""
         held = getattr(self._local, "room", None)
         if held is None or len(held[0]) < nbytes:
             values = np.empty(nbytes, np.uint8)

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Launches the CUDA kernels of `kernels.cu` on torch tensors. Imported only where torch and a CUDA device are.
+"""Launches the CUDA kernels of `kernels.cu` on torch tensors. Imported only if torch and a CUDA device are available.
 
 A round of 20 clients is a few hundred microseconds of memory traffic, so every call of the CUDA runtime counts:
 weights travel as arguments, and what the host must know is written straight into its own (pinned) memory.
@@ -41,7 +41,7 @@ def gram(
 ) -> Float:
     """(parts, K, K) `C C^T` in float64 on the host, `C = rows - middle`, from one read; the middle may be `BETWEEN`.
 
-    While the device is at work the host does ``meanwhile``.
+    The host runs ``meanwhile`` while the device works.
     """
     K, n = rows.shape
     device = rows.device.index

@@ -1,4 +1,4 @@
-"""How far each client is from the result, tensor by tensor: which layers give a liar away."""
+"""How far each client is from the result, tensor by tensor: which layers reveal a liar."""
 
 from __future__ import annotations
 

@@ -92,11 +92,11 @@ def _number(name: str) -> int:
 
 @cache
 def _quota() -> int:
-    """Whole cores that the container may use; many if nobody says."""
+    """Whole cores that the container may use; a large number if there is no limit."""
     try:
         allowed, period = QUOTA.read_text().split()
         return max(1, math.ceil(int(allowed) / int(period)))
-    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number
+    except (OSError, ValueError, ZeroDivisionError):  # "max" is not a number
         return 1 << 30
 
 

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Local training of all clients by CUDA kernels of our own (`kernels.cu`): a step is about 25 launches in one graph.
+"""Local training of all clients by our own CUDA kernels (`kernels.cu`): a step is about 25 launches in one graph.
 
 What the plain `ops` do in many passes over memory is one kernel here: convolution, pooling, bias and ReLU with every
 window read once into registers; their gradients; the loss; the optimiser. Convolutions that fit are products on the
@@ -30,7 +30,7 @@ BLOCKS = 1500  # that many blocks keep every processor of a large GPU busy
 
 
 def source(defines: Sequence[str]) -> str:
-    """The text of the kernels that are meant by these macros."""
+    """The text of the kernels that these macros select."""
     tensor = [f"{line.lower()}.cu" for line in defines if line.startswith("TENSOR_")]
     names = ("shapes.cu", "tensorcores.cu", *tensor) if tensor else ("shapes.cu", "kernels.cu")
     head = "".join(f"#define {line}\n" for line in defines)
@@ -190,7 +190,7 @@ class ConvolutionPool:
 
 
 def threads(B: int) -> int:
-    """Threads of a block: whole warps, one lane an image."""
+    """Threads of a block: whole warps, one lane per image."""
     return min(128, -(-B // 32) * 32)
 
 

@@ -1,7 +1,7 @@
-"""Open K checkpoints: agree on what the model is, refuse by name whoever differs.
+"""Open K checkpoints: agree on the model's layout, and exclude clients that differ, by name.
 
 Headers are read twice: once to see what most clients hold, of which only a digest is kept, and once to keep what will
-be read. So a stranger's header costs memory only while it is looked at.
+be read. So a client's header uses memory only while it is parsed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Look(NamedTuple):
 
 
 def open_checkpoints(files: Checkpoints, *, reference: Any = None, root: Any = None, out: Any = None) -> Source:
-    """The source for these files. A client that cannot be read or differs from the others is refused, not raised."""
+    """The source for these files. A client that cannot be read or differs from the others is excluded."""
     output = None if out is None else Output.at(out)
     return _Opening(files, output).source(reference, root)
 

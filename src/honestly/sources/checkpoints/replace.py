@@ -1,4 +1,4 @@
-"""What makes an output appear at once: space reserved beforehand, data on the disk, and one rename."""
+"""Make an output appear in one step: reserve space, flush the data to disk, rename."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RENAME_EXCHANGE, AT_FDCWD = 2, -100
 
 
 def fill(fd: int, size: int) -> None:
-    """Reserve the bytes, so a full disk is found before the work and not in its midst."""
+    """Reserve the bytes, so a full disk is noticed before the work starts."""
     os.ftruncate(fd, size)
     if size and hasattr(os, "posix_fallocate"):
         try:

@@ -143,7 +143,7 @@ class CheckpointSource:
         raise TypeError("this source is read on the host")
 
     def sink(self) -> Sink:
-        """The output's temporary file, or memory; what an earlier pass wrote there is thrown away."""
+        """The output's temporary file, or memory; what an earlier pass wrote there is discarded."""
         if self._sink is not None:
             self._sink.discard()
         everything = [*self.leaves, *self.integers, *self.constants]
@@ -155,7 +155,7 @@ class CheckpointSource:
         return self._sink
 
     def taken(self) -> Any:
-        """The sink of the last pass, for whoever uses this source as a part of his own."""
+        """The sink of the last pass, for a source that contains this one."""
         return self._sink
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
@@ -172,7 +172,7 @@ class CheckpointSource:
         return self._sink.commit()
 
     def close(self) -> None:
-        """Throw away an unfinished output and close the files."""
+        """Discard an unfinished output and close the files."""
         if self._sink is not None:
             self._sink.discard()
         self._pool.close()

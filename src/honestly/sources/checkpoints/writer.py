@@ -1,4 +1,4 @@
-"""The output: written block by block into a temporary file beside the target, which then takes its place at once."""
+"""The output: written block by block into a temporary file beside the target, which then replaces the target."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class FileSink:
         return [Written(leaf, *self._places[leaf.name]) for leaf in self._leaves]
 
     def commit(self) -> Path:
-        """Make it durable and put it in the target's place: whoever looks sees the old output or the new one."""
+        """Make it durable and rename it to the target: readers see either the old output or the new one."""
         with naming(self._output.path):
             return self._commit()
 
