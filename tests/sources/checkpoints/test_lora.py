@@ -300,7 +300,7 @@ def _unknown(tensors: dict[str, np.ndarray]) -> None:
         (_without_b, "lora_B.weight' is missing"),
         (_nan, "at flat index 6 is nan"),
         (_shape, "has shape"),
-        (_unknown, "not a factor"),
+        (_unknown, "not a known kind of LoRA factor"),
     ],
 )
 def test_tensors_that_cannot_be_averaged(adapters: list[Path], edit: Any, reason: str) -> None:
