@@ -194,7 +194,7 @@ def test_results_are_exported_and_taken_in(study: Path, tmp_path: Path, capsys: 
         assert (tmp_path / file).stat().st_size > 100
     capsys.readouterr()
     assert main(["bench", "--out", other, "--import", str(tmp_path / "study.tar.gz")]) == 0
-    assert "2 finished run(s) taken in" in capsys.readouterr().err
+    assert "2 finished run(s) imported" in capsys.readouterr().err
     assert main(["bench", "--out", other, "--quiet"]) == 0
     assert [run.status for run in runs(Path(other))] == ["done"] * 4
     assert main(["export", "runs", str(tmp_path), "-o", str(tmp_path / "x.csv")]) == 1

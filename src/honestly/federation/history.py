@@ -112,7 +112,7 @@ def replace(path: Path, text: str) -> None:
 
 
 def _cell(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula, nor a terminal for orders: strangers wrote part of it."""
+    """Untrusted text made safe: no formulas for a spreadsheet, no control characters for a terminal."""
     text = printable(text)
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 

@@ -70,9 +70,7 @@ def _sync_folder(folder: Path) -> None:
 def _what_to_do(error: OSError, path: Path) -> str:
     why = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return (
-            f"cannot write {path}: {why}. Free some space and run the same command again: it goes on where it stopped."
-        )
+        return f"cannot write {path}: {why}. Free some space and run the same command again to resume."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"cannot write {path}: {why}. Choose a folder that you may write to."
     return f"cannot write {path}: {why}"
@@ -122,7 +120,7 @@ class Store:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
-            self.warnings.append(f"{self.folder / 'experiment.json'} is damaged: it is written anew")
+            self.warnings.append(f"{self.folder / 'experiment.json'} is damaged and will be written again")
             return None
 
     def _same(self, held: dict[str, Any]) -> None:

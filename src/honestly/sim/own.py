@@ -41,7 +41,7 @@ def imported(what: str, name: str) -> Any:
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ValueError(f"{what} '{name}' cannot be loaded: {error}") from error
     if not callable(found):
-        raise ValueError(f"{what} '{name}' is no factory: it must be callable")
+        raise ValueError(f"{what} '{name}' is not a factory: it must be callable")
     return found
 
 

@@ -97,7 +97,7 @@ def _cpus() -> float:
 
 
 def files_of(folder: Path) -> Files:
-    """What a run needs to go on: its latest state and its records."""
+    """What a run needs to resume: its latest state and its records."""
     states = sorted(folder.glob("state-*.bin"), key=lambda p: int(p.stem.partition("-")[2]))[-1:]
     named = [folder / name for name in ("experiment.json", "rounds.jsonl", "seconds.jsonl")]
     return {path.name: path.read_bytes() for path in (*named, *states) if path.is_file()}

@@ -116,7 +116,8 @@ def recorded(path: Path, *, clients: int) -> Population:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except (ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: is no .npz file of plain arrays ({error})") from error
+        remedy = "make one with `honestly simulate --record`"
+        raise ValueError(f"{path} is not an .npz file of plain arrays ({error}); {remedy}") from error
     if "honest" not in arrays or arrays["honest"].ndim != 2:
         raise ValueError(f"{path}: has no array 'honest' of shape (K, d); it has {', '.join(arrays) or 'nothing'}")
     honest = arrays.pop("honest").astype(np.float64)
