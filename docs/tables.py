@@ -1,11 +1,11 @@
-"""Rewrite the tables of README.md and of the docs from the code and the measurements.
+"""Rewrite the tables of README.md and of the docs from the code and the measurements, and the examples in the docs.
 
     python docs/tables.py            # rewrite them
     python docs/tables.py --check    # exit with status 1 if one of them is out of date
 
 Each table is between `<!-- name: ... -->` and `<!-- /name -->`. Speeds are read from the JSON files that
 `benchmarks/aggregation.py --json benchmarks/results/NAME.json` writes, accuracies from the CSV files that
-`honestly export runs` writes.
+`honestly export runs` writes. A block after `<!-- the same as examples/NAME.py -->` becomes that file.
 """
 
 from __future__ import annotations
@@ -155,7 +155,10 @@ PAGES = {
     "docs/reference/rules.md": {"rules": rules},
     "docs/results/paper.md": {"paper": paper},
     "docs/results/speed.md": {"speed": speed},
+    "docs/how-to/own-rule.md": {},
+    "docs/how-to/own-attack.md": {},
 }
+EXAMPLE = re.compile(r"(<!-- the same as (examples/\w+\.py) -->\n```python[^\n]*\n).*?(?=^```$)", flags=re.S | re.M)
 
 
 def main() -> int:
@@ -169,6 +172,7 @@ def main() -> int:
             new, count = place.subn(rf"\g<1>{text}\n\g<2>", new)
             if count != 1:
                 raise SystemExit(f"{name} has {count} places for the table {table!r}, not one")
+        new = EXAMPLE.sub(lambda block: block[1] + (ROOT / block[2]).read_text(encoding="utf-8"), new)
         if new != old and "--check" in sys.argv:
             print(f"{name} is out of date: run `python docs/tables.py`")
         elif new != old:

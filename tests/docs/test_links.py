@@ -77,7 +77,7 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
 def test_examples_are_shown_whole(name: str, example: str) -> None:
     """The pages hold the code itself, which any viewer shows, and it is the code of the example."""
     shown = blocks(ROOT / "docs" / "how-to" / f"{name}.md")[0].code
-    assert shown == (ROOT / "examples" / example).read_text(encoding="utf-8")
+    assert shown == (ROOT / "examples" / example).read_text(encoding="utf-8"), "run `python docs/tables.py`"
 
 
 def test_no_page_needs_a_preprocessor() -> None:

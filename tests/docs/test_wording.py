@@ -16,14 +16,14 @@ PHRASES = {
     r"(round|run|second|step|rule|client)\b": "'per round', 'per run', ...",
     r"polite kill": "the name of the signal",
     r"bearable": "'limited'",
-    r"[Ww]here somebody stands": "what the value is",
-    r"[Ww]hoever gets on": "what the code does",
+    r"where somebody stands": "what the value is",
+    r"whoever gets on": "what the code does",
     r"(rule|attack)s? of the field": "what was compared, and where the list is",
     r"\bgoes the other way than\b": "'moves against'",
     r"\bin the place of\b": "'instead of'",
     r"\bcosts? (the|its|their) (client|site|vote)s?\b": "'is excluded'",
     r"40 %%": "'40 %' in a description, which argparse does not expand",
-    r"\b[Tt]his is no \w+ as\b": "'not a'",
+    r"\bthis is no \w+ as\b": "'not a'",
 }
 # Names of functions are verbs, or nouns for what they return.
 PARTICIPLES = {"told", "made", "written", "meant", "shown", "alone", "one", "said", "asked"}
@@ -57,7 +57,7 @@ def phrases(text: str) -> list[str]:
     found: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         for pattern, better in PHRASES.items():
-            match = re.search(pattern, line)
+            match = re.search(pattern, line, flags=re.IGNORECASE)
             if match:
                 found.append(f"{number}: {match[0]!r}: write {better}")
     return found
