@@ -320,7 +320,7 @@ def test_ctrl_c_ends_a_run_that_can_go_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on" in told
+    assert "run the same command to resume" in told
     assert "Traceback" not in told
 
 

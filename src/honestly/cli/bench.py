@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _go_on(args: argparse.Namespace) -> str:
-    return f"stopped; what was finished is saved. Go on with the same command, or: honestly bench --out {args.out}"
+    return f"stopped; finished rounds are saved. To resume, run the same command, or: honestly bench --out {args.out}"
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -260,7 +260,7 @@ def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], se
     for run in failed[:5]:
         complain("honestly bench", f"failed: {describe(run.cell)}: {run.error}", FAILED)
     if failed:
-        complain("honestly bench", f"{len(failed)} run(s) failed; the same command tries them again", FAILED)
+        complain("honestly bench", f"{len(failed)} run(s) failed; run the same command to try them again", FAILED)
     if not finished:
         return complain("honestly bench", _go_on(args), INTERRUPTED)
     return FAILED if failed or left else DONE

@@ -129,12 +129,12 @@ class Experiment(BaseModel):
 
     @field_validator("rule", "attack", mode="before")
     @classmethod
-    def _one(cls, value: Any) -> Any:
+    def _as_choice(cls, value: Any) -> Any:
         return parsed(value)
 
     @field_validator("pre", mode="before")
     @classmethod
-    def _several(cls, value: Any) -> Any:
+    def _as_choices(cls, value: Any) -> Any:
         return sequence(value)
 
     @model_validator(mode="before")
@@ -175,7 +175,7 @@ class Experiment(BaseModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A key that came after the first release is left out at its default, so ids stay what they were."""
         values: dict[str, Any] = write(self)
         if values.get("warm_up") == 0:
