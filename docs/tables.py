@@ -17,23 +17,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import honestly as hn
-
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-
-
-def rules() -> str:
-    """One row per rule and mixer."""
-    rows = ["| name | what it does | must be told | honesty | streams | reference |", "|---|---|---|---|---|---|"]
-    for info in hn.list_rules():
-        told = ", ".join(need for need in info.needs if need != "signs") or "nothing"
-        honesty = "yes" if info.infers_honesty else ""
-        name = f"`{info.name}`" + ("" if info.kind == "rule" else " (mixer)")
-        streams = "yes" if info.streams else ""
-        source = re.sub(r" \(docs/.*?\)", "", info.reference)
-        rows.append(f"| {name} | {info.summary} | {told} | {honesty} | {streams} | {source} |")
-    return "\n".join(rows)
 
 
 def speed() -> str:
@@ -152,7 +137,6 @@ def paper() -> str:
 
 PAGES = {
     "README.md": {"results": results, "speed": short_speed},
-    "docs/reference/rules.md": {"rules": rules},
     "docs/results/paper.md": {"paper": paper},
     "docs/results/speed.md": {"speed": speed},
     "docs/how-to/own-rule.md": {},

@@ -10,8 +10,8 @@ LONGEST_TEXT = 300
 LONGEST_ERROR = 4000
 
 
-def number(value: Any, digits: int = 6) -> float | None:
-    """A finite number, rounded (the page rounds it again, so: finely); None for anything else.
+def number(value: Any, digits: int | None = 6) -> float | None:
+    """A finite number, rounded (the page rounds it again, so: finely) unless `digits` is None; None for anything else.
 
     >>> number(0.12345678), number(float("nan")), number("7"), number(True), number(10**400)
     (0.123457, None, None, None, None)
@@ -22,7 +22,9 @@ def number(value: Any, digits: int = 6) -> float | None:
         found = float(value)
     except OverflowError:
         return None
-    return round(found, digits) if math.isfinite(found) else None
+    if not math.isfinite(found):
+        return None
+    return found if digits is None else round(found, digits)
 
 
 def whole(value: Any, *, most: int = 10**9) -> int | None:
@@ -44,7 +46,7 @@ def text(value: Any, most: int = LONGEST_TEXT) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        value = _shown(value)
+        value = _as_text(value)
     if len(value) > most:
         value = value[: most - 1] + "…"
     return value.encode("utf-8", "replace").decode("utf-8")
@@ -84,7 +86,7 @@ def flat(values: Any, prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, bool | int | float):
         try:
             return str(value).lower() if isinstance(value, bool) else f"{value:.15g}"
