@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # PyTorch without CUDA is a download of 190 MB; the default one on Linux brings CUDA, several gigabytes.
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
-EXTRAS := sim,jax,flower,nvflare,tensorboard,torchft,watch
+EXTRAS := sim,jax,flower,nvflare,tensorboard,torchft,watch,metrics
 # Another machine's variables must not leak into the checks.
 unexport PYTHONPATH PYTHONHOME
 export PYTHONDONTWRITEBYTECODE := 1
