@@ -20,7 +20,6 @@ PHRASES = {
     r"whoever gets on": "what the code does",
     r"(rule|attack)s? of the field": "what was compared, and where the list is",
     r"\bgoes the other way than\b": "'moves against'",
-    r"\bin the place of\b": "'instead of'",
     r"\bcosts? (the|its|their) (client|site|vote)s?\b": "'is excluded'",
     r"40 %%": "'40 %' in a description, which argparse does not expand",
     r"\bthis is no \w+ as\b": "'not a'",
