@@ -110,7 +110,7 @@ def test_wrong_arguments() -> None:
         RobustAverager(unusable="zero")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="record_every must be"):
         RobustAverager(record_every=0)
-    with pytest.raises(ValueError, match="verify=nan"):
+    with pytest.raises(ValueError, match="verify must be"):
         RobustAverager(verify=float("nan"))
     with pytest.raises(ValueError, match="every must be"):
         RobustOuterOptimizer(torch.nn.Linear(2, 2), every=0)
