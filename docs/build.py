@@ -32,7 +32,8 @@ def build(out: Path, *, serve: bool = False) -> int:
         shutil.copytree(HERE, stage / "docs", ignore=shutil.ignore_patterns("__pycache__", ".*"))
         reference.write(stage / "docs", results=ROOT / "results")
         for tool in (stage / "docs").rglob("*.py"):
-            tool.unlink()
+            if tool.parent.name != "skeletons":  # pages link to these
+                tool.unlink()
         for page in (stage / "docs").rglob("*.md"):
             page.write_text(spaced(page.read_text(encoding="utf-8")), encoding="utf-8")
         command = [sys.executable, "-m", "zensical", *(["serve"] if serve else ["build", "--strict"])]
