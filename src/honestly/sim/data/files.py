@@ -10,6 +10,7 @@ import struct
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +51,10 @@ class FileSet:
     @property
     def source(self) -> DatasetSource:
         """How the data set is listed."""
-<<<<<<< HEAD
-        return Source(
-            self.name,
-            self.summary,
-            self.size,
-            lambda folder, download: read(self.name, folder, download),
-            lambda folder: find(self.name, folder),
-            model=self.model,
-            flip=self.flip,
-        )
-=======
         return DatasetSource(
             self.name, self.summary, self.size, partial(read, self.name), partial(find, self.name),
             model=self.model, flip=self.flip,
         )  # fmt: skip
->>>>>>> runs
 
 
 # Sizes and sums as the data sets' publishers and torchvision give them.
