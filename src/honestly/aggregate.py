@@ -46,7 +46,7 @@ def aggregate(
             in order or by id, or `hn.Groups(counts, sums=True)` where they are sums. The groups are judged, and weighed
             by their counts unless `sizes` says otherwise: see docs/how-to/groups.md.
         layers: for updates that are one flat array each, the sizes of the tensors in it, in order (or a mapping from
-            name to size), so that each is judged by itself. State dicts, lists of arrays and files know theirs.
+            name to size), so each is judged by itself. State dicts, lists of arrays and files know theirs.
         buffers: what becomes of tensors that are statistics and no parameters: BatchNorm's running means and
             variances, known by their names. "follow" does not judge by them and averages them with the weights found
             on the parameters; "judge" takes them for parameters; "ignore" does not average them: the result keeps

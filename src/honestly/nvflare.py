@@ -1,4 +1,4 @@
-"""Robust averaging for NVIDIA FLARE: `RobustAggregator` in the place of its weighted mean (extra `[nvflare]`)."""
+"""Robust averaging for NVIDIA FLARE: `RobustAggregator` instead of its weighted mean (extra `[nvflare]`)."""
 
 # pyright: basic, reportMissingImports=false
 # FLARE has no type stubs
@@ -28,7 +28,7 @@ from honestly.rules.memory import Memory
 
 
 class RobustAggregator(ModelAggregator):
-    """A `ModelAggregator` that tells which clients to believe: a bad model costs its client the vote, never the round.
+    """A `ModelAggregator` that tells which clients to believe: a bad model excludes its client, not the round.
 
     Pass it to a recipe (`FedAvgRecipe(..., aggregator=RobustAggregator())`) or name it in a job's configuration. The
     arguments are plain values, kept under their own names, because FLARE writes them into the job.
@@ -86,7 +86,7 @@ class RobustAggregator(ModelAggregator):
         self.sizes: Sizes = sizes
         self.names = names
         self._models: list[FLModel] = []
-        # made now, so that a wrong argument is an error where it was written; the folder is made where the server runs
+        # made now, so a wrong argument is an error where it was written; the folder is made where the server runs
         self._referee: Referee | None = None
         self._make(folder=None)
 

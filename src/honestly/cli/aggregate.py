@@ -22,7 +22,7 @@ DESCRIPTION = """\
 Average K model files into one, robustly, in bounded memory, and say which clients were believed.
 
 FILES are safetensors files, folders of shards (model.safetensors.index.json), LoRA adapter folders (PEFT) or .npz
-files, one per client. A file that cannot be used costs its client the vote and is named, it does not stop the run.
+files, one per client. A client whose file cannot be used is excluded and named; it does not stop the run.
 OUT is a .safetensors or .npz file, or a folder, in which the shards are those of the inputs. It appears at once when it
 is complete: a run that is stopped leaves the old one. OUT among FILES is refused, and a result of an earlier run among
 FILES is excluded: it is no client.

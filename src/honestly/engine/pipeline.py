@@ -1,4 +1,4 @@
-"""Mixers and the rule behind them as one thing: what they need together, what they decide, how they go on."""
+"""Mixers and the rule after them as one object: what they need, what they decide, and how they continue."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Pipeline:
         return self.steps[0].minimum()
 
     def decide(self, geometry: Geometry) -> Decision:
-        """Mix in turn, then ask the rule. Raises ValueError if one of them returns what cannot be used."""
+        """Apply the mixers in turn, then the rule. Raises ValueError if one of them returns something unusable."""
         mixing: Float | None = None
         for mixer in self.mixers:
             require(mixer, geometry.K)
@@ -147,7 +147,7 @@ def _by_size(mix: Mix, claims: Float, f: Any) -> Mix:
 
 
 def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
-    """A rule of the user's own may give anything; what is no weight would give a model that is none."""
+    """Check the result of a user's rule: values that are not weights would give a broken model."""
     if not isinstance(mix, Mix):
         raise ValueError(f"{rule}.mix returned a {type(mix).__name__}, expected a Mix")
     if isinstance(rule, ColumnRule):

@@ -116,7 +116,7 @@ class Round:
         return votes | dict.fromkeys(self.excluded, 0.0)
 
     def as_json(self, roster: Sequence[ClientId] | None = None) -> dict[str, Any]:
-        """The round as plain values, in the form of the simulator's rounds, so that the same report draws both.
+        """The round as plain values, in the form of the simulator's rounds, so the same report draws both.
 
         `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was
         not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits. Where clients have

@@ -89,7 +89,7 @@ class Referee:
         return self.pipeline.mixers
 
     def _log(self, level: int, text: str) -> None:
-        """A line of the log. Names and faults are strangers' text: it can neither end the line nor steer a terminal."""
+        """A line of the log. Names and faults are untrusted text, which must not end the line or control a terminal."""
         self._write_log(level, printable(text))
 
     def check(self, asked: int) -> None:

@@ -1,4 +1,4 @@
-"""Robust averaging for Flower: `RobustFedAvg` in the place of `FedAvg` (extra `[flower]`)."""
+"""Robust averaging for Flower: `RobustFedAvg` instead of `FedAvg` (extra `[flower]`)."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""The strategy for Flower's Message API: FedAvg with a robust average in the place of the mean."""
+"""The strategy for Flower's Message API: FedAvg with a robust average instead of the mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger("flwr")
 
 
 class RobustFedAvg(FedAvg):
-    """FedAvg that tells which clients to believe: a bad reply costs its client the vote, never the round.
+    """FedAvg that tells which clients to believe: a bad reply excludes its client and does not stop the round.
 
     Args:
         rule: a rule of the package, or a word as on the command line: `hn.Bayesian()`, `"median"`, `"krum:f=2"`,

@@ -15,14 +15,14 @@ from honestly.rules.sizes import positive, size_shares
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(Rule):
-    """The mean of the clients (FedAvg), the yardstick that one liar can move anywhere.
+    """The mean of the clients (FedAvg): the yardstick, which a single liar can move anywhere.
 
         value = sum_k a_k w_k,    a_k = 1/K  or  a_k = s_k / sum_j s_j
 
     Arguments:
         sizes: "ignore" gives every client the same weight, whatever size it reports. "capped" weighs by the reported
-            sizes, none of which counts for more than `cap` times the median reported size. "trusted" takes the sizes
-            at their word. A size that is NaN, infinite or negative costs only the client that reported it: weight 0.
+            sizes, none of which counts for more than `cap` times the median reported size. "trusted" uses the sizes
+            as reported. A size that is NaN, infinite or negative gives its own client weight 0 and affects no other.
         cap: the multiple of the median size at which "capped" stops.
 
     Example:

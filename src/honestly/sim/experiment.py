@@ -143,18 +143,18 @@ class Experiment(BaseModel):
 
     @field_validator("rule", "attack", mode="before")
     @classmethod
-    def _one(cls, value: Any) -> Any:
+    def _as_choice(cls, value: Any) -> Any:
         return parsed(value)
 
     @field_validator("pre", mode="before")
     @classmethod
-    def _several(cls, value: Any) -> Any:
+    def _as_choices(cls, value: Any) -> Any:
         return sequence(value)
 
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, values: Any) -> Any:
-        """What depends on the data set is written out, so that the canonical form says everything."""
+        """What depends on the data set is written out, so the canonical form says everything."""
         if not isinstance(values, dict):
             return values
         values = separated(dict(values))
@@ -193,8 +193,8 @@ class Experiment(BaseModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A key that came after the first release is left out at its default, so that ids stay what they were."""
+    def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A key that came after the first release is left out at its default, so ids stay what they were."""
         values: dict[str, Any] = write(self)
         for key in ("warm_up", "server"):
             if not values.get(key):
@@ -228,7 +228,7 @@ class Experiment(BaseModel):
     def before(self) -> Experiment | None:
         """The run whose final model this one starts from: ``warm_up`` rounds of plain averaging among honest clients.
 
-        It depends on nothing of the attack and the rule, so that experiments which differ in those share it.
+        It depends on nothing of the attack and the rule, so experiments which differ in those share it.
         """
         if not self.warm_up:
             return None

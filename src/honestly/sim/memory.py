@@ -94,6 +94,6 @@ def _decode(value: Any, arrays: Mapping[str, Any], own: set[str]) -> Any:
         return {_decode(k, arrays, own): _decode(v, arrays, own) for k, v in value["map"]}
     module, name = value["class"]
     if not module.startswith(HOME) and module not in own:
-        raise ValueError(f"it wants to load {module}.{name}, which is no rule")
+        raise ValueError(f"it wants to load {module}.{name}, which is not a rule")
     made = getattr(importlib.import_module(module), name)
     return made(**{k: _decode(v, arrays, own) for k, v in value["fields"].items()})

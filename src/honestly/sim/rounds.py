@@ -1,4 +1,4 @@
-"""The rounds of a federation: sample clients, train, attack, aggregate, evaluate; one record a round."""
+"""The rounds of a federation: sample clients, train, attack, aggregate, evaluate; one record per round."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def estimate(
         judged: (L,) False for layers that follow (buffers): averaged and guarded, but nobody is judged by them.
         tolerated: how many clients may lie, f.
         prior: (n,) log-odds of honesty from earlier rounds.
-        from_reference: the Gram matrices are about the previous model, so that opposition has a meaning.
+        from_reference: the Gram matrices are about the previous model, so opposition has a meaning.
         size: what is used of the clients' sizes; None: all the same.
     """
     G = np.ascontiguousarray(layers, dtype=np.float64)

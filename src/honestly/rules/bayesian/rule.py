@@ -44,7 +44,7 @@ class Bayesian(Rule):
         variant: "robust", or "paper": the published rule, Eq. 11-16 and Algorithm 1, kept for comparison.
         at_most: the largest share of the clients that may lie, if you know one: a better promise with f = floor(at_most
             K). None: fewer than half.
-        scale_free: only for the paper's rule: leave out `ln sigma^2`, so that the unit of the updates does not matter.
+        scale_free: only for the paper's rule: leave out `ln sigma^2`, so the unit of the updates does not matter.
         memory: what earlier rounds left; `rule.after(out.diagnostics)` carries it on. None: every round by itself.
 
     Example:

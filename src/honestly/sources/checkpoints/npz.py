@@ -1,4 +1,4 @@
-"""NumPy's .npz: a zip of .npy files. Stored ones are read in place, compressed ones are unpacked to a nameless file."""
+"""NumPy's .npz: a zip of .npy files. Stored ones are read in place, compressed ones unpacked to a temporary file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_npz(file: File) -> Checkpoint:
                 name = member.filename.removesuffix(".npy")
                 name.encode("utf-8")
                 if name in tensors:
-                    raise UnusableError(f"the name {name[:100]!r} stands twice in its header")
+                    raise UnusableError(f"the name {name[:100]!r} occurs twice in its header")
                 tensors[name] = _tensor(file, archive, member, name)
     except UnusableError:
         raise
@@ -81,7 +81,7 @@ def read_npz(file: File) -> Checkpoint:
 
 def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UnusableError(f"{named(name)} is packed in a way that NumPy does not use")
+        raise UnusableError(f"{named(name)} uses a compression that NumPy does not write; save it with np.savez")
     with archive.open(member) as stream:
         start = stream.read(ENOUGH)
     try:
@@ -137,7 +137,7 @@ class _Packed:
                     raise UnusableError(f"{self._file.name[:100]!r}: an array is not as long as its header says")
         except UnusableError:
             raise
-        except OSError as error:  # the disk is full: no client is to blame for that
+        except OSError as error:  # the disk is full, which is no client's fault
             raise OSError(
                 error.errno, f"{error.strerror} while a compressed file was unpacked", tempfile.gettempdir()
             ) from error

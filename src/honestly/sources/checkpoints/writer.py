@@ -1,4 +1,4 @@
-"""The output: written block by block into a temporary file beside the target, which then takes its place at once."""
+"""The output: written block by block into a temporary file beside the target, which then replaces the target."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Plan:
 
     @classmethod
     def of(cls, filename: str, leaves: Sequence[Leaf], metadata: Mapping[str, str], with_header: bool) -> _Plan:
-        """Wide dtypes first, so that every tensor is aligned; otherwise in the order given."""
+        """Wide dtypes first, so every tensor is aligned; otherwise in the order given."""
         leaves = sorted(leaves, key=lambda leaf: -storage(leaf.spec).itemsize)
         at, begins = 0, dict[str, int]()
         described: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -165,7 +165,7 @@ class FileSink:
         return [Written(leaf, *self._places[leaf.name]) for leaf in self._leaves]
 
     def commit(self) -> Path:
-        """Make it durable and put it in the target's place: whoever looks sees the old output or the new one."""
+        """Make it durable and rename it to the target: readers see either the old output or the new one."""
         with naming(self._output.path):
             return self._commit()
 
@@ -215,7 +215,7 @@ class FileSink:
         return (json.dumps(found, ensure_ascii=False, indent=2) + "\n").encode()
 
     def _pack(self, raw: Path) -> Path:
-        """The raw values as an .npz: uncompressed, with a fixed date, so that the same values give the same bytes."""
+        """The raw values as an .npz: uncompressed, with a fixed date, so the same values give the same bytes."""
         (plan,), (fd,) = self._plans, self._fds.values()
         packed = raw.with_suffix(".zip.tmp")
         with zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:

@@ -156,7 +156,7 @@ def rows_of(space: Space, lie: Lie, directions: dict[str, Float]) -> Float:
 
 
 def drawn(space: Space, rng: np.random.Generator, directions: Sequence[str], number: int) -> Lie:
-    """A lie at random; directions and distances take turns, so that few tries see all of them."""
+    """A lie at random; directions and distances take turns, so few tries see all of them."""
     direction = directions[number % len(directions)]
     return Lie(
         direction=direction,
