@@ -1,4 +1,4 @@
-"""What rules and mixers remember from round to round, as JSON and arrays for the state file."""
+"""What rules, mixers and attackers remember from round to round, as JSON and arrays for the state file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from array_api_compat import to_device
 
 from honestly.engine import Pipeline
 from honestly.sim.rounds import State
 
+ATTACK = "attack/"  # in front of the names of what attackers remember
 HOME = "honestly.rules."  # classes are loaded from here, and from the file of a rule of the user's own that is in use
 
 
@@ -21,7 +23,8 @@ def remembered(state: State) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     own = _own(state)
     parts = [_encode(part, arrays, own) for part in (state.rule, *state.pipeline.mixers)]
-    return {**arrays, "memory": np.array(json.dumps(parts))}
+    attack = {f"{ATTACK}{name}": to_device(array, "cpu") for name, array in state.attack.items()}
+    return {**arrays, "memory": np.array(json.dumps(parts)), **{k: np.asarray(v) for k, v in attack.items()}}
 
 
 def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
@@ -31,7 +34,8 @@ def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
     kinds = [type(part) for part in (state.rule, *state.pipeline.mixers)]
     if [type(part) for part in parts] != kinds:
         raise ValueError("it was saved with another rule")
-    return State(state.round, state.model, Pipeline(tuple(parts[1:]), parts[0]))
+    attack = {name.removeprefix(ATTACK): array for name, array in arrays.items() if name.startswith(ATTACK)}
+    return State(state.round, state.model, Pipeline(tuple(parts[1:]), parts[0]), attack)
 
 
 def _own(state: State) -> set[str]:
