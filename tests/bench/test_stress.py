@@ -161,11 +161,20 @@ def test_a_study_that_cannot_run_says_so_at_once(settings, message):
         Study(**settings)
 
 
+# Attacks that came after the suite, whose numbers are in the documentation: most of them need several rounds, the
+# training of a backdoor or the rule, and show nothing in one round. `benchmarks/newer_attacks.py` trains under them.
+LATER = {
+    *("poisoned_fl", "xfed", "neurotoxin", "critical_layers", "hybrid_sparse", "sensitivity_curve"),
+    *("a3fl", "iba"),
+}
+
+
 def test_the_suite_holds_every_attack_on_updates():
     named = {spec.split(":")[0] for spec in SUITE if spec not in LAYERED}
-    expected = {name for name in ATTACKS if name not in ("none", ADAPTIVE)}
+    expected = {name for name in ATTACKS if name not in ("none", ADAPTIVE)} - LATER
     assert named == expected
-    assert all(issubclass(ATTACKS[n], DataAttack) or n in named for n in ATTACKS if n not in ("none", ADAPTIVE))
+    assert not named & LATER
+    assert all(issubclass(ATTACKS[n], DataAttack) or n in named for n in expected)
     assert "bayesian" in CORE
 
 

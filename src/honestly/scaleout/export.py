@@ -39,7 +39,7 @@ except ImportError:
 
 '''
 #: What a rule may need that this platform cannot give it.
-CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs"})
+CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs", "updates"})
 
 
 def server_functions(rule: Rule | str = "bayesian") -> str:
