@@ -20,10 +20,12 @@ from honestly.rules.base import Rule
 from honestly.sim import metrics
 from honestly.sim.adversary import Mask
 from honestly.sim.attacks import DataAttack, UpdateAttack
+from honestly.sim.attacks.learnt import LearntTrigger
 from honestly.sim.clients import Clients, gather
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import build
+from honestly.sim.painting import Painter
 from honestly.sim.seeds import generator
 from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.choose import choose_trainer
@@ -94,6 +96,7 @@ class Federation:
         self.layers = {name: tensor.numel() for name, tensor in self.module.named_parameters() if tensor.requires_grad}
         self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, experiment)
         self.record = record
+        self.painter = Painter(self, self.attack) if isinstance(self.attack, LearntTrigger) else None
 
     def start(self) -> State:
         """The state before the first round."""
@@ -136,6 +139,8 @@ class Federation:
     def _round(self, state: State, plan: Plan) -> Record:
         clock = Clock(self.device)
         root: Tensor | None = None
+        if self.painter is not None:
+            state = replace(state, attack=self.painter.ready(state, plan))
         if plan.root is None:
             trained = self.trainer.train(state.model, plan.schedules)
         else:  # the server trains on its own images, beside the clients

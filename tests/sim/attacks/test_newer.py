@@ -206,6 +206,72 @@ class TestSensitivityCurve:
         assert numbers("none", "median")[-1]["accuracy"] > 0.6
 
 
+FEW = {"malicious": 2, "rounds": 6, "seed": 3}
+
+
+class TestLearntTriggers:
+    @pytest.mark.parametrize("name", ["a3fl", "iba"])
+    def test_what_is_learnt_makes_the_backdoor(self, name):
+        """Two of ten clients and six rounds: the trigger that is not learnt plants nothing yet."""
+        learnt = numbers(name, **FEW)
+        plain = numbers({"name": name, "steps": 0}, **FEW)
+        assert learnt[-1]["asr"] > 0.5
+        assert plain[-1]["asr"] < 0.2
+        assert learnt[-1]["accuracy"] > 0.6
+
+    @pytest.mark.parametrize("name", ["a3fl", "iba"])
+    def test_goes_on_after_a_stop_with_the_same_bits(self, name, tmp_path):
+        few = {**FEW, "rounds": 4, "stop": 3}
+        straight = numbers(name, **few)
+        record = next(r for r in federation(name, **few).rounds() if r.state.round == 2)
+        write_state(tmp_path / "state-2.bin", record.state)
+        again = federation(name, **few)
+        state = read_state(tmp_path / "state-2.bin", again.start())
+        assert [r.numbers for r in again.rounds(state)] == straight[2:]
+
+    @pytest.mark.parametrize("name", ["a3fl", "iba"])
+    def test_only_images_of_the_attackers_and_of_the_test_are_painted(self, name):
+        run = federation({"name": name, "epsilon": 0.1} if name == "iba" else name, **FEW)
+        before = run.clients.pixels.images.clone()
+        record = next(iter(run.rounds()))
+        after, clean = run.clients.pixels.images, len(DIGITS.images)
+        assert torch.equal(before[:clean], after[:clean])
+        assert not torch.equal(before[clean:], after[clean:])
+        painted, test = run.clients.triggered.images, run.painter.test * 255
+        apart = (painted.float() - test).abs()
+        if name == "iba":
+            assert 20 < float(apart.max()) <= 0.1 * 255 + 0.51
+        else:
+            corner = torch.zeros(8, 8, dtype=torch.bool)
+            corner[1:4, 1:4] = True
+            assert float(apart[:, :, ~corner].max()) < 0.5
+            assert float(apart[:, :, corner].max()) > 50
+        again = run.attack.paint(run.painter.test, record.state.attack)
+        assert float((again * 255 - painted.float()).abs().max()) < 0.51
+
+    def test_the_adapted_model_has_unlearnt_the_trigger(self):
+        from torch.nn.functional import cross_entropy
+
+        run = federation("a3fl", **FEW)
+        record = list(run.rounds())[-1]
+        task = run.painter._task(record.state, run.painter.test)
+        painted = run.attack.paint(task.images, record.state.attack)
+        losses = [
+            float(cross_entropy(task.logits(theta, painted), task.labels))
+            for theta in (task.theta, run.attack._forgetful(task, record.state.attack))
+        ]
+        assert losses[1] < losses[0]
+
+    def test_the_differentiable_model_is_the_trainers(self):
+        run = federation("a3fl", **FEW)
+        state = run.start()
+        task = run.painter._task(state, run.painter.test)
+        run.painter._put(run.clients.triggered.images, run.clients.triggered.rows, run.painter.test, {}, 0)
+        shown = run.trainer.logits(state.model, run.clients.triggered)
+        painted = (run.attack.paint(run.painter.test, {}) * 255).round() / 255
+        torch.testing.assert_close(task.logits(state.model.theta, painted), shown, rtol=1e-4, atol=1e-4)
+
+
 def test_success_and_clean_training_are_what_they_say():
     """The models that the attackers are given: an attack that sends its clean update trains as if it were honest."""
     run = federation("critical_layers", rounds=1, malicious=4)

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from honestly.hints import unknown
+from honestly.sim.attacks.a3fl import A3FL
 from honestly.sim.attacks.adaptive import Adaptive
 from honestly.sim.attacks.alie import ALIE
 from honestly.sim.attacks.backdoor import BadNets
@@ -21,6 +22,7 @@ from honestly.sim.attacks.fang import FangKrum, FangTrimmedMean
 from honestly.sim.attacks.free_rider import FreeRider
 from honestly.sim.attacks.gaussian import Gaussian
 from honestly.sim.attacks.hybrid_sparse import HybridSparse
+from honestly.sim.attacks.iba import IBA
 from honestly.sim.attacks.ipm import IPM
 from honestly.sim.attacks.label_flip import LabelFlip
 from honestly.sim.attacks.mimic import Mimic
@@ -72,6 +74,8 @@ ATTACKS: dict[str, type[Attack]] = {
         XFED,
         Neurotoxin,
         CriticalLayers,
+        A3FL,
+        IBA,
         HybridSparse,
         SensitivityCurve,
         Adaptive,
