@@ -8,45 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from honestly.rules import (
-    ARC,
-    CAF,
-    CGE,
-    FLAME,
-    LASA,
-    MDA,
-    MIXERS,
-    NNM,
-    QUE,
-    RFLBAT,
-    RLR,
-    RULES,
-    SMEA,
-    AlignIns,
-    Bayesian,
-    Bucketing,
-    Bulyan,
-    CenteredClipping,
-    ClippedClustering,
-    DnC,
-    FLDetector,
-    FLTrust,
-    FoolsGold,
-    FreqFed,
-    GeometricMedian,
-    Krum,
-    Meamed,
-    Mean,
-    Median,
-    MinimumVariance,
-    MoNNA,
-    MultiKrum,
-    NormClipping,
-    SignGuard,
-    SmoothedGeometricMedian,
-    StaticClipping,
-    TrimmedMean,
-)
+from honestly.rules import *
 from honestly.rules.base import Mixer, Rule
 
 from .clients import geometry, honest, mixtures, value

@@ -6,10 +6,9 @@ SignFlip(gamma=2.0)
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
-from honestly.hints import unknown
+from honestly.catalog import Catalog
 from honestly.sim.attacks.a3fl import A3FL
 from honestly.sim.attacks.adaptive import Adaptive
 from honestly.sim.attacks.alie import ALIE
@@ -43,9 +42,10 @@ from honestly.sim.attacks.xfed import XFED
 
 __all__ = ["ATTACKS", "KNOWS", "Attack", "Backdoor", "DataAttack", "Phase", "UpdateAttack", "View", "attacks", "make"]
 
-ATTACKS: dict[str, type[Attack]] = {
-    attack.name: attack
-    for attack in (
+ATTACKS: Catalog[Attack] = Catalog(
+    "attack",
+    Attack,
+    (
         NoAttack,
         SignFlip,
         Random,
@@ -79,8 +79,8 @@ ATTACKS: dict[str, type[Attack]] = {
         HybridSparse,
         SensitivityCurve,
         Adaptive,
-    )
-}
+    ),
+)
 
 
 def attacks() -> tuple[type[Attack], ...]:
@@ -94,7 +94,7 @@ def settings_of(attack: type[Attack]) -> dict[str, Any]:
     >>> settings_of(ATTACKS["sign_flip"])
     {'gamma': 4.0}
     """
-    return {field.name: field.default for field in fields(attack)}
+    return ATTACKS.settings(attack)
 
 
 def make(name: str, **settings: Any) -> Attack:
@@ -104,10 +104,4 @@ def make(name: str, **settings: Any) -> Attack:
     Traceback (most recent call last):
     ValueError: unknown attack 'sign_flp': did you mean sign_flip? Allowed: none, sign_flip, ...
     """
-    if name not in ATTACKS:
-        raise ValueError(unknown("attack", name, ATTACKS))
-    allowed = list(settings_of(ATTACKS[name]))
-    for setting in settings:
-        if setting not in allowed:
-            raise ValueError(unknown(f"setting of attack {name}", setting, allowed))
-    return ATTACKS[name](**settings)
+    return ATTACKS.make(name, **settings)
