@@ -31,7 +31,7 @@ from honestly.sim.data import DATASETS
 # The paper's local training and model, where the data set says nothing else.
 TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
 # Keys that came after the first release are left out of the canonical form at their default: ids stay what they were.
-LATER = {"warm_up": 0, "stop": 0, "burst": 1, "turns": 1}
+LATER = {"warm_up": 0, "buffer": 0, "stop": 0, "burst": 1, "turns": 1}
 MODEL = "lenet5"
 # What a warm-up does not take over from the experiment that it is for.
 WARM_UP_LEAVES = (
@@ -71,6 +71,11 @@ class Experiment(BaseModel):
     """share of the clients asked in a round"""
     dropout: float = Field(0.0, ge=0, lt=1)
     """chance that a client that was asked does not answer"""
+    buffer: int = Field(0, ge=0)
+    """above 0, the federation is asynchronous: the server averages as soon as so many clients have answered, each from
+    the model that it had, with stale updates discounted (FedBuff)"""
+    delay: float = Field(1.0, ge=0, le=10, allow_inf_nan=False)
+    """with `buffer`: how many versions late an update is on average"""
     # the defence
     rule: Choice = Choice(name="bayesian")
     """the aggregation rule, or `file.py:Class` of your own"""
@@ -174,6 +179,10 @@ class Experiment(BaseModel):
         M = self.malicious_clients
         if self.malicious >= 1 and self.malicious != int(self.malicious):
             raise ValueError(f"malicious = {self.malicious}: give a fraction below 1 or a whole number of clients")
+        if self.clients < self.buffer:
+            raise ValueError(f"buffer = {self.buffer}: there are only {self.clients} clients")
+        if self.buffer and (self.participation < 1 or self.dropout > 0):
+            raise ValueError("buffer: who answers is decided by its size, so leave participation at 1 and dropout at 0")
         if self.clients < M:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
         if self.stop and self.stop < self.start:
@@ -190,7 +199,10 @@ class Experiment(BaseModel):
     def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A key that came after the first release is left out at its default, so that ids stay what they were."""
         values: dict[str, Any] = write(self)
-        return {key: value for key, value in values.items() if LATER.get(key) != value}
+        kept = {key: value for key, value in values.items() if LATER.get(key) != value}
+        if "buffer" not in kept:
+            kept.pop("delay", None)
+        return kept
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Experiment:
@@ -231,7 +243,7 @@ class Experiment(BaseModel):
     @property
     def participants(self) -> int:
         """How many clients are asked in each round."""
-        return max(1, math.floor(self.participation * self.clients + 0.5))
+        return self.buffer or max(1, math.floor(self.participation * self.clients + 0.5))
 
     @property
     def adversary(self) -> Adversary:

@@ -35,7 +35,7 @@ def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
     if [type(part) for part in parts] != kinds:
         raise ValueError("it was saved with another rule")
     attack = {name.removeprefix(ATTACK): array for name, array in arrays.items() if name.startswith(ATTACK)}
-    return State(state.round, state.model, Pipeline(tuple(parts[1:]), parts[0]), attack)
+    return dataclasses.replace(state, pipeline=Pipeline(tuple(parts[1:]), parts[0]), attack=attack)
 
 
 def _own(state: State) -> set[str]:
