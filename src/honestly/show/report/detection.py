@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from honestly.result import Float
-from honestly.show.figure import attack_grid, belief_grid
+from honestly.show.chart import Chart, Line
+from honestly.show.maps import attack_grid, belief_grid
 from honestly.show.report.histories import Rounds
-from honestly.show.svg import Chart, Line
 from honestly.studies.scores import Bin, calibration_error, reliability
 
 MOST_POINTS = 120
@@ -60,7 +60,7 @@ def statements(rounds: Rounds) -> Statements | None:
     return Statements(
         grid[known],
         1.0 - attacked[known],
-        label.startswith("probability"),
+        label == "honesty",
         (_half(rounds.records[:middle]), _half(rounds.records[middle:])),
     )
 
