@@ -116,7 +116,8 @@ def write_pictures(outcome: Outcome, out: Path) -> None:
         return
     e = outcome.experiment
     write_atomically(out / "summary.json", json.dumps(summary(outcome.records), indent=2).encode() + b"\n")
-    title = f"{e.rule.name} against {e.attack.name}: {e.dataset}, {e.clients} clients"
+    against = f"against {e.attack.name}" if e.adversary.malicious else "where nobody lies"
+    title = f"{e.rule.name} {against}: {e.dataset}, {e.clients} clients"
     figure = run_figure(outcome.records, clients=e.clients, rule=e.rule.name, attack=e.attack.name)
     picture = png(figure)
     write_atomically(out / "figure.png", picture)

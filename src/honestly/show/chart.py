@@ -60,6 +60,7 @@ class Heatmap:
         values: (rows, columns), between 0 and 1.
         word: a cell in words, from its row and column.
         marks: (rows, columns) of DOT, RING or 0.
+        chosen: the rows to draw, where maps beside each other must have the same.
     """
 
     title: str
@@ -70,10 +71,11 @@ class Heatmap:
     values: Grid
     word: Callable[[int, int], str]
     marks: npt.NDArray[np.int8] | None = None
+    chosen: Sequence[int] | None = None
 
     def shown_rows(self) -> list[int]:
-        """The rows that are drawn: all, or those with the lowest means."""
-        return shown_rows(self.values)
+        """The rows that are drawn: those that were chosen, all, or those with the lowest means."""
+        return shown_rows(self.values) if self.chosen is None else list(self.chosen)
 
     def mark(self, row: int, column: int) -> int:
         """DOT, RING or 0."""

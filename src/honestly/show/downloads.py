@@ -27,11 +27,6 @@ class Download:
     name: str
     href: Markup
 
-    @property
-    def kind(self) -> str:
-        """The kind in capitals, as a person calls it."""
-        return self.name.rpartition(".")[2].upper()
-
 
 def inside(name: str, content: str | bytes) -> list[Download]:
     """A file that the page holds; none if it is too large for that."""

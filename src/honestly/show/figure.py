@@ -82,8 +82,34 @@ def draw_heatmap(axis: Any, what: Heatmap, title: str, **placed: Any) -> Any:
     return image
 
 
+def heatmap_png(what: Heatmap) -> bytes:
+    """A heatmap with all its names as a PNG file."""
+    return heatmaps_png([what])
+
+
+def heatmaps_png(maps: Sequence[Heatmap]) -> bytes:
+    """Heatmaps of the same rows and columns below each other, with all their names, as a PNG file."""
+    K, T = maps[0].values.shape
+    figure = _figure(min(14.0, 3 + 0.25 * T), len(maps) * min(14.0, 0.8 + 0.2 * K) + 1.5)
+    axes: Any = figure.subplots(len(maps), 1, squeeze=False, sharex=True)[:, 0]
+    for axis, what in zip(axes, maps, strict=True):
+        draw_heatmap(axis, what, what.title)
+        axis.set_yticks(range(K), [shortened(name, 40) for name in what.rows], fontsize=7, parse_math=False)
+    names = [shortened(name, 30) for name in maps[-1].columns]
+    axes[-1].set_xticks(range(T), names, fontsize=7, rotation=90, parse_math=False)
+    axes[-1].set_xlabel(maps[-1].x)
+    return png(figure)
+
+
 def draw_charts(charts: Sequence[Chart], stem: Path) -> list[Path]:
     """The charts side by side in one picture, in every format; the files."""
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
+    save(chart_figure(charts), *files)
+    return files
+
+
+def chart_figure(charts: Sequence[Chart]) -> Any:
+    """The charts side by side."""
     across = min(2, len(charts))
     down = math.ceil(len(charts) / across)
     figure = _figure(4.6 * across, 3.5 * down)
@@ -92,9 +118,7 @@ def draw_charts(charts: Sequence[Chart], stem: Path) -> list[Path]:
         _draw(axis, chart)
     for axis in panels[len(charts) :]:
         axis.set_visible(False)
-    files = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
-    save(figure, *files)
-    return files
+    return figure
 
 
 def _figure(wide: float, tall: float) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from honestly.show.chart import Heatmap
+import numpy as np
+
+from honestly.show.chart import MOST_ROWS, Heatmap, shown_rows
 from honestly.show.maps import belief_map, truth_map
 
 if TYPE_CHECKING:
@@ -39,5 +41,9 @@ class Run:
 
     def maps(self) -> list[Heatmap]:
         """Who attacked, if anybody did and it is known, and whom the rule believed."""
-        found = [truth_map(self.records, self.clients) if self.known else None, belief_map(self.records, self.clients)]
-        return [one for one in found if one is not None]
+        maps = [truth_map(self.records, self.clients) if self.known else None, belief_map(self.records, self.clients)]
+        found = [one for one in maps if one is not None]
+        if len(found) < 2 or len(self.clients) <= MOST_ROWS:
+            return found
+        both = shown_rows(np.concatenate([one.values for one in found], axis=1))
+        return [replace(one, chosen=both) for one in found]

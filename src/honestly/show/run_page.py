@@ -64,7 +64,8 @@ def _story(run: Run) -> dict[str, Any]:
     return {
         "title": run.title, "maps": run.maps(), "belief": belief_of(run.records), "known": run.known,
         "accusations": accusations(run) if judged else None, "messages": verdict.messages(run.records),
-        "statuses": verdict.statuses(run.records), "details": run.details, "refused": any(r.get("excluded") for r in run.records), "lied": bool(verdict.liars(run)),
+        "statuses": verdict.statuses(run.records), "details": run.details, "lied": bool(verdict.liars(run)),
+        "refused": any(r.get("excluded") for r in run.records),
     }  # fmt: skip
 
 

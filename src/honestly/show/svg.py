@@ -89,7 +89,7 @@ def _curves(what: Chart, height: float) -> _Drawing:
     for tick in np.linspace(y0, y1, 5):
         out.append(f'<line class="rule" x1="0" x2="100%" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         out.append(f'<text x="-6" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.3g}</text>')
-    for tick in ticks(x0, x1):
+    for tick in (t for t in ticks(x0, x1) if what.x != "round" or t == int(t)):
         out.append(f'<text x="{_share(x(tick))}" y="{height + 15:g}" text-anchor="middle">{tick:g}</text>')
     out.append(f'<text class="axis" x="50%" y="{height + 31:g}" text-anchor="middle">{_e(what.x)}</text>')
     out.append(
@@ -150,7 +150,7 @@ def _cells(what: Heatmap) -> _Drawing:
     kept, T = what.shown_rows(), max(len(what.columns), 1)
     K = len(kept)
     tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 else 8.0
-    names = [_ends(what.rows[k], LETTERS) for k in kept]
+    names = [_ends(what.rows[k], LETTERS if _counted(what) else 2 * LETTERS) for k in kept]
     left = 14 + LETTER * max((len(name) for name in [*names, what.y]), default=1)
     drawing = _Drawing(K * tall, left=left, below=36, above=20)
     out = drawing.parts
@@ -217,11 +217,18 @@ def _below(what: Heatmap, drawing: _Drawing, T: int) -> None:
         out.append(f'<text class="axis" x="50%" y="{height + 30:g}" text-anchor="middle">{_e(what.x)}</text>')
         return
     names = [_ends(name, 20) for name in what.columns]
+    longest = max((len(name) for name in names), default=1)
+    if T * longest * LETTER < 240:  # a phone has room for them side by side
+        for t, name in enumerate(names):
+            at = f'x="{_share((t + 0.5) / T)}" y="{height + 14:g}"'
+            out.append(f'<text {at} text-anchor="middle">{_e(name)}</text>')
+        out.append(f'<text class="axis" x="50%" y="{height + 30:g}" text-anchor="middle">{_e(what.x)}</text>')
+        return
     for t, name in enumerate(names):
         title = "" if name == what.columns[t] else f"<title>{_e(what.columns[t])}</title>"
         turned = f'<text transform="rotate(-90)" text-anchor="end" x="-6" y="4">{title}{_e(name)}</text>'
         out.append(f'<svg x="{_share((t + 0.5) / T)}" y="{height:g}" overflow="visible">{turned}</svg>')
-    drawing.below = 26 + LETTER * max((len(name) for name in names), default=1)
+    drawing.below = 26 + LETTER * longest
     at = f'x="50%" y="{height + drawing.below - 6:g}"'
     out.append(f'<text class="axis" {at} text-anchor="middle">{_e(what.x)}</text>')
 

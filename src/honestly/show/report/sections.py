@@ -24,6 +24,9 @@ from honestly.show.report.sources import Entry, Study
 from honestly.show.tables import Table
 from honestly.show.text import for_markdown, printable
 
+#: Charts of a section that need not be folded.
+MOST_OPEN = 6
+
 
 @dataclass(frozen=True)
 class Section:
@@ -136,6 +139,14 @@ def provenance(studies: Sequence[Study]) -> Section | None:
     )
 
 
+def overview(results: Sequence[Result]) -> Section | None:
+    """Rules by settings as colours: the mean accuracy of the last round; None if there is only one rule or setting."""
+    found = generic.accuracies(results)
+    if found is None:
+        return None
+    return Section("Accuracy of the last round", part("map", found, "accuracy 0", "accuracy 1"), "")
+
+
 def worst_cases(results: Sequence[Result]) -> str:
     """The ranking in a sentence; "" if there is none."""
     said: list[str] = []
@@ -172,7 +183,8 @@ def runs(results: Sequence[Result], address: Mapping[str, str]) -> Section:
 def _of_charts(title: str, note: str, picture: str, charts: Sequence[Chart]) -> Section | None:
     if not charts:
         return None
-    return Section(title, part("drawings", note, charts), f"{note}\n", picture=picture, charts=charts, folded=True)
+    folded = len(charts) > MOST_OPEN
+    return Section(title, part("drawings", note, charts), f"{note}\n", picture=picture, charts=charts, folded=folded)
 
 
 def _of_tables(title: str, found: Sequence[Table]) -> Section:

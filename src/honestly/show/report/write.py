@@ -106,8 +106,11 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
 
     results = examine(study.entries, each)
     files: list[Path] = []
-    found = [sections.state(study), _few(study, kept, out if options.figures else None, files)]
-    found.append(sections.curves(results))
+    found = [
+        sections.state(study) if _unfinished(study) else None,
+        _few(study, kept, out if options.figures else None, files),
+    ]
+    found += [None if few else sections.overview(results), sections.curves(results)]
     if len(study.entries) > 1:
         found += [sections.beside(results), None if few else sections.by_round(results, series)]
         found += [sections.tables(study, results), sections.ranking(results)]
@@ -120,6 +123,11 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
     runs = [_run(entry, rounds) for entry, rounds in kept if rounds.records]
     said = verdict.sentence(runs) if runs else sections.worst_cases(results)
     return Chapter(study.name, _heading(study, kept), said, results, shown, files, _downloads(runs, results, shown))
+
+
+def _unfinished(study: Study) -> bool:
+    """Whether there is more to say of its state than that all is done."""
+    return bool(study.notes) or not study.entries or any(entry.status != "done" for entry in study.entries)
 
 
 def _heading(study: Study, kept: Sequence[tuple[Entry, Rounds]]) -> str:
