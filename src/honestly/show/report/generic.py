@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.show.chart import Heatmap
 from honestly.show.report.detection import Quality, quality
-from honestly.show.report.results import STATISTICS, Mean, Result, axes_of, is_warm_up, mean_of
+from honestly.show.report.results import STATISTICS, Mean, Result, axes_of, is_warm_up, mean_of, usual_statistic
 from honestly.show.report.sources import Study
 from honestly.show.tables import Cell, Table, lowest
 from honestly.show.text import printable
@@ -112,9 +112,10 @@ def accuracies(results: Sequence[Result]) -> Heatmap | None:
     return Heatmap("Rules by settings", "setting", "rule", [printable(r) for r in rules], names, values, word)
 
 
-def ranking(results: Sequence[Result], statistic: str = "mean_last_20") -> list[Table]:
+def ranking(results: Sequence[Result]) -> list[Table]:
     """Rules by their worst case over attacks and the other settings, for each data set; needs at least two rules."""
     done = [r for r in results if r.done and RULE in r.cell and not is_warm_up(r.cell)]
+    statistic = usual_statistic(done)
     found: list[Table] = []
     for dataset in dict.fromkeys(r.cell.get("dataset") for r in done):
         table = _ranked([r for r in done if r.cell.get("dataset") == dataset], dataset, statistic)

@@ -19,7 +19,7 @@ from honestly.show.report.curves import ablation
 from honestly.show.report.detection import reliability_chart, roc_chart
 from honestly.show.report.other_rounds import other_rounds
 from honestly.show.report.published import compare, fits, of_the_paper
-from honestly.show.report.results import STATISTICS, Result
+from honestly.show.report.results import STATISTICS, Result, usual_statistic
 from honestly.show.report.sources import Entry, Study
 from honestly.show.tables import Table
 from honestly.show.text import for_markdown, printable
@@ -96,7 +96,8 @@ def tables(study: Study, results: Sequence[Result]) -> Section | None:
 
 def curves(results: Sequence[Result]) -> Section | None:
     """Accuracy and attack success by the share of malicious clients."""
-    note = "Mean of the last 20 rounds, as in the paper's ablation; whiskers are the standard deviation over seeds."
+    words = {"last": "The last round", "mean_last_20": "Mean of the last 20 rounds, as in the paper's ablation"}
+    note = f"{words[usual_statistic(results)]}; whiskers are the standard deviation over seeds."
     return _of_charts("By the share of malicious clients", note, "ablation", ablation(results))
 
 
@@ -161,16 +162,20 @@ def results_table(results: Sequence[Result]) -> tuple[list[str], list[list[Any]]
     """Every run with its numbers: columns and rows."""
     axes = list(dict.fromkeys(axis for r in results for axis in r.cell))
     keys = ("accuracy_last", "accuracy_mean_last_20", "asr_last", "asr_mean_last_20")
-    shown = [k for k in keys if any(r.numbers.get(k) is not None for r in results)]
+    shown = [k for k in keys if any(_number(r, k) is not None for r in results)]
     heads = [*axes, "status", *(k.replace("_", " ").replace("asr", "ASR") for k in shown)]
     rows: list[list[Any]] = []
     for r in results:
         first = [r.cell.get(axes[0], "")] if axes else []
         progress = "" if r.done else f" ({r.entry.rounds} of {r.entry.of})"
         others = [r.cell.get(axis, "") for axis in axes[1:]]
-        numbers = ["" if (v := r.numbers.get(k)) is None else f"{v:.3f}" for k in shown]
+        numbers = ["" if (v := _number(r, k)) is None else f"{v:.3f}" for k in shown]
         rows.append([*first, *others, f"{r.entry.status}{progress}", *numbers])
     return heads, rows
+
+
+def _number(result: Result, key: str) -> float | None:
+    return None if key.endswith("last_20") and not result.long else result.numbers.get(key)
 
 
 def runs(results: Sequence[Result], address: Mapping[str, str]) -> Section:

@@ -106,8 +106,8 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
 
     results = examine(study.entries, each)
     files: list[Path] = []
-    found = [
-        sections.state(study) if _unfinished(study) else None,
+    found: list[Section | None] = [
+        sections.state(study) if _unfinished(study) else replace(sections.state(study), html=Markup("")),
         _few(study, kept, out if options.figures else None, files),
     ]
     found += [None if few else sections.overview(results), sections.curves(results)]

@@ -8,6 +8,7 @@ import { METRICS, grids } from "./grid.js";
 import { everyRun, runHref, troubled, working } from "./runs.js";
 import { state } from "./state.js";
 
+const known = (value) => value !== null && value !== undefined;
 const PARTS = ["done", "running", "stopped", "failed", "pending"];
 
 export function overview() {
@@ -31,8 +32,9 @@ export function overview() {
     if (title.textContent !== (name ?? "Overview")) title.replaceChildren(foreign(name ?? "Overview"));
     meter.update(state.head.progress);
     const layout = { ...choose(axes, chosen.row, chosen.column), axes, metric: chosen.metric };
-    const next = JSON.stringify([[...axes], chosen]);
-    if (next !== form) buildControls(axes, layout);
+    const metrics = Object.entries(METRICS).filter(([id]) => id === "accuracy" || runs.some((run) => known(run[id])));
+    const next = JSON.stringify([[...axes], chosen, metrics.length]);
+    if (next !== form) buildControls(axes, layout, metrics);
     form = next;
     busy.update(runs, axes, kind);
     bad.update(runs, axes, kind);
@@ -41,10 +43,10 @@ export function overview() {
     all.update(runs, axes, kind);
   }
 
-  function buildControls(axes, { row, column, rest }) {
+  function buildControls(axes, { row, column, rest }, metrics) {
     const names = [...axes.keys()].filter((axis) => axis !== "seed").map((axis) => [axis, axis]);
     const held = controls.contains(document.activeElement) ? document.activeElement.previousSibling?.textContent : null;
-    const fields = [select("show", Object.entries(METRICS).map(([id, m]) => [id, m.name]), chosen.metric, (v) => change("metric", v))];
+    const fields = [select("show", metrics.map(([id, m]) => [id, m.name]), chosen.metric, (v) => change("metric", v))];
     if (names.length > 1) {
       fields.push(select("rows", names, row, (v) => change("row", v)), select("columns", names, column, (v) => change("column", v)));
     }
