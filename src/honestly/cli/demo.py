@@ -15,12 +15,12 @@ RUNS = (
 )
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "demo",
         help="a federation under attack, in a minute: a table and an HTML report",
-        description="Train a federation in which 40 %% of the clients lie, averaged by FedAvg and by the Bayesian "
+        description="Train a federation in which 40 % of the clients lie, averaged by FedAvg and by the Bayesian "
         "rule: a table, a picture and an HTML report.",
     )
     parser.add_argument(

@@ -16,9 +16,10 @@ EPILOG = """\
 examples:
   honestly simulate dataset=digits rounds=6 clients=10 rule=bayesian attack=sign_flip malicious=0.4 seed=3 --out runs/a
   honestly simulate paper/fmnist-config2.toml rule=bayesian attack=backdoor alpha=0.5 --device cuda
-  honestly simulate my.toml rule=multi_krum rule.f=4 attack.gamma=2
+  honestly simulate my.toml rule=nnm:f=4+multi_krum:f=4,keep=8 attack=sign_flip:gamma=2
 
-keys, beside rule and attack with their settings (rule.f=4, attack.gamma=4) and pre (pre=nnm pre.f=4):
+rule=NAME:key=value,... and attack=... take settings after a colon, a rule also mixers in front, joined by +, and both
+take file.py:Class of your own; rule.f=4 and attack.gamma=2 change one setting of what a file names. Other keys:
   dataset model clients rounds partition alpha participation dropout malicious dynamic chosen start period warm_up
   epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
 
@@ -26,7 +27,7 @@ The run's folder has rounds.jsonl, figure.png and report.html. The same command 
 """
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "simulate",
@@ -87,10 +88,13 @@ def device_of(name: str) -> str:
 
 
 def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
+    from honestly.sim import settings
     from honestly.sim.run import run as run_experiment
 
     out: Path = args.out if args.out is not None else Path("runs") / experiment.id[:12]
     view: Any = _Lines() if args.json else _Nothing() if args.quiet else _Terminal(out)
+    for text in settings.doubts(experiment):
+        view.warning(text)
     with view:
         outcome = run_experiment(
             experiment, out, folder=args.data, device=device, record=args.record, restart=args.restart,

@@ -50,8 +50,8 @@ def add(commands: Any) -> None:
         "--rules",
         nargs="+",
         metavar="RULE",
-        help="names, with mixers and settings: nnm+median, bayesian:variant=paper; 'all' for every rule (default: the "
-        "usual ones)",
+        help="names, with mixers and settings: nnm+median, multi_krum:f=4,keep=8, file.py:Class; 'all' for every rule "
+        "(default: the usual ones)",
     )
     parser.add_argument(
         "--attacks",
@@ -111,16 +111,16 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from honestly.rules import RULE_CATALOG
     from honestly.show.bars import Bars
     from honestly.show.stress_page import about, write
     from honestly.show.stress_tables import tables
     from honestly.studies import stress
-    from honestly.studies.specs import RULES
 
     rules = _flat(args.rules) if args.rules else stress.CORE
     attacks = _flat(args.attacks) if args.attacks else (*stress.SUITE, stress.ADAPTIVE)
     study = stress.Study(
-        rules=tuple(dict.fromkeys(r for rule in rules for r in (RULES if rule == "all" else (rule,)))),
+        rules=tuple(dict.fromkeys(r for rule in rules for r in (RULE_CATALOG if rule == "all" else (rule,)))),
         attacks=tuple(
             dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
         ),
@@ -183,7 +183,9 @@ def _cores() -> int:
 
 
 def _flat(values: Sequence[str]) -> list[str]:
-    return [word for value in values for word in value.split(",") if word]
+    from honestly.catalog import listed
+
+    return [word for value in values for word in listed(value)]
 
 
 def _listed(value: str, kind: Callable[[str], _T], what: str) -> list[_T]:

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from honestly.runs.store import Entry, Store
-from honestly.sim.data import Dataset, load
+from honestly.sim.data import DATASETS, Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 
 #: What decides the time of a round, beside the device: experiments that agree in it take about as long.
 SHAPE = ("dataset", "model", "clients", "participation", "epochs", "batch", "precision", "crop")
 # images (channels, side), training and test images: what a calibration makes up instead of reading
-SIZES = {"digits": (1, 8, 1438, 359), "mnist": (1, 28, 60_000, 10_000), "fmnist": (1, 28, 60_000, 10_000),
-         "cifar10": (3, 32, 50_000, 10_000)}  # fmt: skip
+SIZES = {name: source.size for name, source in DATASETS.items()}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from honestly.own import is_own
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
 from honestly.studies.attacked import Case, Round
@@ -43,6 +44,8 @@ SUITE = (
     *("label_flip", "backdoor", "dba", "edge_case", "model_replacement"),
     *LAYERED,
 )
+# An attack that no line names is here with its defaults.
+SUITE += tuple(name for name in ATTACKS if name not in {"none", ADAPTIVE, *(words(spec)[0] for spec in SUITE)})
 
 #: What `honestly stress` compares unless told otherwise.
 CORE = (
@@ -200,9 +203,9 @@ class Task:
     def _forge(self, population: Population, spec: str, contestant: Contestant | None, f: int) -> Float | None:
         """(M, d) what the attackers send; None for a data attack whose updates were not recorded."""
         name, _ = words(spec)
-        if name not in ATTACKS:  # an attack on single layers
+        if name not in ATTACKS and not is_own(name):  # an attack on single layers
             return None
-        if issubclass(ATTACKS[name], DataAttack):
+        if issubclass(ATTACKS.find(name, own=True), DataAttack):
             rows = population.poisoned.get(name)
             return None if rows is None or len(rows) < self.malicious else rows[len(rows) - self.malicious :]
         attack = attack_of(spec)

@@ -34,6 +34,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from honestly.catalog import listed
 from honestly.hints import did_you_mean
 from honestly.runs.store import Entry
 from honestly.sim.experiment import WARM_UP_LEAVES, Experiment, ExperimentError
@@ -221,7 +222,7 @@ def only(words: Sequence[str], study: Study) -> dict[str, list[Any]]:
         if not equals or not axis or not text:
             raise StudyError(f"--only {word}: write axis=value, such as rule=Ours or seed=0,1")
         labels = study.labels(axis) if axis in study.axes else []
-        for one in [text] if text in labels else text.split(","):
+        for one in [text] if text in labels else listed(text):
             value = next((label for label in labels if str(label) == one or label == value_of(one)), one)
             conditions.setdefault(axis, []).append(value)
     check_conditions(conditions, study, "--only")

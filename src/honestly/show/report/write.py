@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -169,13 +169,7 @@ def page_name(id: str) -> str:
 
 
 def _run(entry: Entry, rounds: Rounds) -> run_page.Run:
-    return run_page.Run(named(entry), rounds.records, _names(rounds), rounds.known, entry.details)
-
-
-def _names(rounds: Rounds) -> list[str]:
-    """Clients by the names that the last record with any gives their ids; an id without name stays one."""
-    given: Any = next((r["names"] for r in reversed(rounds.records) if isinstance(r.get("names"), Mapping)), {})
-    return [shortened(given.get(client) or client, 200) for client in rounds.clients]
+    return run_page.Run(named(entry), rounds.records, rounds.clients, rounds.known, entry.details)
 
 
 def _write_page(entry: Entry, rounds: Rounds, out: Path) -> str:
