@@ -6,12 +6,20 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from honestly.show.svg import scroll
-from honestly.show.text import for_html, for_latex, for_markdown, printable
+from honestly.show.text import for_latex, for_markdown, printable
 
 Cell: TypeAlias = str | float | int | None
+#: How a number begins, as a table writes it; a dash or a dot stands for one that is not there.
+NUMBER = re.compile(r"[-+–·]?\d|[-–·]?$|> \d|nan$")
+
+
+class ShownCell(NamedTuple):
+    """A cell of a page: its text and its classes."""
+
+    text: str
+    kind: str
 
 
 def text(cell: Cell) -> str:
@@ -87,17 +95,25 @@ class Table:
 
     def html(self, level: int = 2) -> str:
         """A table element below its title, a heading of the given level, and its note."""
-        head = "".join(f"<th>{for_html(column)}</th>" for column in self.columns)
-        rows: list[str] = []
-        for i, row in enumerate(self.rows):
-            cells = (
-                f'<td class="best">{for_html(text(c))}</td>' if (i, j) in self.best else f"<td>{for_html(text(c))}</td>"
+        from honestly.show.html import part
+
+        return part("table", self, level=level)
+
+    def is_text(self, j: int) -> bool:
+        """Whether a column holds words, which stand left, rather than numbers."""
+        words = [cell for row in self.rows if isinstance(cell := row[j], str)]
+        return j == 0 or any(not NUMBER.match(word) for word in words)
+
+    def cells(self) -> list[list[ShownCell]]:
+        """Rows as a page shows them."""
+        kinds = ["text" if self.is_text(j) else "" for j in range(len(self.columns))]
+        return [
+            [
+                ShownCell(text(c), " ".join(filter(None, (kinds[j], "best" if (i, j) in self.best else ""))))
                 for j, c in enumerate(row)
-            )
-            rows.append(f"<tr>{''.join(cells)}</tr>")
-        caption = f"<h{level}>{for_html(self.title)}</h{level}><p>{for_html(self.note)}</p>"
-        body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-        return f"{caption}{scroll(f'<table>{body}</table>', self.title)}"
+            ]
+            for i, row in enumerate(self.rows)
+        ]
 
     def records(self) -> list[dict[str, Cell]]:
         """One mapping for each row; infinite values become None, which JSON can hold."""
@@ -130,7 +146,7 @@ class Table:
                 table.add_column(name, justify="left" if j == 0 else "right", overflow="fold", min_width=least)
             for i, row in enumerate(self.rows):
                 cells = {j: escape(printable(text(row[j]))) for j in columns}
-                table.add_row(*(f"[bold green]{c}[/]" if (i, j) in self.best else c for j, c in cells.items()))
+                table.add_row(*(f"[bold]{c}[/]" if (i, j) in self.best else c for j, c in cells.items()))
             parts.append(table)
         return parts[0] if len(parts) == 1 else Group(*parts)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from honestly.runs.reader import Rounds
-from honestly.show.figure import curve
+from honestly.show.chart import Chart, Line
+from honestly.show.maps import curve
 from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE
 from honestly.show.report.results import METRICS, Result, axes_of, is_warm_up
-from honestly.show.svg import Chart, Line
 
 #: More than so many charts are not looked at any more: such a study has a page a run.
 MOST_CHARTS = 6

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from honestly.show.chart import Chart, Line
 from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE, SHARE
 from honestly.show.report.results import Result, axes_of, is_warm_up, mean_of
-from honestly.show.svg import Chart, Line
 
 STATISTIC = "mean_last_20"  # as in the paper's ablation
 

@@ -2,7 +2,6 @@
 
 import { axesOf, choose, named } from "./axes.js";
 import { compareHref } from "./chosen.js";
-import { css, onTheme, scale } from "./colour.js";
 import { el, foreign, say, select, set } from "./dom.js";
 import { count, duration, percent } from "./format.js";
 import { METRICS, grids } from "./grid.js";
@@ -73,12 +72,6 @@ function key() {
   const items = [["done", "done"], ["running", "running"], ["stopped", "stopped ‖"], ["failed", "failed ✕"], ["pending", "to come ·"]];
   const marks = items.map(([status, text]) => el("li", {}, el("span", { class: "swatch", "data-status": status, "aria-hidden": "true" }), text));
   const ramp = el("span", { class: "ramp", role: "img", "aria-label": "colours from bad, orange, to good, blue" });
-  const paint = () => {
-    const stops = Array.from({ length: 11 }, (_, i) => css(scale(i / 10)));
-    ramp.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-  };
-  paint();
-  onTheme(paint);
   marks.push(el("li", {}, "bad", ramp, "good"));
   const text = "Arrow keys move in a table, Enter opens a cell, row or column.";
   return el("div", { class: "key" }, el("ul", { class: "legend" }, ...marks), el("p", { class: "muted" }, text));

@@ -1,0 +1,44 @@
+"""A run as pages show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from honestly.runs.record import RoundRecord
+from honestly.show.chart import Heatmap
+from honestly.show.maps import belief_map, truth_map
+
+if TYPE_CHECKING:
+    from honestly.sim.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and what to call it.
+
+    Attributes:
+        title: its name on the page.
+        records: one for each round.
+        clients: the clients' names.
+        known: True if it is known who attacked; nobody knows in a real federation.
+        details: what else a person may want to look up, by name.
+    """
+
+    title: str
+    records: Sequence[RoundRecord]
+    clients: Sequence[str]
+    known: bool = True
+    details: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, title: str, experiment: Experiment, records: Sequence[RoundRecord]) -> Run:
+        """A run of the simulator."""
+        names = [str(k) for k in range(experiment.clients)]
+        return cls(title, records, names, True, {"id": experiment.id, "experiment": experiment.canonical})
+
+    def maps(self) -> list[Heatmap]:
+        """Who attacked, if anybody did and it is known, and whom the rule believed."""
+        found = [truth_map(self.records, self.clients) if self.known else None, belief_map(self.records, self.clients)]
+        return [one for one in found if one is not None]
