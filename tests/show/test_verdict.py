@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from honestly.runs.reader import read_record
+from honestly.runs.record import RoundRecord
 from honestly.show.run import Run
 from honestly.show.verdict import in_question, messages, sentence, statuses
 
@@ -22,8 +24,12 @@ def records(
     ]  # fmt: skip
 
 
+def typed(found: list[dict[str, Any]]) -> list[RoundRecord]:
+    return [read_record(one)[0] for one in found]
+
+
 def run(title: str, found: list[dict[str, Any]], known: bool = True) -> Run:
-    return Run(title, found, ["a", "b", "c", "d"], known)
+    return Run(title, typed(found), ["a", "b", "c", "d"], known)
 
 
 def test_the_story_of_the_demo() -> None:
@@ -74,13 +80,13 @@ def test_messages_are_counted_and_said_once() -> None:
         for t in range(1, 16)
     ]
     found[0]["reasons"]["9"] = "it is NaN"
-    assert messages(found) == [
+    assert messages(typed(found)) == [
         "8 clients, 15 rounds: tensor 'w' is too large at 0: its square overflows", "1 client, 1 round: it is NaN"
     ]  # fmt: skip
 
 
 def test_rounds_to_look_at_are_joined() -> None:
     found = [{"round": t, "kept": t < 4, "status": f"refused: only {t} usable"} for t in (1, 2, 3, 7)]
-    assert statuses(found) == [
+    assert statuses(typed(found)) == [
         "rounds 1–3: the old model was kept: refused: only 1 usable", "round 7: refused: only 7 usable"
     ]  # fmt: skip

@@ -45,12 +45,14 @@ def run(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace, stop: Any) -> int:
     from rich.console import Console
 
+    from honestly.runs.database import StoreError
+    from honestly.runs.record import RoundRecord
+    from honestly.runs.writing import write_file
     from honestly.show.bars import Bars
     from honestly.show.figure import png, run_figure
     from honestly.show.run_page import Run, page
     from honestly.show.terminal import Table
     from honestly.show.verdict import sentence
-    from honestly.sim.checkpoint import StoreError, write_atomically
     from honestly.sim.experiment import Experiment
     from honestly.sim.rounds import Federation
     from honestly.sim.summary import summary
@@ -71,11 +73,11 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     with Bars(silent=args.quiet) as bars:
         for title, e in experiments:
             bar = bars.add(f"{title:20}", e.rounds)
-            records: list[dict[str, Any]] = []
+            records: list[RoundRecord] = []
             for found in Federation(e).rounds():
-                records.append(found.numbers)
-                accused = found.numbers["accused"]
-                news = f"accuracy {found.numbers['accuracy']:.3f}"
+                records.append(found.found)
+                accused = found.found.accused
+                news = f"accuracy {found.found.accuracy:.3f}"
                 if accused:
                     news += "  accused: " + " ".join(map(str, accused))
                 bars.update(bar, advance=1, news=news)
@@ -85,7 +87,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     rows: list[list[str]] = []
     for one in finished:
         s = summary(one.records)
-        lied = any(r["attacked"] for r in one.records)
+        lied = any(r.attacked for r in one.records)
         cells = [f"{s['misses_per_round']:.1f}" if lied else "–", f"{s['false_accusations_per_round']:.1f}"]
         rows.append([one.title, f"{s['accuracy_last']:.3f}", *cells])
     if not args.quiet:
@@ -99,8 +101,8 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     last = experiments[-1][1]
     picture = png(run_figure(finished[-1].records, clients=CLIENTS, rule=last.rule.name, attack=last.attack.name))
     text = page("A federation under attack", finished, lead=lead, picture=picture)
-    write_atomically(args.out / "report.html", text.encode())
-    write_atomically(args.out / "figure.png", picture)
+    write_file(args.out / "report.html", text.encode())
+    write_file(args.out / "figure.png", picture)
     seconds = f"{time.perf_counter() - begun:.0f} s"
     console.print(f"\n{sentence(finished)}\n", highlight=False)
     console.print(f"{args.out / 'report.html'}\n{args.out / 'figure.png'}\n{seconds}", soft_wrap=True)

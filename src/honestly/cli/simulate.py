@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from honestly.runs.record import RoundRecord
     from honestly.sim.rounds import Federation, Record
     from honestly.sim.run import Outcome
 
@@ -102,7 +103,7 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
         )  # fmt: skip
     write_pictures(outcome, out)
     if not outcome.finished:
-        done, of = len(outcome.records), experiment.rounds
+        done, of = len(outcome.rounds), experiment.rounds
         print(f"stopped after round {done} of {of}; the same command goes on from there (--out {out})", file=sys.stderr)
         return 130
     view.end(outcome, out)
@@ -111,22 +112,22 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
 
 def write_pictures(outcome: Outcome, out: Path) -> None:
     """The figure, the report and the summary of what there is so far."""
+    from honestly.runs.writing import write_file
     from honestly.show.figure import png, run_figure
     from honestly.show.run_page import Run, page
-    from honestly.sim.checkpoint import write_atomically
     from honestly.sim.summary import summary
 
-    if not outcome.records:
+    if not outcome.rounds:
         return
     e = outcome.experiment
-    write_atomically(out / "summary.json", json.dumps(summary(outcome.records), indent=2).encode() + b"\n")
+    write_file(out / "summary.json", json.dumps(summary(outcome.rounds), indent=2).encode() + b"\n")
     against = f"against {e.attack.name}" if e.adversary.malicious else "where nobody lies"
     title = f"{e.rule.name} {against}: {e.dataset}, {e.clients} clients"
-    figure = run_figure(outcome.records, clients=e.clients, rule=e.rule.name, attack=e.attack.name)
+    figure = run_figure(outcome.rounds, clients=e.clients, rule=e.rule.name, attack=e.attack.name)
     picture = png(figure)
-    write_atomically(out / "figure.png", picture)
-    text = page(title, [Run.of(e.rule.name, e, outcome.records)], picture=picture)
-    write_atomically(out / "report.html", text.encode())
+    write_file(out / "figure.png", picture)
+    text = page(title, [Run.of(e.rule.name, e, outcome.rounds)], picture=picture)
+    write_file(out / "report.html", text.encode())
 
 
 def _show_partition(experiment: Any, folder: Path | None) -> int:
@@ -168,7 +169,7 @@ class _Nothing:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+    def start(self, federation: Federation, records: list[RoundRecord]) -> None:
         """Before the first round."""
 
     def round(self, record: Record) -> None:
@@ -185,10 +186,10 @@ class _Nothing:
 class _Lines(_Nothing):
     """One JSON object a round, also for the rounds that an earlier run finished."""
 
-    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+    def start(self, federation: Federation, records: list[RoundRecord]) -> None:
         """The rounds that are there already."""
-        for numbers in records:
-            print(json.dumps(numbers, separators=(",", ":")), flush=True)
+        for one in records:
+            print(json.dumps(one.as_json(), separators=(",", ":")), flush=True)
 
     def round(self, record: Record) -> None:
         """The new round."""
@@ -210,7 +211,7 @@ class _Terminal(_Nothing):
     def __exit__(self, *_: object) -> None:
         self.bars.__exit__()
 
-    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+    def start(self, federation: Federation, records: list[RoundRecord]) -> None:
         """Say what is run, and where an earlier run stopped."""
         e = federation.experiment
         M = e.adversary.malicious
@@ -224,15 +225,15 @@ class _Terminal(_Nothing):
 
     def round(self, record: Record) -> None:
         """Accuracy, speed and who is accused."""
-        n = record.numbers
-        news = [f"accuracy {n['accuracy']:.3f}" if n["accuracy"] is not None else ""]
-        if n["asr"] is not None:
-            news.append(f"ASR {n['asr']:.3f}")
+        n = record.found
+        news = [f"accuracy {n.accuracy:.3f}" if n.accuracy is not None else ""]
+        if n.asr is not None:
+            news.append(f"ASR {n.asr:.3f}")
         news.append(f"{record.images / max(sum(record.seconds.values()), 1e-9):,.0f} images/s")
-        if n["accused"] is not None:
-            news.append("accused: " + (" ".join(map(str, n["accused"])) or "nobody"))
-        if n["status"].startswith("refused"):
-            news.append(n["status"])
+        if n.accused is not None:
+            news.append("accused: " + (" ".join(map(str, n.accused)) or "nobody"))
+        if n.refused:
+            news.append(n.status)
         self.bars.update(self.bar, advance=1, news="  ".join(part for part in news if part))
 
     def end(self, outcome: Outcome, out: Path) -> None:
@@ -246,10 +247,10 @@ class _Terminal(_Nothing):
             "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused, per round",
             "misses_per_round": "attackers missed, per round", "refused_rounds": "rounds without a usable majority",
         }  # fmt: skip
-        found = summary(outcome.records)
+        found = summary(outcome.rounds)
         for key, label in names.items():
             value = found[key]
-            if key == "accuracy_mean_last_20" and len(outcome.records) < LAST:
+            if key == "accuracy_mean_last_20" and len(outcome.rounds) < LAST:
                 continue
             if value is not None and not (key == "refused_rounds" and value == 0):
                 rows.append([label, f"{value:.4f}" if isinstance(value, float) else str(value)])

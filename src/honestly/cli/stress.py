@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+from honestly.cores import usable_cores
 
 _T = TypeVar("_T")
 
@@ -88,7 +89,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=_integers, default=[[0]], metavar="S", help="seeds (default: 0)")
     parser.add_argument(
-        "--jobs", type=int, default=_cores(), metavar="N", help="processes (default: one for each core)"
+        "--jobs", type=int, default=usable_cores(), metavar="N", help="processes (default: one for each core)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cases, tables, heatmap and an HTML page here")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
@@ -176,10 +177,6 @@ def _record(args: argparse.Namespace) -> int:
     layers = ", ".join(f"{course.name} ({len(course.layers)} layers)" for course in courses)
     print(f"wrote {args.record}: {layers}")
     return 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _flat(values: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from honestly.runs.record import ACCURACY, ASR, RoundRecord
 from honestly.show.chart import DOT, Chart, Heatmap, dashes
 from honestly.show.maps import belief_map, truth_map
 from honestly.show.palette import colours, line_colour
@@ -25,14 +26,12 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw(
-    records: Sequence[dict[str, Any]], *paths: Path, clients: int, rule: str = "", attack: str | None = None
-) -> None:
+def draw(records: Sequence[RoundRecord], *paths: Path, clients: int, rule: str = "", attack: str | None = None) -> None:
     """Write the picture of a run; the format follows a file's name (.png, .svg, .pdf). No attack, no map of it."""
     save(run_figure(records, clients=clients, rule=rule, attack=attack), *paths)
 
 
-def run_figure(records: Sequence[dict[str, Any]], *, clients: int, rule: str = "", attack: str | None = None) -> Any:
+def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", attack: str | None = None) -> Any:
     """Who attacked, whom the rule believed, and the accuracy, like the paper's Figure 1."""
     names = [str(k) for k in range(clients)]
     found = [
@@ -44,14 +43,14 @@ def run_figure(records: Sequence[dict[str, Any]], *, clients: int, rule: str = "
     figure = _figure(7.2, tall * len(maps) + 2.3)
     ratios = [tall] * len(maps) + [1.9]
     axes: Any = figure.subplots(len(maps) + 1, 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
-    first = int(records[0]["round"]) if records else 1  # FLARE counts from 0
+    first = records[0].round if records else 1  # FLARE counts from 0
     span = first - 0.5, first + max(len(records), 1) - 0.5
     for axis, (one, title) in zip(axes, maps, strict=False):
         draw_heatmap(axis, one, title, extent=(*span, clients - 0.5, -0.5))
         axis.yaxis.get_major_locator().set_params(integer=True)
-    measures = [("accuracy", "test accuracy", 0), ("asr", "attack success rate", 1)]
+    measures = [(ACCURACY, "test accuracy", 0), (ASR, "attack success rate", 1)]
     for key, label, number in measures:
-        if key == "accuracy" or any(r.get(key) is not None for r in records):
+        if key == ACCURACY or any(getattr(r, key) is not None for r in records):
             axes[-1].plot(*_placed(records, key, first), label=label, lw=1.6, **_line_style(number))
     axes[-1].set(ylim=(0, 1), xlabel="round", xlim=span)
     axes[-1].grid(alpha=0.3)
@@ -159,9 +158,9 @@ def _draw(axis: Any, chart: Chart) -> None:
         axis.legend(fontsize=7, frameon=False)
 
 
-def _placed(records: Sequence[dict[str, Any]], key: str, first: int) -> tuple[list[int], list[float]]:
+def _placed(records: Sequence[RoundRecord], key: str, first: int) -> tuple[list[int], list[float]]:
     """A curve whose points stand below the columns of the maps, also where rounds are missing in between."""
-    pairs = [(first + t, float(r[key])) for t, r in enumerate(records) if r.get(key) is not None]
+    pairs = [(first + t, float(getattr(r, key))) for t, r in enumerate(records) if getattr(r, key) is not None]
     return [x for x, _ in pairs], [v for _, v in pairs]
 
 

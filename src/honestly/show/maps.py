@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from honestly.runs.record import RoundRecord
 from honestly.show.chart import DOT, RING, Chart, Grid, Heatmap, Line
 
 #: The colour of a client that behaved: blue, but paler than one that is surely believed.
 BEHAVED = 0.7
 BELIEF = {"honesty": "Probability of being honest", "weights": "Weight, the largest of a round is 1"}
 
-Records = Sequence[Mapping[str, Any]]
+Records = Sequence[RoundRecord]
 
 
 def attack_grid(records: Records, clients: int) -> Grid:
     """(K, rounds): 1 attacked, 0 behaved, NaN was not there."""
     grid = np.full((clients, len(records)), np.nan)
     for t, record in enumerate(records):
-        grid[record["participants"], t] = 0.0
-        grid[record["attacked"], t] = 1.0
+        grid[list(record.participants or ()), t] = 0.0
+        grid[list(record.attacked), t] = 1.0
     return grid
 
 
 def belief_of(records: Records) -> str | None:
     """What a rule says of its clients: "honesty", "weights" or nothing."""
-    return next((key for key in BELIEF if any(r.get(key) is not None for r in records)), None)
+    return next((key for key in BELIEF if any(getattr(r, key) is not None for r in records)), None)
 
 
 def belief_grid(records: Records, clients: int) -> tuple[Grid, str] | None:
@@ -37,8 +38,9 @@ def belief_grid(records: Records, clients: int) -> tuple[Grid, str] | None:
         return None
     grid = np.full((clients, len(records)), np.nan)
     for t, record in enumerate(records):
-        if record.get(key) is not None:
-            grid[: len(record[key]), t] = [np.nan if v is None else v for v in record[key]]
+        row: Sequence[float | None] | None = getattr(record, key)
+        if row is not None:
+            grid[: len(row), t] = [np.nan if v is None else v for v in row]
             if key == "weights":
                 grid[:, t] /= max(np.nanmax(grid[:, t], initial=0.0), 1e-300)
     return grid, key
@@ -48,8 +50,8 @@ def mark_grid(records: Records, clients: int) -> Any:
     """(K, rounds): DOT where a client is accused, RING where it was refused, 0 elsewhere."""
     grid = np.zeros((clients, len(records)), dtype=np.int8)
     for t, record in enumerate(records):
-        grid[list(record.get("accused") or []), t] = DOT
-        grid[list(record.get("excluded") or []), t] = RING
+        grid[list(record.accused or ()), t] = DOT
+        grid[list(record.excluded), t] = RING
     return grid
 
 
@@ -82,7 +84,7 @@ def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
         if marks[k, t] == DOT:
             parts.append("accused")
         elif marks[k, t] == RING:
-            why = (records[t].get("reasons") or {}).get(clients[k])
+            why = records[t].reasons.get(clients[k])
             parts.append(f"refused: {why}" if why else "refused")
         return ", ".join(parts)
 
@@ -90,12 +92,12 @@ def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
 
 
 def _rounds(records: Records) -> list[int]:
-    return [int(r["round"]) for r in records]
+    return [r.round for r in records]
 
 
 def curve(records: Records, key: str) -> tuple[list[int], list[float]]:
     """The rounds in which a number was measured, and the number."""
-    pairs = [(int(r["round"]), float(r[key])) for r in records if r.get(key) is not None]
+    pairs = [(r.round, float(getattr(r, key))) for r in records if getattr(r, key) is not None]
     return [t for t, _ in pairs], [v for _, v in pairs]
 
 

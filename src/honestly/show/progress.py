@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from honestly.runs.reader import read_record
 from honestly.runs.store import Run, Store
 from honestly.show.bars import Bars
 from honestly.studies.study import shown
@@ -131,8 +132,7 @@ class Live(Monitor):
 
 
 def _now(run: Run, store: Store) -> str:
-    record = store.last_round(run.id)
-    accuracy = None if record is None else record.get("accuracy")
+    accuracy = read_record(store.last_round(run.id))[0].accuracy
     news = shown(run.cell)
     return news if accuracy is None else f"{news}  accuracy {accuracy:.3f}"
 

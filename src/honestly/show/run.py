@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from honestly.runs.record import RoundRecord
 from honestly.show.chart import MOST_ROWS, Heatmap, shown_rows
 from honestly.show.maps import belief_map, truth_map
 
@@ -21,20 +22,20 @@ class Run:
 
     Attributes:
         title: its name on the page.
-        records: one for each round, in the form of the simulator.
+        records: one for each round.
         clients: the clients' names.
         known: True if it is known who attacked; nobody knows in a real federation.
         details: what else a person may want to look up, by name.
     """
 
     title: str
-    records: Sequence[dict[str, Any]]
+    records: Sequence[RoundRecord]
     clients: Sequence[str]
     known: bool = True
     details: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, title: str, experiment: Experiment, records: Sequence[dict[str, Any]]) -> Run:
+    def of(cls, title: str, experiment: Experiment, records: Sequence[RoundRecord]) -> Run:
         """A run of the simulator."""
         names = [str(k) for k in range(experiment.clients)]
         return cls(title, records, names, True, {"id": experiment.id, "experiment": experiment.canonical})

@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from honestly.runs.record import ACCURACY, ASR
 from honestly.show import downloads, svg, verdict
 from honestly.show.chart import Chart
 from honestly.show.downloads import Download
@@ -20,7 +21,7 @@ from honestly.sim.summary import LAST, summary
 __all__ = ["Run", "body", "charts", "files", "page"]
 
 MOST_ROWS = 100
-MEASURES = (("accuracy", "Test accuracy"), ("asr", "Attack success rate"))
+MEASURES = ((ACCURACY, "Test accuracy"), (ASR, "Attack success rate"))
 #: Column, key of the summary, digits.
 NUMBERS = (
     ("accuracy, last round", "accuracy_last", 3), (f"accuracy, mean of the last {LAST}", "accuracy_mean_last_20", 3),
@@ -60,12 +61,12 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
 
 def _story(run: Run) -> dict[str, Any]:
     """What the template shows of one run."""
-    judged = any(r.get("accused") is not None or r.get("excluded") for r in run.records)
+    judged = any(r.accused is not None or r.excluded for r in run.records)
     return {
         "title": run.title, "maps": run.maps(), "belief": belief_of(run.records), "known": run.known,
         "accusations": accusations(run) if judged else None, "messages": verdict.messages(run.records),
-        "statuses": verdict.statuses(run.records), "details": run.details, "lied": bool(verdict.liars(run)),
-        "refused": any(r.get("excluded") for r in run.records),
+        "statuses": verdict.statuses(run.records), "details": run.details,
+        "refused": any(r.excluded for r in run.records), "lied": bool(verdict.liars(run)),
     }  # fmt: skip
 
 
@@ -88,14 +89,14 @@ def numbers(runs: Sequence[Run]) -> Table | None:
 def accusations(run: Run) -> Table | None:
     """One row for each client that something was held against, the most accused first; None if there is none."""
     counts = {key: Counter[int]() for key in ("attacked", "accused", "wrongly", "missed", "refused")}
-    judged = any(r.get("accused") is not None for r in run.records)
+    judged = any(r.accused is not None for r in run.records)
     for r in run.records:
-        attacked, refused = set(r.get("attacked") or []), set(r.get("excluded") or [])
-        accused = set(r.get("accused") or [])
+        attacked, refused = set(r.attacked), set(r.excluded)
+        accused = set(r.accused or ())
         counts["attacked"].update(attacked)
         counts["accused"].update(accused)
         counts["wrongly"].update(accused - attacked)
-        counts["missed"].update(attacked - accused - refused if r.get("accused") is not None else ())
+        counts["missed"].update(attacked - accused - refused if r.accused is not None else ())
         counts["refused"].update(refused)
     held = sorted(set().union(*counts.values()), key=lambda k: (-counts["accused"][k] - counts["refused"][k], k))
     if not held:
@@ -116,16 +117,15 @@ def files(runs: Sequence[Run]) -> list[Download]:
     if not shown:
         return []
     drawn = [*charts(shown), *shown[verdict.in_question(shown)].maps()]
-    keys = ("attacked", "accused", "excluded")
     rows = [
-        [run.title, r["round"], r.get("accuracy"), r.get("asr"), *(_named(run, r.get(key)) for key in keys)]
+        [run.title, r.round, r.accuracy, r.asr, *(_named(run, found) for found in (r.attacked, r.accused, r.excluded))]
         for run in shown
         for r in run.records
     ]
     columns = ["run", "round", "accuracy", "asr", "attacked", "accused", "refused"]
     kept = [
         {"run": run.title, "clients": list(run.clients),
-         "rounds": [{k: v for k, v in r.items() if k not in ("per_class", "clients")} for r in run.records]}
+         "rounds": [{k: v for k, v in r.as_json().items() if k not in ("per_class", "clients")} for r in run.records]}
         for run in shown
     ]  # fmt: skip
     return [

@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from honestly.runs.reader import Rounds
+from honestly.runs.record import SCALARS
 from honestly.show.chart import Grid
 from honestly.show.maps import Records, attack_grid, belief_grid
 from honestly.show.palette import colours, shade
-from honestly.show.report.histories import Rounds
 from honestly.show.report.sections import named
 from honestly.show.report.sources import Entry, Study
 
-SCALARS = (
-    "accuracy", "asr", "loss", "train_loss", "malicious_estimate", "false_accusations", "misses", "steps",
-)  # fmt: skip
 #: Verdicts by their numbers, and the names of their colours in the stylesheet.
 VERDICTS = {
     "believed, honest": "hollow", "accused, attacked": "high", "accused, honest": "low", "believed, attacked": "line4",
@@ -71,12 +69,10 @@ def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
     Summary: Any = vars(summary_pb2)["Summary"]
     found: list[tuple[int, Any]] = []
     for record in rounds.records:
-        numbers = {key: record.get(key) for key in SCALARS}
-        values = [
-            Summary.Value(tag=key, simple_value=float(v)) for key, v in numbers.items() if isinstance(v, int | float)
-        ]
+        numbers = {key: getattr(record, key) for key in SCALARS}
+        values = [Summary.Value(tag=key, simple_value=float(v)) for key, v in numbers.items() if v is not None]
         if values:
-            found.append((record["round"], Summary(value=values)))
+            found.append((record.round, Summary(value=values)))
     images: list[Any] = []
     for tag, grid, colour in _maps(rounds):
         pixels = paint(grid, colour)
@@ -84,7 +80,7 @@ def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png(pixels))
         images.append(Summary.Value(tag=tag, image=image))
     if images:
-        found.append((rounds.records[-1]["round"], Summary(value=images)))
+        found.append((rounds.records[-1].round, Summary(value=images)))
     return found
 
 
@@ -95,16 +91,16 @@ def attacked_colour(value: float) -> str:
 
 def verdict_grid(records: Records, clients: int) -> Grid | None:
     """(K, rounds): the number of the verdict in `VERDICTS`, NaN where nobody was judged; None if nobody ever was."""
-    if not any(r.get("accused") is not None or r.get("excluded") for r in records):
+    if not any(r.accused is not None or r.excluded for r in records):
         return None
     grid = np.full((clients, len(records)), np.nan)
     for t, record in enumerate(records):
-        if record.get("accused") is not None:
-            grid[record["participants"], t] = 0.0
-            grid[record["attacked"], t] = 3.0
-            for k in record["accused"]:
-                grid[k, t] = 1.0 if k in record["attacked"] else 2.0
-        grid[record.get("excluded") or [], t] = 4.0
+        if record.accused is not None:
+            grid[list(record.participants or ()), t] = 0.0
+            grid[list(record.attacked), t] = 3.0
+            for k in record.accused:
+                grid[k, t] = 1.0 if k in record.attacked else 2.0
+        grid[list(record.excluded), t] = 4.0
     return grid
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from honestly.runs.record import RoundRecord
 from honestly.show.run import Run
 from honestly.show.text import shortened
 
@@ -16,12 +16,12 @@ MOST_NAMES = 5
 
 def liars(run: Run) -> set[int]:
     """Everybody who attacked in any round."""
-    return {int(k) for r in run.records for k in r.get("attacked") or []} if run.known else set()
+    return {k for r in run.records for k in r.attacked} if run.known else set()
 
 
 def judges(run: Run) -> bool:
     """Whether the rule says whom it accuses: it infers honesty, or has accused somebody."""
-    return any(r.get("honesty") is not None or r.get("accused") for r in run.records)
+    return any(r.honesty is not None or r.accused for r in run.records)
 
 
 def in_question(runs: Sequence[Run]) -> int:
@@ -69,8 +69,8 @@ def percent(value: float) -> str:
 
 
 def _end(run: Run, *, alone: bool) -> str:
-    accuracy = [r["accuracy"] for r in run.records if r.get("accuracy") is not None]
-    asr = [r["asr"] for r in run.records if r.get("asr") is not None]
+    accuracy = [r.accuracy for r in run.records if r.accuracy is not None]
+    asr = [r.asr for r in run.records if r.asr is not None]
     if not accuracy:
         return ""
     name = "the accuracy" if alone else shortened(run.title, 60)
@@ -80,30 +80,30 @@ def _end(run: Run, *, alone: bool) -> str:
 
 def _caught(run: Run, bad: set[int]) -> str:
     """From which round on every attacker was accused or refused; else how many were, on average."""
-    attacked = [r for r in run.records if r.get("attacked")]
-    caught = [len(set(r["attacked"]) & _against(r)) for r in attacked]
-    whole = [n == len(r["attacked"]) for n, r in zip(caught, attacked, strict=True)]
+    attacked = [r for r in run.records if r.attacked]
+    caught = [len(set(r.attacked) & _against(r)) for r in attacked]
+    whole = [n == len(r.attacked) for n, r in zip(caught, attacked, strict=True)]
     if not any(caught):
         return "none of the liars was caught"
     if not whole[-1]:
-        mean, of = sum(caught) / len(caught), sum(len(r["attacked"]) for r in attacked) / len(attacked)
+        mean, of = sum(caught) / len(caught), sum(len(r.attacked) for r in attacked) / len(attacked)
         return f"on average {_digit(mean)} of {_digit(of)} liars caught per round"
     first = len(whole) - next((i for i, ok in enumerate(reversed(whole)) if not ok), len(whole))
     everybody = f"all {len(bad)}" if len(bad) > 1 else "the liar"
-    return f"{everybody} caught from round {int(attacked[first]['round'])}"
+    return f"{everybody} caught from round {attacked[first].round}"
 
 
 def _digit(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _against(record: Mapping[str, Any]) -> set[int]:
-    return set(record.get("accused") or []) | set(record.get("excluded") or [])
+def _against(record: RoundRecord) -> set[int]:
+    return {*(record.accused or ()), *record.excluded}
 
 
 def _doubted(run: Run, bad: set[int]) -> str:
     """Accusations of clients that behaved; a liar that rests in a round behaves in it."""
-    wrong = [set(r.get("accused") or []) - set(r.get("attacked") or []) for r in run.records]
+    wrong = [set(r.accused or ()) - set(r.attacked) for r in run.records]
     rounds = sum(bool(found) for found in wrong)
     everybody: set[int] = set().union(*wrong)
     honest = everybody - bad
@@ -116,7 +116,7 @@ def _doubted(run: Run, bad: set[int]) -> str:
 
 
 def _refused(run: Run) -> str:
-    found = {k for r in run.records for k in r.get("excluded") or []} - liars(run)
+    found = {k for r in run.records for k in r.excluded} - liars(run)
     return f"{_count(len(found), 'honest client')} refused" if found else ""
 
 
@@ -124,13 +124,14 @@ def _held(run: Run) -> str:
     """Of a federation: whom something was held against, and how often."""
     T = len(run.records)
     parts: list[str] = []
-    for key, verb in (("accused", "accused"), ("excluded", "refused")):
-        counts = Counter(int(k) for r in run.records for k in r.get(key) or [])
+    accused = Counter(k for r in run.records for k in r.accused or ())
+    refused = Counter(k for r in run.records for k in r.excluded)
+    for counts, verb in ((accused, "accused"), (refused, "refused")):
         named = [f"{shortened(run.clients[k], 30)} {_often(n, T)}" for k, n in counts.most_common(MOST_NAMES)]
         if named:
             more = f" and {len(counts) - MOST_NAMES} more" if len(counts) > MOST_NAMES else ""
             parts.append(f"{verb}: {_list(named)}{more}")
-    kept = sum(bool(r.get("kept")) for r in run.records)
+    kept = sum(r.kept for r in run.records)
     parts += [f"the old model was kept in {_count(kept, 'round')}"] if kept else []
     return "; ".join(parts) if parts else "nobody was accused or refused"
 
@@ -142,31 +143,30 @@ def _often(n: int, rounds: int) -> str:
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
-def messages(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def messages(records: Sequence[RoundRecord]) -> list[str]:
     """Why clients were refused, each message once: "8 clients, 15 rounds: square overflows"."""
     clients: dict[str, set[str]] = {}
     rounds: dict[str, set[int]] = {}
     texts: dict[str, str] = {}
     for record in records:
-        for name, reason in (record.get("reasons") or {}).items():
+        for name, reason in record.reasons.items():
             key = _numberless(str(reason))
             texts.setdefault(key, str(reason))
             clients.setdefault(key, set()).add(str(name))
-            rounds.setdefault(key, set()).add(int(record["round"]))
+            rounds.setdefault(key, set()).add(record.round)
     order = sorted(texts, key=lambda key: (-len(clients[key]) * len(rounds[key]), key))
     return [f"{_count(len(clients[key]), 'client')}, {_count(len(rounds[key]), 'round')}: {_shown(texts[key])}"
             for key in order]  # fmt: skip
 
 
-def statuses(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def statuses(records: Sequence[RoundRecord]) -> list[str]:
     """Rounds that a person should look at, each reason once, with the rounds in which it was given."""
     found: dict[str, list[int]] = {}
     texts: dict[str, str] = {}
     for r in records:
-        status = str(r.get("status") or "")
-        if r.get("kept") or r.get("attention") or status.startswith("refused"):
-            text = f"the old model was kept: {status}" if r.get("kept") else status or "look at this round"
-            found.setdefault(_numberless(text), []).append(int(r["round"]))
+        if r.kept or r.attention or r.refused:
+            text = f"the old model was kept: {r.status}" if r.kept else r.status or "look at this round"
+            found.setdefault(_numberless(text), []).append(r.round)
             texts.setdefault(_numberless(text), text)
     return [f"{_spans(numbers)}: {_shown(texts[key])}" for key, numbers in found.items()]
 

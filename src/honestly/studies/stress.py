@@ -22,7 +22,7 @@ from honestly.studies.attacked import Case, Round
 from honestly.studies.layers.forge import LAYERED, check
 from honestly.studies.layers.round import LayeredRound
 from honestly.studies.layers.space import Population as LayeredPopulation
-from honestly.studies.populations import KINDS, RECORDED, Population, Source, sources
+from honestly.studies.populations import KINDS, RECORDED, Population, PopulationSource, sources
 from honestly.studies.specs import Contestant, attack_of, words
 
 ADAPTIVE = "adaptive"
@@ -116,7 +116,7 @@ class Task:
     """One population with M of K clients malicious: all attacks and all rules."""
 
     study: Study
-    source: Source
+    source: PopulationSource
     clients: int
     malicious: int
 

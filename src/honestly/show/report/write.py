@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from honestly.runs.reader import Rounds
 from honestly.show import downloads, figure, run_page, svg, verdict
 from honestly.show.downloads import Download
 from honestly.show.html import render
 from honestly.show.report import paper_tables, sections
 from honestly.show.report.by_round import Series, series_of
-from honestly.show.report.histories import Rounds
 from honestly.show.report.published import compare, fits
 from honestly.show.report.results import STATISTICS, Result, examine
 from honestly.show.report.sections import Section, named
@@ -137,7 +137,7 @@ def _heading(study: Study, kept: Sequence[tuple[Entry, Rounds]]) -> str:
     entry, rounds = kept[0]
     if rounds.known:
         return f"{named(entry)} ({study.name})"
-    names = [str(r["run"]) for r in rounds.records if isinstance(r.get("run"), str | int)]
+    names = [r.run for r in rounds.records if r.run]
     return f"Federation {shortened(names[-1] if names else study.name, 80)}"
 
 
@@ -207,9 +207,9 @@ def _held_against(rounds: Rounds) -> list[str]:
     accused = [0] * len(rounds.clients)
     refused = [0] * len(rounds.clients)
     for record in rounds.records:
-        for k in record.get("accused") or []:
+        for k in record.accused or ():
             accused[k] += 1
-        for k in record.get("excluded") or []:
+        for k in record.excluded:
             refused[k] += 1
     held = [k for k in range(len(rounds.clients)) if accused[k] or refused[k]]
     if not held:
