@@ -4,6 +4,7 @@
     python benchmarks/same_bytes.py /tmp/before/src src --stores results/stores
 
 Files that hold times, databases and archives are left out: their contents are compared through `honestly export`.
+So are the folders of a study's runs, which have the states to go on from.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in LEFT_OUT
+        if path.is_file() and path.name not in LEFT_OUT and path.parent.parent.name != "runs"
     }
 
 

@@ -65,6 +65,15 @@ def diloco(said: str) -> None:
     assert float(re.search(r"^weights: \[.* (\S+) *\]$", said, re.M)[1]) < 0.07
 
 
+def async_buffer(said: str) -> None:
+    accuracy = {name: float(a) for name, a in re.findall(r"^(\w+): accuracy (\S+);", said, re.M)}
+    assert accuracy["mean"] < 0.75
+    assert accuracy["bayesian"] > 0.85
+    assert re.search(r"^bayesian: restarted at version 12 with 5 updates waiting$", said, re.M)
+    accused = re.findall(r"site-(\d+) in", said)
+    assert set(accused[:2]) <= {"16", "17", "18", "19"}
+
+
 CHECKS = {
     "library": library,
     "custom_rule": custom_rule,
@@ -75,6 +84,7 @@ CHECKS = {
     "study": study,
     "torch_ddp": torch_ddp,
     "diloco": diloco,
+    "async_buffer": async_buffer,
 }
 SLOW = {"torch_ddp", "diloco"}  # eight processes each
 

@@ -30,6 +30,8 @@ class RoundRecord:
         metrics, evaluation: what clients reported of training and evaluation, averaged.
         seconds: how long the decision took.
         run, names: what a server calls its run, and clients by their ids; a file has them only where they are given.
+        spread: median distance of the believed updates from the average.
+        staleness: how many versions late each participant was, in an asynchronous federation.
 
     Example:
         >>> RoundRecord(round=1, clients=("a", "b"), accused=(1,)).as_json()["accused"]
@@ -62,6 +64,8 @@ class RoundRecord:
     seconds: float | None = None
     run: str = ""
     names: Mapping[str, str] = field(default_factory=dict[str, str])
+    spread: float | None = None
+    staleness: Sequence[int] | None = None
 
     @property
     def refused(self) -> bool:
@@ -71,6 +75,7 @@ class RoundRecord:
     def as_json(self) -> dict[str, Any]:
         """The record as files have it: lists and plain values, in the files' order; clients by their names."""
         found = {name: _plain(getattr(self, name)) for name in (SIMULATED if self.clients is None else SERVED)}
+        found |= {name: _plain(getattr(self, name)) for name in LATER if getattr(self, name) is not None}
         if self.clients is not None:
             for name in NAMED:
                 found[name] = None if found[name] is None else [self.clients[k] for k in found[name]]
@@ -88,6 +93,8 @@ SERVED = (
 )  # fmt: skip
 #: Fields that come after those, where they are given.
 OPTIONAL = ("run", "names")
+#: Fields that came later: at the end, and only where there is something to say.
+LATER = ("spread", "staleness")
 #: The two curves of a run, by their names.
 ACCURACY, ASR = "accuracy", "asr"
 #: Lists of clients that a server's file has by name.
