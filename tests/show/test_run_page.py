@@ -10,14 +10,20 @@ import re
 from typing import Any
 
 import pytest
-from made_studies import record
+from made_studies import record as plain
 
+from honestly.runs.reader import read_record
+from honestly.runs.record import RoundRecord
 from honestly.show.downloads import as_csv, inside
 from honestly.show.html import render
 from honestly.show.run import Run
 from honestly.show.run_page import accusations, numbers, page
 
 HOSTILE = "</title><script>alert(1)</script>\x1b[2J\u202e" + "y" * 100_000
+
+
+def record(round: int, changes: dict[str, Any] | None = None, **settings: Any) -> RoundRecord:
+    return read_record(plain(round, **settings) | (changes or {}))[0]
 
 
 def run(T: int, **settings: Any) -> Run:
@@ -40,7 +46,7 @@ def test_beside_a_long_run_a_short_one_has_a_dash() -> None:
 
 
 def test_accusations_are_counted_client_by_client() -> None:
-    rounds = [record(t, K=4, M=1) | {"accused": [3, 0] if t == 1 else [3], "excluded": [1]} for t in (1, 2, 3)]
+    rounds = [record(t, {"accused": [3, 0] if t == 1 else [3], "excluded": [1]}, K=4, M=1) for t in (1, 2, 3)]
     found = accusations(Run("r", rounds, ["a", "b", "c", "d"]))
     assert found is not None
     assert found.columns == ["client", "attacked", "accused", "wrongly", "refused"]
@@ -65,7 +71,7 @@ def test_where_nobody_lies_no_map_of_liars_is_drawn() -> None:
 def test_repeated_messages_are_folded_into_one() -> None:
     bad = range(12, 20)
     refused = {"excluded": list(bad), "reasons": {str(k): f"square overflows at {k}" for k in bad}}
-    rounds = [record(t, M=8) | refused for t in range(1, 16)]
+    rounds = [record(t, refused, M=8) for t in range(1, 16)]
     text = page("x", [Run("r", rounds, [str(k) for k in range(20)])])
     assert "8 clients, 15 rounds: square overflows" in text
     visible = re.sub(r"<details>.*?</details>", "", text, flags=re.S)
@@ -73,7 +79,8 @@ def test_repeated_messages_are_folded_into_one() -> None:
 
 
 def test_strangers_texts_are_escaped_and_bounded() -> None:
-    rounds = [record(t, K=3, M=1) | {"status": f"refused: {HOSTILE}", "reasons": {HOSTILE: HOSTILE}} for t in (1, 2)]
+    hostile = {"status": f"refused: {HOSTILE}", "reasons": {HOSTILE: HOSTILE}}
+    rounds = [record(t, hostile, K=3, M=1) for t in (1, 2)]
     found = Run(HOSTILE, rounds, [HOSTILE, "b", "c"], details={HOSTILE: HOSTILE})
     text = page(HOSTILE, [found, Run("other", rounds, ["a", "b", "c"])], lead=HOSTILE)
     assert "<script" not in text

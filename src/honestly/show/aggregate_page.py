@@ -180,6 +180,7 @@ def _digits(value: float | None, digits: int) -> str:
 
 def as_html(report: Mapping[str, Any]) -> str:
     """One page without scripts, fonts or anything from elsewhere."""
+    from honestly.runs.record import RoundRecord
     from honestly.show import downloads, figure, svg
     from honestly.show.html import render
     from honestly.show.layer_map import layer_map
@@ -187,7 +188,7 @@ def as_html(report: Mapping[str, Any]) -> str:
 
     drawn = layer_map(report)
     clients = report["clients"]
-    reasons = messages([{"round": 1, "reasons": {c["id"]: c["reason"] for c in clients if c["excluded"]}}])
+    reasons = messages([RoundRecord(1, reasons={c["id"]: c["reason"] for c in clients if c["excluded"]})])
     rows = [[c[key] for key in ("id", "verdict", "honesty", "weight", "distance", "why")] for c in clients]
     files = [
         *downloads.inside("clients.csv", downloads.as_csv(["client", *COLUMNS], rows)),
