@@ -188,7 +188,7 @@ def as_html(report: Mapping[str, Any]) -> str:
 
     drawn = layer_map(report)
     clients = report["clients"]
-    reasons = messages([RoundRecord(1, reasons={c["id"]: c["reason"] for c in clients if c["excluded"]})])
+    reasons = messages([RoundRecord(round=1, reasons={c["id"]: c["reason"] for c in clients if c["excluded"]})])
     rows = [[c[key] for key in ("id", "verdict", "honesty", "weight", "distance", "why")] for c in clients]
     files = [
         *downloads.inside("clients.csv", downloads.as_csv(["client", *COLUMNS], rows)),

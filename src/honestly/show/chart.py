@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -77,26 +78,28 @@ class Heatmap:
         """The rows that are drawn: those that were chosen, all, or those with the lowest means."""
         return shown_rows(self.values) if self.chosen is None else list(self.chosen)
 
-    def mark(self, row: int, column: int) -> int:
-        """DOT, RING or 0."""
-        return 0 if self.marks is None else int(self.marks[row, column])
+    def stretches(self, row: int) -> list[tuple[int, int, str]]:
+        """(start, end, words) of neighbours in a row with the same words, mark and, to two decimals, value."""
+        return self._stretches[row]
 
-    def stretches(self, row: int) -> list[tuple[int, int]]:
-        """(start, end) of neighbours in a row with the same words, mark and, to two decimals, value."""
-        values = np.nan_to_num(np.round(self.values[row], 2), nan=-1.0)
-        known = [t for t in range(len(values)) if values[t] >= 0 or self.mark(row, t)]
-        found: list[tuple[int, int]] = []
-        for t in known:
-            if found and found[-1][1] == t and self._same(row, t - 1, t, values):
-                found[-1] = (found[-1][0], t + 1)
+    @cached_property
+    def _stretches(self) -> dict[int, list[tuple[int, int, str]]]:
+        return {row: self._joined(row) for row in self.shown_rows()}
+
+    def _joined(self, row: int) -> list[tuple[int, int, str]]:
+        values: list[float] = np.nan_to_num(np.round(self.values[row], 2), nan=-1.0).tolist()
+        marks: list[int] = [0] * len(values) if self.marks is None else self.marks[row].tolist()
+        found: list[tuple[int, int, str]] = []
+        for t, (value, mark) in enumerate(zip(values, marks, strict=True)):
+            if value < 0 and not mark:
+                continue
+            word = self.word(row, t)
+            start, end, before = found[-1] if found else (0, -1, "")
+            if end == t and word == before and value == values[t - 1] and mark == marks[t - 1]:
+                found[-1] = (start, t + 1, word)
             else:
-                found.append((t, t + 1))
+                found.append((t, t + 1, word))
         return found
-
-    def _same(self, row: int, a: int, b: int, values: Grid) -> bool:
-        if values[a] != values[b] or self.mark(row, a) != self.mark(row, b):
-            return False
-        return self.word(row, a) == self.word(row, b)
 
     def span(self, start: int, end: int) -> str:
         """Columns as a person calls them."""
@@ -109,9 +112,9 @@ class Heatmap:
         found: list[tuple[str, str]] = []
         for row in self.shown_rows():
             parts: list[str] = []
-            for start, end in self.stretches(row):
+            for start, end, word in self.stretches(row):
                 when = self.span(start, end).removeprefix(f"{self.x}s ").removeprefix(f"{self.x} ")
-                parts.append(f"{when}: {self.word(row, start)}")
+                parts.append(f"{when}: {word}")
             found.append((self.rows[row], "; ".join(parts)))
         return found
 

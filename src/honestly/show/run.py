@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +43,10 @@ class Run:
 
     def maps(self) -> list[Heatmap]:
         """Who attacked, if anybody did and it is known, and whom the rule believed."""
+        return self._maps
+
+    @cached_property
+    def _maps(self) -> list[Heatmap]:
         maps = [truth_map(self.records, self.clients) if self.known else None, belief_map(self.records, self.clients)]
         found = [one for one in maps if one is not None]
         if len(found) < 2 or len(self.clients) <= MOST_ROWS:

@@ -157,8 +157,9 @@ def _cells(what: Heatmap) -> _Drawing:
     out.append(f'<text class="axis" x="-6" y="-6" text-anchor="end">{_e(what.y)}</text><g class="cells">')
     out.append(f'<rect class="none" width="100%" height="{K * tall:g}"/>')
     for i, k in enumerate(kept):
-        for start, end in what.stretches(k):
-            title = f"{_e(what.y)} {_e(what.rows[k], 100)}, {_e(what.span(start, end))}: {_e(what.word(k, start))}"
+        name = f"{_e(what.y)} {_e(what.rows[k], 100)}"
+        for start, end, word in what.stretches(k):
+            title = f"{name}, {_e(what.span(start, end))}: {_e(word)}"
             at = f'x="{_share(start / T)}" y="{i * tall:g}" width="{_share((end - start) / T)}" height="{tall - 1:g}"'
             out.append(f"<g><title>{title}</title>{_filled(float(what.values[k, start]), at)}</g>")
     if T <= 60:
