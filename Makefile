@@ -14,7 +14,7 @@ EXTRAS := sim,jax,flower,nvflare,tensorboard,torchft,watch,metrics
 unexport PYTHONPATH PYTHONHOME
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: demo docs tables test test-all test-pythons lint types layers bench clean help
+.PHONY: demo shots docs tables test test-all test-pythons lint types layers bench clean help
 
 help:
 	@echo "make demo      a federation under attack, with a table and an HTML report"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-all  the same with the slow tests (needs chromium and chromedriver), all of it as elsewhere"
 	@echo "make test-pythons  the tests under every declared Python, without PyTorch"
 	@echo "make docs      the documentation, built strictly into site/index.html"
+	@echo "make shots     every page from small real runs, as pictures at two widths in light and dark, in shots/"
 	@echo "make tables    names, exports and rows that follow from the tables of rules and attacks"
 	@echo "make bench     speed and memory against the plain mean and the peers"
 
@@ -78,7 +79,7 @@ test: lint types layers
 	$(BIN)/pytest -m "not slow and not gpu" -n 2 --cov --cov-report=term:skip-covered
 	$(call as-elsewhere,-q -m "not slow and not gpu" -n 2 $(NUMERICS))
 
-test-all: lint types layers
+test-all: lint types layers $(AXE)
 	$(PIP) "flwr[simulation]" --editable ".[$(EXTRAS),ray]"
 	$(BIN)/pytest -m "not gpu" -n 2 --hypothesis-profile=explore --cov --cov-report=term:skip-covered
 	$(call as-elsewhere,-q -m "not gpu" -n 2)
@@ -86,9 +87,17 @@ test-all: lint types layers
 test-pythons:
 	$(PYTHON) tests/release/pythons.py
 
+# axe-core checks pages for people who use them differently; it is a tool of the tests and ships with nothing.
+AXE := node_modules/axe-core/axe.min.js
+$(AXE):
+	npm install --silent --no-save --no-package-lock --no-audit --no-fund axe-core@4.10.3
+
+shots: $(STAMP) $(AXE)
+	$(BIN)/python tests/shots.py shots
+
 bench: $(STAMP)
 	$(PIP) byzfl flwr
 	$(BIN)/python benchmarks/aggregation.py
 
 clean:
-	rm -rf $(VENV) .venv-pythons demo .pytest_cache .ruff_cache .coverage
+	rm -rf $(VENV) .venv-pythons demo shots node_modules .pytest_cache .ruff_cache .coverage

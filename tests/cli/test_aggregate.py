@@ -151,6 +151,7 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.urls: list[str] = []
+        self.drawn: list[str] = []
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -159,6 +160,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if self.tags and self.tags[-1] == "text":
+            self.drawn.append(data)
 
 
 def test_reports_name_the_layer_that_gives_a_liar_away(files: list[str], tmp_path: Path) -> None:
@@ -176,9 +179,11 @@ def test_reports_name_the_layer_that_gives_a_liar_away(files: list[str], tmp_pat
     assert before == (page.read_bytes(), data.read_bytes(), (tmp_path / "out.safetensors").read_bytes())
     parsed = Page()
     parsed.feed(page.read_text())
-    assert parsed.urls == []
+    assert all(url.startswith("data:") for url in parsed.urls)
     assert "script" not in parsed.tags
     assert "b.weight (100" in parsed.text
+    assert {"a.weight", "b.weight", "b.bias"} <= set(parsed.drawn)  # the map names its layers
+    assert [name for name in parsed.drawn if name.startswith("client-")] == [f"client-{k}" for k in range(7)]
 
 
 def test_reports_escape_what_strangers_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,9 +42,16 @@ def test_one_run_of_the_simulator(runs: Path, capsys: pytest.CaptureFixture[str]
     assert "bayesian: 1 of 1 runs are finished" in said
     assert str(out / "index.html") in said
     page = (out / "index.html").read_text(encoding="utf-8")
-    for part in ("Test accuracy", "Who attacked", "Probability of being honest", "Accusations", "ROC", "Reliability"):
+    for part in (
+        "Test accuracy",
+        "Who really attacked",
+        "Probability of being honest",
+        "Accusations",
+        "ROC",
+        "Reliability",
+    ):
         assert part in page
-    assert "accused, attacked" in page
+    assert "2 of 6 clients lied" in page
     assert (out / "figures" / "bayesian-1.png").read_bytes().startswith(b"\x89PNG")
     assert "| 5 | 3 | 0 |" in (out / "README.md").read_text(encoding="utf-8")  # the last client attacked three times
 
@@ -90,9 +97,11 @@ def test_a_federations_history_from_its_folder_or_file(tmp_path: Path, capsys: p
     assert main(["report", str(folder)]) == 0
     assert "mine: 2 rounds" in capsys.readouterr().out
     page = (folder / "report" / "index.html").read_text(encoding="utf-8")
-    assert "client &lt;b&gt;site-3&lt;/b&gt;, rounds 1–2: 0.03" in page
-    assert "<b>" not in page
-    assert "Who attacked" not in page  # nobody knows
+    assert "client &lt;b&gt;site-3&lt;/b&gt;, rounds 1–2: honesty 0.03, accused" in page
+    assert "<b>site" not in page
+    assert "<h1>Federation mine</h1>" in page
+    assert "2 rounds with 3 clients; accused: &lt;b&gt;site-3&lt;/b&gt; in every round" in page
+    assert "Who really attacked" not in page  # nobody knows
     assert "ROC" not in page
     assert main(["report", str(folder / "rounds.jsonl"), "--out", str(tmp_path / "x"), "--quiet"]) == 0
     assert (tmp_path / "x" / "index.html").is_file()

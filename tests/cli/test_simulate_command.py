@@ -133,7 +133,8 @@ def test_data_sets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_demo_shows_who_lied(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--rounds", "2", "--out", "d"]) == 0
     page = Path("d/report.html").read_text()
-    assert page.count("<h2>") >= 4
-    assert "FedAvg" in page
+    assert "8 of 20 clients lied; FedAvg ended at" in page
+    assert "nobody lies" in page
+    assert page.count("<figcaption>Who really attacked") == 2  # the rule in question and FedAvg, not where nobody lied
     assert Path("d/figure.png").exists()
-    assert "Bayesian" in capsys.readouterr().out
+    assert "8 of 20 clients lied" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,10 @@ def test_the_strategys_history_is_drawn(tmp_path: Path) -> None:
         strategy.aggregate_train(number, [*honest(), lying(LIAR), lying(LIAR + 7), reply(BROKEN, broken)])
     assert main(["report", str(tmp_path / "mine"), "--no-figures", "--quiet"]) == 0
     page = (tmp_path / "mine" / "report" / "index.html").read_text(encoding="utf-8")
-    assert f"<title>client {LIAR}, rounds 1–3: accused</title>" in page
-    assert f"<title>client {BROKEN}, rounds 1–3: refused</title>" in page
+    assert f"<title>client {LIAR}, rounds 1–3: honesty 0.01, accused</title>" in page
+    assert f"<title>client {BROKEN}, rounds 1–3: honesty 0.00, refused: " in page
     assert "NaN" in page
-    assert f"<title>client {FIRST_NODE}, rounds 1–3: believed</title>" in page
+    assert re.search(rf"<title>client {FIRST_NODE}, rounds? 1[^:]*: honesty [\d.]+</title>", page)
     text = (tmp_path / "mine" / "report" / "README.md").read_text(encoding="utf-8")
     assert f"| {LIAR} | 3 | 0 |" in text
     assert f"| {BROKEN} | 0 | 3 |" in text

@@ -1,5 +1,6 @@
 """Pages are filled from measurements, and a page that asks for something else is refused."""
 
+import io
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from honestly.show.stress_tables import tables
 from honestly.show.tables import fill
+from honestly.show.tables import text as shown
 from honestly.studies.stress import Study, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "which-rule.md"
@@ -46,3 +48,24 @@ def test_several_numbers_of_clients_are_compared():
     assert list(table.columns) == ["rule", "told", "2 of 5", "4 of 10"]
     expected = max(case.kappa for case in cases if (case.rule, case.clients, case.malicious) == ("median", 10, 4))
     assert {row[0]: row[3] for row in table.rows}["median"] == expected
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_stress_study_fits_the_terminal_and_says_which_attackers_were_run(width):
+    from rich.console import Console
+
+    rules = ["mean", "bayesian", "geometric_median", "nnm+trimmed_mean"]
+    attacks = ["sign_flip", "sign_flip:gamma=2", "alie", "label_flip", "adaptive"]
+    study = Study(rules=rules, attacks=attacks, populations=["isotropic"], clients=[10], malicious=[0, 2, 4])
+    console = Console(width=width, record=True, file=io.StringIO())
+    found = tables(run(study), attacks)
+    for table in found:
+        console.print(table.rich(width))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    plain = " ".join(text.replace("\n", " ").split())
+    assert "On updates: sign_flip in 2 ways, alie, adaptive." in plain
+    assert "were not recorded): label_flip." in plain
+    for table in found:
+        for cell in (cell for row in table.rows for cell in row):
+            assert shown(cell)[: width // 2 - 4] in text  # nothing is cut off

@@ -12,10 +12,9 @@ from honestly.cli import main
 from honestly.federation.history import History
 from honestly.federation.record import Round
 from honestly.runs import reader
-from honestly.show.figure import attack_grid
+from honestly.show.maps import attack_grid
 from honestly.show.report.sources import load
-from honestly.show.svg import red
-from honestly.show.tensorboard import SIDE, export, paint, png
+from honestly.show.tensorboard import SIDE, attacked_colour, export, paint, png
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -62,7 +61,7 @@ def test_scalars_and_images_of_every_run(tmp_path: Path, capsys: pytest.CaptureF
     drawn = pixels(image.encoded_image_string)[::SIDE, ::SIDE]
     attacked = attack_grid(reader.read(records).records, 10)
     for k, t in np.ndindex(10, 3):
-        assert "#" + drawn[k, t].tobytes().hex() == red(attacked[k, t])
+        assert "#" + drawn[k, t].tobytes().hex() == attacked_colour(attacked[k, t])
 
 
 def test_a_federation_is_exported_without_attackers_under_a_safe_name(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_a_federation_is_exported_without_attackers_under_a_safe_name(tmp_path: 
 
 def test_a_png_holds_the_pixels() -> None:
     grid = np.array([[0.0, 1.0], [np.nan, 0.0]])
-    painted = paint(grid, red)
+    painted = paint(grid, attacked_colour)
     assert painted.shape == (2 * SIDE, 2 * SIDE, 3)
     assert painted[SIDE, 0].tolist() == [255, 255, 255]
     assert np.array_equal(pixels(png(painted)), painted)

@@ -213,7 +213,7 @@ def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
 
 
 def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list[PlannedRun]) -> int:
-    from honestly.show.progress import Bars, Lines, Monitor
+    from honestly.show.progress import Lines, Live, Monitor
     from honestly.studies.work import Options, free_the_dead, new_worker, one_by_one
 
     chosen = _selected(args, study, entries)
@@ -222,7 +222,7 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
         store.retry(ids)
     free_the_dead(store)
     options = Options(device=args.device, data=args.data, keep_models=args.keep_models)
-    kind = Lines if args.json else Monitor if args.quiet else Bars
+    kind = Lines if args.json else Monitor if args.quiet else Live
     begun = time.perf_counter()
     with kind(args.out, ids):
         if args.ray is not None:

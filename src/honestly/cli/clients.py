@@ -62,5 +62,5 @@ def named(ids: Sequence[str], file: str | None) -> list[str]:
 
 
 def in_order(sizes: Any, ids: Sequence[str]) -> Any:
-    """Sizes by id as a list, so that the clients may go by other names from here on."""
+    """Sizes by id as a list, so the clients may go by other names from here on."""
     return [sizes.get(client) for client in ids] if isinstance(sizes, Mapping) else sizes

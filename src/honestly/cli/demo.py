@@ -11,7 +11,7 @@ ROUNDS, CLIENTS, MALICIOUS = 15, 20, 8
 RUNS = (
     ("FedAvg, nobody lies", {"rule": "mean", "attack": "none", "malicious": 0}),
     ("FedAvg", {"rule": "mean", "attack": "sign_flip", "malicious": MALICIOUS}),
-    ("Bayesian", {"rule": "bayesian", "attack": "sign_flip", "malicious": MALICIOUS}),
+    ("the Bayesian rule", {"rule": "bayesian", "attack": "sign_flip", "malicious": MALICIOUS}),
 )
 
 
@@ -44,14 +44,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _demo(args: argparse.Namespace, stop: Any) -> int:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from honestly.runs.database import StoreError
     from honestly.runs.record import RoundRecord
     from honestly.runs.writing import write_file
-    from honestly.show.figure import draw
+    from honestly.show.bars import Bars
+    from honestly.show.figure import png, run_figure
     from honestly.show.run_page import Run, page
     from honestly.show.terminal import Table
+    from honestly.show.verdict import sentence
     from honestly.sim.experiment import Experiment
     from honestly.sim.rounds import Federation
     from honestly.sim.summary import summary
@@ -69,15 +70,9 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     common = {"dataset": "digits", "clients": CLIENTS, "rounds": args.rounds, "seed": args.seed}
     experiments = [(title, Experiment.of({**common, **changes})) for title, changes in RUNS]
     finished: list[Run] = []
-    columns = (
-        TextColumn("{task.description:20}"),
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-    )
-    with Progress(*columns, console=console, refresh_per_second=4) as progress:
+    with Bars(silent=args.quiet) as bars:
         for title, e in experiments:
-            task = progress.add_task(title, total=e.rounds, news="")
+            bar = bars.add(f"{title:20}", e.rounds)
             records: list[RoundRecord] = []
             for found in Federation(e).rounds():
                 records.append(found.found)
@@ -85,7 +80,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
                 news = f"accuracy {found.found.accuracy:.3f}"
                 if accused:
                     news += "  accused: " + " ".join(map(str, accused))
-                progress.update(task, advance=1, news=news)
+                bars.update(bar, advance=1, news=news)
                 if stop.asked:
                     raise KeyboardInterrupt
             finished.append(Run.of(title, e, records))
@@ -103,9 +98,12 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         "the opposite of what they learned. The plain average (FedAvg) believes everybody; the Bayesian rule infers "
         "from the updates alone whom to believe, without being told how many lie."
     )
-    write_file(args.out / "report.html", page("A federation under attack", finished, lead=lead).encode())
     last = experiments[-1][1]
-    picture = args.out / "figure.png"
-    draw(finished[-1].records, picture, clients=CLIENTS, rule=last.rule.name, attack=last.attack.name)
-    console.print(f"{args.out / 'report.html'}\n{picture}\n{time.perf_counter() - begun:.0f} s", soft_wrap=True)
+    picture = png(run_figure(finished[-1].records, clients=CLIENTS, rule=last.rule.name, attack=last.attack.name))
+    text = page("A federation under attack", finished, lead=lead, picture=picture)
+    write_file(args.out / "report.html", text.encode())
+    write_file(args.out / "figure.png", picture)
+    seconds = f"{time.perf_counter() - begun:.0f} s"
+    console.print(f"\n{sentence(finished)}\n", highlight=False)
+    console.print(f"{args.out / 'report.html'}\n{args.out / 'figure.png'}\n{seconds}", soft_wrap=True)
     return 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import secrets
 import signal
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,18 +79,13 @@ def terminated_like_interrupted() -> Generator[None]:
 
 @contextmanager
 def progress(silent: bool, passes: float) -> Generator[Any]:
-    """Bytes read, rate and time left, on a terminal only and where rich is installed."""
-    if silent or not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    """Bytes read, rate and time left, on a terminal."""
+    from honestly.show.bars import Bars
 
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
+    with Bars(stderr=True, unit="bytes", left=True, transient=True, silent=silent) as bars:
+        bar = bars.add("reading")
 
         def update(done: int, one_pass: int) -> None:
-            bar.update(task, completed=done, total=max(done, passes * one_pass))
+            bars.update(bar, done=done, total=max(done, passes * one_pass))
 
         yield update

@@ -40,14 +40,14 @@ def add(commands: Any) -> None:
         help="Markdown text that replaces the title and the commands in README.md",
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="cli")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the report and say where it is."""
     from honestly.printable import printable
+    from honestly.show.figure import available
     from honestly.show.report.generic import missing
-    from honestly.show.report.pictures import available
     from honestly.show.report.sources import load, merge
     from honestly.show.report.write import Options, write
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +113,7 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
 def write_pictures(outcome: Outcome, out: Path) -> None:
     """The figure, the report and the summary of what there is so far."""
     from honestly.runs.writing import write_file
-    from honestly.show.figure import draw
+    from honestly.show.figure import png, run_figure
     from honestly.show.run_page import Run, page
     from honestly.sim.summary import summary
 
@@ -122,9 +121,13 @@ def write_pictures(outcome: Outcome, out: Path) -> None:
         return
     e = outcome.experiment
     write_file(out / "summary.json", json.dumps(summary(outcome.rounds), indent=2).encode() + b"\n")
-    title = f"{e.rule.name} against {e.attack.name}: {e.dataset}, {e.clients} clients"
-    write_file(out / "report.html", page(title, [Run.of(e.rule.name, e, outcome.rounds)]).encode())
-    draw(outcome.rounds, out / "figure.png", clients=e.clients, rule=e.rule.name, attack=e.attack.name)
+    against = f"against {e.attack.name}" if e.adversary.malicious else "where nobody lies"
+    title = f"{e.rule.name} {against}: {e.dataset}, {e.clients} clients"
+    figure = run_figure(outcome.rounds, clients=e.clients, rule=e.rule.name, attack=e.attack.name)
+    picture = png(figure)
+    write_file(out / "figure.png", picture)
+    text = page(title, [Run.of(e.rule.name, e, outcome.rounds)], picture=picture)
+    write_file(out / "report.html", text.encode())
 
 
 def _show_partition(experiment: Any, folder: Path | None) -> int:
@@ -197,36 +200,28 @@ class _Terminal(_Nothing):
     """Progress for a person."""
 
     def __init__(self, out: Path, *, title: str = "") -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from honestly.show.bars import Bars
 
-        self.out, self.console = out, Console(markup=False)
-        columns = (
-            TextColumn(title or "round"), BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[news]}", markup=False),
-        )  # fmt: skip
-        self.progress = Progress(*columns, console=self.console, refresh_per_second=4)
-        self.task: Any = None
+        self.out, self.title, self.bars, self.bar = out, title or "round", Bars(left=True), 0
 
     def __enter__(self) -> _Terminal:
-        self.progress.start()
-        self.begun = time.perf_counter()
+        self.bars.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        self.bars.__exit__()
 
     def start(self, federation: Federation, records: list[RoundRecord]) -> None:
         """Say what is run, and where an earlier run stopped."""
         e = federation.experiment
         M = e.adversary.malicious
-        self.progress.console.print(
+        self.bars.say(
             f"{e.clients} clients, {M} malicious ({e.attack.name}{', dynamic' if e.dynamic else ''}), {e.dataset}, "
             f"{e.model}, rule {e.rule.name}; {self.out}"
         )
         if records:
-            self.progress.console.print(f"going on after round {len(records)}")
-        self.task = self.progress.add_task("", total=e.rounds, completed=len(records), news="")
+            self.bars.say(f"going on after round {len(records)}")
+        self.bar = self.bars.add(self.title, e.rounds, done=len(records))
 
     def round(self, record: Record) -> None:
         """Accuracy, speed and who is accused."""
@@ -239,12 +234,12 @@ class _Terminal(_Nothing):
             news.append("accused: " + (" ".join(map(str, n.accused)) or "nobody"))
         if n.refused:
             news.append(n.status)
-        self.progress.update(self.task, advance=1, news="  ".join(part for part in news if part))
+        self.bars.update(self.bar, advance=1, news="  ".join(part for part in news if part))
 
     def end(self, outcome: Outcome, out: Path) -> None:
         """The final table and where the pictures are."""
         from honestly.show.terminal import Table
-        from honestly.sim.summary import summary
+        from honestly.sim.summary import LAST, summary
 
         rows: list[list[str]] = []
         names = {
@@ -255,6 +250,8 @@ class _Terminal(_Nothing):
         found = summary(outcome.rounds)
         for key, label in names.items():
             value = found[key]
+            if key == "accuracy_mean_last_20" and len(outcome.rounds) < LAST:
+                continue
             if value is not None and not (key == "refused_rounds" and value == 0):
                 rows.append([label, f"{value:.4f}" if isinstance(value, float) else str(value)])
         Table(["measure", "value"], rows, right=["value"]).show()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -112,14 +111,13 @@ def run(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from honestly.rules import RULE_CATALOG
+    from honestly.show.bars import Bars
     from honestly.show.stress_page import about, write
     from honestly.show.stress_tables import tables
     from honestly.studies import stress
 
-    errors = Console(stderr=True)
     rules = _flat(args.rules) if args.rules else stress.CORE
     attacks = _flat(args.attacks) if args.attacks else (*stress.SUITE, stress.ADAPTIVE)
     study = stress.Study(
@@ -134,10 +132,9 @@ def run(args: argparse.Namespace) -> int:
         seeds=tuple(s for ss in args.seeds for s in ss),
     )
     start = time.perf_counter()
-    columns = (TextColumn("stress"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=args.json or not sys.stderr.isatty()) as bar:
-        shown = bar.add_task("stress", total=len(study.tasks()))
-        cases = stress.run(study, jobs=args.jobs, progress=lambda done, total: bar.update(shown, completed=done))
+    with Bars(stderr=True, transient=True, silent=args.json) as bars:
+        bar = bars.add("stress", len(study.tasks()))
+        cases = stress.run(study, jobs=args.jobs, progress=lambda done, total: bars.update(bar, done=done))
     seconds = time.perf_counter() - start
     found = tables(cases, study.attacks)
     files = write(study, cases, args.out, seconds=seconds) if args.out else []
@@ -161,21 +158,22 @@ def _record(args: argparse.Namespace) -> int:
         raise ValueError(f"--record {args.record}: give a name that ends with .npz")
 
     from honestly.cli.simulate import device_of
+    from honestly.show.bars import Bars
     from honestly.studies.record import plans, record
     from honestly.studies.recordings import Course, write
 
     device, chosen = device_of(args.device), plans(args.words)
     args.record.parent.mkdir(parents=True, exist_ok=True)
     courses: list[Course] = []
-    for number, plan in enumerate(chosen, start=1):
+    with Bars(stderr=True, silent=args.json) as bars:
+        for number, plan in enumerate(chosen, start=1):
+            bar = bars.add(f"{number} of {len(chosen)}, {plan.name}: round")
 
-        def tell(done: int, of: int, number: int = number, name: str = plan.name) -> None:
-            end = "\n" if done == of else ""
-            print(f"\r{number} of {len(chosen)}, {name}: round {done} of {of}", end=end, file=sys.stderr, flush=True)
+            def tell(done: int, of: int, bar: int = bar) -> None:
+                bars.update(bar, done=done, total=of)
 
-        shown = tell if sys.stderr.isatty() and not args.json else None
-        courses.append(record(plan, folder=args.data, device=device, progress=shown))
-        write(args.record, courses)  # what there is already, should a later course be interrupted
+            courses.append(record(plan, folder=args.data, device=device, progress=tell))
+            write(args.record, courses)  # what there is already, should a later course be interrupted
     layers = ", ".join(f"{course.name} ({len(course.layers)} layers)" for course in courses)
     print(f"wrote {args.record}: {layers}")
     return 0

@@ -23,7 +23,7 @@ class Names:
     """One label per client id: its name if it has one, else the id; printable, at most 60 characters, never the same
     for two clients.
 
-    Names may come from strangers (a node's own configuration), so that two clients may claim one name: they are told
+    Names may come from strangers (a node's own configuration), so two clients may claim one name: they are told
     apart by their ids, in a mapping all of them, else whoever comes later.
 
     Example:

@@ -1,7 +1,7 @@
 """The server's own optimiser: what becomes of the average (Reddi et al., Adaptive Federated Optimization, 2021).
 
 A step takes the old model and the clients' average and gives the next model, with `d = average - old` for minus a
-gradient. The formulas, settings and defaults are those of Flower's strategies of the same names, so that a federation
+gradient. The formulas, settings and defaults are those of Flower's strategies of the same names, so a federation
 can change its framework. Buffers and counters are not optimised: they are taken from the average.
 """
 

@@ -23,7 +23,7 @@ class LASA(Rule):
         value^l = reference^l + mean over the kept of u_k^l
 
     u_k = w_k - reference; p is the positive direction purity. Conventions: all tensors are made sparse (the authors
-    spare biases), and the clipped updates are averaged, not their sparse parts, so that the value is a weighted mean in
+    spare biases), and the clipped updates are averaged, not their sparse parts, so the value is a weighted mean in
     each layer. Buffers get the mean weights of the layers that are judged.
 
     Arguments:

@@ -25,7 +25,7 @@ class RFLBAT(Rule):
         of that cluster keep those with sums below eps2 times the median; their mean is the value
 
     Conventions: clusters of one are not taken; k-means starts from points that are far apart and the gap statistic's
-    random sets are fixed, so that nothing is random here; if the median is 0 everybody passes.
+    random sets are fixed, so nothing is random here; if the median is 0 everybody passes.
 
     Arguments:
         eps1, eps2: the authors' 10 and 4.

@@ -19,7 +19,7 @@ class RLR(ColumnRule):
 
     u_k = w_k - reference. It keeps no distance: a client with huge values moves the mean. Convention: the threshold is
     a share of the clients, where the authors give a number of them (4 of 10). In each column K + 1 copies of the
-    reference stand beside the clients' values, so that the column's median is the reference: a rule for columns sees
+    reference stand beside the clients' values, so the column's median is the reference: a rule for columns sees
     sorted values and nothing else.
 
     Arguments:

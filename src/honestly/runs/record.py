@@ -29,6 +29,7 @@ class RoundRecord:
         attention: a person should look at the round.
         metrics, evaluation: what clients reported of training and evaluation, averaged.
         seconds: how long the decision took.
+        run, names: what a server calls its run, and clients by their ids; a file has them only where they are given.
         spread: median distance of the believed updates from the average.
         staleness: how many versions late each participant was, in an asynchronous federation.
 
@@ -61,6 +62,8 @@ class RoundRecord:
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     evaluation: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seconds: float | None = None
+    run: str = ""
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
     spread: float | None = None
     staleness: Sequence[int] | None = None
 
@@ -76,7 +79,7 @@ class RoundRecord:
         if self.clients is not None:
             for name in NAMED:
                 found[name] = None if found[name] is None else [self.clients[k] for k in found[name]]
-        return found
+        return found | {name: _plain(value) for name in OPTIONAL if (value := getattr(self, name))}
 
 
 #: The fields in the order of a simulation's file, and of a server's. Neither may change: records are compared by bytes.
@@ -88,6 +91,8 @@ SERVED = (
     "round", "accuracy", "asr", "attacked", "participants", "clients", "honesty", "weights", "excluded", "reasons",
     "accused", "malicious_estimate", "kept", "status", "attention", "metrics", "evaluation", "seconds",
 )  # fmt: skip
+#: Fields that come after those, where they are given.
+OPTIONAL = ("run", "names")
 #: Fields that came later: at the end, and only where there is something to say.
 LATER = ("spread", "staleness")
 #: The two curves of a run, by their names.

@@ -5,10 +5,10 @@ Names of clients and tensors come from strangers: they are escaped wherever they
 
 from __future__ import annotations
 
-import html
 import math
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,23 @@ import numpy as np
 from honestly._version import __version__
 from honestly.files import write_atomically
 from honestly.printable import printable as shown
+from honestly.show.text import shortened
 
 if TYPE_CHECKING:
     from honestly.result import Aggregate
 
 SCHEMA = "honestly-aggregate/1"
-#: Layers named for each client in the report, and columns of the picture.
-MOST_LAYERS, MOST_COLUMNS = 5, 60
+#: Layers named for each client in the report, clients in its first table, names in its sentence.
+MOST_LAYERS, MOST_CLIENTS, MOST_NAMES = 5, 30, 5
+#: Verdicts that a person should look at.
+NOTICED = ("accused", "unusual", "excluded")
+COLUMNS = ("verdict", "honesty", "weight", "distance", "why")
 
 
 def check_target(file: str) -> None:
     """Raise ValueError unless a report can be written there."""
+    if file.endswith((".html", ".htm")) and find_spec("jinja2") is None:
+        raise ValueError(f"--report {file}: a page needs jinja2 (pip install 'honestly[cli]'); a .json report does not")
     if not file.endswith((".html", ".htm", ".json")):
         raise ValueError(f"--report is {file!r}, expected a file that ends in .html or .json")
     folder = Path(file).resolve().parent
@@ -89,6 +95,12 @@ def as_json(
             report[name] = found.diagnostics[name]
     if layers:
         report["layers"] = {shown(name): [_plain(value) for value in values] for name, values in layers.items()}
+    held: Any = found.diagnostics.get("layers")
+    if isinstance(held, np.ndarray) and len(held) == len(found.clients):
+        names = found.diagnostics["layer_names"]
+        report["evidence"] = {
+            shown(name): [_plain(v) for v in column] for name, column in zip(names, held.T, strict=True)
+        }
     return report
 
 
@@ -166,86 +178,66 @@ def _digits(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1c2430;background:#fff}
-table{border-collapse:collapse;width:100%;margin:1rem 0}
-th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #dde3ea;vertical-align:top;overflow-wrap:anywhere}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-tr.x td{color:#a3132b}tr.s td{color:#8a5a00}footer,.q{color:#5b6776}
-.map td,.map th{padding:0;border:1px solid #fff;height:1.3rem;font-size:12px}
-.map th{text-align:left;font-weight:400;padding-right:.5rem;width:12rem}
-@media(prefers-color-scheme:dark){body{color:#e4e9f0;background:#12161c}th,td{border-color:#2b333e}
-.map td,.map th{border-color:#12161c}tr.x td{color:#ff8a9a}tr.s td{color:#ffc766}footer,.q{color:#9aa7b6}}
-"""
-
-
 def as_html(report: Mapping[str, Any]) -> str:
     """One page without scripts, fonts or anything from elsewhere."""
-    e = html.escape
-    rows: list[str] = []
-    for client in report["clients"]:
-        kind = "x" if client["excluded"] else "s" if client["verdict"] == "accused" else ""
-        layers = ", ".join(f"{e(la['layer'])} ({100 * la['share']:.0f}&nbsp;%)" for la in client.get("layers") or [])
-        note = f"excluded: {e(client['reason'])}" if client["excluded"] else layers
-        distance = "-" if client["distance"] is None else f"{client['distance']:.4g}"
-        rows.append(
-            f'<tr class="{kind}"><td>{e(client["id"])}</td><td class="n">{_digits(client["honesty"], 3)}</td>'
-            f'<td class="n">{_digits(client["weight"], 4)}</td><td class="n">{distance}</td><td>{note}</td></tr>'
-        )
-    malicious = "" if report["malicious"] is None else f"; {report['malicious']:.0f} of them accused of lying"
-    warnings = "".join(f"<p><strong>Warning:</strong> {e(note)}</p>" for note in report["warnings"])
-    steps = " after ".join(e(step) for step in [report["rule"], *reversed(report["pre"])])
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>honestly aggregate</title>'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{STYLE}</style></head><body><h1>Whom the average believed</h1>"
-        f"<p>{steps}: {e(report['status'])}; {len(report['clients']) - len(report['excluded'])} of "
-        f"{len(report['clients'])} clients used{malicious}.</p>{warnings}"
-        '<table><tr><th>client</th><th class="n">honesty</th><th class="n">weight</th><th class="n">distance</th>'
-        f"<th>differs most in, or why it was excluded</th></tr>{''.join(rows)}</table>{_map(report)}"
-        f"<footer>honestly {e(report['honestly'])}</footer></body></html>\n"
-    )
+    from honestly.runs.record import RoundRecord
+    from honestly.show import downloads, figure, svg
+    from honestly.show.html import render
+    from honestly.show.layer_map import layer_map
+    from honestly.show.verdict import messages
+
+    drawn = layer_map(report)
+    clients = report["clients"]
+    reasons = messages([RoundRecord(round=1, reasons={c["id"]: c["reason"] for c in clients if c["excluded"]})])
+    rows = [[c[key] for key in ("id", "verdict", "honesty", "weight", "distance", "why")] for c in clients]
+    files = [
+        *downloads.inside("clients.csv", downloads.as_csv(["client", *COLUMNS], rows)),
+        *downloads.inside("report.json", downloads.as_json(report)),
+    ]
+    if drawn is not None:
+        files += downloads.inside("layers.svg", svg.standalone([drawn]))
+        files += downloads.inside("layers.png", figure.heatmap_png(drawn)) if figure.available() else []
+    return render(
+        "aggregate.html", heading="Whom the average believed", verdict=sentence(report), warnings=report["warnings"],
+        map=drawn, dot="held against it by the rule" if drawn is not None and np.any(drawn.marks) else "",
+        shown_layers=0 if drawn is None else len(drawn.rows), all_layers=len(report.get("layers") or ()),
+        noticed=_table([c for c in clients if c["verdict"] in NOTICED][:MOST_CLIENTS]), everybody=_table(clients),
+        reasons=[text.replace(", 1 round", "") for text in reasons], facts=_facts(report), downloads=files,
+    )  # fmt: skip
 
 
-def _map(report: Mapping[str, Any]) -> str:
-    """Clients by layers: how many times the middle client's squared distance, as a shade."""
-    layers: Mapping[str, Sequence[float | None]] = report.get("layers") or {}
-    if not layers:
-        return ""
-    table = np.array([[np.nan if v is None else v for v in values] for values in layers.values()], dtype=np.float64)
-    names = list(layers)
-    if len(names) > MOST_COLUMNS:
-        keep = np.sort(
-            np.argsort(-_excess(layers_as_arrays(layers)).max(axis=1, initial=0), kind="stable")[:MOST_COLUMNS]
-        )
-        table, names = table[keep], [names[i] for i in keep]
-    usable = [bool(np.isfinite(column).all()) for column in table.T]
-    middle = np.median(table[:, usable], axis=1) if any(usable) else np.ones(len(table))
-    rows: list[str] = []
-    for k, client in enumerate(report["clients"]):
-        if not usable[k]:
-            continue
-        cells: list[str] = []
-        for i, name in enumerate(names):
-            ratio = table[i, k] / middle[i] if middle[i] > 0 else float(table[i, k] > 0) * 1e6 or 1.0
-            shade = min(1.0, max(0.0, math.log10(max(ratio, 1.0)) / 3))
-            title = html.escape(f"{client['id']}, {name}: {ratio:.3g} times the middle client", quote=True)
-            cells.append(f'<td style="background:rgba(196,32,64,{shade:.2f})" title="{title}"></td>')
-        rows.append(f"<tr><th>{html.escape(client['id'])}</th>{''.join(cells)}</tr>")
-    shown_of = (
-        f"the {len(names)} of {len(layers)} tensors that differ most" if len(names) < len(layers) else "all tensors"
-    )
-    return (
-        "<h2>Which layers give a client away</h2>"
-        f'<p class="q">Columns: {shown_of}, in the order of the model. The redder, the farther the client is from '
-        "the average in that tensor, as a multiple of the middle client's squared distance (full red: 1000 times).</p>"
-        f'<table class="map">{"".join(rows)}</table>'
-    )
+def sentence(report: Mapping[str, Any]) -> str:
+    """The verdict in words: who is accused, who is unusual, who was refused."""
+    clients = report["clients"]
+    said = [f"{len(clients) - len(report['excluded'])} of {len(clients)} clients used"]
+    words = {"accused": "accused of lying", "unusual": "unusual", "abstained": "abstained", "excluded": "refused"}
+    for verdict, word in words.items():
+        names = [shortened(c["id"], 40) for c in clients if c["verdict"] == verdict]
+        if names:
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            said.append(f"{word}: {', '.join(names[:MOST_NAMES])}{more}")
+        elif verdict == "accused" and report["malicious"] is not None:
+            said.append("nobody accused of lying")
+    return "; ".join(said) + "."
 
 
-def layers_as_arrays(layers: Mapping[str, Sequence[float | None]]) -> dict[str, np.ndarray]:
-    """The report's layers as numbers, NaN where nothing was measured."""
-    return {name: np.array([np.nan if v is None else v for v in values]) for name, values in layers.items()}
+def _table(clients: Sequence[Mapping[str, Any]]) -> Any:
+    from honestly.show.tables import Table
+
+    rows: list[list[Any]] = []
+    for c in clients:
+        layers = ", ".join(f"{la['layer']} ({100 * la['share']:.0f} %)" for la in (c.get("layers") or [])[:3])
+        why = f"refused: {c['reason']}" if c["excluded"] else c["why"]
+        numbers = [_digits(c["honesty"], 3), _digits(c["weight"], 4)]
+        distance = "-" if c["distance"] is None else f"{c['distance']:.4g}"
+        rows.append([shortened(c["id"], 60), c["verdict"], *numbers, distance, shortened(why, 200), layers])
+    return Table("clients", "", "", ["client", *COLUMNS, "differs most in"], rows)
+
+
+def _facts(report: Mapping[str, Any]) -> list[str]:
+    steps = " after ".join([report["rule"], *reversed(report["pre"])])
+    lora = [f"LoRA {key.replace('_', ' ')}: {value}" for key, value in (report.get("lora") or {}).items()]
+    return [f"rule: {steps}", f"status: {report['status']}", f"steps: {report['steps']}", *lora]
 
 
 def write(file: str, text: str) -> None:

@@ -1,7 +1,9 @@
-"""Pictures of a run like the paper's Figure 1: who attacked, whom the rule believed, and the accuracy."""
+"""The same drawings as files, by matplotlib: PNG for a README, SVG for a paper."""
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,97 +11,151 @@ from typing import Any
 import numpy as np
 
 from honestly.runs.record import ACCURACY, ASR, RoundRecord
-from honestly.show.svg import Grid
+from honestly.show.chart import DOT, Chart, Heatmap, dashes
+from honestly.show.maps import belief_map, truth_map
+from honestly.show.palette import colours, line_colour
 from honestly.show.text import shortened
 
-#: The verdicts of `verdict_grid`, by their numbers.
-VERDICTS = ("believed, honest", "accused, attacked", "accused, honest", "believed, attacked", "refused")
+FORMATS = ("png", "svg")
 
 
-def attack_grid(records: Sequence[RoundRecord], clients: int) -> Grid:
-    """(K, rounds): 1 attacked, 0 behaved, NaN was not there."""
-    grid = np.full((clients, len(records)), np.nan)
-    for t, record in enumerate(records):
-        grid[list(record.participants or ()), t] = 0.0
-        grid[list(record.attacked), t] = 1.0
-    return grid
+def available() -> bool:
+    """Whether matplotlib is installed; without it there are no files, and the pages have their own drawings."""
+    from importlib.util import find_spec
 
-
-def belief_grid(records: Sequence[RoundRecord], clients: int) -> tuple[Grid, str] | None:
-    """(K, rounds) honesty, or weights relative to the largest; None if the rule gives neither."""
-    for values, label in (
-        ([r.honesty for r in records], "probability of being honest"),
-        ([r.weights for r in records], "weight (largest of the round = 1)"),
-    ):
-        if any(row is not None for row in values):
-            grid = np.full((clients, len(records)), np.nan)
-            for t, row in enumerate(values):
-                if row is not None:
-                    grid[: len(row), t] = [np.nan if v is None else v for v in row]
-                    if label.startswith("weight"):
-                        grid[:, t] /= max(np.nanmax(grid[:, t], initial=0.0), 1e-300)
-            return grid, label
-    return None
-
-
-def verdict_grid(records: Sequence[RoundRecord], clients: int) -> Grid | None:
-    """(K, rounds): the number of the verdict in `VERDICTS`, NaN where nobody was judged; None if nobody ever was."""
-    if not any(r.accused is not None or r.excluded for r in records):
-        return None
-    grid = np.full((clients, len(records)), np.nan)
-    for t, record in enumerate(records):
-        if record.accused is not None:
-            grid[list(record.participants or ()), t] = 0.0
-            grid[list(record.attacked), t] = 3.0
-            for k in record.accused:
-                grid[k, t] = 1.0 if k in record.attacked else 2.0
-        grid[list(record.excluded), t] = 4.0
-    return grid
-
-
-def curve(records: Sequence[RoundRecord], key: str) -> tuple[list[int], list[float]]:
-    """The rounds in which a number was measured, and the number."""
-    pairs = [(r.round, float(getattr(r, key))) for r in records if getattr(r, key) is not None]
-    return [t for t, _ in pairs], [v for _, v in pairs]
+    return find_spec("matplotlib") is not None
 
 
 def draw(records: Sequence[RoundRecord], *paths: Path, clients: int, rule: str = "", attack: str | None = None) -> None:
-    """Write the picture; the format follows a file's name (.png, .svg, .pdf). No attack, no map of attackers."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    """Write the picture of a run; the format follows a file's name (.png, .svg, .pdf). No attack, no map of it."""
+    save(run_figure(records, clients=clients, rule=rule, attack=attack), *paths)
 
-    K, T = clients, len(records)
-    belief = belief_grid(records, K)
-    maps: list[tuple[Grid, str, dict[str, Any]]] = []
-    if attack is not None and K:
-        maps.append((attack_grid(records, K), f"who attacked ({attack})", {"cmap": "Reds", "vmin": 0, "vmax": 1.3}))
-    if belief is not None and K:
-        title = f"{belief[1]} ({rule})" if rule else belief[1]
-        maps.append((belief[0], title, {"cmap": "RdYlGn", "vmin": 0, "vmax": 1}))
-    tall = min(3.2, max(1.6, 0.12 * K))
-    figure = Figure(figsize=(7.2, tall * len(maps) + 2.3), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes: Any = figure.subplots(len(maps) + 1, 1, sharex=True, squeeze=False, height_ratios=[tall] * len(maps) + [1.9])[
-        :, 0
+
+def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", attack: str | None = None) -> Any:
+    """Who attacked, whom the rule believed, and the accuracy, like the paper's Figure 1."""
+    names = [str(k) for k in range(clients)]
+    found = [
+        (truth_map(records, names) if attack is not None and clients else None, attack or ""),
+        (belief_map(records, names) if clients else None, rule),
     ]
+    maps = [(one, f"{one.title} ({word})" if word else one.title) for one, word in found if one is not None]
+    tall = min(3.2, max(1.6, 0.12 * clients))
+    figure = _figure(7.2, tall * len(maps) + 2.3)
+    ratios = [tall] * len(maps) + [1.9]
+    axes: Any = figure.subplots(len(maps) + 1, 1, sharex=True, squeeze=False, height_ratios=ratios)[:, 0]
     first = records[0].round if records else 1  # FLARE counts from 0
-    span = first - 0.5, first + max(T, 1) - 0.5
-    extent = (*span, K - 0.5, -0.5)
-    for axis, (grid, title, colours) in zip(axes, maps, strict=False):
-        image = axis.imshow(grid, aspect="auto", extent=extent, interpolation="nearest", **colours)
-        axis.set_title(shortened(title, 90), loc="left", fontsize=9, parse_math=False)
-        axis.set_ylabel("client")
+    span = first - 0.5, first + max(len(records), 1) - 0.5
+    for axis, (one, title) in zip(axes, maps, strict=False):
+        draw_heatmap(axis, one, title, extent=(*span, clients - 0.5, -0.5))
         axis.yaxis.get_major_locator().set_params(integer=True)
-        if colours["cmap"] == "RdYlGn":
-            figure.colorbar(image, ax=axis, fraction=0.03, pad=0.01)
-    axes[-1].plot(*_placed(records, ACCURACY, first), color="tab:blue", label="test accuracy", lw=1.6)
-    if any(r.asr is not None for r in records):
-        axes[-1].plot(*_placed(records, ASR, first), color="tab:red", label="attack success rate", lw=1.2, ls="--")
+    measures = [(ACCURACY, "test accuracy", 0), (ASR, "attack success rate", 1)]
+    for key, label, number in measures:
+        if key == ACCURACY or any(getattr(r, key) is not None for r in records):
+            axes[-1].plot(*_placed(records, key, first), label=label, lw=1.6, **_line_style(number))
     axes[-1].set(ylim=(0, 1), xlabel="round", xlim=span)
     axes[-1].grid(alpha=0.3)
     axes[-1].legend(loc="lower right", fontsize=8, frameon=False)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
-    save(figure, *paths)
+    return figure
+
+
+def draw_heatmap(axis: Any, what: Heatmap, title: str, **placed: Any) -> Any:
+    """A heatmap in a panel, in the pages' colours and with their marks."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    c = colours()
+    scale = LinearSegmentedColormap.from_list("honestly", [c["low"], c["middle"], c["high"]])
+    scale = scale.with_extremes(bad=c["hollow"])
+    image = axis.imshow(what.values, aspect="auto", interpolation="nearest", cmap=scale, vmin=0, vmax=1, **placed)
+    axis.set_title(shortened(title, 90), loc="left", fontsize=9, parse_math=False)
+    axis.set_ylabel(what.y)
+    left, right = image.get_extent()[:2]
+    T = max(len(what.columns), 1)
+    if what.marks is not None and T <= 60:
+        ks, ts = np.nonzero(what.marks)
+        for kind in (DOT, 3 - DOT):
+            chosen = what.marks[ks, ts] == kind
+            xs = left + (ts[chosen] + 0.5) * (right - left) / T
+            fill = "white" if kind == DOT else "none"
+            axis.scatter(xs, ks[chosen], s=5, facecolors=fill, edgecolors="white", linewidths=0.6)
+    return image
+
+
+def heatmap_png(what: Heatmap) -> bytes:
+    """A heatmap with all its names as a PNG file."""
+    return heatmaps_png([what])
+
+
+def heatmaps_png(maps: Sequence[Heatmap]) -> bytes:
+    """Heatmaps of the same rows and columns below each other, with all their names, as a PNG file."""
+    K, T = maps[0].values.shape
+    figure = _figure(min(14.0, 3 + 0.25 * T), len(maps) * min(14.0, 0.8 + 0.2 * K) + 1.5)
+    axes: Any = figure.subplots(len(maps), 1, squeeze=False, sharex=True)[:, 0]
+    for axis, what in zip(axes, maps, strict=True):
+        draw_heatmap(axis, what, what.title)
+        axis.set_yticks(range(K), [shortened(name, 40) for name in what.rows], fontsize=7, parse_math=False)
+    names = [shortened(name, 30) for name in maps[-1].columns]
+    axes[-1].set_xticks(range(T), names, fontsize=7, rotation=90, parse_math=False)
+    axes[-1].set_xlabel(maps[-1].x)
+    return png(figure)
+
+
+def draw_charts(charts: Sequence[Chart], stem: Path) -> list[Path]:
+    """The charts side by side in one picture, in every format; the files."""
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
+    save(chart_figure(charts), *files)
+    return files
+
+
+def chart_figure(charts: Sequence[Chart]) -> Any:
+    """The charts side by side."""
+    across = min(2, len(charts))
+    down = math.ceil(len(charts) / across)
+    figure = _figure(4.6 * across, 3.5 * down)
+    panels: list[Any] = list(figure.subplots(down, across, squeeze=False).flat)
+    for axis, chart in zip(panels, charts, strict=False):
+        _draw(axis, chart)
+    for axis in panels[len(charts) :]:
+        axis.set_visible(False)
+    return figure
+
+
+def _figure(wide: float, tall: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(wide, tall), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _line_style(number: int) -> dict[str, Any]:
+    dash = dashes(number)
+    return {"color": line_colour(number), "ls": (0, tuple(float(d) / 2 for d in dash.split())) if dash else "-"}
+
+
+def _draw(axis: Any, chart: Chart) -> None:
+    for number, line in enumerate(chart.lines):
+        style = {**_line_style(number), "lw": 1.6, "label": shortened(line.name, 40).replace("$", r"\$")}
+        if chart.dots:
+            axis.scatter(line.xs, line.ys, s=[6 + 60 * size for size in line.sizes()], color=style["color"])
+        if any(line.spread):
+            axis.errorbar(line.xs, line.ys, yerr=line.spread, capsize=2, **style)
+        else:
+            axis.plot(line.xs, line.ys, **style)
+    if chart.diagonal:
+        axis.plot(chart.xlim, chart.ylim, color="0.6", lw=1, ls=":")
+    (x0, x1), (y0, y1) = chart.xlim, chart.ylim
+    wide, tall = x1 - x0, y1 - y0
+    axis.set_xlim(x0 - 0.02 * wide, x1 + 0.02 * wide)
+    axis.set_ylim(y0 - 0.02 * tall, y1 + 0.02 * tall)
+    axis.set_xlabel(chart.x, fontsize=8)
+    axis.set_ylabel(chart.y, fontsize=8)
+    axis.set_title(shortened(chart.title, 60), loc="left", fontsize=9, parse_math=False)
+    axis.tick_params(labelsize=8)
+    axis.grid(alpha=0.3)
+    if chart.lines:
+        axis.legend(fontsize=7, frameon=False)
 
 
 def _placed(records: Sequence[RoundRecord], key: str, first: int) -> tuple[list[int], list[float]]:
@@ -110,11 +166,22 @@ def _placed(records: Sequence[RoundRecord], key: str, first: int) -> tuple[list[
 
 def save(figure: Any, *paths: Path) -> None:
     """Write a figure without date, version or random ids: the same numbers give the same bytes."""
-    import matplotlib as mpl
-
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # it is laid out now; doing so again for each file costs as much as all the rest
     for path in paths:
-        metadata = {".svg": {"Date": None}, ".png": {"Software": None}}.get(path.suffix)
-        with mpl.rc_context({"svg.hashsalt": "honestly", "svg.fonttype": "none"}):
-            figure.savefig(path, metadata=metadata)
+        _write(figure, path, path.suffix[1:])
+
+
+def png(figure: Any) -> bytes:
+    """A figure as the bytes of a PNG file."""
+    out = io.BytesIO()
+    _write(figure, out, "png")
+    return out.getvalue()
+
+
+def _write(figure: Any, to: Any, kind: str) -> None:
+    import matplotlib as mpl
+
+    metadata = {"svg": {"Date": None}, "png": {"Software": None}}.get(kind)
+    with mpl.rc_context({"svg.hashsalt": "honestly", "svg.fonttype": "none"}):
+        figure.savefig(to, format=kind, metadata=metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -134,6 +135,7 @@ def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
     """Which attackers were really run on which populations, and which were not, and why."""
     rows: list[list[Cell]] = []
     missing: list[str] = []
+    really: list[str] = []
     for label, layered in (("updates", False), ("by layer", True)):
         found = [case for case in cases if (case.layer is not None) == layered]
         if not found:
@@ -151,6 +153,9 @@ def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
                 ", ".join(map(str, sorted(tries))) or "-",
             ]
         )
+        counts = Counter(words(attack)[0] for attack in attacks_of(case for case in found if case.attack != "none"))
+        names = ", ".join(f"{name} in {n} ways" if n > 1 else name for name, n in counts.items())
+        really.append(f"On {'populations known by layer' if layered else 'updates'}: {names or 'no attacker'}.")
         absent = dict.fromkeys(
             words(attack)[0] for attack in attacks if attack not in ran and words(attack)[0] != ADAPTIVE
         )
@@ -162,7 +167,7 @@ def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
     return Table(
         "run",
         "What was run",
-        " ".join(["Fixed attacks, and attackers that search against each rule, with their tries.", *missing]),
+        " ".join(["Fixed attacks, and attackers that search against each rule, with their tries.", *really, *missing]),
         ["populations", "number", "rules", "fixed attacks", "searching", "tries"],
         rows,
     )

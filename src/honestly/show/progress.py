@@ -12,6 +12,7 @@ from typing import Any
 
 from honestly.runs.reader import read_record
 from honestly.runs.store import Run, Store
+from honestly.show.bars import Bars
 from honestly.studies.study import describe
 
 
@@ -80,36 +81,28 @@ def line_of(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Bars(Monitor):
+class Live(Monitor):
     """A bar of rounds with the time that is left, and the runs at work with their accuracy."""
 
     def __init__(self, folder: Path, ids: Collection[str]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
         super().__init__(folder, ids)
-        self.console = Console(file=sys.stdout)  # as it is now: Ray's messages are sent elsewhere
-        columns = (TextColumn("{task.fields[what]}"), BarColumn(24), TextColumn("{task.fields[news]}"))
-        self.progress = Progress(*columns, console=self.console, refresh_per_second=4)
-        self.whole = self.progress.add_task("", what="study", news="", total=None)
-        self.tasks: dict[str, Any] = {}
+        self.bars = Bars()
+        self.whole = self.bars.add("study")
+        self.shown: dict[str, int] = {}
         self.begun: tuple[float, int] | None = None
 
     def __enter__(self) -> Monitor:
-        self.progress.start()
+        self.bars.__enter__()
         return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        self.progress.stop()
+        self.bars.__exit__()
 
     def end_of_run(self, run: Run) -> None:
         """A failure is told at once; whatever is done is counted."""
         if run.status == "failed":
-            from rich.markup import escape
-
-            text = f"[red]failed[/red] {escape(describe(run.cell))}: {escape(run.error or '')}"
-            self.progress.console.print(text, highlight=False, soft_wrap=True)
+            self.bars.say(f"failed {describe(run.cell)}: {run.error or ''}", style="red")
 
     def news(self, runs: list[Run], store: Store) -> None:
         """Count, and show what is at work."""
@@ -118,14 +111,14 @@ class Bars(Monitor):
         total = sum(run.of for run in runs)
         done = sum(run.of if run in ended else run.rounds for run in runs)
         text = f"{len(ended)} of {len(runs)} runs" + (f", {failed} failed" if failed else "") + self._left(done, total)
-        self.progress.update(self.whole, total=total, completed=done, news=text)
+        self.bars.update(self.whole, total=total, done=done, news=text)
         working = {run.id: run for run in runs if run.status == "running"}
-        for id in [id for id in self.tasks if id not in working]:
-            self.progress.remove_task(self.tasks.pop(id))
+        for id in [id for id in self.shown if id not in working]:
+            self.bars.remove(self.shown.pop(id))
         for id, run in list(working.items())[:16]:
-            if id not in self.tasks:
-                self.tasks[id] = self.progress.add_task("", what="  run", news="", total=run.of)
-            self.progress.update(self.tasks[id], completed=run.rounds, news=_now(run, store))
+            if id not in self.shown:
+                self.shown[id] = self.bars.add("  run", run.of)
+            self.bars.update(self.shown[id], done=run.rounds, news=_now(run, store))
 
     def _left(self, done: int, total: int) -> str:
         """The time that is left, at the speed since the start."""
@@ -139,10 +132,8 @@ class Bars(Monitor):
 
 
 def _now(run: Run, store: Store) -> str:
-    from rich.markup import escape
-
     accuracy = read_record(store.last_round(run.id))[0].accuracy
-    news = f"{run.rounds}/{run.of}  {escape(describe(run.cell))}"
+    news = describe(run.cell)
     return news if accuracy is None else f"{news}  accuracy {accuracy:.3f}"
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import html
 import io
 import json
 import math
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -18,20 +17,21 @@ from typing import Any
 import numpy as np
 
 from honestly._version import __version__
+from honestly.show import downloads, figure, svg
+from honestly.show.chart import Chart, Heatmap, Line
+from honestly.show.downloads import Download
+from honestly.show.html import render
 from honestly.show.stress_cases import attacks_of, fixed, mean, statements
 from honestly.show.stress_tables import tables
+from honestly.show.tables import Table, text
 from honestly.studies.attacked import Case
 from honestly.studies.scores import reliability
 from honestly.studies.stress import Study
 
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --mark: #1a7f37; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } td.best { font-weight: 700; color: var(--mark); }
-img { max-width: 100%; background: #fff; border-radius: 6px; } p { max-width: 60rem; }
-"""
+#: Numbers of attackers that have a heatmap.
+MOST_MAPS = 3
+#: The colours of kappa, as powers of ten: blue at the first, orange at the second.
+BEST, WORST = -3.0, 1.0
 
 
 def about(study: Study, seconds: float) -> dict[str, Any]:
@@ -50,7 +50,19 @@ def write(study: Study, cases: Sequence[Case], directory: Path, *, seconds: floa
     directory.mkdir(parents=True, exist_ok=True)
     found = tables(cases, study.attacks)
     facts = about(study, seconds)
-    pictures = {"heatmap.png": heatmap(cases), "reliability.png": reliability_plot(cases)}
+    maps, reliable = heatmaps(cases), reliability_chart(cases)
+    pictures: dict[str, bytes] = {}
+    if maps:
+        pictures["heatmap.png"] = figure.heatmaps_png(maps)
+    if reliable is not None:
+        pictures["reliability.png"] = figure.png(figure.chart_figure([reliable]))
+    drawn = [*maps[::-1], *([reliable] if reliable is not None else [])]
+    files = [
+        *downloads.inside("cases.csv", _csv(cases)),
+        *downloads.inside("summary.json", downloads.as_json({t.name: t.records() for t in found})),
+        *(downloads.inside("figure.svg", svg.standalone(drawn)) if drawn else []),
+        *(file for name, picture in pictures.items() for file in downloads.inside(name, picture)),
+    ]
     texts = {
         "cases.jsonl": lines(cases),
         "cases.csv": _csv(cases),
@@ -58,14 +70,13 @@ def write(study: Study, cases: Sequence[Case], directory: Path, *, seconds: floa
             {**facts, "tables": {t.name: t.records() for t in found}}, indent=1, allow_nan=False
         ),
         "summary.md": "\n".join(table.markdown() for table in found),
-        "index.html": page(found, pictures, facts),
+        "index.html": page(found, maps, reliable, facts, files),
     }
     for name, content in texts.items():
         (directory / name).write_text(content, encoding="utf-8")
     for name, picture in pictures.items():
-        if picture is not None:
-            (directory / name).write_bytes(picture)
-    return [directory / name for name in (*texts, *(n for n, p in pictures.items() if p is not None))]
+        (directory / name).write_bytes(picture)
+    return [directory / name for name in (*texts, *pictures)]
 
 
 def lines(cases: Sequence[Case]) -> str:
@@ -97,90 +108,72 @@ def _csv(cases: Sequence[Case]) -> str:
     return out.getvalue()
 
 
-def page(found: Sequence[Any], pictures: dict[str, bytes | None], facts: dict[str, Any]) -> str:
+def page(
+    found: Sequence[Table], maps: Sequence[Heatmap], reliable: Chart | None, facts: dict[str, Any],
+    files: Sequence[Download],
+) -> str:  # fmt: skip
     """One HTML file that needs nothing else."""
-    images = "".join(
-        f'<p><img alt="{name}" src="data:image/png;base64,{base64.b64encode(picture).decode()}"></p>'
-        for name, picture in pictures.items()
-        if picture is not None
-    )
-    words = (
-        "kappa = |aggregate - honest mean|^2 / honest variance: 0 is the mean of the honest clients, 1 is as wrong as "
-        "trusting one honest client at random. Where layers are known, it is also measured in each layer by itself: "
-        "an attack may sit in a single one."
-    )
-    body = "".join(table.html() for table in found)
-    details = html.escape(json.dumps(facts, indent=1))
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>honestly stress</title><style>{STYLE}</style><h1>Which rule withstands what</h1><p>{words}</p>"
-        f"{images}{body}<details><summary>What was run</summary><pre>{details}</pre></details></html>"
-    )
+    ran = [table for table in found if table.name == "run"]
+    return render(
+        "stress.html", heading="Which rule withstands what", verdict=sentence(found), maps=maps[::-1],
+        tables=[*ran, *(table for table in found if table.name != "run")], reliability=reliable,
+        facts=json.dumps(facts, indent=1), downloads=files,
+    )  # fmt: skip
 
 
-def heatmap(cases: Sequence[Case]) -> bytes | None:
-    """Rules by attacks, one panel for each of the three largest numbers of attackers; colour is log10 of kappa.
+def sentence(found: Sequence[Table]) -> str:
+    """The worst case of the three best rules and of the plain mean, with the most attackers that were tried."""
+    said: list[str] = []
+    for name, words in (("worst", "worst kappa"), ("layer_worst", "worst kappa of a single layer")):
+        for table in (one for one in found if one.name == name):
+            column = len(table.columns) - 1
+            ranked = sorted((row[column], str(row[0])) for row in table.rows if isinstance(row[column], float))
+            chosen = [*ranked[:3], *(one for one in ranked[3:] if one[1] == "mean")]
+            most = re.sub(r"\D", "", table.columns[column])
+            ends = ", ".join(f"{rule} {text(kappa)}" for kappa, rule in chosen)
+            said.append(f"{most} attackers among {table.title.rpartition(', ')[2]}, {words}: {ends}.")
+    return " ".join(said)
 
-    Where layers are known it is the kappa of the worst one.
-    """
-    from matplotlib.figure import Figure
 
+def heatmaps(cases: Sequence[Case]) -> list[Heatmap]:
+    """Rules by attacks, one for each of the three largest numbers of attackers; where layers are known, the worst."""
     shown = [case for case in cases if case.malicious and not case.guessed]
-    if not shown:
-        return None
-    counts = sorted({case.malicious for case in shown})[-3:]
     cells: dict[tuple[int, str, str], list[float]] = {}
     for case in shown:
-        cells.setdefault((case.malicious, case.rule, case.attack), []).append(
-            case.kappa if case.layer is None else case.layer
-        )
-    rules = list(dict.fromkeys(case.rule for case in shown))
-    attacks = attacks_of(shown)
-    figure: Any = Figure(
-        figsize=(3 + 0.32 * len(attacks), len(counts) * (0.8 + 0.26 * len(rules)) + 2.2), layout="constrained"
-    )
-    axes = figure.subplots(len(counts), 1, squeeze=False, sharex=True)[:, 0]
-    image = None
-    for M, axis in zip(counts, axes, strict=True):
-        grid = np.full((len(rules), len(attacks)), np.nan)
-        for i, rule in enumerate(rules):
-            for j, attack in enumerate(attacks):
-                value = mean(cells.get((M, rule, attack), []))
-                grid[i, j] = np.nan if value is None else math.log10(min(max(value, 1e-3), 1e1))
-        image = axis.imshow(grid, cmap="RdYlGn_r", vmin=-3, vmax=1, aspect="auto")
-        axis.set_yticks(range(len(rules)), rules, fontsize=8)
-        axis.set_title(f"{M} malicious", loc="left", fontsize=9)
-    axes[-1].set_xticks(range(len(attacks)), attacks, rotation=90, fontsize=7)
-    bar = figure.colorbar(image, ax=list(axes), ticks=[-3, -2, -1, 0, 1], shrink=0.6)
-    bar.ax.set_yticklabels(["0.001", "0.01", "0.1", "1", "10 or more"])
-    bar.set_label("kappa (of the worst layer), mean over populations", fontsize=8)
-    return _png(figure)
+        kappa = case.kappa if case.layer is None else case.layer
+        cells.setdefault((case.malicious, case.rule, case.attack), []).append(kappa)
+    rules, attacks = list(dict.fromkeys(case.rule for case in shown)), attacks_of(shown)
+    return [_heatmap(M, cells, rules, attacks) for M in sorted({case.malicious for case in shown})[-MOST_MAPS:]]
 
 
-def reliability_plot(cases: Sequence[Case]) -> bytes | None:
+def _heatmap(
+    M: int, cells: dict[tuple[int, str, str], list[float]], rules: Sequence[str], attacks: Sequence[str]
+) -> Heatmap:
+    kappas = [[mean(cells.get((M, rule, attack), [])) for attack in attacks] for rule in rules]
+
+    def good(kappa: float | None) -> float:
+        if kappa is None:
+            return math.nan
+        power = math.log10(min(max(kappa, 10**BEST), 10**WORST))
+        return 1 - (power - BEST) / (WORST - BEST)
+
+    def word(i: int, j: int) -> str:
+        return f"kappa {text(kappas[i][j])}, mean over populations"
+
+    values = np.array([[good(kappa) for kappa in row] for row in kappas])
+    return Heatmap(f"Rules under each attack, {M} malicious", "attack", "rule", rules, attacks, values, word)
+
+
+def reliability_chart(cases: Sequence[Case]) -> Chart | None:
     """Stated honesty against the share that was honest, for every rule that states it."""
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=(5, 4.4), layout="constrained")
-    axis = figure.subplots()
-    axis.plot([0, 1], [0, 1], color="0.6", lw=1, ls="--")
-    drawn = False
+    lines: list[Line] = []
     for rule in dict.fromkeys(case.rule for case in cases):
         curve = reliability(*statements(fixed(case for case in cases if case.rule == rule)))
+        total = sum(b.count for b in curve)
         if curve:
-            drawn = True
-            sizes = [6 + 40 * math.sqrt(b.count / sum(c.count for c in curve)) for b in curve]
-            line = axis.plot([b.said for b in curve], [b.true for b in curve], lw=1, label=rule)[0]
-            axis.scatter([b.said for b in curve], [b.true for b in curve], s=sizes, color=line.get_color())
-    axis.set(xlabel="stated honesty", ylabel="share that was honest", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    axis.set_title("Reliability of honesty under the fixed attacks", fontsize=10, loc="left")
-    if drawn:
-        axis.legend(fontsize=8)
-    return _png(figure) if drawn else None
-
-
-def _png(figure: Any) -> bytes:
-    out = io.BytesIO()
-    # no date or version inside: the same study gives the same bytes
-    figure.savefig(out, format="png", dpi=120, metadata={"Software": None})
-    return out.getvalue()
+            shares = [b.count / total for b in curve]
+            lines.append(Line(rule, [b.said for b in curve], [b.true for b in curve], shares=shares))
+    title = "Reliability of honesty under the fixed attacks"
+    if not lines:
+        return None
+    return Chart(title, "stated honesty", "share that was honest", lines, dots=True, diagonal=True)

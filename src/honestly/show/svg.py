@@ -1,196 +1,283 @@
-"""Curves and heatmaps as inline SVG, written by hand: a thousand of them cost seconds, without scripts or fonts.
+"""Curves and heatmaps as inline SVG: no scripts, no fonts, letters of one size at any width, light and dark.
 
-They take the colour of the text around them, so they read on a light and on a dark page.
+Across, everything is placed by shares of the width; down, by pixels. `standalone` draws the same for a file.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+from markupsafe import Markup, escape
 
-from honestly.show.text import for_html, shortened
+from honestly.show.chart import COLOURS, DOT, Chart, Heatmap, dashes, ticks
+from honestly.show.palette import colours
+from honestly.show.text import shortened
 
-Grid = npt.NDArray[np.float64]
-
-COLOURS = ("#3b82f6", "#e5484d", "#2f9e58", "#a463f2", "#d97706", "#6b7280", "#0d9aa6", "#c2418c")
-DASHES = ("", "7 3", "2 3", "9 3 2 3")
-#: Rows of a heatmap that a person can still read; of more clients, those with the lowest values are shown.
-MOST_ROWS = 100
-WIDTH = 640.0
-STYLE = """
-svg.d{display:block;width:100%;min-width:30rem;max-width:46rem;height:auto}
-svg.d text{font:12px system-ui,sans-serif;fill:currentColor}
-.scroll{overflow-x:auto}.scroll:focus-visible{outline:2px solid #3b82f6}
-.keys{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;margin:.2rem 0 1rem;padding:0;list-style:none;font-size:.9em}
-.keys svg{width:2rem;height:.7rem;margin-right:.35rem;vertical-align:middle}
-"""
+#: Letters of a name beside a heatmap, and pixels of one letter.
+LETTERS, LETTER = 14, 6.6
+FILE_WIDTH = 720
 
 
-@dataclass(frozen=True)
-class Line:
-    """A curve; `spread` is the standard deviation at each point, `shares` its share of the data, where known."""
-
-    name: str
-    xs: Sequence[float]
-    ys: Sequence[float]
-    spread: Sequence[float] = ()
-    shares: Sequence[float] = ()
-
-    def sizes(self) -> list[float]:
-        """Areas of the dots between 0 and 1; they grow with the share of the data."""
-        return [share**0.5 for share in self.shares] or [0.25] * len(self.xs)
+def _e(text: object, most: int = 200) -> str:
+    return str(escape(shortened(text, most)))
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Curves over a common axis: what is drawn by hand in a page, and by matplotlib in a file."""
-
-    title: str
-    x: str
-    y: str
-    lines: Sequence[Line]
-    xlim: tuple[float, float] = (0.0, 1.0)
-    ylim: tuple[float, float] = (0.0, 1.0)
-    dots: bool = False
-    diagonal: bool = False
+def _ends(text: object, most: int) -> str:
+    """A name that is too long without its middle: names of machines often differ only at their ends."""
+    whole = shortened(text, 200)
+    return whole if len(whole) <= most else f"{whole[: most // 3]}…{whole[-(most - most // 3 - 1) :]}"
 
 
-def colour_of(number: int) -> tuple[str, str]:
-    """Colour and dashes of the n-th curve: told apart without colours, too."""
-    return COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+def _share(value: float) -> str:
+    return f"{100 * value:.2f}".rstrip("0").rstrip(".") + "%"
 
 
-def scroll(inside: str, label: str) -> str:
-    """Something wide in a frame that scrolls by touch and by keyboard, so a phone's page does not."""
-    return f"<div class='scroll' tabindex='0' role='region' aria-label='{for_html(label)}'>{inside}</div>"
+class _Drawing:
+    """The inside of a drawing and the room that its letters need around it."""
+
+    def __init__(self, height: float, left: float, below: float, above: float = 8) -> None:
+        self.height, self.left, self.below, self.above = height, left, below, above
+        self.parts: list[str] = []
+
+    def framed(self, label: str) -> str:
+        room = f"--left:{self.left:g}px;--below:{self.below:g}px;--above:{self.above:g}px"
+        return (
+            f'<svg class="plot" height="{self.height:g}" style="{room}" role="img" aria-label="{_e(label, 1000)}">'
+            f"{''.join(self.parts)}</svg>"
+        )
 
 
-def chart(what: Chart, *, height: float = 230.0) -> str:
-    """The curves, and which is which."""
-    left, low, (x0, x1), (y0, y1) = 40.0, 36.0, what.xlim, what.ylim
+# -- curves ---------------------------------------------------------------------------------------------------------
+
+
+def chart(what: Chart, height: float = 160) -> Markup:
+    """The curves below their title, and which is which."""
+    drawing = _curves(what, height)
+    last = [f"{line.name}: {line.ys[-1]:.3f}" for line in what.lines if what.ends and line.ys]
+    label = what.title + (f"; at the end {', '.join(last)}" if last else "")
+    keys = "".join(
+        f'<li><svg width="26" height="10" aria-hidden="true"><line x1="0" x2="26" y1="5" y2="5" stroke-width="3" '
+        f"{_stroke(number)}/></svg><bdi>{_e(line.name, 80)}</bdi>"
+        + (f" <b>{line.ys[-1]:.3f}</b>" if what.ends and line.ys else "")
+        + "</li>"
+        for number, line in enumerate(what.lines)
+    )
+    title = what.title[:1].upper() + what.title[1:]
+    return Markup(
+        f'<figure class="chart"><figcaption>{_e(title)}</figcaption><div class="picture">{drawing.framed(label)}</div>'
+        f'<ul class="legend">{keys}</ul></figure>'
+    )
+
+
+def _stroke(number: int) -> str:
+    dash = dashes(number)
+    return f'class="c{number % COLOURS + 1}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def _curves(what: Chart, height: float) -> _Drawing:
+    (x0, x1), (y0, y1) = what.xlim, what.ylim
+    drawing = _Drawing(height, left=38, below=36)
+    out = drawing.parts
 
     def x(v: float) -> float:
-        return left + (WIDTH - left - 14) * (v - x0) / ((x1 - x0) or 1.0)
+        return (v - x0) / ((x1 - x0) or 1.0)
 
     def y(v: float) -> float:
-        return 8 + (height - low - 8) * (1 - (min(max(v, y0), y1) - y0) / ((y1 - y0) or 1.0))
+        return height * (1 - (min(max(v, y0), y1) - y0) / ((y1 - y0) or 1.0))
 
-    out = [f"<svg class='d' viewBox='0 0 {WIDTH:g} {height:g}' role='img' aria-label='{for_html(what.title)}'>"]
     for tick in np.linspace(y0, y1, 5):
-        out.append(f"<path d='M{left:g} {y(tick):.1f}H{WIDTH - 14:g}' stroke='#8884'/>")
-        out.append(f"<text x='{left - 6:g}' y='{y(tick) + 4:.1f}' text-anchor='end'>{tick:.3g}</text>")
-    for tick in ticks(x0, x1):
-        out.append(f"<text x='{x(tick):.1f}' y='{height - low + 15:g}' text-anchor='middle'>{tick:g}</text>")
-    out.append(f"<text x='{(left + WIDTH) / 2:g}' y='{height - 5:g}' text-anchor='middle'>{for_html(what.x)}</text>")
+        out.append(f'<line class="rule" x1="0" x2="100%" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
+        out.append(f'<text x="-6" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.3g}</text>')
+    for tick in (t for t in ticks(x0, x1) if what.x != "round" or t == int(t)):
+        out.append(f'<text x="{_share(x(tick))}" y="{height + 15:g}" text-anchor="middle">{tick:g}</text>')
+    out.append(f'<text class="axis" x="50%" y="{height + 31:g}" text-anchor="middle">{_e(what.x)}</text>')
+    out.append(
+        f'<svg width="100%" height="{height:g}" viewBox="0 0 1000 {height:g}" preserveAspectRatio="none" '
+        'overflow="visible">'
+    )
     if what.diagonal:
-        out.append(f"<path d='M{x(x0):.1f} {y(y0):.1f}L{x(x1):.1f} {y(y1):.1f}' stroke='#888' stroke-dasharray='2 4'/>")
-    keys: list[str] = []
-    for number, line in enumerate(what.lines):
-        colour, dashes = colour_of(number)
-        stroke = f"stroke='{colour}' stroke-width='2.2' stroke-dasharray='{dashes}' fill='none'"
-        points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
+        out.append(f'<line class="diagonal" x1="0" y1="{height:g}" x2="1000" y2="0"/>')
+    numbered = list(enumerate(what.lines))[::-1]  # the first one lies on top
+    for number, line in numbered:
+        points = " ".join(f"{1000 * x(a):.1f},{y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
+        stroke = _stroke(number).replace('class="', 'class="curve ')
+        out.append(f'<polyline points="{points}" {stroke}><title>{_e(line.name)}</title></polyline>')
+    out.append("</svg>")
+    for number, line in numbered:
+        colour = number % COLOURS + 1
         for a, b, s in zip(line.xs, line.ys, line.spread, strict=False):
             if s > 0:
-                out.append(
-                    f"<path d='M{x(a):.1f} {y(b - s):.1f}V{y(b + s):.1f}' stroke='{colour}' stroke-width='1.2'/>"
-                )
-        out.append(f"<polyline points='{points}' {stroke}><title>{for_html(line.name)}</title></polyline>")
-        if what.dots or len(line.xs) == 1:
-            out += [f"<circle cx='{x(a):.1f}' cy='{y(b):.1f}' r='{2 + 6 * size:.1f}' fill='{colour}'/>"
-                    for a, b, size in zip(line.xs, line.ys, line.sizes(), strict=True)]  # fmt: skip
-        key = f"<svg viewBox='0 0 32 10' aria-hidden='true'><path d='M0 5H32' {stroke}/></svg>"
-        keys.append(f"<li>{key}{for_html(line.name)}</li>")
-    legend = f"<ul class='keys'>{''.join(keys)}</ul>" if len(keys) > 1 or what.diagonal else ""
-    return scroll("".join(out) + "</svg>", what.title) + legend
-
-
-def ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Round numbers between two bounds.
-
-    >>> ticks(1, 100), ticks(0, 0.4)
-    ([1.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.0, 0.1, 0.2, 0.3, 0.4])
-    """
-    wide = (high - low) or 1.0
-    size = 10.0 ** np.floor(np.log10(wide / most))
-    step = next(size * m for m in (1, 2, 5, 10) if wide / (size * m) <= most)
-    inner = np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
-    found = [float(f"{v:.10g}") + 0.0 for v in inner]
-    if not found or found[0] - low > 0.4 * step:
-        found.insert(0, float(low))
-    return found
-
-
-def shown_rows(grid: Grid) -> list[int]:
-    """The rows of a heatmap that are drawn: all, or those with the lowest means."""
-    if len(grid) <= MOST_ROWS:
-        return list(range(len(grid)))
-    known = np.isfinite(grid)
-    means = np.where(known, grid, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    return sorted(np.argsort(np.where(known.any(axis=1), means, np.inf), kind="stable")[:MOST_ROWS].tolist())
-
-
-def heat(
-    grid: Grid,
-    colour: Callable[[float], str],
-    *,
-    label: str,
-    clients: Sequence[str],
-    rounds: Sequence[int],
-    word: Callable[[float], str] = "{:.3g}".format,
-) -> str:
-    """Clients by rounds; equal neighbours in a row are one rectangle, which says what it is when pointed at."""
-    kept = shown_rows(grid)
-    K, T = len(kept), grid.shape[1]
-    names = [shortened(clients[k], 14) for k in kept]
-    left = 12.0 + 8.2 * max((len(name) for name in names), default=1)
-    tall = 16.0 if K <= 12 else 12.0 if K <= 40 else 8.0
-    wide = (WIDTH - left - 14) / max(T, 1)
-    out = [
-        f"<svg class='d' viewBox='0 0 {WIDTH:g} {K * tall + 20:g}' role='img' aria-label='{for_html(label)}'>",
-        f"<g shape-rendering='crispEdges' transform='translate({left:g}) scale({wide:.5g} {tall:g})'>",
-    ]
-    for i, k in enumerate(kept):
-        for start, end, value in _stretches(grid[k]):
-            when = f"round {rounds[start]}" if end - start == 1 else f"rounds {rounds[start]}–{rounds[end - 1]}"
-            title = f"client {for_html(clients[k])}, {when}: {word(value)}"
+                at = f'x1="{_share(x(a))}" x2="{_share(x(a))}" y1="{y(b - s):.1f}" y2="{y(b + s):.1f}"'
+                out.append(f'<line class="whisker c{colour}" {at}/>')
+        sizes = line.sizes()
+        dotted = range(len(line.xs)) if what.dots else range(len(line.xs))[-1:]
+        for i in dotted:
+            radius = 2 + 6 * sizes[i] if what.dots else 3.5
+            at = f'cx="{_share(x(line.xs[i]))}" cy="{y(line.ys[i]):.1f}"'
             out.append(
-                f"<rect x='{start}' y='{i}' width='{end - start}' height='.92' fill='{colour(value)}'>"
-                f"<title>{title}</title></rect>"
+                f'<circle class="f{colour}" {at} r="{radius:.1f}">'
+                f"<title>{_e(line.name)}: {line.xs[i]:g}, {line.ys[i]:.3g}</title></circle>"
             )
+    return drawing
+
+
+# -- heatmaps -------------------------------------------------------------------------------------------------------
+
+
+def heatmap(what: Heatmap) -> Markup:
+    """The map below its title; a cell says what it is when pointed at."""
+    drawing, K = _cells(what), len(what.shown_rows())
+    label = f"{what.title}: {K} {what.y}s by {len(what.columns)} {what.x}s; all values follow as a table"
+    picture = drawing.framed(label)
+    if len(what.columns) > 24 and not _counted(what):  # names that stand upright need their room: the frame scrolls
+        least = drawing.left + 14 * len(what.columns)
+        inside = f'<div style="min-width:{least:g}px">{picture}</div>'
+        picture = f'<div class="scroll" tabindex="0" role="region" aria-label="{_e(what.title)}">{inside}</div>'
+    more = f"{K} of {len(what.rows)} {what.y}s: those with the lowest values."
+    note = f'<p class="muted">{_e(more)}</p>' if len(what.rows) > K else ""
+    title = _e(what.title)
+    return Markup(
+        f'<figure class="heat"><figcaption>{title}</figcaption><div class="picture">{picture}</div>{note}</figure>'
+    )
+
+
+def _counted(what: Heatmap) -> bool:
+    return all(isinstance(column, int) for column in what.columns)
+
+
+def _cells(what: Heatmap) -> _Drawing:
+    kept, T = what.shown_rows(), max(len(what.columns), 1)
+    K = len(kept)
+    tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 else 8.0
+    names = [_ends(what.rows[k], LETTERS if _counted(what) else 2 * LETTERS) for k in kept]
+    left = 14 + LETTER * max((len(name) for name in [*names, what.y]), default=1)
+    drawing = _Drawing(K * tall, left=left, below=36, above=20)
+    out = drawing.parts
+    out.append(f'<text class="axis" x="-6" y="-6" text-anchor="end">{_e(what.y)}</text><g class="cells">')
+    out.append(f'<rect class="none" width="100%" height="{K * tall:g}"/>')
+    for i, k in enumerate(kept):
+        name = f"{_e(what.y)} {_e(what.rows[k], 100)}"
+        for start, end, word in what.stretches(k):
+            title = f"{name}, {_e(what.span(start, end))}: {_e(word)}"
+            at = f'x="{_share(start / T)}" y="{i * tall:g}" width="{_share((end - start) / T)}" height="{tall - 1:g}"'
+            out.append(f"<g><title>{title}</title>{_filled(float(what.values[k, start]), at)}</g>")
+    if T <= 60:
+        for t in range(1, T):
+            at = f'x1="{_share(t / T)}" x2="{_share(t / T)}"'
+            out.append(f'<line class="gap" {at} y1="0" y2="{K * tall:g}"/>')
     out.append("</g>")
-    every = max(1, -(-K // 20)) if tall >= 12 else max(2, -(-K // 20))
+    out += _marks(what, kept, tall)
+    every = 1 if tall >= 12 else 2
     for i in range(0, K, every):
-        name = f"<title>{for_html(clients[kept[i]])}</title>{for_html(names[i])}"
-        out.append(f"<text x='{left - 5:g}' y='{(i + 0.5) * tall + 4:.1f}' text-anchor='end'>{name}</text>")
-    column = {number: t for t, number in enumerate(rounds)}
-    for number in ticks(rounds[0], rounds[-1]) if T else ():
-        if number in column:
-            x = left + (column[int(number)] + 0.5) * wide
-            out.append(f"<text x='{x:.1f}' y='{K * tall + 14:g}' text-anchor='middle'>{number:g}</text>")
-    note = f"<p>{K} of {len(grid)} clients: those with the lowest values.</p>" if len(grid) > K else ""
-    return scroll("".join(out) + "</svg>", label) + note
+        title = "" if names[i] == what.rows[kept[i]] else f"<title>{_e(what.rows[kept[i]])}</title>"
+        at = f'x="-6" y="{(i + 0.5) * tall + 3.5:.1f}" text-anchor="end"'
+        out.append(f"<text {at}>{title}{_e(names[i])}</text>")
+    _below(what, drawing, T)
+    return drawing
 
 
-def _stretches(row: Grid) -> list[tuple[int, int, float]]:
-    """(start, end, value) of the stretches of a row with the same value to two decimals; NaN is left out."""
-    rounded = np.where(np.isnan(row), -1.0, np.round(row, 2))
-    edges = [0, *(np.flatnonzero(np.diff(rounded)) + 1).tolist(), len(row)]
-    return [(a, b, float(rounded[a])) for a, b in itertools.pairwise(edges) if b > a and not np.isnan(row[a])]
+def _filled(value: float, at: str) -> str:
+    """A cell: orange or blue laid over the pale middle, so both themes have the same scale."""
+    if np.isnan(value):
+        return f'<rect class="none" {at}/>'
+    strength = round(abs(2 * min(max(value, 0.0), 1.0) - 1), 2)
+    over = f'<rect class="{"lo" if value < 0.5 else "hi"}" {at}'
+    if strength >= 1:
+        return over + "/>"
+    return f'<rect class="mid" {at}/>' + (f'{over} fill-opacity="{strength:g}"/>' if strength else "")
 
 
-def red(value: float) -> str:
-    """Dark red from one half on."""
-    return "#b3122a" if value > 0.5 else "#f3e3e0"
+def _marks(what: Heatmap, kept: Sequence[int], tall: float) -> list[str]:
+    T = len(what.columns)
+    if what.marks is None or T > 200:
+        return []
+    dense = " dense" if T > 60 else ""
+    radius = min(tall / 5, 300 / T)
+    out: list[str] = []
+    for i, k in enumerate(kept):
+        for t in np.flatnonzero(what.marks[k]):
+            ring = "" if what.marks[k, t] == DOT else " ring"
+            value = what.values[k, t]
+            on = " on" if not np.isnan(value) and abs(value - 0.5) > 0.25 else ""
+            at = f'cx="{_share((t + 0.5) / T)}" cy="{(i + 0.5) * tall - 0.5:g}" r="{radius:.1f}"'
+            out.append(f'<circle class="mark{ring}{on}{dense}" {at}/>')
+    return out
 
 
-def red_to_green(value: float) -> str:
-    """Red at 0, yellow at one half, green at 1."""
-    stops = ((197, 48, 48), (245, 222, 120), (46, 140, 87))
-    at = min(max(value, 0.0), 1.0) * 2
-    i = min(int(at), 1)
-    mixed = (round(a + (at - i) * (b - a)) for a, b in zip(stops[i], stops[i + 1], strict=True))
-    return "#" + "".join(f"{c:02x}" for c in mixed)
+def _below(what: Heatmap, drawing: _Drawing, T: int) -> None:
+    """The columns' names: round numbers of rounds, or every name upright."""
+    out, height = drawing.parts, drawing.height
+    if _counted(what):
+        column = {number: t for t, number in enumerate(what.columns)}
+        numbers = [int(number) for number in what.columns]
+        for number in ticks(numbers[0], numbers[-1]) if numbers else ():
+            if number in column:
+                at = f'x="{_share((column[int(number)] + 0.5) / T)}" y="{height + 14:g}"'
+                out.append(f'<text {at} text-anchor="middle">{number:g}</text>')
+        out.append(f'<text class="axis" x="50%" y="{height + 30:g}" text-anchor="middle">{_e(what.x)}</text>')
+        return
+    names = [_ends(name, 20) for name in what.columns]
+    longest = max((len(name) for name in names), default=1)
+    if T * longest * LETTER < 240:  # a phone has room for them side by side
+        for t, name in enumerate(names):
+            at = f'x="{_share((t + 0.5) / T)}" y="{height + 14:g}"'
+            out.append(f'<text {at} text-anchor="middle">{_e(name)}</text>')
+        out.append(f'<text class="axis" x="50%" y="{height + 30:g}" text-anchor="middle">{_e(what.x)}</text>')
+        return
+    for t, name in enumerate(names):
+        title = "" if name == what.columns[t] else f"<title>{_e(what.columns[t])}</title>"
+        turned = f'<text transform="rotate(-90)" text-anchor="end" x="-6" y="4">{title}{_e(name)}</text>'
+        out.append(f'<svg x="{_share((t + 0.5) / T)}" y="{height:g}" overflow="visible">{turned}</svg>')
+    drawing.below = 26 + LETTER * longest
+    at = f'x="50%" y="{height + drawing.below - 6:g}"'
+    out.append(f'<text class="axis" {at} text-anchor="middle">{_e(what.x)}</text>')
+
+
+def ramp_key(low: str, high: str, *, dot: str = "", ring: str = "") -> Markup:
+    """What the colours and marks of a heatmap mean."""
+    marks = [
+        '<li><svg width="14" height="14" aria-hidden="true"><rect class="lo" width="14" height="14" rx="2"/>'
+        f'<circle class="mark{kind}" cx="7" cy="7" r="3"/></svg>{_e(text)}</li>'
+        for text, kind in ((dot, ""), (ring, " ring"))
+        if text
+    ]
+    ramp = f'<li>{_e(low)}<span class="ramp" aria-hidden="true"></span>{_e(high)}</li>'
+    return Markup(f'<ul class="legend key">{ramp}{"".join(marks)}</ul>')
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def standalone(parts: Sequence[Chart | Heatmap]) -> str:
+    """The drawings below each other as a file of its own, in the colours of the light theme."""
+    out: list[str] = []
+    down = 0.0
+    for what in parts:
+        drawing = _curves(what, 160) if isinstance(what, Chart) else _cells(what)
+        keys = what.lines if isinstance(what, Chart) else ()
+        out.append(f'<text x="8" y="{down + 18:g}" font-weight="bold">{_e(what.title)}</text>')
+        down += 26 + drawing.above
+        wide = FILE_WIDTH - drawing.left - 20
+        out.append(f'<svg x="{drawing.left:g}" y="{down:g}" width="{wide:g}" height="{drawing.height:g}" '
+                   f'overflow="visible">{"".join(drawing.parts)}</svg>')  # fmt: skip
+        down += drawing.height + drawing.below + 6
+        for number, line in enumerate(keys):
+            out.append(f'<line x1="38" x2="64" y1="{down:g}" y2="{down:g}" stroke-width="3" {_stroke(number)}/>')
+            out.append(f'<text x="72" y="{down + 4:g}">{_e(line.name, 80)}</text>')
+            down += 16
+        down += 12
+    root = f'<svg xmlns="http://www.w3.org/2000/svg" width="{FILE_WIDTH}" height="{down:g}">'
+    return f'{root}<style>{_file_style()}</style><rect width="100%" height="100%" fill="#fff"/>{"".join(out)}</svg>\n'
+
+
+def _file_style() -> str:
+    c = colours()
+    lines = "".join(f".c{n}{{stroke:{c[f'line{n}']}}}.f{n}{{fill:{c[f'line{n}']}}}" for n in range(1, COLOURS + 1))
+    return (
+        f"text{{font:11px system-ui,sans-serif;fill:{c['text']}}}.axis{{fill:{c['muted']}}}.rule{{stroke:{c['line']}}}"
+        f".curve{{fill:none;stroke-width:2.2;vector-effect:non-scaling-stroke}}.diagonal{{stroke:{c['muted']}}}"
+        f".none{{fill:{c['hollow']}}}.mid{{fill:{c['middle']}}}.lo{{fill:{c['low']}}}.hi{{fill:{c['high']}}}"
+        f".gap{{stroke:#fff}}.mark{{fill:{c['text']};stroke:{c['text']}}}.mark.on{{fill:#fff;stroke:#fff}}"
+        f".mark.ring{{fill:none}}{lines}"
+    )

@@ -6,12 +6,20 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from honestly.show.svg import scroll
-from honestly.show.text import for_html, for_latex, for_markdown, printable
+from honestly.show.text import for_latex, for_markdown, printable
 
 Cell: TypeAlias = str | float | int | None
+#: How a number begins, as a table writes it; a dash or a dot stands for one that is not there.
+NUMBER = re.compile(r"[-+–·]?\d|[-–·]?$|> \d|nan$")
+
+
+class ShownCell(NamedTuple):
+    """A cell of a page: its text and its classes."""
+
+    text: str
+    kind: str
 
 
 def text(cell: Cell) -> str:
@@ -87,17 +95,35 @@ class Table:
 
     def html(self, level: int = 2) -> str:
         """A table element below its title, a heading of the given level, and its note."""
-        head = "".join(f"<th>{for_html(column)}</th>" for column in self.columns)
-        rows: list[str] = []
-        for i, row in enumerate(self.rows):
-            cells = (
-                f'<td class="best">{for_html(text(c))}</td>' if (i, j) in self.best else f"<td>{for_html(text(c))}</td>"
+        from honestly.show.html import part
+
+        return part("table", self, level=level)
+
+    def is_text(self, j: int) -> bool:
+        """Whether a column holds words, which stand left, rather than numbers."""
+        words = [cell for row in self.rows if isinstance(cell := row[j], str)]
+        return j == 0 or any(not NUMBER.match(word) for word in words)
+
+    def _kind(self, j: int) -> str:
+        """Short words stay on a line; long ones may break."""
+        longest = max((len(text(row[j])) for row in self.rows), default=0)
+        return "" if not self.is_text(j) else "long" if longest > 30 else "text"
+
+    @property
+    def stacks(self) -> bool:
+        """Whether a phone shows the rows below each other: a column of sentences leaves no room for others."""
+        return any(self._kind(j) == "long" for j in range(1, len(self.columns)))
+
+    def cells(self) -> list[list[ShownCell]]:
+        """Rows as a page shows them."""
+        kinds = [self._kind(j) for j in range(len(self.columns))]
+        return [
+            [
+                ShownCell(text(c), " ".join(filter(None, (kinds[j], "best" if (i, j) in self.best else ""))))
                 for j, c in enumerate(row)
-            )
-            rows.append(f"<tr>{''.join(cells)}</tr>")
-        caption = f"<h{level}>{for_html(self.title)}</h{level}><p>{for_html(self.note)}</p>"
-        body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-        return f"{caption}{scroll(f'<table>{body}</table>', self.title)}"
+            ]
+            for i, row in enumerate(self.rows)
+        ]
 
     def records(self) -> list[dict[str, Cell]]:
         """One mapping for each row; infinite values become None, which JSON can hold."""
@@ -114,25 +140,24 @@ class Table:
         from rich.console import Group
         from rich.markup import escape
         from rich.table import Table as RichTable
+        from rich.text import Text
 
         parts: list[Any] = []
         chosen = self.columns_that_fit(width)
         for number, columns in enumerate(chosen):
             table = RichTable(
                 title=escape(printable(self.title)) if number == 0 else None,
-                caption=escape(self.note) if number == len(chosen) - 1 else None,
                 title_justify="left",
-                caption_justify="left",
             )
+            widths = self._widths(columns, width)
             for j in columns:
                 name = escape(printable(self.columns[j]))
-                least = self._width(j) if width is not None and self._width(j) < width // 2 else None
-                table.add_column(name, justify="left" if j == 0 else "right", overflow="fold", min_width=least)
+                table.add_column(name, justify="left" if j == 0 else "right", overflow="fold", width=widths.get(j))
             for i, row in enumerate(self.rows):
                 cells = {j: escape(printable(text(row[j]))) for j in columns}
-                table.add_row(*(f"[bold green]{c}[/]" if (i, j) in self.best else c for j, c in cells.items()))
+                table.add_row(*(f"[bold]{c}[/]" if (i, j) in self.best else c for j, c in cells.items()))
             parts.append(table)
-        return parts[0] if len(parts) == 1 else Group(*parts)
+        return Group(*parts, Text(self.note, style="dim italic")) if self.note else Group(*parts)
 
     def columns_that_fit(self, width: int | None) -> list[list[int]]:
         """The columns, cut into groups that are no wider than a terminal; the first column leads each of them.
@@ -142,16 +167,25 @@ class Table:
         """
         groups: list[list[int]] = [[0]]
         for j in range(1, len(self.columns)):
-            needed = 1 + sum(3 + self._width(i) for i in (*groups[-1], j))
+            needed = 1 + sum(3 + self._width(i, width) for i in (*groups[-1], j))
             if width is not None and len(groups[-1]) > 1 and needed > width:
                 groups.append([0])
             groups[-1].append(j)
         return groups
 
-    def _width(self, j: int) -> int:
-        """Characters of the widest cell of a column, and of the longest word of its name."""
+    def _widths(self, columns: Sequence[int], width: int | None) -> dict[int, int]:
+        """The width of each column where the terminal has one: heads on one line if that fits, else by words."""
+        if width is None:
+            return {}
+        narrow = {j: self._width(j, width) for j in columns}
+        wide = {j: max(narrow[j], len(self.columns[j])) for j in columns}
+        return wide if 1 + sum(3 + w for w in wide.values()) <= width else narrow
+
+    def _width(self, j: int, width: int | None) -> int:
+        """Characters of the widest cell of a column, and of the longest word of its name; at most half the terminal."""
         words = max((len(word) for word in self.columns[j].split()), default=0)
-        return max([words, *(len(printable(text(row[j]))) for row in self.rows)])
+        widest = max([words, *(len(printable(text(row[j]))) for row in self.rows)])
+        return widest if width is None else min(widest, width // 2 - 4)
 
 
 def lowest(

@@ -15,12 +15,17 @@ import numpy.typing as npt
 
 from honestly.runs.reader import Rounds
 from honestly.runs.record import SCALARS
-from honestly.show.figure import attack_grid, belief_grid, verdict_grid
+from honestly.show.chart import Grid
+from honestly.show.maps import Records, attack_grid, belief_grid
+from honestly.show.palette import colours, shade
 from honestly.show.report.sections import named
 from honestly.show.report.sources import Entry, Study
-from honestly.show.run_page import VERDICT_COLOURS
-from honestly.show.svg import Grid, red, red_to_green
 
+#: Verdicts by their numbers, and the names of their colours in the stylesheet.
+VERDICTS = {
+    "believed, honest": "hollow", "accused, attacked": "high", "accused, honest": "low", "believed, attacked": "line4",
+    "refused": "muted",
+}  # fmt: skip
 #: Pixels of a client and a round in an image.
 SIDE = 8
 
@@ -79,18 +84,38 @@ def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
     return found
 
 
+def attacked_colour(value: float) -> str:
+    """Orange for a client that attacked, pale blue for one that behaved."""
+    return shade(0.0 if value > 0.5 else 0.7)
+
+
+def verdict_grid(records: Records, clients: int) -> Grid | None:
+    """(K, rounds): the number of the verdict in `VERDICTS`, NaN where nobody was judged; None if nobody ever was."""
+    if not any(r.accused is not None or r.excluded for r in records):
+        return None
+    grid = np.full((clients, len(records)), np.nan)
+    for t, record in enumerate(records):
+        if record.accused is not None:
+            grid[list(record.participants or ()), t] = 0.0
+            grid[list(record.attacked), t] = 3.0
+            for k in record.accused:
+                grid[k, t] = 1.0 if k in record.attacked else 2.0
+        grid[list(record.excluded), t] = 4.0
+    return grid
+
+
 def _maps(rounds: Rounds) -> list[tuple[str, Grid, Callable[[float], str]]]:
     K = len(rounds.clients)
     found: list[tuple[str, Grid, Callable[[float], str]]] = []
     if rounds.known:
-        found.append(("who attacked", attack_grid(rounds.records, K), red))
+        found.append(("who attacked", attack_grid(rounds.records, K), attacked_colour))
     belief = belief_grid(rounds.records, K)
     if belief is not None:
-        found.append((belief[1].partition(" (")[0], belief[0], red_to_green))
+        found.append(({"honesty": "probability of being honest", "weights": "weight"}[belief[1]], belief[0], shade))
     verdicts = verdict_grid(rounds.records, K)
     if verdicts is not None:
-        colours = ("#e5e7eb", *VERDICT_COLOURS[1:])  # an image has no page to shine through
-        found.append(("accusations", verdicts, lambda v: colours[int(v)]))
+        names = [colours()[name] for name in VERDICTS.values()]
+        found.append(("accusations", verdicts, lambda v: names[int(v)]))
     return found
 
 

@@ -44,6 +44,20 @@ def test_a_study_fills_in_while_it_is_watched(browser: Browser, server: Watched,
     assert {url for url in browser.requested() if not url.startswith(server.url)} <= {"about:blank"}
 
 
+def test_a_first_round_is_not_coloured_as_bad(browser: Browser, server: Watched, study: FakeStudy) -> None:
+    show(browser, server)
+    first = study.ids()[0]
+    study.advance(first, 1)
+    colour = "return document.querySelector('td[data-status=running]').style.background"
+    browser.until("document.querySelector('td[data-status=running] .value')?.textContent.startsWith('0.')")
+    assert browser.script(colour) == ""
+    study.advance(first, 2)
+    browser.until("document.querySelector('td[data-status=running]').style.background")
+    options = "return [...document.querySelector('select').options].map((o) => o.value)"
+    assert browser.script(options)[0] == "accuracy"
+    assert "mean20" not in browser.script(options)  # nothing has 20 rounds
+
+
 def test_one_run_with_its_curves_and_heatmaps(browser: Browser, server: Watched, study: FakeStudy) -> None:
     ours = half_done(study)
     show(browser, server, f"#/run/{ours}")

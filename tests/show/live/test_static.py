@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from honestly.show.live.app import STATIC
+from honestly.show.palette import STYLE
 
-FILES = sorted(STATIC.iterdir())
+FILES = [*sorted(STATIC.iterdir()), STYLE]
 TEXT = ("text", "muted", "link", "bad")
 BACKGROUNDS = ("bg", "panel", "alert")
 
 
 def themes() -> dict[str, dict[str, str]]:
     """The colours of both themes, by name."""
-    blocks = re.findall(r":root \{(.*?)\}", (STATIC / "style.css").read_text(), re.DOTALL)
+    blocks = re.findall(r":root \{(.*?)\}", STYLE.read_text(), re.DOTALL)[:2]
     light, dark = (dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block)) for block in blocks)
     assert light.keys() == dark.keys()
     return {"light": light, "dark": dark}

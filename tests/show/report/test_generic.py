@@ -11,8 +11,10 @@ from honestly.show.report.results import Result
 from honestly.show.report.sources import Entry
 
 
-def result(accuracy: float | None, asr: float | None = None, status: str = "done", **cell: Any) -> Result:
-    entry = Entry("x", cell, status, 1, 1, read=lambda: Rounds([], [], True))
+def result(
+    accuracy: float | None, asr: float | None = None, status: str = "done", rounds: int = 20, **cell: Any
+) -> Result:
+    entry = Entry("x", cell, status, rounds, rounds, read=lambda: Rounds([], [], True))
     numbers = {f"{m}_{s}": v for m, v in (("accuracy", accuracy), ("asr", asr)) for s in ("last", "mean_last_20")}
     return Result(entry, numbers, None)
 
@@ -33,6 +35,18 @@ def test_rules_by_the_other_axes_with_mean_and_spread_over_seeds() -> None:
     assert success.rows == [["a", "0.300"], ["b", "0.800"]]
     assert success.best == {(0, 1)}  # a lower success rate is the better one
     assert "y" in success.title
+
+
+def test_a_mean_of_the_last_20_rounds_needs_20() -> None:
+    short = [result(0.1 * k, rule="ab"[k % 2], attack="xy"[k // 2], rounds=19, malicious=k) for k in range(4)]
+    assert {t.name for t in tables("s", short)} == {"ACC-last"}
+    assert (
+        "(last round, mean over seeds)"
+        in ranking([result(0.5, rule=r, attack=a, rounds=4) for r in "ab" for a in "xy"])[0].note
+    )
+    assert (
+        ablation([result(0.5, rule="a", attack="x", malicious=m, rounds=5) for m in (0, 4)])[0].lines[0].ys == [0.5] * 2
+    )
 
 
 def test_many_axes_become_several_tables_and_no_run_is_lost() -> None:

@@ -17,7 +17,7 @@ from honestly.show.report.sources import load, merge
 from honestly.show.report.write import Options, write
 
 HOSTILE = "</title><script>alert(1)</script>|`x` $y$ \\input{/etc/passwd} ![p](http://evil/p.png) \x1b[2J\u202e%_&#~^{}"
-VOID = {"meta", "input", "br", "path", "circle"}
+VOID = {"meta", "input", "br"}
 
 
 class Page(HTMLParser):
@@ -55,6 +55,9 @@ def checked_page(path: Path) -> Page:
         if "href" in attrs:
             where = attrs["href"] or ""
             assert tag == "a"
+            if "download" in attrs and where.startswith("data:"):
+                assert re.fullmatch(r"data:[a-z]+/[a-z+]+;base64,[A-Za-z0-9+/=]+", where)
+                continue
             assert where[1:] in page.ids if where.startswith("#") else (path.parent / where).is_file(), where
         if "class" in attrs and attrs["class"] == "scroll":
             assert attrs["tabindex"] == "0"  # a keyboard can scroll what a phone cannot show at once
@@ -117,7 +120,7 @@ def test_the_papers_report_is_whole(paper: Path) -> None:
     assert "120 of 1 seed, 60 of 3 seeds" in text
     assert "honestly report x --out y" in text
     page = checked_page(paper / "index.html")
-    tables = [attrs for tag, attrs in page.tags if tag == "table" and attrs.get("class") == "paper"]
+    tables = [attrs for tag, attrs in page.tags if tag == "table" and attrs.get("class") == "list paper"]
     assert len(tables) == 12
     pages = sorted((paper / "runs").iterdir())
     # 24 settings: Krum and Ours with three seeds, five rules with one; the ablation: seven rules, 5 + 4 shares

@@ -18,6 +18,7 @@ from honestly.show.live.feed import Feed
 from honestly.show.live.guard import Guard
 from honestly.show.live.ledger import Cursor
 from honestly.show.live.stream import HEARTBEAT, events
+from honestly.show.palette import STYLE
 
 STATIC = Path(__file__).parent / "static"
 MOST_READERS = 100
@@ -29,6 +30,9 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
+
+    async def style(request: Request) -> Response:
+        return FileResponse(STYLE)
 
     async def stream(request: Request) -> Response:
         if feed.readers >= MOST_READERS:
@@ -54,7 +58,12 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
             await watching
 
     return Starlette(
-        routes=[Route("/", page), Route("/events", stream), Mount("/static", StaticFiles(directory=STATIC))],
+        routes=[
+            Route("/", page),
+            Route("/events", stream),
+            Route("/static/style.css", style),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
         middleware=[Middleware(Guard, host=host)],
         lifespan=lifespan,
     )

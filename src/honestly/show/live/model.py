@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from honestly.sim.summary import LAST
+
 Status = Literal["pending", "running", "done", "failed", "stopped"]
 STATUSES: tuple[Status, ...] = ("pending", "running", "done", "failed", "stopped")
 
@@ -20,7 +22,7 @@ class RunRow:
         rounds, of: finished rounds, and how many there will be (None if nobody knows).
         updated: when it last changed, in seconds since 1970.
         seconds: how long a round takes, None while that is unknown.
-        accuracy, mean20, asr: the latest values, and the mean accuracy of the last 20 rounds.
+        accuracy, mean20, asr: the latest values, and the mean accuracy of the last 20 rounds, if there are as many.
     """
 
     id: str
@@ -38,6 +40,10 @@ class RunRow:
     asr: float | None = None
     false_accusations: float | None = None
     misses: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < LAST:
+            object.__setattr__(self, "mean20", None)
 
     def as_json(self) -> dict[str, Any]:
         """The run as plain values; what is empty is left out, for a study has hundreds of runs."""

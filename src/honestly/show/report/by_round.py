@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from honestly.runs.reader import Rounds
-from honestly.show.figure import curve
+from honestly.show.chart import Chart, Line
+from honestly.show.maps import curve
 from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE
 from honestly.show.report.results import METRICS, Result, axes_of, is_warm_up
-from honestly.show.svg import Chart, Line
 
 #: Nobody looks at more charts than this: a larger study has one page per run.
 MOST_CHARTS = 6

@@ -6,11 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from honestly.show.chart import Chart, Line
 from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE, SHARE
-from honestly.show.report.results import Result, axes_of, is_warm_up, mean_of
-from honestly.show.svg import Chart, Line
-
-STATISTIC = "mean_last_20"  # as in the paper's ablation
+from honestly.show.report.results import Result, axes_of, is_warm_up, mean_of, usual_statistic
 
 
 def ablation(results: Sequence[Result]) -> list[Chart]:
@@ -40,13 +38,14 @@ def ablation(results: Sequence[Result]) -> list[Chart]:
 
 
 def _line(results: Sequence[Result], rule: Any, attack: Any, metric: str, shares: Sequence[float]) -> Line | None:
+    statistic = usual_statistic(results)
     points: list[tuple[float, float, float]] = []
     for share in shares:
         mine = [r for r in results if r.cell.get(RULE, "") == rule and r.cell[SHARE] == share]
         same = [r for r in mine if r.cell.get(ATTACK, "") == attack]
         if not same and share == 0 and metric == "ACC":
             same = mine  # where nobody attacks, all attacks are the same run
-        mean = mean_of([r.get(metric, STATISTIC) for r in same])
+        mean = mean_of([r.get(metric, statistic) for r in same])
         # nobody's attack succeeds where nobody attacks: the success rate is not defined there
         if mean is not None and not (share == 0 and metric == "ASR"):
             points.append((share, mean.mean, mean.sd or 0.0))

@@ -11,8 +11,8 @@ import numpy as np
 from honestly.result import Float
 from honestly.runs.reader import Rounds
 from honestly.runs.record import RoundRecord
-from honestly.show.figure import attack_grid, belief_grid
-from honestly.show.svg import Chart, Line
+from honestly.show.chart import Chart, Line
+from honestly.show.maps import attack_grid, belief_grid
 from honestly.studies.scores import Bin, calibration_error, reliability
 
 MOST_POINTS = 120
@@ -61,7 +61,7 @@ def statements(rounds: Rounds) -> Statements | None:
     return Statements(
         grid[known],
         1.0 - attacked[known],
-        label.startswith("probability"),
+        label == "honesty",
         (_half(rounds.records[:middle]), _half(rounds.records[middle:])),
     )
 

@@ -6,14 +6,19 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from honestly.show.chart import Heatmap
 from honestly.show.report.detection import Quality, quality
-from honestly.show.report.results import STATISTICS, Mean, Result, axes_of, is_warm_up, mean_of
+from honestly.show.report.results import STATISTICS, Mean, Result, axes_of, is_warm_up, mean_of, usual_statistic
 from honestly.show.report.sources import Study
 from honestly.show.tables import Cell, Table, lowest
 from honestly.show.text import printable
 
 RULE, ATTACK, SHARE = "rule", "attack", "malicious"
 MOST_COLUMNS = 12
+#: Columns of the map of accuracies.
+MOST_SETTINGS = 60
 LOWER_IS_BETTER = {"ACC": False, "ASR": True}
 METRIC_WORDS = {"ACC": "test accuracy", "ASR": "attack success rate"}
 
@@ -84,9 +89,33 @@ def _table(
     return fixed, [row, *heads], rows, best if len(names) > 1 else frozenset()
 
 
-def ranking(results: Sequence[Result], statistic: str = "mean_last_20") -> list[Table]:
+def accuracies(results: Sequence[Result]) -> Heatmap | None:
+    """Rules by settings, the mean over seeds of the accuracy in the last round; None if it would be no map."""
+    shown = [r for r in results if r.done and RULE in r.cell and not is_warm_up(r.cell)]
+    axes = axes_of(shown)
+    rules = axes.pop(RULE, [])
+    varying = [axis for axis, values in axes.items() if len(values) > 1]
+    settings = list(dict.fromkeys(tuple(r.cell.get(axis) for axis in varying) for r in shown))
+    if len(rules) < 2 or not 2 <= len(settings) <= MOST_SETTINGS:
+        return None
+    cells: dict[tuple[Any, Any], list[float | None]] = {}
+    for r in shown:
+        cells.setdefault((r.cell[RULE], tuple(r.cell.get(axis) for axis in varying)), []).append(r.get("ACC", "last"))
+    means = [[mean_of(cells.get((rule, setting), [])) for setting in settings] for rule in rules]
+
+    def word(i: int, j: int) -> str:
+        found = means[i][j]
+        return "not run" if found is None else f"accuracy {found.text()}"
+
+    values = np.array([[np.nan if m is None else m.mean for m in row] for row in means])
+    names = [printable(", ".join(_short(a, v) for a, v in zip(varying, setting, strict=True))) for setting in settings]
+    return Heatmap("Rules by settings", "setting", "rule", [printable(r) for r in rules], names, values, word)
+
+
+def ranking(results: Sequence[Result]) -> list[Table]:
     """Rules by their worst case over attacks and the other settings, for each data set; needs at least two rules."""
     done = [r for r in results if r.done and RULE in r.cell and not is_warm_up(r.cell)]
+    statistic = usual_statistic(done)
     found: list[Table] = []
     for dataset in dict.fromkeys(r.cell.get("dataset") for r in done):
         table = _ranked([r for r in done if r.cell.get("dataset") == dataset], dataset, statistic)

@@ -7,6 +7,9 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from markupsafe import Markup
+
+from honestly.show.html import part
 from honestly.show.report.differences import differences
 from honestly.show.report.published import (
     ALPHAS,
@@ -25,9 +28,7 @@ from honestly.show.report.published import (
     rows_of,
 )
 from honestly.show.report.results import STATISTICS
-from honestly.show.svg import scroll
 from honestly.show.tables import Table
-from honestly.show.text import for_html
 
 Found = Mapping[Key, Compared]
 NOTE = (
@@ -36,17 +37,6 @@ NOTE = (
     "A row “Ours (paper)” is the published algorithm without this package's repairs; it is set beside the paper's "
     "“Ours” and not counted."
 )
-STYLE = """
-.paper td{min-width:5.2rem;white-space:nowrap}
-.paper thead th{text-align:center}.paper thead th[rowspan]{text-align:left}
-.paper .q{display:block;font-size:.82em;color:var(--quiet);white-space:nowrap}
-.paper .set th{text-align:left;padding-top:.8rem}
-.paper td.better{background:#2f9e5833}.paper td.worse{background:#e5484d33}.paper td.reproduced{background:#3b82f61c}
-.pick{margin:.6rem 0}.pick label{margin-right:1.2rem}
-body:has(#s-last:checked) .s-mean_last_20,body:has(#s-mean_last_20:checked) .s-last{display:none}
-.bar{display:flex;height:1.1rem;border-radius:4px;overflow:hidden;max-width:46rem;background:#8883}
-.bar .reproduced{background:#3b82f6}.bar .better{background:#2f9e58}.bar .worse{background:#e5484d}
-"""
 
 
 def lines_of(found: Found, table: PaperTable) -> Iterator[tuple[str, str, list[Compared]]]:
@@ -94,69 +84,40 @@ def seeds(found: Found) -> str:
 # -- HTML -----------------------------------------------------------------------------------------------------------
 
 
-def html(all_found: Mapping[str, Found]) -> str:
+def html(all_found: Mapping[str, Found]) -> Markup:
     """The count, and the tables, of which the reader picks the statistic."""
-    parts = ["<h2 id='paper'>The paper's tables</h2>"]
-    for statistic, found in all_found.items():
-        total = count(found)
-        bar = "".join(f"<span class='{v}' style='flex:{total[v]}'></span>" for v in VERDICTS[:3])
-        rest = f"<span style='flex:{total['not run']}'></span>"
-        parts.append(
-            f"<p>{for_html(sentence(found, statistic))}</p><div class='bar' aria-hidden='true'>{bar}{rest}</div>"
-        )
-    parts.append(f"<p>{seeds(next(iter(all_found.values())))}</p>")
-    parts.append(f"<details><summary>By data set and rule</summary>{counts(all_found).html()}</details>")
-    apart = "".join(differences(found, statistic).html() for statistic, found in all_found.items())
-    parts.append(f"<details><summary>Where ours differ</summary>{apart}</details>")
-    picks = "".join(
-        f"<label><input type='radio' name='s' id='s-{s}'{' checked' if i == 0 else ''}> {words}</label>"
-        for i, (s, words) in enumerate(STATISTICS.items())
-    )
-    parts.append(
-        f"<fieldset class='pick'><legend>Our numbers are the</legend>{picks}</fieldset><p class='quiet'>{NOTE}</p>"
-    )
-    for table in TABLES:
-        parts.append(f"<h3 id='{table.name}'>Table {table.number}. {for_html(table.caption)}</h3>")
-        parts += [_html_table(table, found, statistic) for statistic, found in all_found.items()]
-    return "\n".join(parts)
+    return part(
+        "paper", found=all_found, tables=TABLES, statistics=STATISTICS, note=NOTE, count=count, sentence=sentence,
+        seeds=seeds(next(iter(all_found.values()))), counts=counts(all_found),
+        differences=[differences(found, statistic) for statistic, found in all_found.items()],
+        head=_head, rows=_rows, verdicts=VERDICTS,
+    )  # fmt: skip
 
 
-def _html_table(table: PaperTable, found: Found, statistic: str) -> str:
-    backdoor = "backdoor" in table.attacks
-    widths = {a: sum(c.attack == a for c in table.columns) for a in table.attacks}
-    head = "".join(f"<th colspan='{n}'>{ATTACKS[a]}</th>" for a, n in widths.items())
-    second = "".join(
-        f"<th colspan='{2 if backdoor and a == 'backdoor' else 1}'>α = {alpha}</th>"
-        for a in table.attacks
-        for alpha in ALPHAS
-    )
-    third = "".join(f"<th>{c.metric}</th>" for c in table.columns)
-    body: list[str] = []
+def _head(table: PaperTable) -> list[list[tuple[str, int]]]:
+    """The three lines of a table's head: texts and how many columns each covers."""
+    alphas = [(f"α = {alpha}", sum(c.attack == a and c.alpha == alpha for c in table.columns))
+              for a in table.attacks for alpha in ALPHAS]  # fmt: skip
+    attacks = [(ATTACKS[a], sum(c.attack == a for c in table.columns)) for a in table.attacks]
+    return [attacks, alphas, [(c.metric, 1) for c in table.columns]]
+
+
+def _rows(table: PaperTable, found: Found) -> Iterator[tuple[str, str, list[dict[str, str]]]]:
+    """(data set where it begins, rule, cells)."""
     before = ""
     for dataset, rule, row in lines_of(found, table):
-        if dataset != before:
-            body.append(f"<tr class='set'><th colspan='{len(table.columns) + 1}'>{DATASETS[dataset]}</th></tr>")
+        yield DATASETS[dataset] if dataset != before else "", rule, [_cell(one) for one in row]
         before = dataset
-        body.append(f"<tr><td>{rule}</td>{''.join(_html_cell(one) for one in row)}</tr>")
-    inside = (
-        f"<table class='paper'><thead><tr><th rowspan='3'>rule</th>{head}</tr><tr>{second}</tr><tr>{third}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table>"
-    )
-    framed = scroll(inside, f"table {table.number}, {STATISTICS[statistic]}")
-    return f"<div class='s-{statistic}'><p class='quiet'>Ours: {STATISTICS[statistic]}</p>{framed}</div>"
 
 
-def _html_cell(one: Compared) -> str:
+def _cell(one: Compared) -> dict[str, str]:
+    paper = f"{MARKS[one.verdict]} paper {one.published:.2f}"
     if one.found is None:
-        return f"<td class='none'>{MARKS['not run']}<span class='q'>paper {one.published:.2f}</span></td>"
+        return {"kind": "", "ours": "", "paper": paper, "title": "not run"}
     seeds = f"{one.found.n} seed{'s' if one.found.n > 1 else ''}"
     title = f"{one.verdict}: {one.difference:+.3f} against the paper's {one.published:.2f}; {seeds}"
-    spread = "" if one.found.sd is None else f" <small>±{one.found.sd:.3f}</small>"
     apart = "" if one.verdict == "reproduced" else f" ({one.difference:+.2f})"
-    return (
-        f"<td class='{one.verdict}' title='{title}'>{one.found.mean:.3f}{spread}"
-        f"<span class='q'>{MARKS[one.verdict]} paper {one.published:.2f}{apart}</span></td>"
-    )
+    return {"kind": one.verdict, "ours": one.found.text(), "paper": paper + apart, "title": title}
 
 
 # -- Markdown and CSV -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from honestly.runs.reader import Rounds
 from honestly.runs.record import ACCURACY, ASR
 from honestly.show.report.detection import Statements, statements
 from honestly.show.report.sources import Entry
-from honestly.sim.summary import summary
+from honestly.sim.summary import LAST, summary
 
 SEED = "seed"
 #: What a table shows: the last round, as the paper's tables seem to, and the mean of the last 20, as its ablation does.
@@ -33,12 +33,19 @@ class Result:
         return self.entry.status == "done"
 
     @property
+    def long(self) -> bool:
+        """Whether a mean of the last 20 rounds is one of 20."""
+        return max(self.entry.of, self.entry.rounds) >= LAST
+
+    @property
     def cell(self) -> Mapping[str, Any]:
         """Axis -> value."""
         return self.entry.cell
 
     def get(self, metric: str, statistic: str) -> float | None:
-        """The number for a table, such as ("ACC", "last")."""
+        """The number for a table, such as ("ACC", "last"); there is no mean of the last 20 of fewer rounds."""
+        if statistic == "mean_last_20" and not self.long:
+            return None
         return self.numbers.get(f"{METRICS[metric]}_{statistic}") if self.done else None
 
 
@@ -101,6 +108,11 @@ def same(a: Any, b: Any) -> bool:
         return float(a) == float(b)
     except (TypeError, ValueError):
         return str(a) == str(b)
+
+
+def usual_statistic(results: Sequence[Result]) -> str:
+    """The mean of the last 20 rounds, as in the paper's ablation, if all runs have as many; else the last round."""
+    return "mean_last_20" if all(r.long for r in results if r.done) else "last"
 
 
 def is_warm_up(cell: Mapping[str, Any]) -> bool:

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from honestly.show import svg
+from markupsafe import Markup
+
+from honestly.show.chart import Chart
+from honestly.show.html import joined, part
 from honestly.show.report import by_round as rounds
 from honestly.show.report import generic, paper_latex, paper_tables
 from honestly.show.report.accusations import accusations
@@ -16,22 +19,29 @@ from honestly.show.report.curves import ablation
 from honestly.show.report.detection import reliability_chart, roc_chart
 from honestly.show.report.other_rounds import other_rounds
 from honestly.show.report.published import compare, fits, of_the_paper
-from honestly.show.report.results import STATISTICS, Result
+from honestly.show.report.results import STATISTICS, Result, usual_statistic
 from honestly.show.report.sources import Entry, Study
 from honestly.show.tables import Table
-from honestly.show.text import for_html, for_markdown, printable
+from honestly.show.text import for_markdown, printable
+
+#: Charts of a section that need not be folded.
+MOST_OPEN = 6
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part with a title; its charts are in the HTML already, and become the file `picture` beside the Markdown."""
+    """A part with a title; its charts are in the HTML already, and become the file `picture` beside the Markdown.
+
+    What is `folded` is opened by the reader of the page.
+    """
 
     title: str
-    html: str
+    html: Markup
     markdown: str
     latex: str = ""
     picture: str = ""
-    charts: Sequence[svg.Chart] = ()
+    charts: Sequence[Chart] = ()
+    folded: bool = False
 
 
 def named(entry: Entry) -> str:
@@ -49,10 +59,7 @@ def state(study: Study) -> Section:
     """What is finished, what is missing and what failed."""
     sentences = generic.missing(study)
     failed = [e for e in study.entries if e.status == "failed"]
-    marked = "".join(f"<li>{for_html(text)}</li>" for text in sentences)
-    rows = "".join(f"<tr><td>{for_html(named(e))}</td><td>{for_html(e.error)}</td></tr>" for e in failed)
-    table = f"<table class='t'><thead><tr><th>failed</th><th>why</th></tr></thead><tbody>{rows}</tbody></table>"
-    html = f"<ul>{marked}</ul>" + (svg.scroll(table, "failed runs") if failed else "")
+    html = part("state", sentences, [(named(e), e.error) for e in failed])
     listed = [f"- {for_markdown(text)}" for text in sentences]
     listed += [f"- failed: {for_markdown(named(e))}: {for_markdown(e.error)}" for e in failed]
     return Section("", html, "\n".join([*listed, ""]))
@@ -89,7 +96,8 @@ def tables(study: Study, results: Sequence[Result]) -> Section | None:
 
 def curves(results: Sequence[Result]) -> Section | None:
     """Accuracy and attack success by the share of malicious clients."""
-    note = "Mean of the last 20 rounds, as in the paper's ablation; whiskers are the standard deviation over seeds."
+    words = {"last": "The last round", "mean_last_20": "Mean of the last 20 rounds, as in the paper's ablation"}
+    note = f"{words[usual_statistic(results)]}; whiskers are the standard deviation over seeds."
     return _of_charts("By the share of malicious clients", note, "ablation", ablation(results))
 
 
@@ -107,10 +115,9 @@ def detection(results: Sequence[Result]) -> Section | None:
     charts = [c for c in (roc_chart(overall), reliability_chart(overall)) if c.lines]
     by_setting = accusations(results)
     section = _of_tables("Detection", [*found, *([by_setting] if by_setting else [])])
-    drawn = "".join(f"<h3>{for_html(c.title)}</h3>{svg.chart(c, height=340)}" for c in charts)
-    if len(charts) > 1:
-        drawn += "<p class='quiet'>The larger a dot, the more of the statements lie there.</p>"
-    return replace(section, html=section.html + drawn, picture="detection", charts=charts)
+    note = "The larger a dot, the more of the statements lie there." if len(charts) > 1 else ""
+    drawn = joined(section.html, part("drawings", note, charts, 300))
+    return replace(section, html=drawn, picture="detection", charts=charts)
 
 
 def provenance(studies: Sequence[Study]) -> Section | None:
@@ -133,41 +140,63 @@ def provenance(studies: Sequence[Study]) -> Section | None:
     )
 
 
-def runs(results: Sequence[Result], address: Mapping[str, str]) -> Section:
-    """Every run with its numbers; `address` by id leads to its page."""
+def overview(results: Sequence[Result]) -> Section | None:
+    """Rules by settings as colours: the mean accuracy of the last round; None if there is only one rule or setting."""
+    found = generic.accuracies(results)
+    if found is None:
+        return None
+    return Section("Accuracy of the last round", part("map", found, "accuracy 0", "accuracy 1"), "")
+
+
+def worst_cases(results: Sequence[Result]) -> str:
+    """The ranking in a sentence; "" if there is none."""
+    said: list[str] = []
+    for table in generic.ranking(results):
+        found = [f"{row[0]} {row[1]:.2f}" for row in table.rows if isinstance(row[1], float)]
+        shown = found if len(found) <= 4 else [*found[:3], "...", found[-1]]
+        said.append(f"{table.title}: {', '.join(shown)}.")
+    return " ".join(said)
+
+
+def results_table(results: Sequence[Result]) -> tuple[list[str], list[list[Any]]]:
+    """Every run with its numbers: columns and rows."""
     axes = list(dict.fromkeys(axis for r in results for axis in r.cell))
     keys = ("accuracy_last", "accuracy_mean_last_20", "asr_last", "asr_mean_last_20")
-    shown = [k for k in keys if any(r.numbers.get(k) is not None for r in results)]
+    shown = [k for k in keys if any(_number(r, k) is not None for r in results)]
     heads = [*axes, "status", *(k.replace("_", " ").replace("asr", "ASR") for k in shown)]
-    rows: list[str] = []
+    rows: list[list[Any]] = []
     for r in results:
-        name = for_html(r.cell.get(axes[0], "") if axes else r.entry.id[:12])
-        link = address.get(r.entry.id)
-        first = f"<a href='{for_html(link)}'>{name or 'run'}</a>" if link else name
-        others = "".join(f"<td>{for_html(r.cell.get(axis, ''))}</td>" for axis in axes[1:])
+        first = [r.cell.get(axes[0], "")] if axes else []
         progress = "" if r.done else f" ({r.entry.rounds} of {r.entry.of})"
-        numbers = "".join(f"<td>{'' if (v := r.numbers.get(k)) is None else f'{v:.3f}'}</td>" for k in shown)
-        rows.append(f"<tr><td>{first}</td>{others}<td>{for_html(r.entry.status)}{progress}</td>{numbers}</tr>")
-    head = "".join(f"<th>{for_html(h)}</th>" for h in heads)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return Section("Runs", f"<details><summary>{len(rows)} runs</summary>{svg.scroll(table, 'runs')}</details>", "")
+        others = [r.cell.get(axis, "") for axis in axes[1:]]
+        numbers = ["" if (v := _number(r, k)) is None else f"{v:.3f}" for k in shown]
+        rows.append([*first, *others, f"{r.entry.status}{progress}", *numbers])
+    return heads, rows
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _number(result: Result, key: str) -> float | None:
+    return None if key.endswith("last_20") and not result.long else result.numbers.get(key)
 
 
-def _of_charts(title: str, note: str, picture: str, charts: Sequence[svg.Chart]) -> Section | None:
+def runs(results: Sequence[Result], address: Mapping[str, str]) -> Section:
+    """Every run with its numbers; `address` by id leads to its page."""
+    columns, rows = results_table(results)
+    linked = [(address.get(r.entry.id, ""), row) for r, row in zip(results, rows, strict=True)]
+    return Section(f"Runs: {len(rows)}", part("runs_table", columns, linked), "", folded=True)
+
+
+def _of_charts(title: str, note: str, picture: str, charts: Sequence[Chart]) -> Section | None:
     if not charts:
         return None
-    drawn = "".join(f"<h3>{for_html(_sentence(c.title))}</h3>{svg.chart(c)}" for c in charts)
-    return Section(title, f"<p>{note}</p>{drawn}", f"{note}\n", picture=picture, charts=charts)
+    folded = len(charts) > MOST_OPEN
+    return Section(title, part("drawings", note, charts), f"{note}\n", picture=picture, charts=charts, folded=folded)
 
 
 def _of_tables(title: str, found: Sequence[Table]) -> Section:
     return Section(
         title,
-        "".join(table.html(level=3) for table in found),
+        joined(*(part("table", table, level=3) for table in found)),
         "\n".join(table.markdown() for table in found),
         "\n".join(table.latex() for table in found),
+        folded=True,
     )

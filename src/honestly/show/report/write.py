@@ -7,24 +7,25 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
 
 from honestly.runs.reader import Rounds
-from honestly.show import run_page as run_report
-from honestly.show.figure import draw
-from honestly.show.report import paper_tables, pictures, sections
+from honestly.show import downloads, figure, run_page, svg, verdict
+from honestly.show.downloads import Download
+from honestly.show.html import render
+from honestly.show.report import paper_tables, sections
 from honestly.show.report.by_round import Series, series_of
 from honestly.show.report.published import compare, fits
 from honestly.show.report.results import STATISTICS, Result, examine
 from honestly.show.report.sections import Section, named
 from honestly.show.report.sources import Entry, Study
-from honestly.show.text import for_html, for_markdown, printable
+from honestly.show.text import for_markdown, printable, shortened
 
 #: Up to so many runs are shown on the index itself, with all their maps; of more, each has a page.
 FEW = 6
-STYLE = """
-.chapter{margin-top:3rem;padding-top:1rem;border-top:2px solid var(--line);font-size:1.8em}
-td.best{font-weight:700}nav{margin:1rem 0}
-"""
 PREAMBLE = (
     "% \\input this; it needs \\usepackage{booktabs,multirow,graphicx,amssymb}\n"
     "% (tables-document.tex is a document that does)\n\n"
@@ -52,7 +53,7 @@ class Options:
 def write(studies: Sequence[Study], out: Path, options: Options | None = None) -> list[Path]:
     """Write the report; the files, pages of runs apart."""
     options = options or Options()
-    if options.figures and not pictures.available():
+    if options.figures and not figure.available():
         options = replace(options, figures=False)
     out.mkdir(parents=True, exist_ok=True)
     if options.figures:
@@ -77,12 +78,15 @@ def write(studies: Sequence[Study], out: Path, options: Options | None = None) -
 
 @dataclass(frozen=True)
 class Chapter:
-    """What is said of one study, and the pictures that were drawn of it."""
+    """What is said of one study in one sentence and in sections, the pictures that were drawn of it, what to save."""
 
     name: str
+    title: str
+    verdict: str
     results: Sequence[Result]
     sections: Sequence[Section]
     files: Sequence[Path]
+    downloads: Sequence[Download]
 
 
 def _chapter(study: Study, out: Path, options: Options) -> Chapter:
@@ -102,8 +106,11 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
 
     results = examine(study.entries, each)
     files: list[Path] = []
-    found = [sections.state(study), _few(study, kept, out if options.figures else None, files)]
-    found.append(sections.curves(results))
+    found: list[Section | None] = [
+        sections.state(study) if _unfinished(study) else replace(sections.state(study), html=Markup("")),
+        _few(study, kept, out if options.figures else None, files),
+    ]
+    found += [None if few else sections.overview(results), sections.curves(results)]
     if len(study.entries) > 1:
         found += [sections.beside(results), None if few else sections.by_round(results, series)]
         found += [sections.tables(study, results), sections.ranking(results)]
@@ -112,8 +119,39 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
     if options.figures:
         for section in shown:
             if section.charts:
-                files += pictures.draw_charts(section.charts, out / _picture(study.name, section))
-    return Chapter(study.name, results, shown, files)
+                files += figure.draw_charts(section.charts, out / _picture(study.name, section))
+    runs = [_run(entry, rounds) for entry, rounds in kept if rounds.records]
+    said = verdict.sentence(runs) if runs else sections.worst_cases(results)
+    return Chapter(study.name, _heading(study, kept), said, results, shown, files, _downloads(runs, results, shown))
+
+
+def _unfinished(study: Study) -> bool:
+    """Whether there is more to say of its state than that all is done."""
+    return bool(study.notes) or not study.entries or any(entry.status != "done" for entry in study.entries)
+
+
+def _heading(study: Study, kept: Sequence[tuple[Entry, Rounds]]) -> str:
+    """A study by its name, a single run by what it is, a federation by the run that its server names."""
+    if len(study.entries) != 1 or not kept:
+        return study.name
+    entry, rounds = kept[0]
+    if rounds.known:
+        return f"{named(entry)} ({study.name})"
+    names = [r.run for r in rounds.records if r.run]
+    return f"Federation {shortened(names[-1] if names else study.name, 80)}"
+
+
+def _downloads(runs: Sequence[run_page.Run], results: Sequence[Result], shown: Sequence[Section]) -> list[Download]:
+    """Rounds of few runs, results of many, and the drawings."""
+    if runs:
+        return run_page.files(runs)
+    columns, rows = sections.results_table(results)
+    charts = [chart for section in shown for chart in section.charts]
+    return [
+        *downloads.inside("results.csv", downloads.as_csv(columns, rows)),
+        *downloads.inside("results.json", downloads.as_json([dict(zip(columns, row, strict=True)) for row in rows])),
+        *(downloads.inside("figure.svg", svg.standalone(charts)) if charts else []),
+    ]
 
 
 def _picture(study: str, section: Section) -> str:
@@ -130,8 +168,8 @@ def page_name(id: str) -> str:
     return f"runs/{safe}.html"
 
 
-def _run(entry: Entry, rounds: Rounds) -> run_report.Run:
-    return run_report.Run(named(entry), rounds.records, rounds.clients, rounds.known, entry.details)
+def _run(entry: Entry, rounds: Rounds) -> run_page.Run:
+    return run_page.Run(named(entry), rounds.records, rounds.clients, rounds.known, entry.details)
 
 
 def _write_page(entry: Entry, rounds: Rounds, out: Path) -> str:
@@ -139,7 +177,7 @@ def _write_page(entry: Entry, rounds: Rounds, out: Path) -> str:
     path = out / name
     path.parent.mkdir(exist_ok=True)
     progress = "" if entry.status == "done" else f"{entry.status}: {entry.rounds} of {entry.of} rounds. {entry.error}"
-    text = run_report.page(named(entry), [_run(entry, rounds)], lead=progress, back="../index.html")
+    text = run_page.page(named(entry), [_run(entry, rounds)], lead=progress, back="../index.html")
     path.write_text(text, encoding="utf-8")
     return name
 
@@ -149,19 +187,19 @@ def _few(study: Study, kept: Sequence[tuple[Entry, Rounds]], out: Path | None, f
     shown = [(entry, rounds) for entry, rounds in kept if rounds.records]
     if not shown:
         return None
-    body = run_report.body([_run(entry, rounds) for entry, rounds in shown])
+    body = run_page.body([_run(entry, rounds) for entry, rounds in shown])
     lines: list[str] = []
     for number, (entry, rounds) in enumerate(shown, start=1):
         lines += [f"**{for_markdown(named(entry))}**", ""]
         if out is not None:
             stem = f"{_slug(study.name)}-{number}"
-            drawn = [out / "figures" / f"{stem}.{kind}" for kind in pictures.FORMATS]
+            drawn = [out / "figures" / f"{stem}.{kind}" for kind in figure.FORMATS]
             attack = (entry.attack or "attack") if rounds.known else None
-            draw(rounds.records, *drawn, clients=len(rounds.clients), rule=entry.rule, attack=attack)
+            figure.draw(rounds.records, *drawn, clients=len(rounds.clients), rule=entry.rule, attack=attack)
             files += drawn
             lines += [f"![who was believed](figures/{stem}.png)", ""]
         lines += [*_held_against(rounds), ""]
-    return Section("Runs", body, "\n".join(lines))
+    return Section("", body, "\n".join(lines))
 
 
 def _held_against(rounds: Rounds) -> list[str]:
@@ -187,27 +225,30 @@ def _slug(name: str) -> str:
 
 
 def _title(chapters: Sequence[Chapter]) -> str:
+    if len(chapters) == 1:
+        return printable(chapters[0].title)
     return printable(", ".join(chapter.name for chapter in chapters) or "nothing")
 
 
 def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | None) -> str:
-    body: list[str] = []
-    links = ["<a href='#paper'>the paper's tables</a>"] if paper else []
+    links = [("paper", "the paper's tables")] if paper else []
     several = len(chapters) > 1
+    shown: list[dict[str, Any]] = []
     for number, chapter in enumerate(chapters):
+        numbered = [(f"c{number}-{i}", section) for i, section in enumerate(chapter.sections)]
+        shown.append({"id": f"c{number}", "name": chapter.name, "sections": numbered})
         if several:
-            body.append(f"<h2 class='chapter' id='c{number}'>{for_html(chapter.name)}</h2>")
-            links.append(f"<a href='#c{number}'>{for_html(chapter.name)}</a>")
-        for i, section in enumerate(chapter.sections):
-            if section.title:
-                body.append(f"<h2 id='c{number}-{i}'>{for_html(section.title)}</h2>")
-                links += [] if several else [f"<a href='#c{number}-{i}'>{for_html(section.title.lower())}</a>"]
-            body.append(section.html)
-    if made is not None:
-        body.append(f"<details><summary>Made on</summary>{made.html}</details>")
-    nav = f"<nav>{' · '.join(links)}</nav>" if len(links) > 1 else ""
-    text = nav + (paper.html if paper else "") + "\n".join(body)
-    return run_report.document(_title(chapters), text, style=paper_tables.STYLE + STYLE)
+            links.append((f"c{number}", chapter.name))
+        else:
+            links += [(id, section.title.lower()) for id, section in numbered if section.title]
+    said = " ".join(f"{chapter.name}: {chapter.verdict}" if several else chapter.verdict for chapter in chapters)
+    drawn = [file for chapter in chapters for file in chapter.files if file.suffix == ".png"]
+    pictures = [Download(file.name, Markup(f"figures/{quote(file.name)}")) for file in drawn[:1]]
+    files = [file for chapter in chapters for file in chapter.downloads]
+    return render(
+        "study.html", heading=_title(chapters), verdict=said, links=links, paper=paper, chapters=shown, made=made,
+        downloads=[*files, *pictures],
+    )  # fmt: skip
 
 
 def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | None, options: Options) -> str:

@@ -157,7 +157,7 @@ class UpdateAttack(Attack):
     """An attack on the updates that the malicious clients send.
 
     An attack is a value and holds no state: what it wants to know in the next round it gives to `remember`, and finds
-    it in ``view.memory``. The simulator saves it with the run, so that a run that is resumed goes on as it was.
+    it in ``view.memory``. The simulator saves it with the run, so a run that is resumed goes on as it was.
     """
 
     #: the simulator trains every attacker on its clean data, too, and gives the result as ``view.clean``

@@ -1,4 +1,4 @@
-"""Neurotoxin: a backdoor in the coordinates that honest clients hardly use, so that they do not overwrite it."""
+"""Neurotoxin: a backdoor in the coordinates that honest clients hardly use, so they do not overwrite it."""
 
 from __future__ import annotations
 

@@ -81,5 +81,5 @@ class SensitivityCurve(UpdateAttack):
 
 
 def _first_largest(curve: list[float]) -> int:
-    """The first of the largest values to three digits, so that rounding (and the array library) does not decide."""
+    """The first of the largest values to three digits, so rounding (and the array library) does not decide."""
     return int(np.argmax([float(f"{value:.3g}") for value in curve]))

@@ -1,4 +1,4 @@
-"""XFED: attackers who never talk to each other, so that nothing gives them away by likeness."""
+"""XFED: attackers who never talk to each other, so nothing gives them away by likeness."""
 
 from __future__ import annotations
 

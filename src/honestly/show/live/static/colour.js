@@ -1,14 +1,7 @@
 // Blue is good or honest, orange is bad or dishonest: told apart by nearly everybody.
 
-const STOPS = {
-  light: [[179, 64, 10], [244, 236, 217], [31, 95, 191]],
-  dark: [[240, 138, 75], [62, 64, 68], [106, 168, 255]],
-};
-const LINES = {
-  light: ["#1f5fbf", "#b3400a", "#1a7f37", "#8250df", "#57606a", "#a0156b"],
-  dark: ["#6aa8ff", "#f08a4b", "#56c271", "#b794f6", "#a9b4c0", "#f178b6"],
-};
-const DASHES = ["", "7 3", "2 3"];
+const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
+const COLOURS = 6;
 
 const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
 
@@ -20,11 +13,24 @@ export function onTheme(call) {
   prefersDark.addEventListener("change", call);
 }
 
-export function scale(value, mode = theme()) {
-  const stops = STOPS[mode];
+// The colours are the stylesheet's, which the written pages share.
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+
+const held = new Map();
+
+function stops() {
+  if (!held.has(theme())) held.set(theme(), ["low", "middle", "high"].map((name) => rgb(colour(name))));
+  return held.get(theme());
+}
+
+export function scale(value) {
   const at = Math.min(Math.max(value, 0), 1) * 2;
   const i = Math.min(Math.floor(at), 1);
-  return stops[i].map((low, c) => Math.round(low + (at - i) * (stops[i + 1][c] - low)));
+  return stops()[i].map((low, c) => Math.round(low + (at - i) * (stops()[i + 1][c] - low)));
 }
 
 export function css(rgb) {
@@ -41,8 +47,7 @@ export function ink(rgb) {
   return luminance(rgb) > 0.179 ? "#000" : "#fff";
 }
 
-// Every line has a colour and a dash of its own, so that colour is not the only difference.
-export function line(i, mode = theme()) {
-  const colours = LINES[mode];
-  return { colour: colours[i % colours.length], dash: DASHES[Math.floor(i / colours.length) % DASHES.length] };
+// Every line has a colour and a dash, so that colour is not the only difference.
+export function line(i) {
+  return { colour: colour(`line${(i % COLOURS) + 1}`), dash: DASHES[i % DASHES.length] };
 }

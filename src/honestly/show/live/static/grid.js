@@ -169,7 +169,9 @@ function fill(cell, runs, metric, names) {
   const value = mean === null ? "no value yet" : `${METRICS[metric].name} ${share(mean)}`;
   set(cell, "aria-label", [...names.filter(Boolean), all ? value : "no run", all ? how : ""].filter(Boolean).join(", "));
   set(cell, "title", all ? `${value}, ${how}, ${Math.floor(100 * part)} % of the rounds` : null);
-  const rgb = mean === null ? null : scale(METRICS[metric].good(mean));
+  // a first round says nothing yet: it is not coloured as bad
+  const early = status === "running" && runs.every((run) => run.status !== "done" && run.rounds <= 1);
+  const rgb = mean === null || early ? null : scale(METRICS[metric].good(mean));
   cell.style.background = rgb ? css(rgb) : "";
   cell.style.color = rgb ? ink(rgb) : "";
   cell.style.setProperty("--part", all ? String(part) : "0");

@@ -4,7 +4,7 @@ import { css, ink, scale } from "./colour.js";
 import { el, say } from "./dom.js";
 import { ticks } from "./chart.js";
 
-const BELOW = 18;
+const BELOW = 34;
 
 // cells(row, round index) -> {value: 0..1 or null, mark: "dot", "ring" or nothing}; move: called with a new cursor
 export function heatmap(title, { move }) {
@@ -13,7 +13,7 @@ export function heatmap(title, { move }) {
   let shape = { names: [], columns: 0, last: 1, cells: () => null };
   let cursor = null;
 
-  const left = () => Math.min(90, 12 + 7 * Math.max(1, ...shape.names.map((n) => Math.min(n.length, 12))));
+  const left = () => Math.min(90, 12 + 7 * Math.max(6, ...shape.names.map((n) => Math.min(n.length, 12))));
   const side = (width) => (width - left() - 4) / Math.max(shape.last, 1);
   const tall = () => Math.min(16, Math.max(3, Math.floor(320 / Math.max(shape.names.length, 1))));
 
@@ -32,6 +32,7 @@ export function heatmap(title, { move }) {
     pen.fillRect(left(), 0, side(width) * shape.last, shape.names.length * tall());
     paint(pen, width);
     letters(pen, width, style);
+    axes(pen, width, style);
     outline(pen, width, style);
   }
 
@@ -68,8 +69,17 @@ export function heatmap(title, { move }) {
     });
     pen.textAlign = "center";
     for (const t of ticks(shape.last, width - left())) {
-      pen.fillText(String(t), left() + (t - 0.5) * side(width), shape.names.length * tall() + BELOW / 2 + 1);
+      pen.fillText(String(t), left() + (t - 0.5) * side(width), shape.names.length * tall() + 10);
     }
+  }
+
+  // what the axes are, below the names and the rounds
+  function axes(pen, width, style) {
+    pen.fillStyle = style.getPropertyValue("--muted");
+    pen.textAlign = "right";
+    pen.fillText("client", left() - 5, shape.names.length * tall() + 10);
+    pen.textAlign = "center";
+    pen.fillText("round", left() + (side(width) * shape.last) / 2, shape.names.length * tall() + 26);
   }
 
   function outline(pen, width, style) {

@@ -2,13 +2,13 @@
 
 import { axesOf, choose, named } from "./axes.js";
 import { compareHref } from "./chosen.js";
-import { css, onTheme, scale } from "./colour.js";
 import { el, foreign, say, select, set } from "./dom.js";
 import { count, duration, percent } from "./format.js";
 import { METRICS, grids } from "./grid.js";
 import { everyRun, runHref, troubled, working } from "./runs.js";
 import { state } from "./state.js";
 
+const known = (value) => value !== null && value !== undefined;
 const PARTS = ["done", "running", "stopped", "failed", "pending"];
 
 export function overview() {
@@ -32,8 +32,9 @@ export function overview() {
     if (title.textContent !== (name ?? "Overview")) title.replaceChildren(foreign(name ?? "Overview"));
     meter.update(state.head.progress);
     const layout = { ...choose(axes, chosen.row, chosen.column), axes, metric: chosen.metric };
-    const next = JSON.stringify([[...axes], chosen]);
-    if (next !== form) buildControls(axes, layout);
+    const metrics = Object.entries(METRICS).filter(([id]) => id === "accuracy" || runs.some((run) => known(run[id])));
+    const next = JSON.stringify([[...axes], chosen, metrics.length]);
+    if (next !== form) buildControls(axes, layout, metrics);
     form = next;
     busy.update(runs, axes, kind);
     bad.update(runs, axes, kind);
@@ -42,10 +43,10 @@ export function overview() {
     all.update(runs, axes, kind);
   }
 
-  function buildControls(axes, { row, column, rest }) {
+  function buildControls(axes, { row, column, rest }, metrics) {
     const names = [...axes.keys()].filter((axis) => axis !== "seed").map((axis) => [axis, axis]);
     const held = controls.contains(document.activeElement) ? document.activeElement.previousSibling?.textContent : null;
-    const fields = [select("show", Object.entries(METRICS).map(([id, m]) => [id, m.name]), chosen.metric, (v) => change("metric", v))];
+    const fields = [select("show", metrics.map(([id, m]) => [id, m.name]), chosen.metric, (v) => change("metric", v))];
     if (names.length > 1) {
       fields.push(select("rows", names, row, (v) => change("row", v)), select("columns", names, column, (v) => change("column", v)));
     }
@@ -73,12 +74,6 @@ function key() {
   const items = [["done", "done"], ["running", "running"], ["stopped", "stopped ‖"], ["failed", "failed ✕"], ["pending", "to come ·"]];
   const marks = items.map(([status, text]) => el("li", {}, el("span", { class: "swatch", "data-status": status, "aria-hidden": "true" }), text));
   const ramp = el("span", { class: "ramp", role: "img", "aria-label": "colours from bad, orange, to good, blue" });
-  const paint = () => {
-    const stops = Array.from({ length: 11 }, (_, i) => css(scale(i / 10)));
-    ramp.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-  };
-  paint();
-  onTheme(paint);
   marks.push(el("li", {}, "bad", ramp, "good"));
   const text = "Arrow keys move in a table, Enter opens a cell, row or column.";
   return el("div", { class: "key" }, el("ul", { class: "legend" }, ...marks), el("p", { class: "muted" }, text));

@@ -1,0 +1,149 @@
+"""What is drawn, apart from how: curves and heatmaps as values. `svg` draws them in pages, `figure` in files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Grid = npt.NDArray[np.float64]
+
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+#: Curves have one of so many colours, see `style.css`.
+COLOURS = 6
+#: Rows of a heatmap that a person can still read; of more clients, those with the lowest values are shown.
+MOST_ROWS = 100
+#: A mark in a cell of a heatmap.
+DOT, RING = 1, 2
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve; `spread` is the standard deviation at each point, `shares` its share of the data, where known."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    spread: Sequence[float] = ()
+    shares: Sequence[float] = ()
+
+    def sizes(self) -> list[float]:
+        """Areas of the dots between 0 and 1; they grow with the share of the data."""
+        return [share**0.5 for share in self.shares] or [0.25] * len(self.xs)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over a common axis; `ends` tells each curve's last value beside its name."""
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    xlim: tuple[float, float] = (0.0, 1.0)
+    ylim: tuple[float, float] = (0.0, 1.0)
+    dots: bool = False
+    diagonal: bool = False
+    ends: bool = False
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Rows by columns as colours: 0 is bad or dishonest (orange), 1 good or honest (blue), NaN nothing.
+
+    Attributes:
+        title: above the map.
+        x, y: what columns and rows are.
+        rows, columns: their names; whole numbers for columns are rounds, and not all of them are written.
+        values: (rows, columns), between 0 and 1.
+        word: a cell in words, from its row and column.
+        marks: (rows, columns) of DOT, RING or 0.
+        chosen: the rows to draw, where maps beside each other must have the same.
+    """
+
+    title: str
+    x: str
+    y: str
+    rows: Sequence[str]
+    columns: Sequence[int] | Sequence[str]
+    values: Grid
+    word: Callable[[int, int], str]
+    marks: npt.NDArray[np.int8] | None = None
+    chosen: Sequence[int] | None = None
+
+    def shown_rows(self) -> list[int]:
+        """The rows that are drawn: those that were chosen, all, or those with the lowest means."""
+        return shown_rows(self.values) if self.chosen is None else list(self.chosen)
+
+    def stretches(self, row: int) -> list[tuple[int, int, str]]:
+        """(start, end, words) of neighbours in a row with the same words, mark and, to two decimals, value."""
+        return self._stretches[row]
+
+    @cached_property
+    def _stretches(self) -> dict[int, list[tuple[int, int, str]]]:
+        return {row: self._joined(row) for row in self.shown_rows()}
+
+    def _joined(self, row: int) -> list[tuple[int, int, str]]:
+        values: list[float] = np.nan_to_num(np.round(self.values[row], 2), nan=-1.0).tolist()
+        marks: list[int] = [0] * len(values) if self.marks is None else self.marks[row].tolist()
+        found: list[tuple[int, int, str]] = []
+        for t, (value, mark) in enumerate(zip(values, marks, strict=True)):
+            if value < 0 and not mark:
+                continue
+            word = self.word(row, t)
+            start, end, before = found[-1] if found else (0, -1, "")
+            if end == t and word == before and value == values[t - 1] and mark == marks[t - 1]:
+                found[-1] = (start, t + 1, word)
+            else:
+                found.append((t, t + 1, word))
+        return found
+
+    def span(self, start: int, end: int) -> str:
+        """Columns as a person calls them."""
+        if end - start == 1:
+            return f"{self.x} {self.columns[start]}"
+        return f"{self.x}s {self.columns[start]}–{self.columns[end - 1]}"
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Every row in words, for those who do not see the colours."""
+        found: list[tuple[str, str]] = []
+        for row in self.shown_rows():
+            parts: list[str] = []
+            for start, end, word in self.stretches(row):
+                when = self.span(start, end).removeprefix(f"{self.x}s ").removeprefix(f"{self.x} ")
+                parts.append(f"{when}: {word}")
+            found.append((self.rows[row], "; ".join(parts)))
+        return found
+
+
+def shown_rows(grid: Grid) -> list[int]:
+    """The rows of a grid that are drawn: all, or those with the lowest means."""
+    if len(grid) <= MOST_ROWS:
+        return list(range(len(grid)))
+    known = np.isfinite(grid)
+    means = np.where(known, grid, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    return sorted(np.argsort(np.where(known.any(axis=1), means, np.inf), kind="stable")[:MOST_ROWS].tolist())
+
+
+def dashes(number: int) -> str:
+    """The dashes of the n-th curve: curves are told apart without colours, too."""
+    return DASHES[number % len(DASHES)]
+
+
+def ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Round numbers between two bounds.
+
+    >>> ticks(1, 100), ticks(0, 0.4)
+    ([1.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.0, 0.1, 0.2, 0.3, 0.4])
+    """
+    wide = (high - low) or 1.0
+    size = 10.0 ** np.floor(np.log10(wide / most))
+    step = next(size * m for m in (1, 2, 5, 10) if wide / (size * m) <= most)
+    inner = np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
+    found = [float(f"{v:.10g}") + 0.0 for v in inner]
+    if not found or found[0] - low > 0.4 * step:
+        found.insert(0, float(low))
+    return found

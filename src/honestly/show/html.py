@@ -1,0 +1,61 @@
+"""Pages from templates: everything that a template shows is escaped, printable and bounded in length."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from honestly._version import __version__
+from honestly.show import palette, svg
+from honestly.show.text import shortened
+
+#: Letters of one text in a page: names and messages come from strangers.
+MOST, MOST_WHOLE = 2000, 50_000
+
+
+def plain(value: Any) -> Any:
+    """What a template writes: drawings as they are, all other text printable and bounded."""
+    if value is None or isinstance(value, Markup | int | float):
+        return "" if value is None else value
+    return shortened(value, MOST)
+
+
+def whole(value: Any) -> Markup:
+    """A long text, such as the settings of a run."""
+    return escape(shortened(value, MOST_WHOLE))
+
+
+@cache
+def environment() -> Environment:
+    """The templates, with the drawings as functions."""
+    found: Any = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, undefined=StrictUndefined,
+        finalize=plain, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters["short"] = shortened
+    found.filters["whole"] = whole
+    found.globals.update(
+        chart=svg.chart, heatmap=svg.heatmap, ramp_key=svg.ramp_key, style=Markup(palette.stylesheet()),
+        version=__version__,
+    )  # fmt: skip
+    return found
+
+
+def render(template: str, /, **values: Any) -> str:
+    """A whole page."""
+    return environment().get_template(template).render(**values)
+
+
+def part(macro: str, /, *values: Any, **named: Any) -> Markup:
+    """A part of a page, by the name of its macro in `parts.html`."""
+    module: Any = environment().get_template("parts.html").module
+    return Markup(getattr(module, macro)(*values, **named))
+
+
+def joined(*parts: Markup | str) -> Markup:
+    """Parts one after the other; what is not a part yet is text."""
+    return Markup("").join(parts)

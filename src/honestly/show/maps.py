@@ -1,0 +1,109 @@
+"""Who attacked beside whom the rule believed: the two heatmaps of a run, and the grids that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly.runs.record import RoundRecord
+from honestly.show.chart import DOT, RING, Chart, Grid, Heatmap, Line
+
+#: The colour of a client that behaved: blue, but paler than one that is surely believed.
+BEHAVED = 0.7
+BELIEF = {"honesty": "Probability of being honest", "weights": "Weight, the largest of a round is 1"}
+
+Records = Sequence[RoundRecord]
+
+
+def attack_grid(records: Records, clients: int) -> Grid:
+    """(K, rounds): 1 attacked, 0 behaved, NaN was not there."""
+    grid = np.full((clients, len(records)), np.nan)
+    for t, record in enumerate(records):
+        grid[list(record.participants or ()), t] = 0.0
+        grid[list(record.attacked), t] = 1.0
+    return grid
+
+
+def belief_of(records: Records) -> str | None:
+    """What a rule says of its clients: "honesty", "weights" or nothing."""
+    return next((key for key in BELIEF if any(getattr(r, key) is not None for r in records)), None)
+
+
+def belief_grid(records: Records, clients: int) -> tuple[Grid, str] | None:
+    """(K, rounds) honesty, or weights relative to the largest, and which; None if the rule gives neither."""
+    key = belief_of(records)
+    if key is None:
+        return None
+    grid = np.full((clients, len(records)), np.nan)
+    for t, record in enumerate(records):
+        row: Sequence[float | None] | None = getattr(record, key)
+        if row is not None:
+            grid[: len(row), t] = [np.nan if v is None else v for v in row]
+            if key == "weights":
+                grid[:, t] /= max(np.nanmax(grid[:, t], initial=0.0), 1e-300)
+    return grid, key
+
+
+def mark_grid(records: Records, clients: int) -> Any:
+    """(K, rounds): DOT where a client is accused, RING where it was refused, 0 elsewhere."""
+    grid = np.zeros((clients, len(records)), dtype=np.int8)
+    for t, record in enumerate(records):
+        grid[list(record.accused or ()), t] = DOT
+        grid[list(record.excluded), t] = RING
+    return grid
+
+
+def truth_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
+    """Who attacked; None if nobody ever did."""
+    grid = attack_grid(records, len(clients))
+    if not (grid == 1).any():
+        return None
+
+    def word(k: int, t: int) -> str:
+        return "attacked" if grid[k, t] == 1 else "behaved"
+
+    values = np.where(np.isnan(grid), np.nan, np.where(grid == 1, 0.0, BEHAVED))
+    return Heatmap("Who really attacked", "round", "client", clients, _rounds(records), values, word)
+
+
+def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
+    """Whom the rule believed, with accusations and refusals; None if it says nothing of clients, or of all the same."""
+    found = belief_grid(records, len(clients))
+    if found is None:
+        return None
+    grid, key = found
+    marks = mark_grid(records, len(clients))
+    if key == "weights" and not marks.any() and np.nanmin(grid, initial=1.0) > 0.999:
+        return None
+    name = {"honesty": "honesty", "weights": "weight"}[key]
+
+    def word(k: int, t: int) -> str:
+        parts = [] if np.isnan(grid[k, t]) else [f"{name} {grid[k, t]:.2f}"]
+        if marks[k, t] == DOT:
+            parts.append("accused")
+        elif marks[k, t] == RING:
+            why = records[t].reasons.get(clients[k])
+            parts.append(f"refused: {why}" if why else "refused")
+        return ", ".join(parts)
+
+    return Heatmap(BELIEF[key], "round", "client", clients, _rounds(records), grid, word, marks)
+
+
+def _rounds(records: Records) -> list[int]:
+    return [r.round for r in records]
+
+
+def curve(records: Records, key: str) -> tuple[list[int], list[float]]:
+    """The rounds in which a number was measured, and the number."""
+    pairs = [(r.round, float(getattr(r, key))) for r in records if getattr(r, key) is not None]
+    return [t for t, _ in pairs], [v for _, v in pairs]
+
+
+def over_rounds(title: str, runs: Sequence[tuple[str, Records]], key: str) -> Chart:
+    """A number between 0 and 1 over the rounds, of one run or several."""
+    lines = [Line(name, *curve(records, key)) for name, records in runs]
+    lines = [line for line in lines if line.xs]
+    last = max((t for line in lines for t in line.xs), default=1)
+    return Chart(title, "round", title, lines, xlim=(1, max(last, 2)), ends=True)

@@ -1,0 +1,55 @@
+"""A run as pages show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from honestly.runs.record import RoundRecord
+from honestly.show.chart import MOST_ROWS, Heatmap, shown_rows
+from honestly.show.maps import belief_map, truth_map
+
+if TYPE_CHECKING:
+    from honestly.sim.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and what to call it.
+
+    Attributes:
+        title: its name on the page.
+        records: one for each round.
+        clients: the clients' names.
+        known: True if it is known who attacked; nobody knows in a real federation.
+        details: what else a person may want to look up, by name.
+    """
+
+    title: str
+    records: Sequence[RoundRecord]
+    clients: Sequence[str]
+    known: bool = True
+    details: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def of(cls, title: str, experiment: Experiment, records: Sequence[RoundRecord]) -> Run:
+        """A run of the simulator."""
+        names = [str(k) for k in range(experiment.clients)]
+        return cls(title, records, names, True, {"id": experiment.id, "experiment": experiment.canonical})
+
+    def maps(self) -> list[Heatmap]:
+        """Who attacked, if anybody did and it is known, and whom the rule believed."""
+        return self._maps
+
+    @cached_property
+    def _maps(self) -> list[Heatmap]:
+        maps = [truth_map(self.records, self.clients) if self.known else None, belief_map(self.records, self.clients)]
+        found = [one for one in maps if one is not None]
+        if len(found) < 2 or len(self.clients) <= MOST_ROWS:
+            return found
+        both = shown_rows(np.concatenate([one.values for one in found], axis=1))
+        return [replace(one, chosen=both) for one in found]

@@ -1,0 +1,113 @@
+"""The page of runs: numbers where there are enough rounds, one row for a client, names that stay text."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+from made_studies import record as plain
+
+from honestly.runs.reader import read_record
+from honestly.runs.record import RoundRecord
+from honestly.show.downloads import as_csv, inside
+from honestly.show.html import render
+from honestly.show.run import Run
+from honestly.show.run_page import accusations, numbers, page
+
+HOSTILE = "</title><script>alert(1)</script>\x1b[2J\u202e" + "y" * 100_000
+
+
+def record(round: int, changes: dict[str, Any] | None = None, **settings: Any) -> RoundRecord:
+    return read_record(plain(round, **settings) | (changes or {}))[0]
+
+
+def run(T: int, **settings: Any) -> Run:
+    K = settings.get("K", 20)
+    return Run("r", [record(t, **settings) for t in range(1, T + 1)], [str(k) for k in range(K)])
+
+
+@pytest.mark.parametrize(("T", "there"), [(19, False), (20, True)])
+def test_a_mean_of_the_last_20_rounds_needs_20(T: int, there: bool) -> None:
+    found = numbers([run(T)])
+    assert found is not None
+    assert any("mean of the last 20" in column for column in found.columns) == there
+
+
+def test_beside_a_long_run_a_short_one_has_a_dash() -> None:
+    found = numbers([run(25), run(3)])
+    assert found is not None
+    where = found.columns.index("accuracy, mean of the last 20")
+    assert [row[where] for row in found.rows] == ["0.900", "–"]
+
+
+def test_accusations_are_counted_client_by_client() -> None:
+    rounds = [record(t, {"accused": [3, 0] if t == 1 else [3], "excluded": [1]}, K=4, M=1) for t in (1, 2, 3)]
+    found = accusations(Run("r", rounds, ["a", "b", "c", "d"]))
+    assert found is not None
+    assert found.columns == ["client", "attacked", "accused", "wrongly", "refused"]
+    assert found.rows == [["b", 0, 0, 0, 3], ["d", 3, 3, 0, 0], ["a", 0, 1, 1, 0]]
+    federation = accusations(Run("r", rounds, ["a", "b", "c", "d"], known=False))
+    assert federation is not None
+    assert federation.columns == ["client", "accused", "refused"]  # nobody knows who attacked
+
+
+def test_maps_beside_each_other_have_the_same_rows() -> None:
+    many = run(2, K=150, M=40)
+    truth, belief = many.maps()
+    assert truth.shown_rows() == belief.shown_rows()
+    assert set(range(110, 150)) <= set(truth.shown_rows())
+
+
+def test_where_nobody_lies_no_map_of_liars_is_drawn() -> None:
+    assert [m.title for m in run(3, M=0).maps()] == ["Probability of being honest"]
+    assert run(3, M=0, rule="mean").maps() == []  # equal weights say nothing
+
+
+def test_repeated_messages_are_folded_into_one() -> None:
+    bad = range(12, 20)
+    refused = {"excluded": list(bad), "reasons": {str(k): f"square overflows at {k}" for k in bad}}
+    rounds = [record(t, refused, M=8) for t in range(1, 16)]
+    text = page("x", [Run("r", rounds, [str(k) for k in range(20)])])
+    assert "8 clients, 15 rounds: square overflows" in text
+    visible = re.sub(r"<details>.*?</details>", "", text, flags=re.S)
+    assert "<li>8 clients" not in visible
+
+
+def test_strangers_texts_are_escaped_and_bounded() -> None:
+    hostile = {"status": f"refused: {HOSTILE}", "reasons": {HOSTILE: HOSTILE}}
+    rounds = [record(t, hostile, K=3, M=1) for t in (1, 2)]
+    found = Run(HOSTILE, rounds, [HOSTILE, "b", "c"], details={HOSTILE: HOSTILE})
+    text = page(HOSTILE, [found, Run("other", rounds, ["a", "b", "c"])], lead=HOSTILE)
+    assert "<script" not in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    without_downloads = re.sub(r'href="data:[^"]*"', "", text)
+    assert len(without_downloads) < 350_000
+
+
+def test_downloads_hold_the_rounds() -> None:
+    text = page("x", [run(3, K=4, M=1)], picture=b"\x89PNG...")
+    found = dict(re.findall(r'href="data:([^;]+);base64,([^"]+)"', text))
+    assert set(found) == {"text/csv", "application/json", "image/svg+xml", "image/png"}
+    rows = list(csv.DictReader(io.StringIO(base64.b64decode(found["text/csv"]).decode())))
+    assert [row["round"] for row in rows] == ["1", "2", "3"]
+    assert rows[0]["attacked"] == "3"
+    (held,) = json.loads(base64.b64decode(found["application/json"]))
+    assert [len(r["honesty"]) for r in held["rounds"]] == [4, 4, 4]
+
+
+def test_a_spreadsheet_gets_no_formulas_and_a_page_no_giants() -> None:
+    assert as_csv(["=a"], [["=1+1"], ["-5"], [-5.0], [None]]) == "'=a\n'=1+1\n'-5\n-5.0\n\"\"\n"
+    assert inside("a.csv", "x" * 2_000_000) == []
+
+
+def test_templates_escape_and_refuse_what_is_missing() -> None:
+    from jinja2 import UndefinedError
+
+    with pytest.raises(UndefinedError):
+        render("run.html", heading="x")
