@@ -34,6 +34,8 @@ MODELS: dict[str, ModelSource] = {
         ModelSource("cnn", "two small convolutions, two dense layers: for digits", small.cnn),
         ModelSource("cnn_norm", "the cnn with BatchNorm and its running statistics", small.cnn_norm),
         ModelSource("mlp", "one hidden layer of 32 units", small.mlp),
+        ModelSource("resnet8", "three small residual blocks with BatchNorm: for digits", resnet.resnet8),
+        ModelSource("resnet8_plain", "the resnet8 without BatchNorm", resnet.resnet8_plain),
         ModelSource("resnet18", "11,173,962 parameters, running BatchNorm statistics", resnet.resnet18),
         ModelSource(
             "resnet18_half",
