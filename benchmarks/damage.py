@@ -34,7 +34,7 @@ RULES = (
     {"name": "median"},
 )
 ATTACKS = ("label_flip", "sign_flip", "alie", "ipm", "min_max", "mimic", "gaussian", "backdoor", "model_replacement")
-CLIENTS, ROUNDS, COUNTS = 10, 12, (2, 4)
+CLIENTS, ROUNDS, COUNTS = 10, 12, (4, 2)
 # client by client, BatchNorm takes long: fewer and larger steps
 TRAINING = {"cnn_norm": {"epochs": 2, "batch": 32, "lr": 0.1}}
 

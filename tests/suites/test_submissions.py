@@ -120,6 +120,14 @@ def test_what_is_no_rule_is_refused(home, name, message):
         contestant(f"{home / 'rules.py'}:{name}")
 
 
+@pytest.mark.parametrize(
+    ("rule", "message"), [("median", "needs coordinates"), ("monna", "needs a trusted client"), ("bayesan", "did you")]
+)
+def test_rules_of_the_package_that_a_suite_cannot_judge(rule, message):
+    with pytest.raises(ValueError, match=message):
+        judge(TINY, [rule])
+
+
 class Answers(Rule):
     name = "answers"
 

@@ -104,8 +104,8 @@ def test_standings(tmp_path):
     mean, told, ours = judge(TINY, ["mean", "multi_krum", "bayesian"], folder=tmp_path)
     assert (mean.told, told.told, ours.told) == ("nothing", "f", "nothing")
     assert mean.rounds == 1 + 2 + 2, "quiet, two fixed attacks, two goals of the search"
-    assert mean.adaptive > 1000, "the mean has no bound"
-    assert ours.adaptive < 100
+    assert mean.adaptive > 5 * ours.adaptive, "the mean has no bound"
+    assert ours.adaptive < 10
     assert ours.worst_layer >= ours.mean_layer
     assert mean.adaptive >= mean.worst
     assert mean.missed == 100.0
