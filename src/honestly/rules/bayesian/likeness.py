@@ -77,16 +77,20 @@ def judge(views: Views, h: int, prior: Float | None, reference: Float | None) ->
         reference: (V, n, n) Gram matrices about the previous model, where opposition has a meaning; or None.
     """
     n = views.r2.shape[1]
-    accused, crowded, settled, rounds = np.zeros(n, bool), False, False, 0
+    accused, crowded, settled, rounds, recentred = np.zeros(n, bool), False, False, 0, False
     while True:
         found = look(views, ~accused, reference)
         against = found.against if prior is None else found.against - prior
         guilty = against > 0.0
-        if int(guilty.sum()) > n - h:  # more than may lie: the farthest
+        if int(guilty.sum()) > n - h:  # more than may lie: those with the most evidence against them
             crowded = True
-            far = np.where(guilty, np.log(np.maximum(views.r2, TINY) / views.s2[:, None]).mean(0), -np.inf)
             guilty = np.zeros(n, bool)
-            guilty[np.argsort(-far, kind="stable")[: n - h]] = True
+            guilty[np.argsort(-against, kind="stable")[: n - h]] = True
+        side = camp(views, guilty)
+        if int(side.sum()) >= h and not recentred:  # a majority errs alike: it is the centre that errs
+            recentred, accused, rounds = True, np.zeros(n, bool), rounds + 1
+            views = Views.about(views.gram, np.broadcast_to(side / side.sum(), views.centre.shape), h)
+            continue
         settled = bool((guilty == accused).all())
         if settled or rounds == ROUNDS or h == n:
             break
@@ -109,6 +113,23 @@ def judge(views: Views, h: int, prior: Float | None, reference: Float | None) ->
         rounds,
         settled,
     )
+
+
+def camp(views: Views, guilty: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """(n,) who stands nearer to the mean of the guilty than to the centre, over all layers together.
+
+    Liars that are nearer to one another than honest clients are can capture the centre. All the honest then err alike,
+    and the clearest of them look guilty; the others stand on their side.
+    """
+    guilty = guilty & (views.r2[0] <= FARAWAY * views.s2[0])  # a decoy far away must not draw the line
+    m = int(guilty.sum())
+    if m < 2:
+        return np.zeros(len(guilty), bool)
+    products = views.errors[0] @ guilty
+    own = np.where(guilty, views.errors[0].diagonal(), 0.0)
+    towards = (products - own) / np.where(guilty, m - 1, m)  # e_k . mean error of the other guilty
+    apart = float(towards[guilty].mean())
+    return (towards > 0.5 * apart) & (views.r2[0] <= FARAWAY * views.s2[0]) & (apart > 0.0)
 
 
 @dataclass(frozen=True)
@@ -175,6 +196,8 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
 
 def dimension(C: Float, free: npt.NDArray[np.bool_]) -> Float:
     """(V,) `d = 1.323 / q`, q the upper quartile of (cos - mean cos)^2 over the pairs of these clients."""
+    if int(free.sum()) < 2:
+        return np.ones(len(C))
     if not free.all():
         C = C[:, free][:, :, free]
     V, q, _ = C.shape
