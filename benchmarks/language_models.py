@@ -23,7 +23,7 @@ from honestly.show.tables import Table, fill
 from honestly.sim.language import LanguageFederation, Settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "language-models.md"
-RULES = ("mean", "bayesian", "geometric_median", "multi_krum")
+RULES = ("mean", "bayesian", "multi_krum")
 ATTACKS = ("none", "sign_flip", "scaled", "label_flip", "backdoor")
 MALICIOUS, ROUNDS = 4, 6
 

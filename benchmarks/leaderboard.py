@@ -4,7 +4,7 @@
     python benchmarks/leaderboard.py --out leaderboard --page
 
 One JSON line for each suite and rule in OUT/standings.jsonl, as `honestly stress --suite NAME --json` prints it; what
-is there is not judged again (--again RULE judges it anew). core-1 is made first by `honestly stress --make-suite core-1`.
+is there is not judged again (--again RULE judges it anew). core-1 is made by `honestly stress --make-suite core-1`.
 """
 
 import argparse

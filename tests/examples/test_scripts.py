@@ -65,6 +65,16 @@ def diloco(said: str) -> None:
     assert float(re.search(r"^weights: \[.* (\S+) *\]$", said, re.M)[1]) < 0.07
 
 
+def lora_transformer(said: str) -> None:
+    found = {
+        (rule, int(n)): float(phrase)
+        for rule, n, phrase in re.findall(r"^(\S+) +round (\d).* known (\S+),", said, re.M)
+    }
+    assert found["mean", 2] > 0.6
+    assert found["bayesian", 2] < 0.5
+    assert said.count("accused [6, 7, 8, 9]") == 2
+
+
 CHECKS = {
     "library": library,
     "custom_rule": custom_rule,
@@ -75,6 +85,7 @@ CHECKS = {
     "study": study,
     "torch_ddp": torch_ddp,
     "diloco": diloco,
+    "lora_transformer": lora_transformer,
 }
 SLOW = {"torch_ddp", "diloco"}  # eight processes each
 

@@ -30,13 +30,13 @@ def test_what_is_sent(campaign):
     assert shared[3:].unique().tolist() == [4.0]
 
 
-def test_a_lie_is_weakened_until_it_is_believed(campaign):
-    loud = Policy(50.0, np.ones(campaign.L))
-    believed = campaign.run(loud)
-    plain = campaign.run(Policy(50.0, np.ones(campaign.L), believed=False))
-    assert plain.accused == 2.0
+def test_a_lie_is_weakened_until_it_is_believed():
+    median = Campaign(Experiment.of({**KNOWN, "rule": "geometric_median"}))
+    believed = median.run(Policy(50.0, np.ones(median.L)))
+    plain = median.run(Policy(50.0, np.ones(median.L), believed=False))
+    assert plain.accused >= 1.0, "one of them may have no image to poison"
     assert believed.accused == 0.0
-    assert believed.used < plain.used == 1.0
+    assert 0.0 < believed.used < plain.used == 1.0
 
 
 def test_the_search_keeps_the_best_and_says_how_many_it_tried(campaign):
