@@ -1,6 +1,6 @@
 """Measure which measure of a single round predicts the damage after training, and write docs/results/damage.md.
 
-    python benchmarks/damage.py --out damage [--seeds 0,1] [--models cnn,cnn_norm] [--only TEXT]
+    python benchmarks/damage.py --out damage [--seeds 0,1] [--models cnn,cnn_norm] [--only TEXT ...]
     python benchmarks/damage.py --out damage --page
 
 Every finished run is a line of OUT/runs.jsonl; what is there is not run again, so that the script can be stopped.
@@ -168,7 +168,9 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--models", default="cnn,cnn_norm")
     parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only runs whose key holds the text")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="only runs whose key holds one of these"
+    )
     parser.add_argument("--page", action="store_true", help="rewrite the page from the runs there are, and stop")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -181,7 +183,7 @@ def main():
     data, done = load("digits"), {record["key"] for record in records}
     todo = list(plans(args.models.split(","), [int(seed) for seed in args.seeds.split(",")]))
     for number, (key, model, seed, rule, attack, M) in enumerate(todo, start=1):
-        if key in done or (args.only and args.only not in key and not key.endswith("quiet")):
+        if key in done or not (key.endswith("quiet") or any(word in key for word in args.only)):
             continue
         start = time.perf_counter()
         found = run(model, seed, rule, attack, M, data)

@@ -1,6 +1,7 @@
 """Named suites: what they hold, that they never change, and what they say of rules."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from honestly.studies.recordings import HONEST, Course, read, write
 from honestly.studies.suites import SUITES, judge, load, make
+from honestly.studies.suites.judge import Trial, standing
 from honestly.studies.suites.make import recorded, significant
 from honestly.studies.suites.spec import Recipe, compared, content_hash, open_courses, outline, published
 
@@ -111,6 +113,15 @@ def test_standings(tmp_path):
     assert mean.missed == 100.0
     assert mean.tries == 6
     assert json.dumps(mean.asdict(), allow_nan=False)
+
+
+def test_one_round_without_bound_does_not_decide_a_mean():
+    trials = [Trial("mean", "p", 5, 1, "alie", kappa=k, layer=math.inf) for k in (1.0, 1e9)]
+    found = standing("mean", trials, 3)
+    assert found.mean == pytest.approx(50.5)
+    assert found.mean_layer == 100.0
+    assert found.worst == 1e9
+    assert found.asdict()["worst_layer"] is None
 
 
 def test_outline_is_what_training_is_like():

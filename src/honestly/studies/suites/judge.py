@@ -23,6 +23,9 @@ from honestly.studies.suites.own import Guarded, RuleError, contestant
 from honestly.studies.suites.spec import Suite, open_courses
 
 GOALS: tuple[Goal, ...] = ("whole", "worst")
+#: The most that one round counts in a mean: layers in which honest clients agree have no bound, and one of them would
+#: decide all.
+CAP = 100.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Standing:
     Attributes:
         told: what it had to be told: "f", or "nothing".
         rounds: attacked and quiet rounds in which it was asked, the search's own questions not counted.
-        mean, mean_layer: mean kappa over the fixed attacks, of the whole update and of its worst layer.
+        mean, mean_layer: mean kappa over the fixed attacks, of the whole update and of its worst layer; a round counts
+            `CAP` at most.
         worst, worst_layer: the largest of these.
         adaptive, adaptive_layer: the largest that the search found, with ``tries`` lies in each round for each goal.
         quiet: mean kappa if nobody lies.
@@ -216,8 +220,8 @@ def standing(spec: str, trials: Sequence[Trial], tries: int) -> Standing:
         rule=spec,
         told=contestant(spec).knows,
         rounds=len(asked),
-        mean=_mean([trial.kappa for trial in fixed]),
-        mean_layer=_mean([trial.layer for trial in fixed]),
+        mean=_mean([min(trial.kappa, CAP) for trial in fixed]),
+        mean_layer=_mean([min(trial.layer, CAP) for trial in fixed]),
         worst=max((trial.kappa for trial in fixed), default=None),
         worst_layer=max((trial.layer for trial in fixed), default=None),
         adaptive=max((trial.kappa for trial in whole), default=None),
