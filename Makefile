@@ -8,7 +8,7 @@ EXTRAS := sim,jax,flower,nvflare,tensorboard,torchft,watch
 unexport PYTHONPATH PYTHONHOME
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: demo docs test test-all test-pythons lint types layers bench clean help
+.PHONY: demo docs tables test test-all test-pythons lint types layers bench clean help
 
 help:
 	@echo "make demo      a federation under attack, with a table and an HTML report"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-all  the same with the slow tests (needs chromium and chromedriver), all of it as elsewhere"
 	@echo "make test-pythons  the tests under every declared Python, without PyTorch"
 	@echo "make docs      the documentation, built strictly into site/index.html"
+	@echo "make tables    names, exports and rows that follow from the tables of rules and attacks"
 	@echo "make bench     speed and memory against the plain mean and the peers"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -33,6 +34,10 @@ demo: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python docs/build.py
+
+tables: $(STAMP)
+	$(BIN)/python docs/exports.py
+	$(BIN)/python docs/tables.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

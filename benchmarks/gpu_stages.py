@@ -22,6 +22,7 @@ import torch
 
 import honestly as hn
 from honestly.engine.passes import passes_over
+from honestly.kernels.torch_private import compile_kernel
 from honestly.sources import open_source
 
 
@@ -134,7 +135,7 @@ def forms(X: torch.Tensor, repeats: int, mean: float) -> None:
             changed, found = re.subn(PATTERNS[old], new, changed)
             assert found, old
         head = "".join(f"#define {line}\n" for line in ("TYPE_FLOAT", *defines))
-        kernel = torch.cuda._compile_kernel(head + changed, name)
+        kernel = compile_kernel(head + changed, name)
         show(label, on_device(lambda: ours._launch(kernel, device, grid, threads, arguments), repeats), mean)
 
     tensors = [ours._pointer(tensor) for tensor in (X, X, partial, own.products, own.ended)]

@@ -14,12 +14,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from honestly.rules import RULE_CATALOG
 from honestly.show.stress_cases import fixed, mean, worst
 from honestly.show.stress_page import lines, read
 from honestly.show.stress_tables import tables
 from honestly.show.tables import fill, text
 from honestly.studies import stress
-from honestly.studies.specs import RULES, Contestant
+from honestly.studies.specs import Contestant
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "which-rule.md"
 STUDIES = ("rules", "clients", "guesses")
@@ -33,7 +34,7 @@ GUESSED = ("bayesian", "geometric_median", "trimmed_mean", "multi_krum", "nnm+tr
 
 
 def everybody():
-    return ("bayesian", "bayesian:variant=paper", *(LIMITED.get(n, n) for n in RULES if n != "bayesian"), *MIXED)
+    return ("bayesian", "bayesian:variant=paper", *(LIMITED.get(n, n) for n in RULE_CATALOG if n != "bayesian"), *MIXED)
 
 
 def main():

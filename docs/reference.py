@@ -22,7 +22,8 @@ import honestly as hn
 from honestly.cli import parser
 from honestly.rules import MIXERS, RULES
 from honestly.sim.attacks import ATTACKS
-from honestly.sim.experiment import MODEL_FOR, TRAINING, TRAINING_FOR, Experiment
+from honestly.sim.data import DATASETS
+from honestly.sim.experiment import TRAINING, Experiment
 from honestly.studies import study
 
 API = {
@@ -137,8 +138,8 @@ def configuration() -> str:
     for key, field in Experiment.model_fields.items():
         about = field.description or ""
         rows.append(f"| `{key}` | {_type(schema['properties'][key])} | {_default(key, field)} | {_cell(about)} |")
-    training = "; ".join(f"for `{name}` {_pairs(values)}" for name, values in TRAINING_FOR.items())
-    models = ", ".join(f"`{data}`: `{model}`" for data, model in MODEL_FOR.items())
+    training = "; ".join(f"for `{name}` {_pairs(one.training)}" for name, one in DATASETS.items() if one.training)
+    models = ", ".join(f"`{data}`: `{one.model}`" for data, one in DATASETS.items())
     return "\n".join(
         (
             "# Configuration",
@@ -157,7 +158,7 @@ def configuration() -> str:
             f"Local training: {_pairs(TRAINING)}; {training}.",
             "",
             "`rule`, `pre` and `attack` are names, or tables with a `name` and settings; on a command line "
-            "`rule=multi_krum rule.f=4 attack=sign_flip attack.gamma=2`.",
+            "`rule=nnm:f=4+multi_krum:f=4,keep=8 attack=sign_flip:gamma=2`.",
             "",
             "## Settings of the rules and mixers",
             "",

@@ -1,7 +1,7 @@
 """A rule of your own in one class, beside the others. It only has to say how much weight each client gets.
 
 python examples/custom_rule.py
-honestly simulate rule=examples/custom_rule.py:MedoidMean rule.f=8 attack=sign_flip malicious=8 --out runs/medoid
+honestly simulate rule=examples/custom_rule.py:MedoidMean:f=8 attack=sign_flip malicious=8 --out runs/medoid
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from honestly.runs.store import Entry, Run, Store
+from honestly.runs.store import PlannedRun, Run, Store
 from honestly.show.report.published import Column, Key, published
 from honestly.sim.summary import summary
 from honestly.studies.study import Study, text_of
@@ -99,7 +99,7 @@ def fill(
     return store
 
 
-def finish(store: Store, entry: Entry | Run, rounds: int, shift: float = 0.0, *, level: bool = False) -> None:
+def finish(store: Store, entry: PlannedRun | Run, rounds: int, shift: float = 0.0, *, level: bool = False) -> None:
     """Give a run its rounds and mark it as done."""
     experiment = json.loads(entry.experiment) if isinstance(entry.experiment, str) else entry.experiment
     records = rounds_of(entry.cell, experiment, rounds, shift, level=level)

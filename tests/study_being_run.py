@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from honestly.runs.store import Entry, Store, compact
+from honestly.runs.store import PlannedRun, Store, compact
 from honestly.sim.summary import summary
 
 RULES = ("FedAvg", "Median", "Ours")
@@ -40,11 +40,11 @@ class FakeStudy:
         self.store = Store.open(folder)
         self.clients = clients
         axes = {**(more or {}), "attack": attacks, "rule": rules, "seed": tuple(range(seeds))}
-        self.entries: list[Entry] = []
+        self.entries: list[PlannedRun] = []
         for values in itertools.product(*axes.values()):
             cell = dict(zip(axes, values, strict=True))
             experiment = compact({"clients": clients, "rounds": rounds, **cell})
-            self.entries.append(Entry(f"run-{len(self.entries):04d}", cell, experiment, rounds))
+            self.entries.append(PlannedRun(f"run-{len(self.entries):04d}", cell, experiment, rounds))
         self.store.set_meta(name="invented")
         self.store.add(self.entries)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors", "starlette", "uvicorn")
+EXTRAS += ("pooch", "requests", "packaging")
 # They are not found, as where they are not installed.
 WITHOUT_EXTRAS = f"""
 import sys
@@ -87,3 +92,49 @@ def test_the_import_loads_no_heavy_module() -> None:
     heavy = (*EXTRAS, "argparse", "asyncio", "sqlite3", "multiprocessing", "http", "scipy")
     done = run(f"import sys, honestly; print([name for name in {heavy} if name in sys.modules])")
     assert done.stdout == "[]\n", done.stderr
+
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+(CONTRACT,) = (c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "forbidden")
+ALLOWED = {"numpy", "array_api_compat", "honestly"}
+# A caller's own arrays or files are torch's or JAX's: imported when they are met, and only in these files.
+MET = {(name.partition(" -> ")[0], name.partition(" -> ")[2]) for name in CONTRACT["ignore_imports"]}
+
+
+def core_files() -> Iterator[tuple[str, Path]]:
+    for module in CONTRACT["source_modules"]:
+        place = ROOT / "src" / Path(*module.split("."))
+        for file in place.rglob("*.py") if place.is_dir() else [place.with_suffix(".py")]:
+            yield ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__"), file
+
+
+def imports(file: Path) -> set[str]:
+    """Every top-level package that a file imports, in functions and type annotations too."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")]
+    dynamic = {node.args[0].value for node in calls if node.args and isinstance(node.args[0], ast.Constant)}
+    return {str(name).partition(".")[0] for name in plain | named | dynamic}
+
+
+def test_the_core_imports_numpy_alone() -> None:
+    """Not a list of what is forbidden: whatever is neither NumPy nor Python's own is found, however it is imported."""
+    others = {
+        (module, name) for module, file in core_files() for name in imports(file) - ALLOWED - sys.stdlib_module_names
+    }
+    assert others == MET
+
+
+def test_the_contract_names_every_part_of_the_core() -> None:
+    """What lies below `aggregate` in the layers is the core."""
+    (layers,) = (c["layers"] for c in PROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
+    core = layers[layers.index("honestly.aggregate") :]
+    assert {name for layer in core for name in layer.split(" | ")} == set(CONTRACT["source_modules"])
+
+
+def test_the_contract_forbids_everything_that_an_extra_brings() -> None:
+    lines = [line for extra in PROJECT["project"]["optional-dependencies"].values() for line in extra]
+    brought = {re.match(r"[\w-]+", line)[0].lower().replace("-", "_") for line in lines} - {"honestly"}  # type: ignore[index]
+    assert brought <= set(CONTRACT["forbidden_modules"])

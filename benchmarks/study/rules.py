@@ -13,10 +13,12 @@ import numpy as np
 from bayesian_variants import Variant
 from whole_update_rule import WholeUpdates
 
+from honestly.rules import RULE_CATALOG
 from honestly.rules.base import Mix, Rule
-from honestly.studies.specs import RULES, Contestant
+from honestly.studies.specs import Contestant
 
-RULES |= {WholeUpdates.name: WholeUpdates, Variant.name: Variant}
+for one in (WholeUpdates, Variant):
+    RULE_CATALOG.register(one)
 
 
 @dataclass(frozen=True, kw_only=True)

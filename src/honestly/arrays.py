@@ -10,7 +10,7 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import array_api_compat as aac
@@ -49,15 +49,24 @@ def is_scalar(x: object) -> bool:
     return isinstance(x, bool | int | float | complex)
 
 
+@lru_cache(maxsize=256)
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name, the same for both byte orders. NumPy takes microseconds to spell it, and models have many arrays."""
+    return dtype.name
+
+
 def spec(x: Any) -> Spec:
     """Shape and dtype of an array or number, read without touching its values."""
     if is_scalar(x):
         x = np.asarray(x)
+    if type(x) is np.ndarray:
+        dtype = dtype_name(x.dtype)
+        return Spec(x.shape, dtype, _kind(dtype))
     shape = tuple(map(int, x.shape))
     if "sparse" in str(getattr(x, "layout", "")):
         return Spec(shape, str(x.layout), "sparse")
     if isinstance(x, np.ndarray | np.generic):
-        dtype = x.dtype.name  # the same for both orders of bytes: each is read, and the result has this machine's
+        dtype = dtype_name(x.dtype)  # both byte orders are read, and the result has this machine's
         mask = getattr(x, "mask", None)
         if mask is not None and np.any(mask):  # what a masked array hides is not the client's to average
             return Spec(shape, f"{dtype} with masked values", "masked")
@@ -116,7 +125,7 @@ def host_view(x: Any) -> Host:
         view = np.asarray(x)
     else:
         view = np.from_dlpack(x)
-    return view.view(np.uint16) if view.dtype.name == "bfloat16" else view
+    return view.view(np.uint16) if dtype_name(view.dtype) == "bfloat16" else view
 
 
 def to_host(x: Any) -> Host:

@@ -21,8 +21,9 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.app_constant import AppConstants
 
+from honestly.catalog import Spec
 from honestly.federation import Doubt, History, Referee, Reply
-from honestly.rules import make, make_mixer
+from honestly.rules import RULE_CATALOG, make_mixer
 from honestly.rules.memory import Memory
 
 
@@ -33,9 +34,9 @@ class RobustAggregator(ModelAggregator):
     arguments are plain values, kept under their own names, because FLARE writes them into the job.
 
     Args:
-        rule: name of a rule, see `honestly rules`.
-        settings: the rule's settings, such as `{"f": 2}`.
-        pre: names of mixers applied before the rule, or `[name, settings]` pairs.
+        rule: a rule, with its settings and mixers if need be: "krum:f=2", "nnm:f=2+multi_krum:f=2,keep=8".
+        settings: more settings of the rule, such as `{"f": 2}`.
+        pre: mixers applied before those of `rule`: words, or `[name, settings]` pairs.
         quorum: the share of the clients that answered which must be usable; with as many or fewer, the old model stays.
         doubt: "keep" keeps the old model also if the rule says that its answer may be wrong; "accept" marks the round.
         history: a folder on the server that gets `rounds.jsonl` and `rounds.csv` after every round; "" for none.
@@ -79,13 +80,15 @@ class RobustAggregator(ModelAggregator):
         self._make(folder=None)
 
     def _make(self, folder: str | None) -> Referee:
-        steps = [make_mixer(s) if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in self.pre or ()]
+        before = [s if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in self.pre or ()]
         settings = dict(self.settings or {})
         if self.forgetting:
             settings["memory"] = Memory(forgetting=self.forgetting)
+        *behind, rule = Spec.parse_all(self.rule)
         return Referee(
-            make(self.rule, **settings),
-            pre=steps, quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, log=self._report,
+            RULE_CATALOG.build(Spec(rule.name, {**rule.settings, **settings}), own=False),
+            pre=[*before, *map(str, behind)],
+            quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, log=self._report,
         )  # fmt: skip
 
     @property

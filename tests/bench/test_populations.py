@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from honestly.studies.populations import KINDS, Source, recorded, sources, synthetic
+from honestly.studies.populations import KINDS, PopulationSource, recorded, sources, synthetic
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -39,7 +39,7 @@ def test_recorded_updates_come_back(tmp_path):
     rng = np.random.default_rng(0)
     honest, flipped = rng.normal(size=(6, 9)).astype(np.float32), rng.normal(size=(3, 9)).astype(np.float32)
     np.savez(tmp_path / "round1.npz", honest=honest, label_flip=flipped, reference=honest[0], accuracy=np.float64(0.5))
-    population = Source(str(tmp_path / "round1.npz"), 0).open(4)
+    population = PopulationSource(str(tmp_path / "round1.npz"), 0).open(4)
     assert population.recorded
     assert population.name == "round1"
     np.testing.assert_array_equal(population.honest, honest[2:])  # the last clients are those that were poisoned

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from honestly.runs import database
-from honestly.runs.store import ATTEMPTS, Entry, LostClaimError, Store, StoreError
+from honestly.runs.store import ATTEMPTS, LostClaimError, PlannedRun, Store, StoreError
 
 
-def entry(name: str, needs: str | None = None, **cell: Any) -> Entry:
-    return Entry(name, {"name": name, **cell}, json.dumps({"name": name}), 5, needs)
+def entry(name: str, needs: str | None = None, **cell: Any) -> PlannedRun:
+    return PlannedRun(name, {"name": name, **cell}, json.dumps({"name": name}), 5, needs)
 
 
 def record(number: int) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_a_silent_worker_loses_its_run_and_may_not_write_any_more(
         lambda: store.write_round("a", record(2), worker="slow"),
         lambda: store.finish("a", {}, {}, worker="slow"),
         lambda: store.fail("a", "?", worker="slow"),
-        lambda: store.write_rounds("a", [], [], worker="slow", anew=True),
+        lambda: store.keep_rounds("a", 0, worker="slow"),
     ):
         with pytest.raises(LostClaimError):
             write()
@@ -166,7 +166,7 @@ def test_a_study_that_changed(store: Store) -> None:
     store.finish("a", {}, {})
     store.add([entry("d"), entry("b")])
     assert [(run.id, run.status) for run in store.runs()] == [("a", "done"), ("d", "pending"), ("b", "pending")]
-    other = Entry("a2", {"name": "a"}, "{}", 9)
+    other = PlannedRun("a2", {"name": "a"}, "{}", 9)
     with pytest.raises(StoreError, match=r"1 run\(s\) of an earlier form .*--replace"):
         store.add([other, entry("b")])
     assert store.run("a").status == "done"
@@ -208,7 +208,7 @@ import sys
 from honestly.runs.store import Store
 store = Store.open(sys.argv[1])
 store.claim("w")
-store.write_rounds("a", [], [], worker="w", anew=True)
+store.keep_rounds("a", 0, worker="w")
 print("ready", flush=True)
 n = 0
 while True:

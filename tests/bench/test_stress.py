@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from honestly.aggregate import aggregate
+from honestly.rules import RULE_CATALOG
 from honestly.show.stress_tables import tables
 from honestly.sim.attacks import ATTACKS, DataAttack, View, make
 from honestly.studies.attacked import Round
 from honestly.studies.layers.forge import LAYERED
 from honestly.studies.populations import synthetic
-from honestly.studies.specs import RULES, Contestant
+from honestly.studies.specs import Contestant
 from honestly.studies.stress import ADAPTIVE, CORE, SUITE, Study, Task, run
 
 MIXED = ["nnm+median", "nnm+geometric_median", "bucketing+trimmed_mean"]
@@ -24,7 +25,7 @@ def attacked(name="alie", M=4, K=20, kind="low_rank", d=500):
     return Round(X[: K - M], make(name).forge(view), population.root)
 
 
-@pytest.mark.parametrize("spec", [*RULES, *MIXED])
+@pytest.mark.parametrize("spec", [*RULE_CATALOG, *MIXED])
 @pytest.mark.parametrize("attack", ["sign_flip", "alie", "near_duplicates", "nan"])
 def test_the_gram_path_agrees_with_aggregate(spec, attack):
     """Every rule of the package, on the small matrices and through the public function."""

@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from honestly.cli import main
 from honestly.federation.history import History
 from honestly.federation.record import Round
+from honestly.runs import reader
 from honestly.show.figure import attack_grid
 from honestly.show.report.sources import load
 from honestly.show.svg import red
@@ -59,7 +60,7 @@ def test_scalars_and_images_of_every_run(tmp_path: Path, capsys: pytest.CaptureF
     (image,) = found.Images("who attacked")
     assert (image.step, image.width, image.height) == (3, 3 * SIDE, 10 * SIDE)
     drawn = pixels(image.encoded_image_string)[::SIDE, ::SIDE]
-    attacked = attack_grid(records, 10)
+    attacked = attack_grid(reader.read(records).records, 10)
     for k, t in np.ndindex(10, 3):
         assert "#" + drawn[k, t].tobytes().hex() == red(attacked[k, t])
 

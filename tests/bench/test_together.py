@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from honestly.runs.store import Entry, Store
+from honestly.runs.store import PlannedRun, Store
 from honestly.studies import together
 from honestly.studies.study import Study
 from honestly.studies.work import Options
@@ -36,7 +36,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "torch", SimpleNamespace(device=lambda name: SimpleNamespace(type="cuda"), cuda=cuda))
 
 
-def planned(folder: Path, rounds: int) -> list[Entry]:
+def planned(folder: Path, rounds: int) -> list[PlannedRun]:
     entries = Study.parse(STUDY.format(rounds=rounds)).entries()
     with Store.open(folder) as store:
         store.add(entries)

@@ -88,9 +88,9 @@ def test_refusal(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rule", "nonsense"], "there is no rule 'nonsense'"),
+        (["--rule", "nonsense"], "unknown rule 'nonsense'"),
         (["--rule", "krum:g=3"], "no setting 'g'"),
-        (["--rule", "krum:4"], "is not KEY=VALUE"),
+        (["--rule", "krum:4"], "write settings as krum:key=value"),
         (["--ids", "a,b"], "--ids names 2 clients, but there are 7 files"),
         (["--ids", "a,b,c,d,e,f,a"], "'a' is given twice"),
         (["--report", "x.pdf"], "ends in .html or .json"),

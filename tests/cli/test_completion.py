@@ -15,7 +15,7 @@ import pytest
 
 from honestly.cli import COMMANDS, main, parser
 from honestly.cli.candidates import candidates
-from honestly.rules import RULES
+from honestly.rules import MIXERS, RULES
 from honestly.sim.attacks import ATTACKS
 
 
@@ -42,6 +42,13 @@ from honestly.sim.attacks import ATTACKS
         ("stress --attacks alie:", ["alie:z="]),
         ("stress --populations low", ["low_rank"]),
         ("aggregate --rule krum:", ["krum:f="]),
+        ("aggregate --rule nnm:f=4+multi_krum:f=2,", ["nnm:f=4+multi_krum:f=2,keep="]),
+        ("aggregate --rule krum:f=2", []),
+        ("stress --rules median,multi_krum:f=2,k", ["median,multi_krum:f=2,keep=", "median,multi_krum:f=2,krum"]),
+        ("stress --attacks rop:z=1:a", ["rop:z=1:angle="]),
+        ("simulate rule=nnm:f=4+multi_krum:k", ["rule=nnm:f=4+multi_krum:keep="]),
+        ("simulate rule=multi_krum:f=2 rule.k", ["rule.keep="]),
+        ("simulate model=cnn", ["model=cnn", "model=cnn_norm"]),
         ("aggregate --pre ", ["nnm", "bucketing", "arc", "static_clipping"]),
         ("aggregate --lora s", ["svd"]),
         ("aggregate a.npz ", []),
@@ -59,7 +66,7 @@ def test_the_words_that_may_follow(line: str, expected: list[str]) -> None:
 
 def test_every_command_rule_attack_and_option_is_offered() -> None:
     assert candidates(parser(), [""]) == list(COMMANDS)
-    assert candidates(parser(), ["aggregate", "--rule", ""]) == [rule.name for rule in RULES]
+    assert candidates(parser(), ["aggregate", "--rule", ""]) == [step.name for step in (*RULES, *MIXERS)]
     assert candidates(parser(), ["simulate", "attack="]) == [f"attack={name}" for name in ATTACKS]
     assert {"--rules", "--attacks", "--out", "--help"} <= set(candidates(parser(), ["stress", "--"]))
 

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from honestly._version import __version__
 from honestly.cli import COMMANDS, main, parser
+from honestly.cli.argparse_private import actions, parsers, subcommands
 from honestly.cli.failures import ending
-from honestly.cli.parser import subcommands
 from honestly.result import AggregationError
 
 
@@ -50,8 +53,12 @@ def test_near_misses_on_the_command_line(
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["simulate", "rule=bayesain"], 2, "did you mean 'bayesian'?"),
-        (["simulate", "rule=krum"], 2, "must be told f: give f=..."),
+        (["simulate", "rule=bayesain"], 2, "did you mean bayesian?"),
+        (
+            ["simulate", "rule=krum"],
+            2,
+            "needs f, the number of attackers to withstand (Python: hn.Krum(f=2); command line: krum:f=2)",
+        ),
         (["stress", "--rules", "bayesain"], 2, "did you mean bayesian"),
         (["datasets", "cifar"], 2, "did you mean cifar10?"),
         (["export", "scaleout", "-o", "/no/such/folder/x.py"], 1, "/no/such/folder/x.py: No such file or directory"),
@@ -87,6 +94,20 @@ def test_settings_may_follow_options(capsys: pytest.CaptureFixture[str], tmp_pat
     assert '"clients":3' in (tmp_path / "run" / "experiment.json").read_text().replace(" ", "")
 
 
+def code(text: str, module: str = "honestly.somewhere", **names: Any) -> Callable[[object], int]:
+    """A command as it would be written in that module; its body is this text."""
+    names["__name__"] = module
+    body = "\n    ".join(text.splitlines())
+    exec(compile(f"def run(_):\n    {body}", f"{module}.py", "exec"), names)
+    return names["run"]
+
+
+def end(run: Callable[[object], int], *words: str) -> int:
+    chosen = parser().parse_args(["rules", *words])
+    chosen.run = run
+    return ending(chosen)
+
+
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
@@ -105,13 +126,10 @@ def test_settings_may_follow_options(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_each_kind_of_error_has_its_status(
     error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: object) -> int:
-        raise error
-
-    chosen = parser().parse_args(["rules"])
-    chosen.run = fail
-    assert ending(chosen) == status
-    assert message in capsys.readouterr().err
+    assert end(code("raise error", error=error)) == status
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
 
 
 def test_an_error_without_a_file_is_about_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,15 +146,126 @@ def test_an_error_without_a_file_is_about_what_is_written(capsys: pytest.Capture
         assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), ModuleNotFoundError("no", name="honestly.nothing")])
-def test_a_bug_keeps_its_traceback(error: Exception) -> None:
-    def fail(_: object) -> int:
-        raise error
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import numpy\nreturn numpy.ones(2) + numpy.ones(3)", "ValueError: operands could not be broadcast"),
+        ("return int('three')", "ValueError: invalid literal"),
+        ("first, second = 1, 2, 3", "ValueError: too many values to unpack"),
+        ("return {}['key']", "KeyError: 'key'"),
+        ("raise RuntimeError('a bug')", "RuntimeError: a bug"),
+        ("import honestly.nothing", "ModuleNotFoundError: No module named 'honestly.nothing'"),
+        ("try:\n    int('x')\nexcept ValueError:\n    raise", "ValueError: invalid literal"),
+    ],
+)
+def test_a_bug_keeps_its_traceback_and_says_how_to_report_it(
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert end(code(text)) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback")
+    assert 'File "honestly.somewhere.py"' in told
+    assert f"honestly rules: this is a bug in honestly {__version__}: {message}" in told
+    assert "report it under Issues" in told
+    assert "`honestly doctor`" in told
 
-    chosen = parser().parse_args(["rules"])
-    chosen.run = fail
-    with pytest.raises(type(error)):
-        ending(chosen)
+
+def test_the_traceback_of_a_mistake_is_shown_on_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake = code("raise ValueError('clients = 0')")
+    monkeypatch.delenv("HONESTLY_DEBUG", raising=False)
+    assert end(mistake) == 2
+    assert capsys.readouterr().err == "honestly rules: clients = 0\n"
+    assert end(mistake, "--debug") == 2
+    assert capsys.readouterr().err.startswith("Traceback")
+    monkeypatch.setenv("HONESTLY_DEBUG", "1")
+    assert end(mistake) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback")
+    assert told.endswith("honestly rules: clients = 0\n")
+    monkeypatch.setenv("HONESTLY_DEBUG", "0")
+    assert end(mistake) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--debug", "simulate"], ["simulate", "--debug"]])
+def test_debug_may_stand_before_the_command_and_after_it(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "rule=krum"]) == 2
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert "needs f" in told.splitlines()[-1]
+
+
+def test_code_of_the_users_own_is_not_called_our_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from dataclasses import dataclass\n"
+        "from honestly.rules.base import Rule\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Broken(Rule):\n"
+        "    name = 'broken'\n"
+        "    def mix(self, geometry):\n"
+        "        return [1, 2][geometry.K]\n"
+    )
+    words = ["simulate", f"rule={own}:Broken", "clients=3", "rounds=1", "model=mlp", "epochs=1", "--quiet"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 1
+    told = capsys.readouterr().err
+    assert "your code failed, mine.py, line 7: IndexError: list index out of range" in told
+    assert "bug in honestly" not in told
+
+
+def test_an_error_from_a_worker_process_is_judged_as_if_it_were_here(capsys: pytest.CaptureFixture[str]) -> None:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from honestly.rules import make
+
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        mistake = pool.submit(make, "krumm").exception()
+        fault = pool.submit(int, "three").exception()
+    assert end(code("raise error", error=mistake)) == 2
+    assert "unknown rule 'krumm'" in capsys.readouterr().err
+    assert end(code("raise error", error=fault)) == 1
+    assert "this is a bug" in capsys.readouterr().err
+
+
+def loaded(*words: str) -> set[str]:
+    """The modules that the command has loaded when it ends."""
+    script = (
+        f"import sys\ntry:\n    from honestly.cli import main\n    main({list(words)})\nexcept SystemExit:\n    pass\n"
+    )
+    script += "print('\\n'.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stderr.splitlines())
+
+
+HEAVY = (
+    "rich",
+    "torch",
+    "pydantic",
+    "matplotlib",
+    "honestly.sim",
+    "honestly.studies",
+    "honestly.show",
+    "honestly.runs",
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "commands"),
+    [
+        (["--version"], set()),
+        (["--help"], set(COMMANDS)),
+        (["simulate", "--help"], {"simulate"}),
+        (["rules", "--json"], {"rules"}),
+        (["completion", "bash"], {"completion"}),
+    ],
+)
+def test_a_command_is_loaded_when_it_is_asked_for(words: list[str], commands: set[str]) -> None:
+    found = loaded(*words)
+    assert {name for name in COMMANDS if f"honestly.cli.{name}" in found} == commands
+    assert not [name for name in HEAVY if name in found]
 
 
 @pytest.mark.parametrize("words", ["rules", "attacks --json", "simulate model=mlp clients=3 rounds=1 rule=mean"])
@@ -204,8 +333,8 @@ def test_every_help_is_complete(name: str, capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 120
     (top,) = subcommands(parser())
-    for action in top.choices[name]._actions:
+    for action in actions(parsers(top)[name]):
         assert action.help or isinstance(action.choices, dict), (
             f"{name}: {action.option_strings or action.dest} has no help"
         )
-    assert top.choices[name].description
+    assert parsers(top)[name].description

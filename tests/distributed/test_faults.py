@@ -41,7 +41,7 @@ def test_different_dtypes() -> None:
     ("options", "words"),
     [
         ({"dtype": "int64"}, "rank 1: tensor '[0]' has dtype torch.int64"),
-        ({"rule": "medain"}, "rank 1: there is no rule 'medain'"),
+        ({"rule": "medain"}, "rank 1: unknown rule 'medain'"),
         ({"verify": -1.0}, "rank 1: verify=-1.0"),
         ({"layers": [3]}, "rank 1: layers is for one flat tensor"),
     ],

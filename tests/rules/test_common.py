@@ -8,38 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from honestly.rules import (
-    ARC,
-    CAF,
-    CGE,
-    FLAME,
-    MDA,
-    MIXERS,
-    NNM,
-    RULES,
-    SMEA,
-    Bayesian,
-    Bucketing,
-    Bulyan,
-    CenteredClipping,
-    ClippedClustering,
-    DnC,
-    FLTrust,
-    FoolsGold,
-    GeometricMedian,
-    Krum,
-    Meamed,
-    Mean,
-    Median,
-    MinimumVariance,
-    MoNNA,
-    MultiKrum,
-    NormClipping,
-    SignGuard,
-    SmoothedGeometricMedian,
-    StaticClipping,
-    TrimmedMean,
-)
+from honestly.rules import *
 from honestly.rules.base import Mixer, Rule
 
 from .clients import geometry, honest, mixtures, value

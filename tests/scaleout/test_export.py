@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import logging
 import subprocess
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ import numpy as np
 import pytest
 
 from honestly.aggregate import aggregate
-from honestly.rules import make
+from honestly.rules import RULES, make
 from honestly.rules.base import ColumnRule
-from honestly.scaleout import server_functions
+from honestly.scaleout import server_functions, shake
+from honestly.scaleout.export import CANNOT, VARIABLES
 from honestly.scaleout.shake import gather
 
 SHAPES = ((5, 4), (4,), ())
@@ -226,3 +229,44 @@ def test_gather_follows_names_and_leaves_annotations_behind() -> None:
     exec(gather([type(make("krum", f=1))]), space)
     assert space["Krum"](f=1).f == 1
     assert "Geometry" not in space
+
+
+EXPORTED = [rule for rule in RULES if not issubclass(rule, ColumnRule) and not CANNOT & rule.needs]
+
+
+@pytest.mark.parametrize("entry", EXPORTED, ids=lambda entry: entry.name)
+def test_every_rule_that_can_be_exported_is_one_block_of_code(entry: type[Any]) -> None:
+    """Here a helper with the name of another module's is noticed, and not by whoever exports the rule."""
+    settings = {"f": 1} if "f" in {one.name for one in fields(entry)} else {}
+    compile(server_functions(entry(**settings)), "server_functions.py", "exec")
+
+
+SQRT, SIN, FUNCTION = "from math import sqrt as helper", "from math import sin as helper", "def helper(): return 1"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (FUNCTION, FUNCTION, "helper is defined in second_half and in first_half: rename one"),
+        (SQRT, FUNCTION, "helper is defined in second_half and elsewhere imported as math.sqrt"),
+        (SQRT, SIN, "helper is math.sin and, in first_half, math.sqrt: rename one"),
+        ("", "def rows(): return 2\ndef helper(): return rows()", "rows, defined in second_half, is a variable"),
+    ],
+)
+def test_a_name_with_two_meanings_is_refused_with_both_places(
+    first: str, second: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two modules, each with a class that calls `helper`; the first class inherits from the second."""
+    body = "def {}(self):\n        return helper()\n"
+    (tmp_path / "second_half.py").write_text(f"{second}\nclass Second:\n    {body.format('run')}")
+    start = f"from second_half import Second{'' if first else ', helper'}\n{first}\n"
+    (tmp_path / "first_half.py").write_text(f"{start}class First(Second):\n    {body.format('go')}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(shake, "_is_package", lambda module: module in ("first_half", "second_half"))
+    try:
+        entry = importlib.import_module("first_half").First
+        with pytest.raises(ValueError, match=f"one block of code, .* {message}"):
+            gather([entry], reserved=VARIABLES)
+    finally:
+        for name in ("first_half", "second_half"):
+            sys.modules.pop(name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import pickle
 import struct
@@ -13,9 +14,12 @@ import pytest
 
 from honestly.sim.data import DATASETS, load, prepare
 from honestly.sim.data import download as downloads
-from honestly.sim.data.download import DownloadError
+from honestly.sim.data.download import DownloadError, File
 from honestly.sim.data.files import IDX, find, home, load_arrays
-from honestly.sim.data.transfer import File, md5_of
+
+
+def file_of(path: Path) -> File:
+    return File(path.stat().st_size, hashlib.md5(path.read_bytes()).hexdigest())
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -144,7 +148,7 @@ def test_the_official_archive_is_unpacked_where_it_lies(tmp_path: Path, monkeypa
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(tmp_path / "cifar-10-batches-py", "cifar-10-batches-py")
         tar.add(__file__, "cifar-10-batches-py/data_batch_9")  # no batch of the data set
-    monkeypatch.setitem(downloads.FILES, "cifar10", {archive.name: File(archive.stat().st_size, md5_of(archive))})
+    monkeypatch.setitem(downloads.FILES, "cifar10", {archive.name: file_of(archive)})
     monkeypatch.setitem(downloads.MIRRORS, "cifar10", ())  # offline
     assert np.array_equal(load("cifar10", tmp_path / "home").images[:4].reshape(4, -1), data)
     (place / "data_batch_2").unlink()  # as the message about a damaged one says
@@ -166,7 +170,7 @@ def test_missing_without_download(tmp_path: Path) -> None:
 
 
 def test_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("honestly.sim.data.transfer.PAUSE", 0.01)
+    monkeypatch.setattr(downloads, "RETRIES", 0)
     monkeypatch.setitem(downloads.MIRRORS, "fmnist", ("http://127.0.0.1:9/", "http://127.0.0.1:9/other/"))
     with pytest.raises(DownloadError, match=r"could not download dataset 'fmnist'(.|\n)*--data(.|\n)*dataset=digits"):
         load("fmnist", tmp_path)
@@ -188,7 +192,7 @@ def test_a_download_is_checked_and_the_next_mirror_tried(tmp_path: Path, monkeyp
         top = f"http://127.0.0.1:{server.server_address[1]}"
         monkeypatch.setitem(downloads.MIRRORS, "mnist", (f"{top}/bad/raw/", f"{top}/good/raw/"))
         good = tmp_path / "good" / "raw"
-        sums = {f.name: File(f.stat().st_size, md5_of(f)) for f in good.iterdir()}
+        sums = {f.name: file_of(f) for f in good.iterdir()}
         monkeypatch.setitem(downloads.FILES, "mnist", sums)
         data = load("mnist", tmp_path / "home")
     finally:

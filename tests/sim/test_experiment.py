@@ -7,7 +7,7 @@ import pytest
 
 from honestly.sim.adversary import Adversary
 from honestly.sim.experiment import Experiment, ExperimentError
-from honestly.sim.settings import experiment, override, presets, read
+from honestly.sim.settings import doubts, experiment, override, presets, read
 
 
 def test_the_same_settings_have_the_same_id_however_they_are_written() -> None:
@@ -131,3 +131,56 @@ def test_random_attackers_are_drawn_once() -> None:
     assert adversary.who != tuple(range(15, 20))
     assert adversary.active(round=1).nonzero()[0].tolist() == list(adversary.who)
     assert Adversary(clients=20, malicious=5, chosen="random", seed=2).who != adversary.who
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        (["rule=krum:f=2"], ["rule=krum", "rule.f=2"]),
+        (["rule=nnm:f=2+multi_krum:f=2,keep=3"], ["pre=nnm", "pre.f=2", "rule=multi_krum", "rule.f=2", "rule.keep=3"]),
+        (["attack=sign_flip:gamma=2", "malicious=4"], ["attack=sign_flip", "attack.gamma=2", "malicious=4"]),
+        (["attack=sign_flip:gamma=3", "attack.gamma=2"], ["attack=sign_flip", "attack.gamma=2"]),
+        (["rule=nnm:f=2+krum:f=1", "rule.f=2"], ["pre=nnm:f=2", "rule=krum:f=2"]),
+        (["pre=nnm:f=2", "rule=arc:f=1+mean"], ["pre=nnm:f=2+arc:f=1", "rule=mean"]),
+        (["rule=bayesian:memory=0.9"], ["rule.memory=0.9"]),
+    ],
+)
+def test_the_grammar_and_the_older_spelling_are_the_same_experiment(new: list[str], old: list[str]) -> None:
+    assert experiment(new).id == experiment(old).id
+
+
+def test_files_hold_the_grammar(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('rule = "nnm:f=2+krum:f=2"\nattack = "rop:z=1,angle=45"\nmalicious = 4\n')
+    e = experiment([str(file)])
+    assert e.id == experiment(["pre=nnm:f=2", "rule=krum:f=2", "attack=rop:z=1:angle=45", "malicious=4"]).id
+    assert experiment([str(file), "rule=mean"]).pre == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attack=sign_flip"], "attack=sign_flip, but nobody attacks (malicious=0): add malicious=0.4"),
+        (["attack=sign_flip", "malicious=0.01"], "nobody attacks (malicious=0.01 of 20 clients)"),
+        (
+            ["malicious=4"],
+            "malicious=4, but attack=none, so these clients behave like the others: add attack=sign_flip",
+        ),
+        (["malicious=4", "attack=sign_flip"], None),
+        ([], None),
+    ],
+)
+def test_attacks_by_nobody_and_idle_attackers_are_doubted(words: list[str], message: str | None) -> None:
+    found = doubts(experiment(words))
+    assert (message is None) == (found == [])
+    assert message is None or message in found[0]
+
+
+def test_the_table_of_data_sets_and_models_is_the_description() -> None:
+    from honestly.sim.data import DATASETS
+    from honestly.sim.models import MODELS
+
+    for key, names in (("dataset", DATASETS), ("model", MODELS)):
+        described = Experiment.model_fields[key].description or ""
+        assert all(f"`{name}`" in described for name in names), key
+    assert all(source.model in MODELS for source in DATASETS.values())

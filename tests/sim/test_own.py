@@ -129,7 +129,10 @@ def test_a_rule_and_an_attack_of_ones_own(tmp_path):
     (record,) = Federation(e).rounds()
     assert record.numbers["weights"] == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
     for wrong, message in (
-        ({"rule": {"name": f"{path}:First", "kep": 3}}, "rule.kep: no setting of .* Allowed: keep"),
+        (
+            {"rule": {"name": f"{path}:First", "kep": 3}},
+            "rule .*First. has no setting .kep.: did you mean keep.*Settings: keep",
+        ),
         ({"rule": f"{path}:Zero"}, "must be a dataclass that inherits from Rule"),
         ({"attack": f"{path}:First"}, "must be a dataclass that inherits from Attack"),
         ({"attack": {"name": f"{path}:Zero", "scale": "big"}}, "attack.scale = 'big': give a number"),
@@ -149,3 +152,81 @@ def test_a_model_in_a_module_and_a_file_are_the_same(task):
     assert np.array_equal(made[1].weight.detach(), again[1].weight.detach())
     with pytest.raises(ValueError, match="there is no file"):
         build("not/there.py:net", (1, 6, 6), 2, seed=0)
+
+
+WRONG = """
+    from dataclasses import dataclass
+    import numpy as np
+    from honestly.rules.base import ColumnRule
+    from honestly.sim.attacks import DataAttack, UpdateAttack
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Craft(UpdateAttack):
+        name = "craft"
+        shape: str = "nothing"
+
+        def craft(self, view):
+            return {"nothing": None, "short": view.own[:, :3], "one": view.own[:1]}[self.shape]
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Poison(DataAttack):
+        name = "poison"
+        shape: str = "two"
+
+        def poison(self, images, labels, *, rng, attacker=0):
+            mask = labels > 0
+            return {
+                "two": (images, labels),
+                "floats": (images / 255, labels, mask),
+                "flat": (images[:, 0], labels, mask),
+                "labels": (images, labels[1:], mask),
+                "mask": (images, labels, True),
+            }[self.shape]
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Reduce(ColumnRule):
+        name = "reduce"
+        shape: str = "rows"
+
+        def ranks(self, m):
+            return (0, m + 1) if self.shape == "ranks" else (0, m)
+
+        def reduce(self, ranked, xp):
+            return ranked if self.shape == "rows" else 3.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("attack", "Craft", r"Craft.craft returned a NoneType; expected one row for each attacker, \(2, \d+\), or one"),
+        ("attack", "Craft:shape=short", r"Craft.craft returned an array of shape \(2, 3\)"),
+        ("attack", "Craft:shape=one", r"Craft.craft returned an array of shape \(1, \d+\)"),
+        ("attack", "Poison", r"Poison.poison returned 2 values; expected a tuple of images, labels and mask"),
+        ("attack", "Poison:shape=floats", r"images that are .* of float64; expected \(n, 1, 8, 8\) of uint8"),
+        ("attack", "Poison:shape=flat", r"images that are an array of shape .* expected \(n, 1, 8, 8\)"),
+        (
+            "attack",
+            "Poison:shape=labels",
+            r"returned labels that are an array of shape .*; expected \d+, one per image",
+        ),
+        ("attack", "Poison:shape=mask", r"returned mask that are a bool; expected \d+, one per image"),
+        (
+            "rule",
+            "Reduce",
+            r"Reduce\(shape='rows'\).reduce gave \(5, 2\) for 5 ranks of 2 coordinates, expected one value",
+        ),
+        ("rule", "Reduce:shape=number", r"reduce gave \(\) for 5 ranks"),
+        ("rule", "Reduce:shape=ranks", r"ranks\(5\) gave \(0, 6\), expected 0 <= first < last <= 5"),
+    ],
+)
+def test_wrong_shapes_of_ones_own_are_told_in_our_words(tmp_path, key, value, message):
+    path = tmp_path / "wrong.py"
+    path.write_text(textwrap.dedent(WRONG))
+    values = {"clients": 5, "malicious": 2, "rounds": 1, "model": "mlp", "epochs": 1, "rule": "mean"}
+    e = Experiment.of({**values, key: f"{path}:{value}"})
+    with pytest.raises(ValueError, match=message):
+        list(Federation(e).rounds())

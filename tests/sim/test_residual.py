@@ -15,7 +15,7 @@ from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.residual import launches, tiles
-from honestly.sim.train.residual.launches import Before, Clients, Normalised
+from honestly.sim.train.residual.launches import Before, Normalised, StepClients
 from honestly.sim.train.residual.layout import Convolution, Network
 from honestly.sim.train.residual.step import Clones
 from honestly.sim.train.schedule import Stack, plan
@@ -50,7 +50,7 @@ class Case:
         self.gradient = self.whole((K, B, c.side, c.side, c.outside))
         self.filters = self.whole((K, c.outside * c.extent**2 * c.inside), 1)
         weights = torch.tensor([[1 / n if b < n else 0.0 for b in range(B)] for n in COUNTS])
-        self.at = Clients(K, B, torch.stack((torch.zeros_like(weights), weights)), torch.ones(1, dtype=torch.int64))
+        self.at = StepClients(K, B, torch.stack((torch.zeros_like(weights), weights)), torch.ones(1, dtype=torch.int64))
         self.sums = torch.full((tiles.sums_size(K, B, c),), torch.nan)
 
     def whole(self, shape: tuple[int, ...], most: int = 2) -> Tensor:

@@ -15,8 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from honestly.runs.database import StoreError
+from honestly.runs.reader import read
+from honestly.runs.record import RoundRecord
+from honestly.runs.writing import write_file
 from honestly.sim import checkpoint
-from honestly.sim.checkpoint import Store, StoreError, read_state, write_atomically
+from honestly.sim.checkpoint import open_folder, read_state
 from honestly.sim.experiment import Experiment, ExperimentError
 from honestly.sim.rounds import Federation, State
 from honestly.sim.run import run
@@ -186,7 +190,7 @@ def test_disk_full_says_so_and_the_run_can_go_on(tmp_path: Path, whole: Path, mo
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.os, "fsync", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(StoreError, match=r"No space left on device.*same command again"):
             run(E, folder)
     assert not [p for p in folder.iterdir() if p.name.startswith(".")]  # no half-written files left behind
@@ -197,9 +201,9 @@ def test_disk_full_says_so_and_the_run_can_go_on(tmp_path: Path, whole: Path, mo
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="is a file: choose another folder with --out"):
-        Store.open(tmp_path / "file", E)
+        open_folder(tmp_path / "file", E, warn=print)
     with pytest.raises(StoreError, match=r"cannot write /proc/.*"):
-        write_atomically(Path("/proc/nothing.bin"), b"x")
+        write_file(Path("/proc/nothing.bin"), b"x")
 
 
 @pytest.mark.parametrize(
@@ -222,12 +226,12 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
     from honestly.show.figure import attack_grid, belief_grid, draw
     from honestly.show.run_page import Run, page
 
-    records = [json.loads(line) for line in bytes_of(whole).splitlines()]
+    records = read(json.loads(line) for line in bytes_of(whole).splitlines()).records
     grid = attack_grid(records, 10)
     assert grid.shape == (10, 6)
     for t, r in enumerate(records):
-        assert np.flatnonzero(grid[:, t] == 1).tolist() == r["attacked"]
-        assert np.flatnonzero(~np.isnan(grid[:, t])).tolist() == r["participants"]
+        assert np.flatnonzero(grid[:, t] == 1).tolist() == r.attacked
+        assert np.flatnonzero(~np.isnan(grid[:, t])).tolist() == r.participants
     belief = belief_grid(records, 10)
     assert belief is not None
     assert belief[1].startswith("weight")
@@ -237,7 +241,7 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
     assert "a &lt;title&gt;" in text
     assert "one &amp; two" in text
     for r in records:
-        for k in r["attacked"]:
+        for k in r.attacked:
             assert f"<title>client {k}, round" in text
     assert "http" not in text.replace("http://www.w3.org", "")
 
@@ -248,14 +252,14 @@ def test_the_curve_stands_below_the_columns_of_the_map(numbers: list[int], monke
 
     drawn: list[Any] = []
     monkeypatch.setattr(figure, "save", lambda found, *paths: drawn.append(found))
-    records = [{"round": n, "accuracy": 0.1 * i, "honesty": [1.0, 0.0]} for i, n in enumerate(numbers)]
+    records = [RoundRecord(round=n, accuracy=0.1 * i, honesty=[1.0, 0.0]) for i, n in enumerate(numbers)]
     figure.draw(records, clients=2)
     heat, curve = drawn[0].axes[0], drawn[0].axes[1]
     left, right, _, _ = heat.images[0].get_extent()
     columns = left + 0.5 + np.arange(4) * (right - left) / 4
     np.testing.assert_allclose(curve.lines[0].get_xdata(), columns)
     assert columns[0] == numbers[0]
-    figure.draw([{"round": 1, "accuracy": None, "honesty": None}], clients=0, attack="none")  # nobody took part
+    figure.draw([RoundRecord(round=1)], clients=0, attack="none")  # nobody took part
 
 
 def test_a_run_may_start_from_a_model_trained_without_attack(tmp_path: Path) -> None:

@@ -31,11 +31,12 @@ COMMANDS = (
 EPILOG = """\
 exit status: 0 done, 1 it could not be done, 2 the command line or a setting is wrong, 130 interrupted
 Each command has its own --help. `honestly doctor` shows what is installed here and what is missing.
+--debug or HONESTLY_DEBUG=1 shows where an error comes from.
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the whole command, with every sub-command."""
+def parser(names: Sequence[str] = COMMANDS) -> Parser:
+    """The parser of the command with these sub-commands; each is loaded for it, all by default."""
     top = Parser(
         prog="honestly",
         description="Robust averaging for federated learning: it tells which clients to believe.",
@@ -44,17 +45,24 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"honestly {__version__}", help="show the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for name in COMMANDS:
+    for name in names:
         importlib.import_module(f"honestly.cli.{name}").add(commands)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; the exit status is 0 only on success."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     with escape_what_cannot_be_printed():
-        top = parser()
-        chosen = understood(top, sys.argv[1:] if arguments is None else arguments)
+        top = parser(_needed(words))
+        chosen = understood(top, words)
         if chosen.command is None:
             top.print_help(sys.stderr)
             return 2
         return ending(chosen)
+
+
+def _needed(words: Sequence[str]) -> Sequence[str]:
+    """The sub-commands to load: the one that is asked for; none for the version; all for help and for a wrong word."""
+    first = next((word for word in words if word != "--debug"), "")
+    return (first,) if first in COMMANDS else () if first == "--version" else COMMANDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib.util
 import json
 import secrets
@@ -40,7 +39,7 @@ exit status
 
 examples
   honestly aggregate client-*.safetensors -o global.safetensors
-  honestly aggregate site-*/ -o global --reference previous --rule krum:f=2 --pre nnm:f=2 --report report.html
+  honestly aggregate site-*/ -o global --reference previous --rule nnm:f=2+krum:f=2 --report report.html
   honestly aggregate adapter-*/ -o merged --lora svd --rank 16
 """
 
@@ -57,10 +56,14 @@ def add(commands: Any) -> None:
     parser.add_argument("files", nargs="+", metavar="FILES", help="one file or folder per client")
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the average is written")
     parser.add_argument(
-        "--rule", default="bayesian", metavar="NAME[:K=V,...]", help="rule, see `honestly rules` (default: %(default)s)"
+        "--rule",
+        default="bayesian",
+        metavar="RULE",
+        help="a rule with its settings, mixers in front joined by +: krum:f=2, nnm:f=4+multi_krum:f=4,keep=8, or "
+        "file.py:Class of your own; see `honestly rules` (default: %(default)s)",
     )
     parser.add_argument(
-        "--pre", action="append", default=[], metavar="NAME[:K=V,...]", help="mixer before the rule; may be repeated"
+        "--pre", action="append", default=[], metavar="MIXER", help="a mixer before those of --rule; may be repeated"
     )
     parser.add_argument("--reference", metavar="FILE", help="the previous global model, trusted")
     parser.add_argument("--sizes", metavar="FILE", help="client sizes: JSON by id or in order, or lines `id,size`")
@@ -116,12 +119,15 @@ def _run(args: argparse.Namespace) -> int:
     import warnings
 
     from honestly.aggregate import aggregate
+    from honestly.catalog import Spec
     from honestly.engine import Pipeline
-    from honestly.rules import make, make_mixer
+    from honestly.rules import MIXER_CATALOG, make_steps
     from honestly.show.aggregate_page import as_html, as_json, check_target, show, write
     from honestly.sources.checkpoints import Checkpoints
 
-    steps = Pipeline(tuple(_step(text, make_mixer) for text in args.pre), _step(args.rule, make))
+    behind, rule = make_steps(args.rule, own=True)
+    before = (MIXER_CATALOG.build(spec) for text in args.pre for spec in Spec.parse_all(text))
+    steps = Pipeline((*before, *behind), rule)
     ids = _ids(args.ids, args.files)
     for target in args.report:
         check_target(target)
@@ -173,21 +179,6 @@ def _run(args: argparse.Namespace) -> int:
 def _excluded(found: Aggregate) -> str:
     listed = "; ".join(f"client {name!r}: {reason}" for name, reason in found.reasons.items())
     return f"clients were excluded, and --exclusions fail was asked for; {listed}"
-
-
-def _step(text: str, make: Any) -> Any:
-    """`krum:f=4` as a rule. Values are Python literals, or text."""
-    name, _, settings = text.partition(":")
-    found: dict[str, Any] = {}
-    for setting in filter(None, settings.split(",")):
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"{text!r}: {setting!r} is not KEY=VALUE, as in krum:f=4")
-        try:
-            found[key.strip()] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            found[key.strip()] = value
-    return make(name, **found)
 
 
 def _ids(asked: str | None, files: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from honestly.runs.store import Entry, Store
+    from honestly.runs.store import PlannedRun, Store
     from honestly.studies.study import Study
 
 EPILOG = """\
@@ -152,7 +152,7 @@ def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: se
             print(f"{kept}{path}: {found}", file=sys.stderr)
 
 
-def _selected(args: argparse.Namespace, study: Study, entries: list[Entry]) -> list[Entry]:
+def _selected(args: argparse.Namespace, study: Study, entries: list[PlannedRun]) -> list[PlannedRun]:
     from honestly.studies.study import only, select, shard
 
     chosen = select(entries, only(args.only, study), None if args.shard is None else shard(args.shard))
@@ -212,7 +212,7 @@ def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
     return 0
 
 
-def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list[Entry]) -> int:
+def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list[PlannedRun]) -> int:
     from honestly.show.progress import Bars, Lines, Monitor
     from honestly.studies.work import Options, free_the_dead, new_worker, one_by_one
 

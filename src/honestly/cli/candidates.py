@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from honestly.cli.parser import subcommands
+from honestly.cli.argparse_private import actions, option, parsers, positionals, subcommands
 
 
 def candidates(top: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
@@ -22,21 +22,21 @@ def candidates(top: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
     path: list[str] = []
     parser, awaited = top, None
     for word in before:
-        choices = {name: inner for action in subcommands(parser) for name, inner in action.choices.items()}
+        choices = {name: inner for action in subcommands(parser) for name, inner in parsers(action).items()}
         if word.startswith("-"):
-            action = parser._option_string_actions.get(word)  # pyright: ignore[reportPrivateUsage]
+            action = option(parser, word)
             awaited = action if action is not None and action.nargs != 0 else None
         elif awaited is not None:
             awaited = awaited if awaited.nargs in ("*", "+") else None
         elif word in choices:
             parser, path = choices[word], [*path, word]
     if current.startswith("-"):
-        shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]  # pyright: ignore[reportPrivateUsage]
-        return _matching(current, [option for action in shown for option in action.option_strings])
+        shown = [action for action in actions(parser) if action.help != argparse.SUPPRESS]
+        return _matching(current, [name for action in shown for name in action.option_strings])
     if awaited is not None:
         return _values(path, awaited, before, current)
     found: list[str] = []
-    for action in parser._get_positional_actions():  # pyright: ignore[reportPrivateUsage]
+    for action in positionals(parser):
         found += _values(path, action, before, current)
     return found
 
@@ -52,27 +52,39 @@ def _matching(current: str, words: Iterable[str]) -> list[str]:
     return [word for word in words if word.startswith(current)]
 
 
-def _specs(kind: str, *more: str) -> Callable[[Sequence[str], str], list[str]]:
-    """`nnm+krum:f=`: names after a comma or plus, and after a colon the settings of the name."""
+def _specs(kind: str, *more: str, several: bool = False) -> Callable[[Sequence[str], str], list[str]]:
+    """`nnm:f=4+krum:f=`: names and, after a colon, their settings; with `several`, a comma may also begin a word."""
 
     def find(before: Sequence[str], current: str) -> list[str]:
-        done, spec = re.fullmatch(r"(.*[,+])?(.*)", current, re.DOTALL).groups("")  # pyright: ignore[reportOptionalMemberAccess]
-        table = _settings(kind)
-        name, colon, setting = spec.rpartition(":") if ":" in spec else (spec, "", "")
-        if colon:
-            known = table.get(name.partition(":")[0], ())
-            return [f"{done}{name}:{key}=" for key in _matching(setting, known)]
-        return [done + word for word in _matching(spec, (*table, *more))]
+        done, spec = re.fullmatch(r"(.*\+)?(.*)", current, re.DOTALL).groups("")  # pyright: ignore[reportOptionalMemberAccess]
+        listed, comma, last = spec.rpartition(",") if several else ("", "", spec)
+        names = [f"{done}{listed}{comma}{word}" for word in _matching(last, (*_settings(kind), *more))]
+        name, colon, settings = spec.partition(":") if not several else _last_spec(spec)
+        if not colon or "=" in re.split("[,:]", settings)[-1]:
+            return names
+        written = re.fullmatch(r"(.*[,:])?(.*)", settings, re.DOTALL).groups("")  # pyright: ignore[reportOptionalMemberAccess]
+        given = {setting.partition("=")[0] for setting in re.split("[,:]", written[0])}
+        known = [key for key in _settings(kind).get(name.rpartition(",")[2], ()) if key not in given]
+        return [f"{done}{name}:{written[0]}{key}=" for key in _matching(written[1], known)] + (names if comma else [])
 
     return find
 
 
-def _settings(kind: str) -> dict[str, Sequence[str]]:
-    """The settings of every rule, mixer or attack, or of rules and mixers together."""
-    if kind == "attack":
-        from honestly.sim.attacks import ATTACKS, settings_of
+def _last_spec(text: str) -> tuple[str, str, str]:
+    """`a,b:x=1,y` as ("a,b", ":", "x=1,y"): the last name with a colon, and what follows it."""
+    name, colon, settings = text.rpartition(":")
+    while "=" in name.rpartition(",")[2] or "=" in name.rpartition(":")[2]:
+        name, colon, rest = name.rpartition(":")
+        settings = f"{rest}:{settings}"
+    return name, colon, settings
 
-        return {name: list(settings_of(attack)) for name, attack in ATTACKS.items()}
+
+def _settings(kind: str) -> dict[str, Sequence[str]]:
+    """The settings of every rule, mixer or attack, or of rules and mixers together ("step")."""
+    if kind == "attack":
+        from honestly.sim.attacks import ATTACKS
+
+        return {name: list(ATTACKS.settings(attack)) for name, attack in ATTACKS.items()}
     from honestly.rules import list_rules
 
     return {info.name: info.settings for info in list_rules() if kind in (info.kind, "step")}
@@ -101,19 +113,20 @@ def _studies(before: Sequence[str], current: str) -> list[str]:
 def _experiment(before: Sequence[str], current: str) -> list[str]:
     """Presets, `key=`, the values of keys that have a list of them, and `rule.f=` of the rule that was named."""
     try:
-        from honestly.sim.experiment import MODEL_FOR, Experiment
+        from honestly.sim.experiment import Experiment
+        from honestly.sim.models import MODELS
         from honestly.sim.settings import presets
     except ImportError:  # pydantic is missing, and so is the command
         return []
     key, equals, value = current.partition("=")
-    kinds = {"rule": "rule", "attack": "attack", "pre": "mixer"}
+    kinds = {"rule": "step", "attack": "attack", "pre": "mixer"}
     if equals:
         if key in kinds:
-            words = list(_settings(kinds[key]))
-        elif key == "dataset":
+            return [f"{key}={word}" for word in _specs(kinds[key])(before, value)]
+        if key == "dataset":
             words = _data_sets(before, "")
         elif key == "model":
-            words = [*dict.fromkeys(MODEL_FOR.values()), "cnn_norm", "mlp", "resnet18_half"]
+            words = list(MODELS)
         else:
             words = _literals(Experiment.model_fields[key].annotation) if key in Experiment.model_fields else []
         return [f"{key}={word}" for word in _matching(value, words)]
@@ -121,7 +134,7 @@ def _experiment(before: Sequence[str], current: str) -> list[str]:
     if dot and owner in kinds:
         default: Any = Experiment.model_fields[owner].default
         named = [word.partition("=")[2] for word in before if word.startswith(f"{owner}=")]
-        name = named[-1] if named else getattr(default, "name", "")
+        name = re.split("[:]", named[-1].rpartition("+")[2])[0] if named else getattr(default, "name", "")
         return _matching(current, [f"{owner}.{setting}=" for setting in _settings(kinds[owner]).get(name, ())])
     given = {word.partition("=")[0] for word in before}
     keys = [f"{key}=" for key in Experiment.model_fields if key not in given]
@@ -136,11 +149,11 @@ def _literals(annotation: Any) -> list[str]:
 
 # What follows an option or stands as a word of a command, where argparse knows no choices; elsewhere files are meant.
 _FINDERS: dict[tuple[str, str], Callable[[Sequence[str], str], list[str]]] = {
-    ("aggregate", "rule"): _specs("rule"),
+    ("aggregate", "rule"): _specs("step"),
     ("aggregate", "pre"): _specs("mixer"),
     ("export scaleout", "rule"): _specs("rule"),
-    ("stress", "rules"): _specs("step", "all"),
-    ("stress", "attacks"): _specs("attack", "fixed"),
+    ("stress", "rules"): _specs("step", "all", several=True),
+    ("stress", "attacks"): _specs("attack", "fixed", several=True),
     ("stress", "populations"): _populations,
     ("datasets", "fetch"): _data_sets,
     ("simulate", "words"): _experiment,

@@ -1,4 +1,9 @@
-"""`honestly completion`: a script for the shell, which then completes commands, options, rules, attacks and more."""
+"""`honestly completion`: a script for the shell, which then completes commands, options, rules, attacks and more.
+
+argcomplete was tried in its place (3.7, November 2026). It completes `key=value` words up to the first option, but none
+after it (`simulate rounds=3 --quiet ru`), because argparse gives a list of words to one place only; and the core may
+not depend on it.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "datasets",

@@ -15,12 +15,12 @@ RUNS = (
 )
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "demo",
         help="a federation under attack, in a minute: a table and an HTML report",
-        description="Train a federation in which 40 %% of the clients lie, averaged by FedAvg and by the Bayesian "
+        description="Train a federation in which 40 % of the clients lie, averaged by FedAvg and by the Bayesian "
         "rule: a table, a picture and an HTML report.",
     )
     parser.add_argument(
@@ -46,10 +46,12 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from honestly.runs.database import StoreError
+    from honestly.runs.record import RoundRecord
+    from honestly.runs.writing import write_file
     from honestly.show.figure import draw
     from honestly.show.run_page import Run, page
     from honestly.show.terminal import Table
-    from honestly.sim.checkpoint import StoreError, write_atomically
     from honestly.sim.experiment import Experiment
     from honestly.sim.rounds import Federation
     from honestly.sim.summary import summary
@@ -76,11 +78,11 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     with Progress(*columns, console=console, refresh_per_second=4) as progress:
         for title, e in experiments:
             task = progress.add_task(title, total=e.rounds, news="")
-            records: list[dict[str, Any]] = []
+            records: list[RoundRecord] = []
             for found in Federation(e).rounds():
-                records.append(found.numbers)
-                accused = found.numbers["accused"]
-                news = f"accuracy {found.numbers['accuracy']:.3f}"
+                records.append(found.found)
+                accused = found.found.accused
+                news = f"accuracy {found.found.accuracy:.3f}"
                 if accused:
                     news += "  accused: " + " ".join(map(str, accused))
                 progress.update(task, advance=1, news=news)
@@ -90,7 +92,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     rows: list[list[str]] = []
     for one in finished:
         s = summary(one.records)
-        lied = any(r["attacked"] for r in one.records)
+        lied = any(r.attacked for r in one.records)
         cells = [f"{s['misses_per_round']:.1f}" if lied else "–", f"{s['false_accusations_per_round']:.1f}"]
         rows.append([one.title, f"{s['accuracy_last']:.3f}", *cells])
     if not args.quiet:
@@ -101,7 +103,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         "the opposite of what they learned. The plain average (FedAvg) believes everybody; the Bayesian rule infers "
         "from the updates alone whom to believe, without being told how many lie."
     )
-    write_atomically(args.out / "report.html", page("A federation under attack", finished, lead=lead).encode())
+    write_file(args.out / "report.html", page("A federation under attack", finished, lead=lead).encode())
     last = experiments[-1][1]
     picture = args.out / "figure.png"
     draw(finished[-1].records, picture, clients=CLIENTS, rule=last.rule.name, attack=last.attack.name)

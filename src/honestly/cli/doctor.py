@@ -101,11 +101,11 @@ def _extras(problems: list[str]) -> list[dict[str, Any]]:
 
 
 def _devices(problems: list[str]) -> dict[str, Any]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from honestly.cores import usable_cores
     from honestly.kernels.rows import PROGRAM
 
     # null: large updates are averaged by a compiled program
-    found: dict[str, Any] = {"cpu": {"cores": cores, "averages_not_compiled": PROGRAM.reason()}, "cuda": []}
+    found: dict[str, Any] = {"cpu": {"cores": usable_cores(), "averages_not_compiled": PROGRAM.reason()}, "cuda": []}
     try:
         import torch
     except ImportError as error:

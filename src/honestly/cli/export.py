@@ -29,14 +29,18 @@ def add(commands: Any) -> None:
         help="a self-contained server_functions.py for Scaleout and FEDn",
         description="Write a self-contained server_functions.py for Scaleout and FEDn: NumPy only, it never raises, "
         "and any failure keeps the previous model.",
-        epilog="example: honestly export scaleout -o server_functions.py --rule multi_krum f=2",
+        epilog="example: honestly export scaleout -o server_functions.py --rule multi_krum:f=2",
     )
     scaleout.add_argument(
         "-o", "--out", default="server_functions.py", help="the file, or - for standard output (default: %(default)s)"
     )
-    scaleout.add_argument("--rule", default="bayesian", help="a rule that weighs clients (default: %(default)s)")
+    scaleout.add_argument(
+        "--rule",
+        default="bayesian",
+        help="a rule that weighs clients, with its settings: krum:f=2 (default: %(default)s)",
+    )
     scaleout.add_argument("--force", action="store_true", help="replace a file that is there")
-    scaleout.add_argument("settings", nargs="*", metavar="key=value", help="the rule's settings, e.g. f=2")
+    scaleout.add_argument("settings", nargs="*", metavar="key=value", help="settings of the rule, as an older spelling")
     scaleout.set_defaults(run=run)
     export_tensorboard.add(targets)
     for what, about in STUDIES.items():
@@ -49,10 +53,14 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file."""
-    from honestly.rules import make
+    from honestly.catalog import Spec
+    from honestly.rules import RULE_CATALOG
     from honestly.scaleout import server_functions
 
-    source = server_functions(make(args.rule, **dict(_setting(text) for text in args.settings)))
+    mixers = Spec.parse_all(args.rule)[:-1]
+    if mixers:
+        raise ValueError(f"--rule {args.rule}: the exported file has no mixers; name the rule alone")
+    source = server_functions(RULE_CATALOG.build(":".join((args.rule, *args.settings))))
     if args.out == "-":
         sys.stdout.write(source)
         return 0
@@ -76,16 +84,3 @@ def run_study(args: argparse.Namespace) -> int:
             told = f"{export(store, args.target, args.out)} {args.target}"
     print(f"{args.out}: {told}")
     return 0
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """`key=value` with the value as a Python literal, or as text."""
-    import ast
-
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ValueError(f"{text!r} is not of the form key=value")
-    try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value

@@ -6,10 +6,12 @@ import argparse
 import io
 import os
 import sys
+import traceback
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from honestly._version import __version__
 from honestly.result import AggregationError
 
 DONE, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -18,7 +20,10 @@ OUT_OF_MEMORY = "out of memory: use fewer clients, a smaller batch or a smaller 
 
 
 def ending(chosen: argparse.Namespace) -> int:
-    """Run the chosen sub-command; the exit status."""
+    """Run the chosen sub-command; the exit status.
+
+    Errors that our code raises for the user end in one sentence. All others are bugs and keep their traceback.
+    """
     command = f"honestly {chosen.command}"
     try:
         status = int(chosen.run(chosen))
@@ -31,25 +36,54 @@ def ending(chosen: argparse.Namespace) -> int:
         if isinstance(stopped.__context__, BrokenPipeError):  # rich ends the program itself, with status 1
             return BROKEN_PIPE
         raise
-    except KeyboardInterrupt as stopped:
-        return complain(command, str(stopped) or "interrupted", INTERRUPTED)
-    except ModuleNotFoundError as missing:
-        remedy = _remedy(missing.name or "", getattr(chosen, "extra", None))
-        if remedy is None:
-            raise
-        return complain(command, remedy, FAILED)
-    except AggregationError as error:
-        return complain(command, str(error), FAILED)
-    except ValueError as error:
-        return complain(command, str(error), USAGE)
-    except OSError as error:
-        return complain(command, _told(error, getattr(chosen, "out", None)), FAILED)
-    except MemoryError:
-        return complain(command, OUT_OF_MEMORY, FAILED)
-    except RuntimeError as error:
-        if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
-            return complain(command, OUT_OF_MEMORY, FAILED)
-        raise
+    except (Exception, KeyboardInterrupt) as error:
+        explained = explain(error, chosen)
+        if explained is None or debugging(chosen):
+            traceback.print_exception(error)
+        message, status = (bug(error), FAILED) if explained is None else explained
+        return complain(command, message, status)
+
+
+def explain(error: BaseException, chosen: argparse.Namespace) -> tuple[str, int] | None:
+    """What to tell the user of an error, and the exit status; None if it is a bug of ours."""
+    from honestly.cli.blame import Culprit, culprit
+
+    match error:
+        case KeyboardInterrupt():
+            return str(error) or "interrupted", INTERRUPTED
+        case ModuleNotFoundError():
+            remedy = _remedy(error.name or "", getattr(chosen, "extra", None))
+            return None if remedy is None else (remedy, FAILED)
+        case AggregationError():
+            return str(error), FAILED
+        case OSError():
+            return _describe(error, getattr(chosen, "out", None)), FAILED
+        case MemoryError():
+            return OUT_OF_MEMORY, FAILED
+        case RuntimeError() if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
+            return OUT_OF_MEMORY, FAILED
+        case _:
+            who, where = culprit(error)
+    if who is Culprit.OWN_CODE:
+        hint = "HONESTLY_DEBUG=1 or --debug shows the traceback"
+        return f"your code failed, {where}: {type(error).__name__}: {error}\n{hint}", FAILED
+    if who is Culprit.USER and isinstance(error, ValueError):
+        return str(error), USAGE
+    return None
+
+
+def debugging(chosen: argparse.Namespace) -> bool:
+    """Whether tracebacks are wanted: `--debug`, or HONESTLY_DEBUG set to anything but 0."""
+    return getattr(chosen, "debug", False) or os.environ.get("HONESTLY_DEBUG", "0") not in ("", "0")
+
+
+def bug(error: BaseException) -> str:
+    """What is said below the traceback of an error that nobody foresaw."""
+    return (
+        f"this is a bug in honestly {__version__}: {type(error).__name__}: {error}\n"
+        "please report it under Issues on the repository's page, with the lines above, the command, and what "
+        "`honestly doctor` prints"
+    )
 
 
 def complain(command: str, message: str, status: int) -> int:
@@ -72,7 +106,7 @@ def _remedy(module: str, extra: str | None) -> str | None:
     return f"{name} is not installed: {pip_line(extra if extra in extras else extras[0])}"
 
 
-def _told(error: OSError, out: object) -> str:
+def _describe(error: OSError, out: object) -> str:
     """What the system says, with the file that it is about (where it names none: what is written), without `[Errno 2]`.
 
     A full disk is met by whoever writes, through a descriptor that has no name.

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from honestly.cli.argparse_private import actions, parsers, positionals, subcommands
 from honestly.hints import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with a suggestion for a misspelt choice."""
+    """argparse with a suggestion for a misspelt choice, and `--debug` for every command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # suppressed: a sub-command's default must not undo what stood before its name
+        self.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
 
     def error(self, message: str) -> NoReturn:
         """End with exit status 2, the usage and the message."""
@@ -49,7 +57,7 @@ def understood(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.N
 
 def _take(rest: list[str], literal: list[str], chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Words that argparse left go to the argument that takes several; for all else the parser ends the program."""
-    several = [action for action in parser._get_positional_actions() if action.nargs in ("*", "+")]  # pyright: ignore[reportPrivateUsage]
+    several = [action for action in positionals(parser) if action.nargs in ("*", "+")]
     plain = len(literal) if literal and rest[-len(literal) :] == literal else 0
     maybe = rest[: len(rest) - plain]
     if plain and maybe[-1:] == ["--"]:
@@ -59,7 +67,7 @@ def _take(rest: list[str], literal: list[str], chosen: argparse.Namespace, parse
         return
     wrong = next((word for word in maybe if word.startswith("-")), rest[0])
     name = wrong.partition("=")[0]
-    options = [option for action in parser._actions for option in action.option_strings]  # pyright: ignore[reportPrivateUsage]
+    options = [option for action in actions(parser) for option in action.option_strings]
     hint = meant(name, options) if name.startswith("--") else ""
     if not hint and several and "key=value" in str(several[-1].metavar) and name.startswith("--"):
         hint = f"; settings are written {name[2:].replace('-', '_')}=VALUE"
@@ -70,13 +78,7 @@ def _asked(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> argpa
     """The innermost sub-command's parser."""
     for action in subcommands(parser):
         name = getattr(chosen, action.dest, None)
-        if name in action.choices:
-            return _asked(action.choices[name], chosen)
+        inner = parsers(action).get(str(name))
+        if inner is not None:
+            return _asked(inner, chosen)
     return parser
-
-
-def subcommands(parser: argparse.ArgumentParser) -> Iterator[argparse._SubParsersAction[Any]]:  # pyright: ignore[reportPrivateUsage]
-    """The actions of a parser that lead to parsers of their own."""
-    for action in parser._actions:  # pyright: ignore[reportPrivateUsage]
-        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
-            yield action

@@ -1,4 +1,8 @@
-"""What the package requires, extra by extra, and what of it is installed here. Nothing is imported to find out."""
+"""What the package requires, extra by extra, and what of it is installed here. Nothing is imported to find out.
+
+Versions and requirements are read by hand and not by `packaging`: this must work where nothing but NumPy is installed,
+to say what is missing. It reads our own metadata only, which has `>=` and `<` and no pre-releases.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
+def add(commands: Any) -> None:
     """Register the sub-command."""
     parser = commands.add_parser(
         "rules",

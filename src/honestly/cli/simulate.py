@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from honestly.runs.record import RoundRecord
     from honestly.sim.rounds import Federation, Record
     from honestly.sim.run import Outcome
 
@@ -17,9 +18,10 @@ EPILOG = """\
 examples:
   honestly simulate dataset=digits rounds=6 clients=10 rule=bayesian attack=sign_flip malicious=0.4 seed=3 --out runs/a
   honestly simulate paper/fmnist-config2.toml rule=bayesian attack=backdoor alpha=0.5 --device cuda
-  honestly simulate my.toml rule=multi_krum rule.f=4 attack.gamma=2
+  honestly simulate my.toml rule=nnm:f=4+multi_krum:f=4,keep=8 attack=sign_flip:gamma=2
 
-keys, beside rule and attack with their settings (rule.f=4, attack.gamma=4) and pre (pre=nnm pre.f=4):
+rule=NAME:key=value,... and attack=... take settings after a colon, a rule also mixers in front, joined by +, and both
+take file.py:Class of your own; rule.f=4 and attack.gamma=2 change one setting of what a file names. Other keys:
   dataset model clients rounds partition alpha participation dropout malicious dynamic chosen start period warm_up
   epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
 
@@ -27,7 +29,7 @@ The run's folder has rounds.jsonl, figure.png and report.html. The same command 
 """
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "simulate",
@@ -88,10 +90,13 @@ def device_of(name: str) -> str:
 
 
 def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
+    from honestly.sim import settings
     from honestly.sim.run import run as run_experiment
 
     out: Path = args.out if args.out is not None else Path("runs") / experiment.id[:12]
     view: Any = _Lines() if args.json else _Nothing() if args.quiet else _Terminal(out)
+    for text in settings.doubts(experiment):
+        view.warning(text)
     with view:
         outcome = run_experiment(
             experiment, out, folder=args.data, device=device, record=args.record, restart=args.restart,
@@ -99,7 +104,7 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
         )  # fmt: skip
     write_pictures(outcome, out)
     if not outcome.finished:
-        done, of = len(outcome.records), experiment.rounds
+        done, of = len(outcome.rounds), experiment.rounds
         print(f"stopped after round {done} of {of}; the same command goes on from there (--out {out})", file=sys.stderr)
         return 130
     view.end(outcome, out)
@@ -108,18 +113,18 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
 
 def write_pictures(outcome: Outcome, out: Path) -> None:
     """The figure, the report and the summary of what there is so far."""
+    from honestly.runs.writing import write_file
     from honestly.show.figure import draw
     from honestly.show.run_page import Run, page
-    from honestly.sim.checkpoint import write_atomically
     from honestly.sim.summary import summary
 
-    if not outcome.records:
+    if not outcome.rounds:
         return
     e = outcome.experiment
-    write_atomically(out / "summary.json", json.dumps(summary(outcome.records), indent=2).encode() + b"\n")
+    write_file(out / "summary.json", json.dumps(summary(outcome.rounds), indent=2).encode() + b"\n")
     title = f"{e.rule.name} against {e.attack.name}: {e.dataset}, {e.clients} clients"
-    write_atomically(out / "report.html", page(title, [Run.of(e.rule.name, e, outcome.records)]).encode())
-    draw(outcome.records, out / "figure.png", clients=e.clients, rule=e.rule.name, attack=e.attack.name)
+    write_file(out / "report.html", page(title, [Run.of(e.rule.name, e, outcome.rounds)]).encode())
+    draw(outcome.rounds, out / "figure.png", clients=e.clients, rule=e.rule.name, attack=e.attack.name)
 
 
 def _show_partition(experiment: Any, folder: Path | None) -> int:
@@ -161,7 +166,7 @@ class _Nothing:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+    def start(self, federation: Federation, records: list[RoundRecord]) -> None:
         """Before the first round."""
 
     def round(self, record: Record) -> None:
@@ -178,10 +183,10 @@ class _Nothing:
 class _Lines(_Nothing):
     """One JSON object a round, also for the rounds that an earlier run finished."""
 
-    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+    def start(self, federation: Federation, records: list[RoundRecord]) -> None:
         """The rounds that are there already."""
-        for numbers in records:
-            print(json.dumps(numbers, separators=(",", ":")), flush=True)
+        for one in records:
+            print(json.dumps(one.as_json(), separators=(",", ":")), flush=True)
 
     def round(self, record: Record) -> None:
         """The new round."""
@@ -211,7 +216,7 @@ class _Terminal(_Nothing):
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def start(self, federation: Federation, records: list[dict[str, Any]]) -> None:
+    def start(self, federation: Federation, records: list[RoundRecord]) -> None:
         """Say what is run, and where an earlier run stopped."""
         e = federation.experiment
         M = e.adversary.malicious
@@ -225,15 +230,15 @@ class _Terminal(_Nothing):
 
     def round(self, record: Record) -> None:
         """Accuracy, speed and who is accused."""
-        n = record.numbers
-        news = [f"accuracy {n['accuracy']:.3f}" if n["accuracy"] is not None else ""]
-        if n["asr"] is not None:
-            news.append(f"ASR {n['asr']:.3f}")
+        n = record.found
+        news = [f"accuracy {n.accuracy:.3f}" if n.accuracy is not None else ""]
+        if n.asr is not None:
+            news.append(f"ASR {n.asr:.3f}")
         news.append(f"{record.images / max(sum(record.seconds.values()), 1e-9):,.0f} images/s")
-        if n["accused"] is not None:
-            news.append("accused: " + (" ".join(map(str, n["accused"])) or "nobody"))
-        if n["status"].startswith("refused"):
-            news.append(n["status"])
+        if n.accused is not None:
+            news.append("accused: " + (" ".join(map(str, n.accused)) or "nobody"))
+        if n.refused:
+            news.append(n.status)
         self.progress.update(self.task, advance=1, news="  ".join(part for part in news if part))
 
     def end(self, outcome: Outcome, out: Path) -> None:
@@ -247,7 +252,7 @@ class _Terminal(_Nothing):
             "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused, a round",
             "misses_per_round": "attackers missed, a round", "refused_rounds": "rounds without a usable majority",
         }  # fmt: skip
-        found = summary(outcome.records)
+        found = summary(outcome.rounds)
         for key, label in names.items():
             value = found[key]
             if value is not None and not (key == "refused_rounds" and value == 0):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from honestly.cli import stress_suite
+from honestly.cores import usable_cores
 
 _T = TypeVar("_T")
 
@@ -59,8 +59,8 @@ def add(commands: Any) -> None:
         "--rules",
         nargs="+",
         metavar="RULE",
-        help="names, with mixers and settings: nnm+median, bayesian:variant=paper; 'all' for every rule (default: the "
-        "usual ones)",
+        help="names, with mixers and settings: nnm+median, multi_krum:f=4,keep=8, file.py:Class; 'all' for every rule "
+        "(default: the usual ones)",
     )
     parser.add_argument(
         "--attacks",
@@ -97,7 +97,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=_integers, default=[[0]], metavar="S", help="seeds (default: 0)")
     parser.add_argument(
-        "--jobs", type=int, default=_cores(), metavar="N", help="processes (default: one for each core)"
+        "--jobs", type=int, default=usable_cores(), metavar="N", help="processes (default: one for each core)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cases, tables, heatmap and an HTML page here")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
@@ -126,16 +126,16 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from honestly.rules import RULE_CATALOG
     from honestly.show.stress_page import about, write
     from honestly.show.stress_tables import tables
     from honestly.studies import stress
-    from honestly.studies.specs import RULES
 
     errors = Console(stderr=True)
     rules = _flat(args.rules) if args.rules else stress.CORE
     attacks = _flat(args.attacks) if args.attacks else (*stress.SUITE, stress.ADAPTIVE)
     study = stress.Study(
-        rules=tuple(dict.fromkeys(r for rule in rules for r in (RULES if rule == "all" else (rule,)))),
+        rules=tuple(dict.fromkeys(r for rule in rules for r in (RULE_CATALOG if rule == "all" else (rule,)))),
         attacks=tuple(
             dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
         ),
@@ -193,12 +193,10 @@ def _record(args: argparse.Namespace) -> int:
     return 0
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _flat(values: Sequence[str]) -> list[str]:
-    return [word for value in values for word in value.split(",") if word]
+    from honestly.catalog import listed
+
+    return [word for value in values for word in listed(value)]
 
 
 def _listed(value: str, kind: Callable[[str], _T], what: str) -> list[_T]:

@@ -15,7 +15,7 @@ Only this machine can see the page. From another one, use a tunnel: ssh -L 8765:
 """
 
 
-def add(commands: argparse._SubParsersAction[Any]) -> None:  # pyright: ignore[reportPrivateUsage]
+def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "watch",

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from honestly.catalog import Spec
 from honestly.result import Float
-from honestly.rules import make, make_mixer
+from honestly.rules import MIXER_CATALOG, make_steps
 from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
 
 #: Weights may miss a sum of 1 by this much.
@@ -49,8 +50,8 @@ class Pipeline:
     """Mixers, applied in turn, and the rule that sees what they make.
 
     Example:
-        >>> str(Pipeline.of("median", "bucketing"))
-        'Median() after Bucketing(size=2, seed=0)'
+        >>> str(Pipeline.of("bucketing:size=3+median"))
+        'Median() after Bucketing(size=3, seed=0)'
     """
 
     mixers: tuple[Mixer, ...]
@@ -58,20 +59,22 @@ class Pipeline:
 
     @classmethod
     def of(cls, rule: Any, pre: Any = ()) -> Pipeline:
-        """From objects or names. Raises ValueError, naming what was passed, if they are none."""
-        made = make(rule) if isinstance(rule, str) else rule
+        """From objects or words such as "nnm:f=4+krum:f=2". Raises ValueError, naming what was passed instead."""
+        behind, made = make_steps(rule) if isinstance(rule, str) else ((), rule)
         if not isinstance(made, Rule):
             raise ValueError(
                 f"rule is {made!r}; expected a rule such as hn.Bayesian() or its name, see hn.list_rules()"
             )
         if not isinstance(pre, str | Mixer | Iterable):
             raise ValueError(f"pre is {pre!r}; expected a sequence of mixers such as [hn.NNM(f=4)], or of their names")
-        steps: list[Any] = [pre] if isinstance(pre, str | Mixer) else list(pre)
-        mixers = tuple(make_mixer(step) if isinstance(step, str) else step for step in steps)
+        steps: Iterable[Any] = (
+            (pre,) if isinstance(pre, Mixer) else Spec.parse_all(pre) if isinstance(pre, str) else pre
+        )
+        mixers = tuple(MIXER_CATALOG.build(s, own=False) if isinstance(s, str | Spec) else s for s in steps)
         for mixer in mixers:
             if not isinstance(mixer, Mixer):
                 raise ValueError(f"pre holds {mixer!r}; expected mixers such as hn.NNM(f=4) or their names")
-        return cls(mixers, made)
+        return cls((*mixers, *behind), made)
 
     @property
     def steps(self) -> tuple[Mixer | Rule, ...]:
@@ -135,8 +138,10 @@ def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
     """A rule of the user's own may give anything; what is no weight would give a model that is none."""
     if not isinstance(mix, Mix):
         raise ValueError(f"{rule}.mix returned a {type(mix).__name__}, expected a Mix")
-    if isinstance(rule, ColumnRule) and not rule.gram_needed:
-        return  # the identity, which is not multiplied
+    if isinstance(rule, ColumnRule):
+        _check_reduce(rule, len(np.asarray(mix.matrix)))
+        if not rule.gram_needed:
+            return  # the identity, which is not multiplied
     _check_rows(rule, np.asarray(mix.matrix), geometry)
     if mix.by_layer is not None:
         if np.shape(mix.by_layer) != (len(geometry.judged), geometry.K):
@@ -149,6 +154,21 @@ def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
         given: Sequence[Any] | None = getattr(mix, name)
         if given is not None and len(given) != geometry.K:
             raise ValueError(f"{rule}.mix gave {len(given)} {name}, expected one for each of {geometry.K}")
+
+
+def _check_reduce(rule: ColumnRule, m: int) -> None:
+    """A coordinate-wise rule of the user's own is tried on two coordinates before it sees millions."""
+    if type(rule).__module__.startswith("honestly."):
+        return
+    first, last = rule.ranks(m)
+    if not 0 <= first < last <= m:
+        raise ValueError(f"{rule}.ranks({m}) gave ({first}, {last}), expected 0 <= first < last <= {m}")
+    value = rule.reduce(np.zeros((last - first, 2)), np)
+    if np.shape(value) != (2,):
+        raise ValueError(
+            f"{rule}.reduce gave {np.shape(value)} for {last - first} ranks of 2 coordinates, expected one value for "
+            "each coordinate: (2,)"
+        )
 
 
 def _check_rows(step: Rule | Mixer, A: Float, geometry: Geometry) -> None:

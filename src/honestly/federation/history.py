@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
 import json
 import math
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast, overload
 
 from honestly.federation.record import Round
+from honestly.files import write_atomically
 from honestly.printable import printable
 
 COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
@@ -51,8 +50,8 @@ class History(Sequence[Round]):
             self._begun = True
         roster = list(dict.fromkeys(client for r in self._rounds for client in r.clients))
         lines = [json.dumps(_plain(r.as_json(roster)), allow_nan=False) for r in self._rounds]
-        replace(self.folder / "rounds.jsonl", "".join(line + "\n" for line in lines))
-        replace(self.folder / "rounds.csv", self._csv())
+        write_atomically(self.folder / "rounds.jsonl", "".join(line + "\n" for line in lines))
+        write_atomically(self.folder / "rounds.csv", self._csv())
 
     def _csv(self) -> str:
         text = io.StringIO()
@@ -92,23 +91,6 @@ def _set_aside(files: Sequence[Path]) -> None:
 
 def _numbered(path: Path, number: int) -> Path:
     return path.with_stem(f"{path.stem}-{number}")
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file so that it holds either the old text or the new, whatever happens in between."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        # A client's name may hold half of a surrogate pair, which UTF-8 cannot say.
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
 
 
 def _cell(text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from honestly.result import ClientId, Verdict
+from honestly.runs.record import RoundRecord
 
 #: What apps call the accuracy in their metrics; the first one found is the round's.
 ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
@@ -84,30 +85,29 @@ class Round:
         `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was
         not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
         """
-        roster = self.clients if roster is None else roster
+        roster = list(dict.fromkeys([*(self.clients if roster is None else roster), *self.excluded, *self.accused]))
         here = set(self.clients)
 
         def column(values: Mapping[ClientId, float] | None) -> list[float | None] | None:
             return None if values is None else [values.get(client) if client in here else None for client in roster]
 
+        index = {client: k for k, client in enumerate(roster)}
         accuracy = next((m[key] for m in (self.evaluation, self.metrics) for key in ACCURACY if key in m), None)
-        return {
-            "round": self.number,
-            "accuracy": accuracy,
-            "asr": None,
-            "attacked": [],  # nobody knows in a real federation
-            "participants": [k for k, client in enumerate(roster) if client in here],
-            "clients": [str(client) for client in roster],
-            "honesty": column(self.honesty),
-            "weights": column(self.weights),
-            "excluded": [str(client) for client in self.excluded],
-            "reasons": {str(client): reason for client, reason in self.excluded.items()},
-            "accused": [str(client) for client in self.accused],
-            "malicious_estimate": self.malicious,
-            "kept": self.kept,
-            "status": self.status,
-            "attention": self.attention,
-            "metrics": self.metrics,
-            "evaluation": self.evaluation,
-            "seconds": round(self.seconds, 4),
-        }
+        return RoundRecord(
+            round=self.number,
+            accuracy=accuracy,
+            participants=[k for k, client in enumerate(roster) if client in here],
+            clients=[str(client) for client in roster],
+            honesty=column(self.honesty),
+            weights=column(self.weights),
+            excluded=[index[client] for client in self.excluded],
+            reasons={str(client): reason for client, reason in self.excluded.items()},
+            accused=[index[client] for client in self.accused],
+            malicious_estimate=self.malicious,
+            kept=self.kept,
+            status=self.status,
+            attention=self.attention,
+            metrics=self.metrics,
+            evaluation=self.evaluation,
+            seconds=round(self.seconds, 4),
+        ).as_json()

@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from honestly.aggregate import aggregate
 from honestly.engine import Pipeline
-from honestly.federation.history import History, replace
+from honestly.federation.history import History
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
 from honestly.federation.record import Reply, Round
+from honestly.files import write_atomically
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
 from honestly.rules.base import Mixer, Rule
@@ -256,6 +257,6 @@ class Referee:
             if self.history.folder is not None and hasattr(memory, "to_dict"):
                 import json
 
-                replace(self.history.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
+                write_atomically(self.history.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
         except OSError as error:
             self._log(logging.ERROR, f"the history could not be written to {self.history.folder}: {error}")

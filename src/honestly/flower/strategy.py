@@ -30,7 +30,8 @@ class RobustFedAvg(FedAvg):
     """FedAvg that tells which clients to believe: a bad reply costs its client the vote, never the round.
 
     Args:
-        rule: a rule of the package or its name: `hn.Bayesian()`, `"median"`, `hn.MultiKrum(f=4, keep=16)`, ...
+        rule: a rule of the package, or a word as on the command line: `hn.Bayesian()`, `"median"`, `"krum:f=2"`,
+            `"nnm:f=4+multi_krum:f=4,keep=16"`, ...
         pre: mixers applied before the rule, such as `hn.NNM(f=4)`.
         quorum: the share of the sampled nodes that must have sent a usable update; with as many or fewer the round
             keeps the old model. 0.5 asks for a majority.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import MISSING, Field, dataclass, fields
-from difflib import get_close_matches
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
+from honestly.catalog import Catalog, Spec
 from honestly.rules.arc import ARC
 from honestly.rules.base import Mixer, Rule
 from honestly.rules.bayesian import Bayesian
@@ -27,6 +28,7 @@ from honestly.rules.mda import MDA
 from honestly.rules.meamed import Meamed
 from honestly.rules.mean import Mean
 from honestly.rules.median import Median
+from honestly.rules.memory import Memory
 from honestly.rules.minimum_variance import MinimumVariance
 from honestly.rules.monna import MoNNA
 from honestly.rules.multi_krum import MultiKrum
@@ -78,8 +80,10 @@ __all__ = [
     "FLAME",
     "MDA",
     "MIXERS",
+    "MIXER_CATALOG",
     "NNM",
     "RULES",
+    "RULE_CATALOG",
     "SMEA",
     "Bayesian",
     "Bucketing",
@@ -107,6 +111,7 @@ __all__ = [
     "list_rules",
     "make",
     "make_mixer",
+    "make_steps",
 ]
 
 
@@ -138,7 +143,7 @@ def list_rules() -> tuple[RuleInfo, ...]:
             summary=entry.summary,
             reference=entry.reference,
             needs=tuple(sorted(entry.needs)),
-            settings=_settings(entry),
+            settings=tuple(one.name for one in fields(entry) if one.init),
             streams=issubclass(entry, Rule) and entry.streams,
             infers_honesty=issubclass(entry, Rule) and entry.infers_honesty,
         )
@@ -157,9 +162,9 @@ def make(name: str, **settings: Any) -> Rule:
         >>> make("trimed_mean")
         Traceback (most recent call last):
             ...
-        ValueError: there is no rule 'trimed_mean'; did you mean 'trimmed_mean'? Rules: ...
+        ValueError: unknown rule 'trimed_mean': did you mean trimmed_mean? Allowed: ...
     """
-    return _make(RULES, "rule", name, settings)
+    return RULE_CATALOG.make(name, **settings)
 
 
 def make_mixer(name: str, **settings: Any) -> Mixer:
@@ -169,44 +174,51 @@ def make_mixer(name: str, **settings: Any) -> Mixer:
         >>> make_mixer("nnm", f=4)
         NNM(f=4)
     """
-    return _make(MIXERS, "mixer", name, settings)
+    return MIXER_CATALOG.make(name, **settings)
 
 
-_T = TypeVar("_T", Rule, Mixer)
+def make_steps(text: str, *, own: bool = False) -> tuple[tuple[Mixer, ...], Rule]:
+    """The mixers and the rule that a word stands for; with `own`, also classes of the user's, whose code is run.
+
+    Example:
+        >>> make_steps("nnm:f=4+krum:f=2")
+        ((NNM(f=4),), Krum(f=2))
+    """
+    *mixers, rule = Spec.parse_all(text)
+    return tuple(MIXER_CATALOG.build(mixer, own=own) for mixer in mixers), RULE_CATALOG.build(rule, own=own)
 
 
-def _make(table: tuple[type[_T], ...], kind: str, name: str, settings: dict[str, Any]) -> _T:
-    entries = {entry.name: entry for entry in table}
-    if name not in entries:
-        raise ValueError(
-            f"there is no {kind} {name!r}{_meant(name, entries)} {kind.capitalize()}s: {', '.join(sorted(entries))}"
-        )
-    entry = entries[name]
-    allowed = _settings(entry)
-    for setting in settings:
-        if setting not in allowed:
-            raise ValueError(
-                f"{kind} {name!r} has no setting {setting!r}{_meant(setting, allowed)} "
-                f"Settings: {', '.join(allowed) or 'none'}"
-            )
-    missing = [field.name for field in fields(entry) if _required(field) and field.name not in settings]
-    if missing:
-        wanted = " and ".join(f"{setting}=..." for setting in missing)
-        raise ValueError(f"{kind} {name!r} must be told {' and '.join(missing)}: give {wanted}")
-    return entry(**settings)
+def _memory(value: Any) -> Memory | None:
+    """A rule's memory between rounds, given by how much of the past it keeps."""
+    if value is None or value is False:
+        return None
+    if isinstance(value, Memory):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("give the share of the past that is kept, such as 0.9")
+    return Memory(forgetting=float(value))
 
 
-def _required(field: Field[Any]) -> bool:
-    return field.init and field.default is MISSING and field.default_factory is MISSING
+def _no_memory(value: Any) -> None:
+    if value is not None and value is not False:
+        raise ValueError("it begins empty; leave the setting out")
 
 
-def _settings(entry: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(entry) if field.init)
+def _no_root(value: Any) -> None:
+    raise ValueError(
+        "the trusted update is an array: the simulator trains it (root=100 says on how many images), in "
+        "Python it is given"
+    )
 
 
-def _meant(word: str, words: Any) -> str:
-    close = get_close_matches(str(word), list(words), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else "."
+#: How settings that are objects are written as words.
+_READ: dict[str, Callable[[Any], Any]] = {
+    "Memory | None": _memory,
+    "FoolsGoldMemory | None": _no_memory,
+    "root": _no_root,
+}
+RULE_CATALOG: Catalog[Rule] = Catalog("rule", Rule, RULES, read=_READ, python="hn.")
+MIXER_CATALOG: Catalog[Mixer] = Catalog("mixer", Mixer, MIXERS, read=_READ, python="hn.")
 
 
 class _Package(ModuleType):

@@ -11,6 +11,7 @@ from honestly.result import Float, Status
 from honestly.rules.base import Geometry, Mix, Rule
 from honestly.rules.neighbours import majority, majority_mean
 from honestly.rules.settings import integer, number
+from honestly.rules.weiszfeld import inverse_weights
 
 PASSES, SETTLED = 15, 1e-4
 
@@ -78,7 +79,7 @@ class GeometricMedian(Rule):
                     return _found(a, r, 0.0, step, Status.CONVERGED)
             # A client that was left behind keeps a finite pull.
             old = np.maximum(r, 1e-15 * float(np.median(r)) + np.finfo(float).tiny)
-            a = (1.0 / old) / (1.0 / old).sum()
+            a = inverse_weights(old)
             r = np.sqrt(geometry.residuals(a))
             S = float(np.partition(r, h - 1)[:h].sum())
             # Changes of the last few bits of a residual say nothing.

@@ -10,6 +10,7 @@ import numpy as np
 from honestly.rules.base import Geometry, Mix, Rule
 from honestly.rules.neighbours import majority_mean
 from honestly.rules.settings import integer, number
+from honestly.rules.weiszfeld import inverse_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,5 @@ class SmoothedGeometricMedian(Rule):
         """Weights after `steps` steps."""
         a = majority_mean(geometry)
         for _ in range(self.steps):
-            b = 1.0 / np.maximum(self.nu, np.sqrt(geometry.residuals(a)))
-            a = b / b.sum()
+            a = inverse_weights(np.maximum(self.nu, np.sqrt(geometry.residuals(a))))
         return Mix.of_weights(a, steps=self.steps)

@@ -59,7 +59,8 @@ class Database:
                 database.check()
             with _told(path):
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
+                # a round is on the disk before the state after it is: without FULL the power may take it back
+                connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
             raise

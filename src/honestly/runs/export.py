@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from honestly.runs.database import FILE
+from honestly.runs.reader import read_record
+from honestly.runs.record import COLUMNS, duration
 from honestly.runs.rows import Run, compact
+from honestly.runs.states import States
 from honestly.runs.store import Store
-from honestly.sim.checkpoint import write_atomically
+from honestly.runs.writing import write_file
 
-ROUND_COLUMNS = (
-    "round", "accuracy", "loss", "asr", "train_loss", "malicious_estimate", "false_accusations", "misses", "attacked",
-    "accused", "excluded", "honesty", "weights", "status", "steps",
-)  # fmt: skip
 KINDS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
 
 
@@ -40,7 +39,7 @@ def export(store: Store, what: str, path: Path) -> int:
     found = list(rows)
     text = "".join(compact(row) + "\n" for row in found) if lines else _csv(found)
     content = text.encode()
-    write_atomically(path, gzip.compress(content, mtime=0) if kind.endswith(".gz") else content)
+    write_file(path, gzip.compress(content, mtime=0) if kind.endswith(".gz") else content)
     return len(found)
 
 
@@ -67,7 +66,7 @@ def run_rows(store: Store) -> Iterator[dict[str, Any]]:
     for run in store.runs():
         summary = {k: v for k, v in (run.summary or {}).items() if k != "rounds"}
         made = {k: v for k, v in (run.provenance or {}).items() if k not in run.cell}
-        seconds = sum(v for laps in store.seconds(run.id) for k, v in laps.items() if k != "images")
+        seconds = sum(map(duration, store.seconds(run.id)))
         yield {
             "id": run.id, **run.cell, "status": run.status, "rounds": run.rounds, "of": run.of, **summary,
             "seconds": round(seconds, 3), **made, "error": run.error,
@@ -77,9 +76,9 @@ def run_rows(store: Store) -> Iterator[dict[str, Any]]:
 def round_rows(store: Store) -> Iterator[dict[str, Any]]:
     """One flat row a round."""
     for run, record, laps in _rounds(store):
-        numbers = {column: record.get(column) for column in ROUND_COLUMNS}
-        seconds = round(sum(v for k, v in laps.items() if k != "images"), 6)
-        yield {"run": run.id, **run.cell, **numbers, "seconds": seconds}
+        numbers = read_record(record)[0].as_json()
+        cells = {column: numbers[column] for column in COLUMNS}
+        yield {"run": run.id, **run.cell, **cells, "seconds": round(duration(laps), 6)}
 
 
 def _rounds(store: Store) -> Iterator[tuple[Run, dict[str, Any], dict[str, Any]]]:
@@ -101,22 +100,20 @@ def archive(store: Store, path: Path) -> int:
     if not path.name.endswith((".tar.gz", ".tgz")):
         raise ValueError(f"{path}: a study is exported as .tar.gz")
     wanted = starts(store)
-    carried = [
-        folder
-        for run in store.runs()
-        if (run.status != "done" or run.id in wanted) and (folder := store.run_folder(run.id)).is_dir()
-    ]
+    carried: list[Path] = []
+    for run in store.runs():
+        states = States(store.run_folder(run.id))
+        if run.status != "done" or run.id in wanted:
+            latest = states.latest(run.rounds)  # another one may be on its way, ahead of what the store has
+            carried += [] if latest is None else [states.path(latest)]
     with tempfile.TemporaryDirectory() as temporary:
         database, packed = Path(temporary) / FILE, io.BytesIO()
         copy(store, database)
         with tarfile.open(fileobj=packed, mode="w:gz") as tar:
             tar.add(database, FILE, filter=_nobody)
-            for folder in carried:
-                states = sorted(folder.glob("state-*.bin"), key=lambda p: int(p.stem.partition("-")[2]))[-1:]
-                for file in (*(folder / f"{n}" for n in ("experiment.json", "rounds.jsonl", "seconds.jsonl")), *states):
-                    if file.is_file():
-                        tar.add(file, f"runs/{folder.name}/{file.name}", filter=_nobody)
-    write_atomically(path, packed.getvalue())
+            for file in carried:
+                tar.add(file, f"runs/{file.parent.name}/{file.name}", filter=_nobody)
+    write_file(path, packed.getvalue())
     return len(carried)
 
 

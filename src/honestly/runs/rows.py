@@ -14,7 +14,7 @@ PENDING, RUNNING, DONE, FAILED = "pending", "running", "done", "failed"
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlannedRun:
     """A run that a study wants: its cell, its experiment, and the run that must be done before it (a warm-up)."""
 
     id: str

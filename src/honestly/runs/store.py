@@ -1,8 +1,8 @@
 """The store of a study: one SQLite file, one row a run and one row a round, written by several processes at once.
 
 A run is `pending`, `running` (a worker holds it, and says so every few seconds), `done` or `failed`. A worker that is
-not heard of for a minute has lost its run: the next one that asks goes on with it from its folder, `DIR/runs/ID`,
-which is written as `honestly simulate` writes it.
+not heard of for a minute has lost its run: the next one that asks goes on with it from the rounds that are here and
+the states in its folder, `DIR/runs/ID`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from honestly.runs.rows import (
     JSON_COLUMNS,
     PENDING,
     RUNNING,
-    Entry,
+    PlannedRun,
     Run,
     canonical,
     compact,
@@ -31,7 +31,7 @@ from honestly.runs.rows import (
     run_of,
 )
 
-__all__ = ["Entry", "LostClaimError", "Run", "Store", "StoreError"]
+__all__ = ["LostClaimError", "PlannedRun", "Run", "Store", "StoreError"]
 
 LEASE = 60.0  # seconds after which a silent worker is given up
 ATTEMPTS = 3  # workers that a run may take down before it counts as failed
@@ -68,7 +68,7 @@ class Store:
         self.close()
 
     def run_folder(self, id: str) -> Path:
-        """Where a run keeps what it needs to go on."""
+        """Where a run keeps the states that it goes on from."""
         return self.folder / "runs" / id
 
     # -- what there is ------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Store:
         found = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
         return decoded(found[0][0], "what needs what") if found else {}
 
-    def add(self, entries: Sequence[Entry], *, replace: bool = False) -> None:
+    def add(self, entries: Sequence[PlannedRun], *, replace: bool = False) -> None:
         """Take in the runs of a study; those that are there already keep what they have.
 
         A cell that is there with another experiment is refused: its numbers would not be those of this study.
@@ -291,23 +291,28 @@ class Store:
         seconds: Sequence[dict[str, Any]],
         *,
         worker: str | None = None,
-        anew: bool = False,
     ) -> None:
-        """Several rounds at once; ``anew`` drops all others (a run that goes on from an earlier state)."""
+        """Several rounds at once."""
         with self.database.writing() as db:
-            if anew:
-                db.execute("DELETE FROM rounds WHERE run = ?", (id,))
             insert_rounds(db, id, records, seconds)
-            last = records[-1]["round"] if records else 0
-            held = "" if worker is None else "AND worker = :worker AND status = 'running'"
             # whoever gets on is no run that takes down its workers
-            tries = "attempts" if anew else "CASE WHEN rounds < :last THEN 1 ELSE attempts END"
-            changed = db.execute(
-                f"UPDATE runs SET attempts = {tries}, rounds = :last, updated = :now WHERE id = :id {held}",
-                {"last": last, "now": time.time(), "id": id, "worker": worker},
-            )
-            if changed.rowcount == 0:
-                raise LostClaimError(f"run {id[:12]} is not this worker's any more")
+            tries = "attempts = CASE WHEN rounds < :last THEN 1 ELSE attempts END"
+            self._advance(db, id, records[-1]["round"] if records else 0, worker, tries)
+
+    def keep_rounds(self, id: str, rounds: int, *, worker: str | None = None) -> None:
+        """Forget what comes after that many rounds: the run goes on from an earlier state."""
+        with self.database.writing() as db:
+            db.execute("DELETE FROM rounds WHERE run = ? AND round > ?", (id, rounds))
+            self._advance(db, id, rounds, worker)
+
+    def _advance(self, db: Any, id: str, last: int, worker: str | None, *changes: str) -> None:
+        held = "" if worker is None else "AND worker = :worker AND status = 'running'"
+        changed = db.execute(
+            f"UPDATE runs SET {', '.join([*changes, 'rounds = :last', 'updated = :now'])} WHERE id = :id {held}",
+            {"last": last, "now": time.time(), "id": id, "worker": worker},
+        )
+        if changed.rowcount == 0:
+            raise LostClaimError(f"run {id[:12]} is not this worker's any more")
 
     def finish(
         self, id: str, summary: dict[str, Any], provenance: dict[str, Any], *, worker: str | None = None

@@ -17,8 +17,10 @@ from typing import Any
 from honestly.runs.database import FILE, StoreError
 from honestly.runs.export import read_lines, starts
 from honestly.runs.rows import Run, canonical
+from honestly.runs.states import States
 from honestly.runs.store import Store
 
+# archives of earlier versions have the files of a run's folder, too: the rounds are those of the store
 MEMBER = re.compile(
     rf"{re.escape(FILE)}|runs/[0-9a-f]{{64}}/(experiment\.json|rounds\.jsonl|seconds\.jsonl|state-[0-9]{{1,9}}\.bin)"
 )
@@ -102,7 +104,7 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> Taken:
             if only is not None and run.id not in only:
                 continue
             files = other.run_folder(run.id)
-            if run.id in wanted and run.status == "done" and not (files / f"state-{run.of}.bin").is_file():
+            if run.id in wanted and run.status == "done" and not States(files).path(run.of).is_file():
                 continue  # others start from its model, which is not here: it must be done again
             _take_run(store, run, other.rounds(run.id), other.seconds(run.id), files, taken)
     return taken
@@ -129,7 +131,7 @@ def _take_run(
         _copy(files, folder)
         store.put(run, records, seconds)
         taken.done += 1
-    elif files is not None and files.is_dir() and (held is None or held.rounds < run.rounds):
+    elif files is not None and States(files).rounds() and (held is None or held.rounds < run.rounds):
         _copy(files, folder)
         store.put(_to_go_on(run), records, seconds)
         taken.begun += 1
@@ -142,9 +144,13 @@ def _to_go_on(run: Run) -> Run:
 
 
 def _copy(files: Path | None, folder: Path) -> None:
-    if files is not None and files.is_dir():
+    """Take over the states of a run."""
+    found = [] if files is None else [States(files).path(n) for n in States(files).rounds()]
+    if found:
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(files, folder)
+        folder.mkdir(parents=True)
+        for file in found:
+            shutil.copyfile(file, folder / file.name)
 
 
 def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> Taken:

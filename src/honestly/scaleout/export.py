@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from honestly._version import __version__
-from honestly.rules import make
+from honestly.rules import RULE_CATALOG
 from honestly.rules.base import ColumnRule, GramGeometry, Rule
 from honestly.scaleout import template
 from honestly.scaleout.shake import gather, method
@@ -38,6 +38,8 @@ except ImportError:
         ServerFunctionsBase = object
 
 '''
+#: Variables of the method that the estimator becomes.
+VARIABLES = ("self", "grams", "sizes", "clients", "known", "found", "rows", "np")
 #: What a rule may need that this platform cannot give it.
 CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs"})
 
@@ -46,7 +48,7 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
     """Source of a module with the class `ServerFunctions`, whose estimator is the source of the rule itself.
 
     Args:
-        rule: a rule or its name; one that weighs clients, not one that sorts coordinates.
+        rule: a rule or a word such as "krum:f=2"; one that weighs clients, not one that sorts coordinates.
 
     Returns:
         Python source. The class alone, as `inspect.getsource` cuts it out, is all that the platform needs.
@@ -58,7 +60,7 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
         >>> "class ServerFunctions(ServerFunctionsBase)" in server_functions("bayesian")
         True
     """
-    rule = make(rule) if isinstance(rule, str) else rule
+    rule = RULE_CATALOG.build(rule, own=False) if isinstance(rule, str) else rule
     if isinstance(rule, ColumnRule):
         raise ValueError(
             f"{rule!r} works coordinate by coordinate; export a rule that weighs clients, such as bayesian"
@@ -71,7 +73,7 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
         rule.mix(GramGeometry(np.eye(max(3, rule.minimum())), has_reference=True))
     except ValueError as error:
         raise ValueError(f"the exported file knows nothing but the clients' models: {error}") from error
-    estimator = gather([type(rule), GramGeometry])
+    estimator = gather([type(rule), GramGeometry], reserved=VARIABLES)
     estimator += (
         "\nknown = GramGeometry.of_layers(grams, tuple(clients), has_reference=True, layer_sizes=sizes)"
         f"\nfound = {rule!r}.mix(known)\n"

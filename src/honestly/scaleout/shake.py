@@ -2,7 +2,8 @@
 
 The maths of a rule exists once, in `honestly.rules`. A file that has to stand alone gets it in this way: start from a
 class, follow every name through the modules of the package, keep what is reached, drop annotations, and let what comes
-from elsewhere (NumPy, the standard library) be imported.
+from elsewhere (NumPy, the standard library) be imported. So modules that a rule uses must not define equal names; what
+does is refused with both places named, and `tests/scaleout` exports every rule that can be.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import ast
 import importlib
 import inspect
 import textwrap
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 
 PACKAGE = "honestly"
+ONE_BLOCK = "the exported rule is one block of code, in which a name has one meaning only, but"
 
 
 @dataclass
@@ -105,11 +108,14 @@ def _shorten(node: ast.FunctionDef | ast.ClassDef) -> None:
         node.body[0] = ast.Expr(ast.Constant(text.split("\n\n")[0]))
 
 
-def gather(entries: list[type]) -> str:
+def gather(entries: list[type], reserved: Collection[str] = ()) -> str:
     """Source that defines these classes and all that they refer to, in an order that can be executed.
 
+    All of it stands in one block, where a name can have one meaning only: modules that a rule uses must not define
+    equal names, nor rename what they import, nor use the names that are `reserved` for the code around the block.
+
     Raises:
-        ValueError: two modules define a name differently, so that they cannot stand in one block.
+        ValueError: a name has two meanings; the message names it and both places.
     """
     modules: dict[str, _Module] = {}
     done: dict[tuple[str, str], ast.stmt] = {}
@@ -123,14 +129,13 @@ def gather(entries: list[type]) -> str:
         module = modules[module_name]
         if name in module.imports:
             source, original = module.imports[name]
-            if source.split(".")[0] == PACKAGE:
+            if _is_package(source):
                 if name != original:
-                    raise ValueError(
-                        f"{module_name} imports {original} as {name}; the export needs it under its own name"
-                    )
+                    raise ValueError(f"{ONE_BLOCK} {module_name} imports {original} as {name}: import it unrenamed")
                 visit(source, original)
             elif outside.setdefault(name, (source, original)) != (source, original):
-                raise ValueError(f"{name} means two things in the rule's modules")
+                places = [".".join(filter(None, place)) for place in (outside[name], (source, original))]
+                raise ValueError(f"{ONE_BLOCK} {name} is {places[0]} and, in {module_name}, {places[1]}: rename one")
             return
         if name not in module.definitions or (module_name, name) in done:
             return
@@ -155,10 +160,7 @@ def gather(entries: list[type]) -> str:
 
     for entry in entries:
         visit(entry.__module__, entry.__name__)
-    names = [name for _, name in order]
-    for module_name, name in order:
-        if names.count(name) > 1:
-            raise ValueError(f"{name} is defined in {module_name} and in another module that the rule uses: rename one")
+    _check_names(order, outside, reserved)
     imports = [
         (f"from {source} import {original}" + (f" as {name}" if name != original else ""))
         if original
@@ -167,6 +169,29 @@ def gather(entries: list[type]) -> str:
     ]
     parts = [ast.unparse(ast.fix_missing_locations(done[key])) for key in order]
     return "\n".join(imports) + "\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _check_names(
+    order: list[tuple[str, str]], outside: Mapping[str, tuple[str, str]], reserved: Collection[str]
+) -> None:
+    """Raise ValueError if a name would have two meanings in the block."""
+    first: dict[str, str] = {}
+    for module, name in order:
+        if name in first:
+            raise ValueError(f"{ONE_BLOCK} {name} is defined in {first[name]} and in {module}: rename one")
+        if name in outside:
+            source = ".".join(filter(None, outside[name]))
+            raise ValueError(f"{ONE_BLOCK} {name} is defined in {module} and elsewhere imported as {source}: rename it")
+        if name in reserved:
+            raise ValueError(
+                f"{ONE_BLOCK} {name}, defined in {module}, is a variable of the exported method: rename it"
+            )
+        first[name] = module
+
+
+def _is_package(module: str) -> bool:
+    """Whether the source of this module is taken along; all others are imported."""
+    return module.split(".")[0] == PACKAGE
 
 
 def _references(statement: ast.stmt) -> tuple[set[str], set[str]]:

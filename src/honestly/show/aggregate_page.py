@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 import math
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from honestly._version import __version__
+from honestly.files import write_atomically
 from honestly.printable import printable as shown
 
 if TYPE_CHECKING:
@@ -251,13 +251,4 @@ def layers_as_arrays(layers: Mapping[str, Sequence[float | None]]) -> dict[str, 
 
 def write(file: str, text: str) -> None:
     """Write a report so that it appears at once."""
-    target = Path(file)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(Path(file), text)

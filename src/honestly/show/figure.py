@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from honestly.runs.record import ACCURACY, ASR, RoundRecord
 from honestly.show.svg import Grid
 from honestly.show.text import shortened
 
@@ -15,53 +16,54 @@ from honestly.show.text import shortened
 VERDICTS = ("believed, honest", "accused, attacked", "accused, honest", "believed, attacked", "refused")
 
 
-def attack_grid(records: Sequence[dict[str, Any]], clients: int) -> Grid:
+def attack_grid(records: Sequence[RoundRecord], clients: int) -> Grid:
     """(K, rounds): 1 attacked, 0 behaved, NaN was not there."""
     grid = np.full((clients, len(records)), np.nan)
     for t, record in enumerate(records):
-        grid[record["participants"], t] = 0.0
-        grid[record["attacked"], t] = 1.0
+        grid[list(record.participants or ()), t] = 0.0
+        grid[list(record.attacked), t] = 1.0
     return grid
 
 
-def belief_grid(records: Sequence[dict[str, Any]], clients: int) -> tuple[Grid, str] | None:
+def belief_grid(records: Sequence[RoundRecord], clients: int) -> tuple[Grid, str] | None:
     """(K, rounds) honesty, or weights relative to the largest; None if the rule gives neither."""
-    for key, label in (("honesty", "probability of being honest"), ("weights", "weight (largest of the round = 1)")):
-        if any(r.get(key) is not None for r in records):
+    for values, label in (
+        ([r.honesty for r in records], "probability of being honest"),
+        ([r.weights for r in records], "weight (largest of the round = 1)"),
+    ):
+        if any(row is not None for row in values):
             grid = np.full((clients, len(records)), np.nan)
-            for t, record in enumerate(records):
-                if record.get(key) is not None:
-                    grid[: len(record[key]), t] = [np.nan if v is None else v for v in record[key]]
-                    if key == "weights":
+            for t, row in enumerate(values):
+                if row is not None:
+                    grid[: len(row), t] = [np.nan if v is None else v for v in row]
+                    if label.startswith("weight"):
                         grid[:, t] /= max(np.nanmax(grid[:, t], initial=0.0), 1e-300)
             return grid, label
     return None
 
 
-def verdict_grid(records: Sequence[dict[str, Any]], clients: int) -> Grid | None:
+def verdict_grid(records: Sequence[RoundRecord], clients: int) -> Grid | None:
     """(K, rounds): the number of the verdict in `VERDICTS`, NaN where nobody was judged; None if nobody ever was."""
-    if not any(r.get("accused") is not None or r.get("excluded") for r in records):
+    if not any(r.accused is not None or r.excluded for r in records):
         return None
     grid = np.full((clients, len(records)), np.nan)
     for t, record in enumerate(records):
-        if record.get("accused") is not None:
-            grid[record["participants"], t] = 0.0
-            grid[record["attacked"], t] = 3.0
-            for k in record["accused"]:
-                grid[k, t] = 1.0 if k in record["attacked"] else 2.0
-        grid[record.get("excluded") or [], t] = 4.0
+        if record.accused is not None:
+            grid[list(record.participants or ()), t] = 0.0
+            grid[list(record.attacked), t] = 3.0
+            for k in record.accused:
+                grid[k, t] = 1.0 if k in record.attacked else 2.0
+        grid[list(record.excluded), t] = 4.0
     return grid
 
 
-def curve(records: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+def curve(records: Sequence[RoundRecord], key: str) -> tuple[list[int], list[float]]:
     """The rounds in which a number was measured, and the number."""
-    pairs = [(int(r["round"]), float(r[key])) for r in records if r.get(key) is not None]
+    pairs = [(r.round, float(getattr(r, key))) for r in records if getattr(r, key) is not None]
     return [t for t, _ in pairs], [v for _, v in pairs]
 
 
-def draw(
-    records: Sequence[dict[str, Any]], *paths: Path, clients: int, rule: str = "", attack: str | None = None
-) -> None:
+def draw(records: Sequence[RoundRecord], *paths: Path, clients: int, rule: str = "", attack: str | None = None) -> None:
     """Write the picture; the format follows a file's name (.png, .svg, .pdf). No attack, no map of attackers."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -80,7 +82,7 @@ def draw(
     axes: Any = figure.subplots(len(maps) + 1, 1, sharex=True, squeeze=False, height_ratios=[tall] * len(maps) + [1.9])[
         :, 0
     ]
-    first = int(records[0]["round"]) if records else 1  # FLARE counts from 0
+    first = records[0].round if records else 1  # FLARE counts from 0
     span = first - 0.5, first + max(T, 1) - 0.5
     extent = (*span, K - 0.5, -0.5)
     for axis, (grid, title, colours) in zip(axes, maps, strict=False):
@@ -90,9 +92,9 @@ def draw(
         axis.yaxis.get_major_locator().set_params(integer=True)
         if colours["cmap"] == "RdYlGn":
             figure.colorbar(image, ax=axis, fraction=0.03, pad=0.01)
-    axes[-1].plot(*_placed(records, "accuracy", first), color="tab:blue", label="test accuracy", lw=1.6)
-    if any(r.get("asr") is not None for r in records):
-        axes[-1].plot(*_placed(records, "asr", first), color="tab:red", label="attack success rate", lw=1.2, ls="--")
+    axes[-1].plot(*_placed(records, ACCURACY, first), color="tab:blue", label="test accuracy", lw=1.6)
+    if any(r.asr is not None for r in records):
+        axes[-1].plot(*_placed(records, ASR, first), color="tab:red", label="attack success rate", lw=1.2, ls="--")
     axes[-1].set(ylim=(0, 1), xlabel="round", xlim=span)
     axes[-1].grid(alpha=0.3)
     axes[-1].legend(loc="lower right", fontsize=8, frameon=False)
@@ -100,9 +102,9 @@ def draw(
     save(figure, *paths)
 
 
-def _placed(records: Sequence[dict[str, Any]], key: str, first: int) -> tuple[list[int], list[float]]:
+def _placed(records: Sequence[RoundRecord], key: str, first: int) -> tuple[list[int], list[float]]:
     """A curve whose points stand below the columns of the maps, also where rounds are missing in between."""
-    pairs = [(first + t, float(r[key])) for t, r in enumerate(records) if r.get(key) is not None]
+    pairs = [(first + t, float(getattr(r, key))) for t, r in enumerate(records) if getattr(r, key) is not None]
     return [x for x, _ in pairs], [v for _, v in pairs]
 
 

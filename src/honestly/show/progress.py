@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from honestly.runs.reader import read_record
 from honestly.runs.store import Run, Store
 from honestly.studies.study import shown
 
@@ -140,8 +141,7 @@ class Bars(Monitor):
 def _now(run: Run, store: Store) -> str:
     from rich.markup import escape
 
-    record = store.last_round(run.id)
-    accuracy = None if record is None else record.get("accuracy")
+    accuracy = read_record(store.last_round(run.id))[0].accuracy
     news = f"{run.rounds}/{run.of}  {escape(shown(run.cell))}"
     return news if accuracy is None else f"{news}  accuracy {accuracy:.3f}"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from honestly.runs.record import ACCURACY, ASR, RoundRecord
 from honestly.show import svg
 from honestly.show.figure import VERDICTS, attack_grid, belief_grid, curve, verdict_grid
 from honestly.show.text import for_html
@@ -40,20 +41,20 @@ class Run:
 
     Attributes:
         title: its name on the page.
-        records: one for each round, in the form of the simulator.
+        records: one for each round.
         clients: the clients' names.
         known: True if it is known who attacked; nobody knows in a real federation.
         details: what else a person may want to look up, by name.
     """
 
     title: str
-    records: Sequence[dict[str, Any]]
+    records: Sequence[RoundRecord]
     clients: Sequence[str]
     known: bool = True
     details: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, title: str, experiment: Experiment, records: Sequence[dict[str, Any]]) -> Run:
+    def of(cls, title: str, experiment: Experiment, records: Sequence[RoundRecord]) -> Run:
         """A run of the simulator."""
         names = [str(k) for k in range(experiment.clients)]
         return cls(title, records, names, True, {"id": experiment.id, "experiment": experiment.canonical})
@@ -68,8 +69,8 @@ def body(runs: Sequence[Run]) -> str:
     """The runs side by side: numbers and curves together, then each run's maps and accusations."""
     several = len(runs) > 1
     parts = [_table(runs)]
-    for key, title in (("accuracy", "Test accuracy"), ("asr", "Attack success rate")):
-        if any(r.get(key) is not None for run in runs for r in run.records):
+    for key, title in ((ACCURACY, "Test accuracy"), (ASR, "Attack success rate")):
+        if any(getattr(r, key) is not None for run in runs for r in run.records):
             parts += [f"<h2>{title}</h2>", svg.chart(over_rounds(title, [(r.title, r.records) for r in runs], key))]
     for run in runs:
         heading = run.title if several else "Whom the rule believed"
@@ -92,7 +93,7 @@ def document(heading: str, body: str, *, style: str = "", back: str = "") -> str
     )
 
 
-def over_rounds(title: str, runs: Sequence[tuple[str, Sequence[dict[str, Any]]]], key: str) -> svg.Chart:
+def over_rounds(title: str, runs: Sequence[tuple[str, Sequence[RoundRecord]]], key: str) -> svg.Chart:
     """A number between 0 and 1 over the rounds, of one run or several."""
     lines = [svg.Line(name, *curve(records, key)) for name, records in runs]
     last = max((t for line in lines for t in line.xs), default=1)
@@ -125,7 +126,7 @@ def _table(runs: Sequence[Run]) -> str:
 
 def maps(run: Run) -> str:
     """Who attacked, and whom the rule believed."""
-    K, rounds = len(run.clients), [int(r["round"]) for r in run.records]
+    K, rounds = len(run.clients), [r.round for r in run.records]
     parts: list[str] = []
     if run.known:
         drawn = svg.heat(
@@ -162,7 +163,7 @@ def _accusations(run: Run) -> str:
     )
     drawn = svg.heat(
         grid, lambda v: VERDICT_COLOURS[int(v)], label="accusations", clients=run.clients,
-        rounds=[int(r["round"]) for r in run.records], word=lambda v: words[int(v)] or "believed",
+        rounds=[r.round for r in run.records], word=lambda v: words[int(v)] or "believed",
     )  # fmt: skip
     return f"<h3>Accusations</h3>{drawn}<ul class='keys'>{keys}</ul>{_by_client(run, grid, words)}"
 
@@ -192,7 +193,7 @@ def _reasons(run: Run) -> dict[int, str]:
     index = {name: k for k, name in enumerate(run.clients)}
     found: dict[int, str] = {}
     for record in run.records:
-        for name, reason in (record.get("reasons") or {}).items():
+        for name, reason in record.reasons.items():
             if str(name) in index:
                 found[index[str(name)]] = str(reason)
     return found
@@ -200,15 +201,11 @@ def _reasons(run: Run) -> dict[int, str]:
 
 def _noteworthy(run: Run) -> str:
     """The rounds that a person should look at: the model was kept, or the rule had doubts."""
-    found = [
-        r for r in run.records
-        if r.get("kept") or r.get("attention") or str(r.get("status") or "").startswith("refused")
-    ]  # fmt: skip
+    found = [r for r in run.records if r.kept or r.attention or r.refused]
     if not found:
         return ""
     rows = "".join(
-        f"<tr><td>{int(r['round'])}</td><td>{'old model kept' if r.get('kept') else ''}</td>"
-        f"<td>{for_html(r.get('status') or '')}</td></tr>"
+        f"<tr><td>{r.round}</td><td>{'old model kept' if r.kept else ''}</td><td>{for_html(r.status)}</td></tr>"
         for r in found[:MOST_ROWS]
     )
     more = f"<p>{len(found) - MOST_ROWS} more are not shown.</p>" if len(found) > MOST_ROWS else ""

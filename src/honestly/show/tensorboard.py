@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from honestly.runs.reader import Rounds
+from honestly.runs.record import SCALARS
 from honestly.show.figure import attack_grid, belief_grid, verdict_grid
-from honestly.show.report.histories import Rounds
 from honestly.show.report.sections import named
 from honestly.show.report.sources import Entry, Study
 from honestly.show.run_page import VERDICT_COLOURS
 from honestly.show.svg import Grid, red, red_to_green
 
-SCALARS = (
-    "accuracy", "asr", "loss", "train_loss", "malicious_estimate", "false_accusations", "misses", "steps",
-)  # fmt: skip
 #: Pixels of a client and a round in an image.
 SIDE = 8
 
@@ -66,12 +64,10 @@ def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
     Summary: Any = vars(summary_pb2)["Summary"]
     found: list[tuple[int, Any]] = []
     for record in rounds.records:
-        numbers = {key: record.get(key) for key in SCALARS}
-        values = [
-            Summary.Value(tag=key, simple_value=float(v)) for key, v in numbers.items() if isinstance(v, int | float)
-        ]
+        numbers = {key: getattr(record, key) for key in SCALARS}
+        values = [Summary.Value(tag=key, simple_value=float(v)) for key, v in numbers.items() if v is not None]
         if values:
-            found.append((record["round"], Summary(value=values)))
+            found.append((record.round, Summary(value=values)))
     images: list[Any] = []
     for tag, grid, colour in _maps(rounds):
         pixels = paint(grid, colour)
@@ -79,7 +75,7 @@ def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png(pixels))
         images.append(Summary.Value(tag=tag, image=image))
     if images:
-        found.append((rounds.records[-1]["round"], Summary(value=images)))
+        found.append((rounds.records[-1].round, Summary(value=images)))
     return found
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from honestly.sim.attacks import Attack, Backdoor, DataAttack
+from honestly.sim.attacks.base import check_poison
 from honestly.sim.data import Dataset, prepare
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import source
@@ -79,9 +80,10 @@ def gather(experiment: Experiment, data: Dataset, device: torch.device | str) ->
     if isinstance(attack, DataAttack):
         for number, client in enumerate(e.adversary.who):
             mine = parts[client]
-            made, new_labels, mask = attack.poison(
+            result = attack.poison(
                 data.images[mine], data.labels[mine], rng=generator(e.seed, "poison", client), attacker=number
             )
+            made, new_labels, mask = check_poison(attack, data.images, result)
             # a sample whose pixels did not change shows the image that is there already
             same = np.zeros(len(made), dtype=np.bool_)
             same[: len(mine)] = (made[: len(mine)] == data.images[mine]).all(axis=(1, 2, 3))

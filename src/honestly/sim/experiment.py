@@ -20,17 +20,17 @@ from pydantic import (
 
 from honestly.engine import Pipeline
 from honestly.hints import did_you_mean
-from honestly.rules import MIXERS, RULES, make, make_mixer
+from honestly.own import is_own
+from honestly.rules import MIXER_CATALOG, RULE_CATALOG
 from honestly.rules.base import Mixer, Rule
-from honestly.sim import attacks
 from honestly.sim.adversary import Adversary
-from honestly.sim.choices import Choice, made, written
-from honestly.sim.own import is_own
+from honestly.sim.attacks import ATTACKS, Attack
+from honestly.sim.choices import Choice, parsed, separated, sequence
+from honestly.sim.data import DATASETS
 
-MODEL_FOR = {"digits": "cnn", "mnist": "lenet5", "fmnist": "lenet5", "cifar10": "resnet18"}
-# The paper's local training; digits has a hundredth of the images, so it takes smaller and larger steps.
-TRAINING_FOR = {"digits": {"epochs": 4, "batch": 16, "lr": 0.05}}
+# The paper's local training and model, where the data set says nothing else.
 TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
+MODEL = "lenet5"
 # What a warm-up does not take over from the experiment that it is for.
 WARM_UP_LEAVES = (
     *("rule", "pre", "root", "attack", "malicious", "dynamic", "chosen", "start", "period"),
@@ -123,22 +123,20 @@ class Experiment(BaseModel):
     @field_validator("dataset")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value in MODEL_FOR or is_own(value):
+        if value in DATASETS or is_own(value):
             return value
-        hint = did_you_mean(value, MODEL_FOR)
-        raise ValueError(f"{hint}Allowed: {', '.join(MODEL_FOR)}, or file.py:function of your own")
+        hint = did_you_mean(value, DATASETS)
+        raise ValueError(f"{hint}Allowed: {', '.join(DATASETS)}, or file.py:function of your own")
 
     @field_validator("rule", "attack", mode="before")
     @classmethod
     def _one(cls, value: Any) -> Any:
-        return Choice.named(value)
+        return parsed(value)
 
     @field_validator("pre", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
-        if isinstance(value, str | dict):
-            value = [value]
-        return tuple(Choice.named(v) for v in value) if isinstance(value, list | tuple) else value
+        return sequence(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -146,19 +144,20 @@ class Experiment(BaseModel):
         """What depends on the data set is written out, so that the canonical form says everything."""
         if not isinstance(values, dict):
             return values
-        values = dict(values)
+        values = separated(dict(values))
         dataset = values.get("dataset", "digits")
         if not isinstance(dataset, str):
             return values
+        known = DATASETS.get(dataset)
         if not values.get("model"):
-            values["model"] = MODEL_FOR.get(dataset, "lenet5")
-        for key, default in {**TRAINING, **TRAINING_FOR.get(dataset, {})}.items():
+            values["model"] = MODEL if known is None else known.model
+        for key, default in {**TRAINING, **({} if known is None else known.training)}.items():
             if values.get(key) is None:
                 values[key] = default
             elif values[key] == 0:
                 raise ValueError(f"{key} = 0: must be greater than 0")
         if values.get("flip") is None:
-            values["flip"] = dataset == "cifar10"
+            values["flip"] = known is not None and known.flip
         return values
 
     @model_validator(mode="after")
@@ -171,9 +170,9 @@ class Experiment(BaseModel):
         if self.clients < M:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
         pipeline.check(self.participants)
-        object.__setattr__(self, "rule", written(self.rule, pipeline.rule))
-        object.__setattr__(self, "attack", written(self.attack, attack))
-        object.__setattr__(self, "pre", tuple(written(c, m) for c, m in zip(self.pre, pipeline.mixers, strict=True)))
+        object.__setattr__(self, "rule", self.rule.complete(pipeline.rule))
+        object.__setattr__(self, "attack", self.attack.complete(attack))
+        object.__setattr__(self, "pre", tuple(c.complete(m) for c, m in zip(self.pre, pipeline.mixers, strict=True)))
         return self
 
     @model_serializer(mode="wrap")
@@ -235,19 +234,19 @@ class Experiment(BaseModel):
 
     def make_rule(self) -> Rule:
         """The rule, freshly made."""
-        return made("rule", self.rule, RULES, make, Rule)
+        return self.rule.make("rule", RULE_CATALOG)
 
     def make_mixers(self) -> list[Mixer]:
         """The mixers in front of the rule."""
-        return [made("pre", c, MIXERS, make_mixer, Mixer) for c in self.pre]
+        return [choice.make("pre", MIXER_CATALOG) for choice in self.pre]
 
     def make_pipeline(self) -> Pipeline:
         """The mixers and the rule, freshly made."""
         return Pipeline(tuple(self.make_mixers()), self.make_rule())
 
-    def make_attack(self) -> attacks.Attack:
+    def make_attack(self) -> Attack:
         """The attack, freshly made."""
-        return made("attack", self.attack, attacks.attacks(), attacks.make, attacks.Attack)
+        return self.attack.make("attack", ATTACKS)
 
 
 class ExperimentError(ValueError):

@@ -17,6 +17,7 @@ from honestly.aggregate import aggregate
 from honestly.engine import Pipeline
 from honestly.result import Aggregate, AggregationError
 from honestly.rules.base import Rule
+from honestly.runs.record import RoundRecord
 from honestly.sim import metrics
 from honestly.sim.adversary import Mask
 from honestly.sim.attacks import DataAttack, UpdateAttack, View
@@ -46,12 +47,22 @@ class State:
 
 @dataclass(frozen=True)
 class Record:
-    """What happened in a round. ``numbers`` is the same in every run of the experiment; ``seconds`` is not."""
+    """What happened in a round. ``found`` is the same in every run of the experiment; ``seconds`` is not."""
 
-    numbers: dict[str, Any]
+    found: RoundRecord
     seconds: dict[str, float]
     images: int
     state: State = field(repr=False)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What was found as plain values, as in a line of ``rounds.jsonl``."""
+        return self.found.as_json()
+
+    @property
+    def laps(self) -> dict[str, float]:
+        """How long each part took, and how many images were trained on, as it is written down."""
+        return {"images": self.images, **{name: round(v, 6) for name, v in self.seconds.items()}}
 
 
 class Federation:
@@ -148,16 +159,16 @@ class Federation:
         model = state.model if out is None else self._merge(state, trained, out)
         pipeline = state.pipeline if out is None else state.pipeline.after(out.diagnostics)
         clock.lap("aggregate")
-        numbers = self._numbers(plan, out, trouble)
-        numbers["train_loss"] = finite(float(trained.loss.double().mean()))
+        found = self._verdict(plan, out, trouble)
+        found = replace(found, train_loss=finite(float(trained.loss.double().mean())))
         if plan.round % self.experiment.evaluate_every == 0 or plan.round == self.experiment.rounds:
             score = metrics.evaluate(self.trainer, model, self.clients.test, len(self.data.classes))
-            numbers.update(accuracy=score.accuracy, loss=finite(score.loss), per_class=score.per_class)
+            found = replace(found, accuracy=score.accuracy, loss=finite(score.loss), per_class=score.per_class)
             if self.clients.triggered is not None:
-                numbers["asr"] = metrics.success_rate(self.trainer, model, self.clients.triggered)
+                found = replace(found, asr=metrics.success_rate(self.trainer, model, self.clients.triggered))
         clock.lap("evaluate")
         images = sum(s.images for s in plan.schedules)
-        return Record(numbers, clock.laps, images, State(plan.round, model, pipeline))
+        return Record(found, clock.laps, images, State(plan.round, model, pipeline))
 
     def _attack(self, state: State, plan: Plan, theta: Tensor) -> Tensor:
         """The models that the server receives: the attackers' ones are forged."""
@@ -211,32 +222,29 @@ class Federation:
             counters = trained.counters.mode(dim=0).values
         return replace(state.model, theta=out.value, statistics=statistics, counters=counters)
 
-    def _numbers(self, plan: Plan, out: Aggregate | None, trouble: str) -> dict[str, Any]:
-        attacked = [k for k, a in zip(plan.clients, plan.attacking, strict=True) if a]
-        numbers: dict[str, Any] = {
-            "round": plan.round, "accuracy": None, "loss": None, "asr": None, "attacked": attacked,
-            "honesty": None, "weights": None, "excluded": [], "reasons": {}, "malicious_estimate": None,
-            "accused": None, "false_accusations": None, "misses": None, "per_class": None,
-            "participants": plan.clients, "status": trouble, "steps": 0,
-        }  # fmt: skip
-        if out is None:
-            return numbers
+    def _verdict(self, plan: Plan, out: Aggregate | None, trouble: str) -> RoundRecord:
+        """Who attacked, and what the rule made of it."""
         K, here = self.experiment.clients, plan.clients
-        numbers["status"], numbers["steps"] = str(out.status), out.steps
-        numbers["excluded"] = [int(k) for k in out.excluded]  # type: ignore[call-overload]
-        numbers["reasons"] = {str(k): reason for k, reason in out.reasons.items()}
-        if out.honesty is not None:
-            numbers["honesty"] = spread(out.honesty, here, K)
-            numbers["malicious_estimate"] = out.malicious
-        if out.weights is not None:
-            numbers["weights"] = spread(out.weights, here, K)
+        attacked = [k for k, a in zip(here, plan.attacking, strict=True) if a]
+        found = RoundRecord(round=plan.round, attacked=attacked, participants=here, status=trouble)
+        if out is None:
+            return found
+        found = replace(
+            found,
+            status=str(out.status),
+            steps=out.steps,
+            excluded=[int(k) for k in out.excluded],  # type: ignore[call-overload]
+            reasons={str(k): reason for k, reason in out.reasons.items()},
+            honesty=None if out.honesty is None else spread(out.honesty, here, K),
+            malicious_estimate=None if out.honesty is None else out.malicious,
+            weights=None if out.weights is None else spread(out.weights, here, K),
+        )
         blamed = metrics.accused(out)
-        if blamed is not None:
-            names = [k for k, b in zip(here, blamed, strict=True) if b]
-            numbers["accused"] = names
-            numbers["false_accusations"] = len(set(names) - set(attacked))
-            numbers["misses"] = len(set(attacked) - set(names))
-        return numbers
+        if blamed is None:
+            return found
+        accused = [k for k, b in zip(here, blamed, strict=True) if b]
+        false, missed = len(set(accused) - set(attacked)), len(set(attacked) - set(accused))
+        return replace(found, accused=accused, false_accusations=false, misses=missed)
 
     def _save_updates(self, state: State, plan: Plan, trained: Trained) -> None:
         """The honest updates of a round, and what the attackers' poisoned data made of theirs, as an .npz file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,21 +11,29 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
-from honestly.sim.checkpoint import Store, final_model
+from honestly.runs.database import StoreError
+from honestly.runs.record import RoundRecord
+from honestly.runs.sink import RoundSink, Unsaved
+from honestly.sim.checkpoint import final_model, open_folder, packed, resume
 from honestly.sim.data import Dataset
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation, Record
+from honestly.sim.train.base import Model
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The records of a run; ``finished`` is False if it was stopped before its last round."""
+    """The rounds of a run; ``finished`` is False if it was stopped before its last round."""
 
     experiment: Experiment
-    records: list[dict[str, Any]]
-    seconds: list[str]
+    rounds: list[RoundRecord]
     finished: bool
     resumed_at: int = 0
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The rounds as plain values, as in the lines of ``rounds.jsonl``."""
+        return [one.as_json() for one in self.rounds]
 
 
 class Stop:
@@ -56,13 +65,14 @@ def run(
     experiment: Experiment,
     out: Path | None = None,
     *,
+    sink: RoundSink | None = None,
     data: Dataset | None = None,
     folder: Path | str | None = None,
     device: str = "cpu",
     record: Path | None = None,
     restart: bool = False,
     warm_up: Path | None = None,
-    on_start: Callable[[Federation, list[dict[str, Any]]], None] | None = None,
+    on_start: Callable[[Federation, list[RoundRecord]], None] | None = None,
     on_round: Callable[[Record], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
 ) -> Outcome:
@@ -71,6 +81,7 @@ def run(
     Args:
         experiment: what to run.
         out: the run's folder; None keeps everything in memory.
+        sink: where the rounds go instead of a folder, such as a study's store.
         data, folder: the data set, or where it is.
         device: "cpu" or "cuda".
         record: a folder for the honest updates of every round.
@@ -79,38 +90,48 @@ def run(
             (default: ``warm-up`` in the run's folder).
         on_start, on_round, on_warning: called with what there is to show.
     """
-    store = None if out is None else Store.open(out, experiment, restart=restart)
+    warn = on_warning or _ignore
+    if sink is None:
+        sink = Unsaved() if out is None else open_folder(out, experiment, restart=restart, warn=warn)
     federation = Federation(experiment, data=data, folder=folder, device=device, record=record)
-    state = federation.start()
-    records: list[dict[str, Any]] = []
-    if store is not None:
-        state = store.resume(state)
-        records = store.records()
-        for warning in store.warnings:
-            if on_warning is not None:
-                on_warning(warning)
+    state, rounds = resume(sink, federation.start(), warn)
     resumed_at = state.round
     before = experiment.before
     if before is not None and state.round == 0:
-        with TemporaryDirectory() as nowhere:
-            where = warm_up or (Path(nowhere) if out is None else out / "warm-up")
-            found = run(
-                before, where, data=federation.data, device=device, restart=restart and warm_up is None,
-                on_warning=on_warning,
-            )  # fmt: skip
-            if not found.finished:
-                return Outcome(experiment, [], [], False)
-            state = replace(state, model=final_model(where, before.rounds, state.model))
+        model = _warmed_up(before, out, warm_up, federation, state.model, device, restart, warn)
+        if model is None:
+            return Outcome(experiment, [], False)
+        state = replace(state, model=model)
     if on_start is not None:
-        on_start(federation, records)
+        on_start(federation, rounds)
     with Stop() as stop:
         for found in federation.rounds(state):
-            if store is not None:
-                store.save(found)
-            records.append(found.numbers)
+            sink.add(found.found, found.laps)
+            if sink.states is not None:
+                sink.states.write(found.state.round, packed(found.state))
+            rounds.append(found.found)
             if on_round is not None:
                 on_round(found)
             if stop.asked:
                 break
-    seconds = [] if store is None else store.seconds
-    return Outcome(experiment, records, seconds, len(records) >= experiment.rounds, resumed_at)
+    return Outcome(experiment, rounds, len(rounds) >= experiment.rounds, resumed_at)
+
+
+def _warmed_up(
+    before: Experiment, out: Path | None, shared: Path | None, federation: Federation, like: Model, device: str,
+    restart: bool, warn: Callable[[str], None],
+) -> Model | None:  # fmt: skip
+    """The model with which a run begins that starts from another one; None if it was stopped before it had one."""
+    if shared is not None:
+        with contextlib.suppress(StoreError):  # a study does it once, and keeps its last state alone
+            return final_model(shared, before.rounds, like)
+    with TemporaryDirectory() as nowhere:
+        where = shared or (Path(nowhere) if out is None else out / "warm-up")
+        found = run(
+            before, where, data=federation.data, device=device, restart=restart and shared is None, on_warning=warn
+        )
+        return final_model(where, before.rounds, like) if found.finished else None
+
+
+def _ignore(text: str) -> None:
+    """Nobody wants to know."""

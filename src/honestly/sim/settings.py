@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from honestly.hints import did_you_mean
+from honestly.sim.choices import parsed, separated, sequence
 from honestly.sim.experiment import Experiment, ExperimentError
 
 
@@ -55,7 +56,9 @@ NAMES = ("dataset", "model", "partition", "rule", "attack", "pre", "rule.name", 
 
 
 def override(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Settings changed by words such as ``rounds=6`` and ``attack.gamma=4``; the order of the words does not matter.
+    """Settings changed by words such as ``rounds=6`` and ``attack=sign_flip:gamma=4``, in any order.
+
+    ``attack.gamma=4`` changes one setting of the attack that a file names.
 
     >>> override({"rule": {"name": "krum", "f": 2}}, ["rule.trim=0.1", "rule=trimmed_mean"])
     {'rule': {'name': 'trimmed_mean', 'trim': 0.1}}
@@ -75,25 +78,31 @@ def change(values: Mapping[str, Any], pairs: Iterable[tuple[str, Any]]) -> dict[
     """Settings changed by pairs such as ``("rounds", 6)`` and ``("attack.gamma", 4)``, in any order."""
     changed = dict(values)
     for key, value in sorted(pairs, key=lambda pair: pair[0].count(".")):
-        path = key.split(".")
-        if len(path) == 1:
+        owner, dot, setting = key.partition(".")
+        if not dot:
             changed[key] = value
-        elif len(path) == 2 and path[0] in ("rule", "attack", "pre"):
-            held = changed.get(path[0], {})
-            held = held[0] if isinstance(held, list) and len(held) == 1 else held
-            if isinstance(held, str):
-                held = {"name": held}
-            if not isinstance(held, dict) or "name" not in held:
-                default = {} if path[0] == "pre" else {"name": Experiment.model_fields[path[0]].default.name}
-                held = {**default, **(held if isinstance(held, dict) else {})}
-            if "name" not in held:
-                raise ExperimentError(f"{key} = {value!r}: name the mixer first, such as pre=nnm")
-            changed[path[0]] = {**held, path[1]: value}
+        elif owner in ("rule", "attack", "pre") and "." not in setting:
+            changed = separated(changed)
+            changed[owner] = {**_held(changed, owner, f"{key} = {value!r}"), setting: value}
         else:
             raise ExperimentError(
-                f"{key} = {value!r}: only rule, attack and pre have settings of their own, such as rule.f=4"
+                f"{key} = {value!r}: only rule, attack and pre have settings of their own, such as rule=krum:f=4"
             )
     return changed
+
+
+def _held(values: Mapping[str, Any], owner: str, wanted: str) -> dict[str, Any]:
+    """The rule, attack or single mixer whose setting is wanted, as a table."""
+    held = values.get(owner, {})
+    if owner == "pre":
+        mixers = sequence(held)
+        held = mixers[0] if isinstance(mixers, list) and len(mixers) == 1 else {}
+    held = parsed(held)
+    if isinstance(held, dict) and "name" in held:
+        return held
+    if owner == "pre":
+        raise ExperimentError(f"{wanted}: name the mixer first, such as pre=nnm")
+    return {"name": Experiment.model_fields[owner].default.name, **(held if isinstance(held, dict) else {})}
 
 
 def experiment(words: Sequence[str]) -> Experiment:
@@ -103,3 +112,18 @@ def experiment(words: Sequence[str]) -> Experiment:
         raise ExperimentError(f"more than one file given: {', '.join(named)}; changes are written key=value")
     values = read(named[0]) if named else {}
     return Experiment.of(override(values, [word for word in words if "=" in word]))
+
+
+def doubts(experiment: Experiment) -> list[str]:
+    """What a person probably did not intend, as warnings: an attack by nobody, or attackers that do nothing."""
+    if experiment.attack.name != "none" and experiment.malicious_clients == 0:
+        given = (
+            f"malicious={experiment.malicious:g} of {experiment.clients} clients"
+            if experiment.malicious
+            else "malicious=0"
+        )
+        return [f"warning: attack={experiment.attack.name}, but nobody attacks ({given}): add malicious=0.4"]
+    if experiment.attack.name == "none" and experiment.malicious_clients > 0:
+        given = f"malicious={experiment.malicious:g}"
+        return [f"warning: {given}, but attack=none, so these clients behave like the others: add attack=sign_flip"]
+    return []

@@ -6,12 +6,23 @@ root update, where the caller gave them, so that passes read them like any clien
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from honestly.arrays import Host, Spec, empty_host, narrow
 from honestly.result import ClientId
+
+#: Float dtypes by how much they can hold.
+WIDTH = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
+
+
+def voted_spec(specs: Sequence[Spec]) -> Spec:
+    """The dtype of most clients (of the widest among equals): one client cannot change the model's dtype."""
+    votes = Counter(spec.dtype for spec in specs)
+    dtype = max(votes, key=lambda name: (votes[name], WIDTH.get(name, 0), name))
+    return next(spec for spec in specs if spec.dtype == dtype)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources import tree
-from honestly.sources.base import InMemory, Leaf, Memory
+from honestly.sources.base import InMemory, Leaf, Memory, voted_spec
 from honestly.sources.grouping import Buffers, layers_of
 
 
@@ -48,7 +48,7 @@ class Layers(InMemory):
             for name, extra in (("reference", reference), ("root", root))
         ]
         named = [rows[k] for k in usable] or [extras[0]]
-        specs = {path: _result_spec([row[path] for row in named if row is not None]) for path in expected}
+        specs = {path: voted_spec([arrays.spec(row[path]) for row in named if row is not None]) for path in expected}
         self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")
         self.layers = layers_of(self.leaves, Buffers.of(buffers), sizes)
         self.integers = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind != "float")
@@ -178,15 +178,6 @@ def _restore(spec: Spec, values: Any, *, like: Any) -> Any:
     if isinstance(values, np.ndarray):
         return arrays.from_host(values, spec, like)
     return arrays.reshaped(values, spec)
-
-
-def _result_spec(leaves: Sequence[Any]) -> Spec:
-    """The dtype of most clients (of the widest among equals): one client cannot change the model's dtype."""
-    specs = [arrays.spec(x) for x in leaves]
-    votes = Counter(s.dtype for s in specs)
-    width = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
-    dtype = max(votes, key=lambda name: (votes[name], width.get(name, 0), name))
-    return next(s for s in specs if s.dtype == dtype)
 
 
 def _mostly_on_host(rows: Sequence[dict[str, Any] | None], leaves: Sequence[Leaf]) -> bool:

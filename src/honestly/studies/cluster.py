@@ -19,12 +19,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from honestly.runs.provenance import provenance
+from honestly.runs.states import States
 from honestly.runs.store import ATTEMPTS, LostClaimError, Run, Store, StoreError
-from honestly.sim.checkpoint import Store as Folder
-from honestly.sim.checkpoint import final_model, write_atomically
+from honestly.sim.checkpoint import final_model, latest_state, packed
 from honestly.sim.run import Stop
 from honestly.sim.summary import summary
-from honestly.studies.work import Datasets, Heartbeat, Options, forget, free_the_dead, laps_of, new_worker, told
+from honestly.studies.work import Datasets, Heartbeat, Options, forget, free_the_dead, new_worker, told
 
 # A task sends the state after every round if it is small, else every few seconds: what a lost node costs at most.
 SMALL, STATE_EVERY = 1 << 20, 20.0
@@ -41,12 +41,12 @@ class Task:
 
 
 def rounds_of(experiment: str, files: Files, start: Files, data: Any) -> Iterator[dict[str, Any]]:
-    """The task, on a node: go on from the files of the run's folder; send each round, now and then the files, the end.
+    """The task, on a node: go on from a state; send where, each round, now and then the state after it, and the end.
 
     Args:
         experiment: its canonical JSON.
-        files: the run's folder so far, by name.
-        start: the folder of the run that this one starts from; {} for none.
+        files: the run's latest state, by its file's name; {} for none.
+        start: the last state of the run that this one starts from; {} for none.
         data: the data set.
     """
     import torch
@@ -64,20 +64,17 @@ def rounds_of(experiment: str, files: Files, start: Files, data: Any) -> Iterato
             folder.mkdir()
             for name, body in content.items():
                 (folder / name).write_bytes(body)
-        folder = Folder.open(here, e)
         federation = Federation(e, data=data, device=device)
-        state = folder.resume(federation.start())
+        state = latest_state(States(here), federation.start(), e.rounds, lambda _: None)
         if e.warm_up and state.round == 0:
             state = replace(state, model=final_model(before, e.warm_up, state.model))
-        yield {"so_far": folder.records(), "seconds": laps_of(here, state.round)}
+        yield {"resumed_at": state.round}
         sent = time.monotonic()
         for record in federation.rounds(state):
-            folder.save(record)
-            laps = {"images": record.images, **{k: round(v, 6) for k, v in record.seconds.items()}}
-            message: dict[str, Any] = {"record": record.numbers, "seconds": laps}
+            message: dict[str, Any] = {"record": record.numbers, "seconds": record.laps}
             small = record.state.model.theta.nbytes <= SMALL
             if small or record.state.round == e.rounds or time.monotonic() - sent >= STATE_EVERY:
-                message["files"] = files_of(here)
+                message["state"] = packed(record.state)
                 sent = time.monotonic()
             yield message
         yield {"provenance": provenance(device, e.seed, resumed_at=state.round)}
@@ -96,11 +93,11 @@ def _cpus() -> float:
     return float(_ray().get_runtime_context().get_assigned_resources().get("CPU", 1))
 
 
-def files_of(folder: Path) -> Files:
-    """What a run needs to go on: its latest state and its records."""
-    states = sorted(folder.glob("state-*.bin"), key=lambda p: int(p.stem.partition("-")[2]))[-1:]
-    named = [folder / name for name in ("experiment.json", "rounds.jsonl", "seconds.jsonl")]
-    return {path.name: path.read_bytes() for path in (*named, *states) if path.is_file()}
+def files_of(folder: Path, rounds: int) -> Files:
+    """What a run needs to go on: its latest state, unless that is ahead of the rounds that were written down."""
+    states = States(folder)
+    latest = states.latest(rounds)
+    return {} if latest is None else {states.path(latest).name: states.path(latest).read_bytes()}
 
 
 def on_ray(
@@ -230,13 +227,16 @@ class Driver:
                     self.shared[name] = self.ray.put(self.data.get(name))
                 before = self.store.needs().get(run.id)
                 stream = self.remote.remote(
-                    json.dumps(run.experiment), files_of(self.store.run_folder(run.id)),
-                    {} if before is None else files_of(self.store.run_folder(before)), self.shared[name],
+                    json.dumps(run.experiment), self._state(run),
+                    {} if before is None else self._state(self.store.run(before)), self.shared[name],
                 )  # fmt: skip
             except (ValueError, OSError) as error:  # a data set that is not there
                 self.store.fail(run.id, told(error), worker=worker)
                 continue
             self.tasks.append(Task(run, stream, worker))
+
+    def _state(self, run: Run) -> Files:
+        return files_of(self.store.run_folder(run.id), run.rounds)
 
     def _listen(self) -> None:
         """Take what has come; a task that was lost gives its run back."""
@@ -273,17 +273,15 @@ class Driver:
 
     def _take(self, task: Task, message: dict[str, Any]) -> bool:
         id, store = task.run.id, self.store
-        folder = store.run_folder(id)
-        if "so_far" in message:
-            store.write_rounds(id, message["so_far"], message["seconds"], worker=task.worker, anew=True)
+        if "resumed_at" in message:
+            store.keep_rounds(id, message["resumed_at"], worker=task.worker)
         elif "record" in message:
-            if "files" in message:
-                folder.mkdir(parents=True, exist_ok=True)
-                for name, body in message["files"].items():
-                    write_atomically(folder / name, body)
+            done = message["record"]["round"]
             store.write_round(id, message["record"], message["seconds"], worker=task.worker)
-            if message["record"]["round"] > self.furthest.get(id, 0):
-                self.furthest[id], self.lost[id] = message["record"]["round"], 0
+            if "state" in message:
+                States(store.run_folder(id)).write(done, message["state"])
+            if done > self.furthest.get(id, 0):
+                self.furthest[id], self.lost[id] = done, 0
         else:
             store.finish(id, summary(store.rounds(id)), message["provenance"], worker=task.worker)
             if not self.options.keep_models:

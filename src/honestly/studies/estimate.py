@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from honestly.runs.store import Entry, Store
-from honestly.sim.data import Dataset, load
+from honestly.runs.record import duration
+from honestly.runs.store import PlannedRun, Store
+from honestly.sim.data import DATASETS, Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 
 #: What decides the time of a round, beside the device: experiments that agree in it take about as long.
 SHAPE = ("dataset", "model", "clients", "participation", "epochs", "batch", "precision", "crop")
 # images (channels, side), training and test images: what a calibration makes up instead of reading
-SIZES = {"digits": (1, 8, 1438, 359), "mnist": (1, 28, 60_000, 10_000), "fmnist": (1, 28, 60_000, 10_000),
-         "cifar10": (3, 32, 50_000, 10_000)}  # fmt: skip
+SIZES = {name: source.size for name, source in DATASETS.items()}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Estimate:
     calibrated: int
 
 
-def estimate(entries: Sequence[Entry], store: Store | None, device: str) -> Estimate:
+def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) -> Estimate:
     """How long the runs will take that are not done yet, one after the other on this device."""
     held = {} if store is None else {run.id: run for run in store.runs()}
     speeds = {} if store is None else measured(store, device)
@@ -77,7 +77,7 @@ def measured(store: Store, device: str) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for run in store.runs():
         if run.status == "done" and str((run.provenance or {}).get("device", "")).startswith(kind):
-            laps = [sum(v for k, v in lap.items() if k != "images") for lap in store.seconds(run.id) if lap]
+            laps = [duration(lap) for lap in store.seconds(run.id) if lap]
             found.setdefault(shape_of(run.experiment), []).extend(laps)
     return {shape: median(laps) for shape, laps in found.items() if laps}
 

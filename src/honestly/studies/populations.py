@@ -136,7 +136,7 @@ RECORDED = {"digits": 0, "digits_idle": 0.3}
 
 
 @dataclass(frozen=True)
-class Source:
+class PopulationSource:
     """Where a population comes from: a synthetic kind and its seed, or a file (whose seed only draws the attacks).
 
     ``course`` and ``round`` are of a recording by layer; ``idle`` is the share of its clients that do not train.
@@ -169,7 +169,7 @@ def _courses(path: str) -> tuple[Course, ...]:
     return recordings.read(path)
 
 
-def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[Source, ...]:
+def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[PopulationSource, ...]:
     """Every population by name: a kind (one for each seed), a .npz file or a folder of them (one each).
 
     A recording by layer has one population for each of its rounds.
@@ -177,11 +177,11 @@ def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[Source, ...]
     >>> sources(["low_rank"], seeds=[0, 1])[1].seed
     1
     """
-    found: list[Source] = []
+    found: list[PopulationSource] = []
     for name in names:
         path = Path(name)
         if name in KINDS:
-            found += [Source(name, seed) for seed in seeds]
+            found += [PopulationSource(name, seed) for seed in seeds]
         elif name in RECORDED:
             every = _of_file(recordings.shipped(), seeds[0])
             late = max(source.round for source in every)
@@ -201,7 +201,7 @@ def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[Source, ...]
     return tuple(found)
 
 
-def _of_file(path: Path, seed: int) -> list[Source]:
+def _of_file(path: Path, seed: int) -> list[PopulationSource]:
     if not recordings.is_recording(path):
-        return [Source(str(path), seed)]
-    return [Source(str(path), seed, course.name, r) for course in _courses(str(path)) for r in course.rounds]
+        return [PopulationSource(str(path), seed)]
+    return [PopulationSource(str(path), seed, course.name, r) for course in _courses(str(path)) for r in course.rounds]

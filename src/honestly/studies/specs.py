@@ -1,4 +1,4 @@
-"""Rules and attacks as words of the command line: `nnm+median`, `bayesian:variant=paper`, `sign_flip:gamma=2`."""
+"""Rules that compete, as words of the command line: `nnm+median`, `bayesian:variant=paper`, `mine.py:Rule`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from honestly.hints import unknown
-from honestly.rules import MIXERS as ALL_MIXERS
-from honestly.rules import RULES as ALL_RULES
+from honestly.catalog import Catalog, Spec
+from honestly.rules import MIXER_CATALOG, RULE_CATALOG
 from honestly.rules.base import ColumnRule, Mixer, Rule
-from honestly.sim.attacks import Attack, make
-
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in ALL_RULES}
-MIXERS: dict[str, type[Mixer]] = {mixer.name: mixer for mixer in ALL_MIXERS}
+from honestly.sim.attacks import ATTACKS, Attack
 
 
 def words(spec: str) -> tuple[str, dict[str, Any]]:
@@ -23,32 +19,13 @@ def words(spec: str) -> tuple[str, dict[str, Any]]:
     >>> words("alie:z=1.5")
     ('alie', {'z': 1.5})
     """
-    name, *settings = spec.split(":")
-    found: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"'{setting}' in '{spec}': write settings as name:key=value")
-        found[key] = _value(value)
-    return name, found
-
-
-def _value(text: str) -> Any:
-    constants = {"true": True, "false": False, "none": None}
-    if text.lower() in constants:
-        return constants[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    parsed = Spec.parse(spec)
+    return parsed.name, dict(parsed.settings)
 
 
 def attack_of(spec: str) -> Attack:
     """The attack that a word stands for."""
-    name, settings = words(spec)
-    return make(name, **settings)
+    return ATTACKS.build(spec)
 
 
 @dataclass(frozen=True)
@@ -60,8 +37,8 @@ class Contestant:
     @cached_property
     def parts(self) -> tuple[tuple[type[Rule] | type[Mixer], dict[str, Any]], ...]:
         """The mixers in order and then the rule, with their settings."""
-        *mixers, rule = self.spec.split("+")
-        return (*(_find(mixer, MIXERS, "mixer") for mixer in mixers), _find(rule, RULES, "rule"))
+        *mixers, rule = Spec.parse_all(self.spec)
+        return (*(_part(MIXER_CATALOG, mixer) for mixer in mixers), _part(RULE_CATALOG, rule))
 
     @property
     def told(self) -> bool:
@@ -114,12 +91,8 @@ def _takes_f(part: type[Rule] | type[Mixer]) -> bool:
     return "f" in {field.name for field in fields(part)}
 
 
-def _find(spec: str, table: Mapping[str, Any], what: str) -> tuple[Any, dict[str, Any]]:
-    name, settings = words(spec)
-    if name not in table:
-        raise ValueError(unknown(what, name, table))
-    allowed = [field.name for field in fields(table[name])]
-    for setting in settings:
-        if setting not in allowed:
-            raise ValueError(unknown(f"setting of {what} {name}", setting, allowed))
-    return table[name], settings
+def _part(catalog: Catalog[Any], spec: Spec) -> tuple[type[Any], dict[str, Any]]:
+    """The class and its settings: it is made when the number of attackers is known."""
+    entry = catalog.find(spec.name, own=True)
+    catalog.check_settings(entry, spec.name, spec.settings)
+    return entry, catalog.typed(entry, spec.settings, key=catalog.kind)

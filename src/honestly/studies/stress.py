@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from honestly.own import is_own
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
 from honestly.studies.attacked import Case, Round
@@ -19,7 +20,7 @@ from honestly.studies.layers.forge import LAYERED, check
 from honestly.studies.layers.round import LayeredRound
 from honestly.studies.layers.space import Population as LayeredPopulation
 from honestly.studies.parallel import mapped
-from honestly.studies.populations import KINDS, RECORDED, Population, Source, sources
+from honestly.studies.populations import KINDS, RECORDED, Population, PopulationSource, sources
 from honestly.studies.specs import Contestant, attack_of, words
 
 ADAPTIVE = "adaptive"
@@ -41,6 +42,8 @@ SUITE = (
     *("label_flip", "backdoor", "dba", "edge_case", "model_replacement"),
     *LAYERED,
 )
+# An attack that no line names is here with its defaults.
+SUITE += tuple(name for name in ATTACKS if name not in {"none", ADAPTIVE, *(words(spec)[0] for spec in SUITE)})
 
 #: What `honestly stress` compares unless told otherwise.
 CORE = (
@@ -111,7 +114,7 @@ class Task:
     """One population with M of K clients malicious: all attacks and all rules."""
 
     study: Study
-    source: Source
+    source: PopulationSource
     clients: int
     malicious: int
 
@@ -198,9 +201,9 @@ class Task:
     def _forge(self, population: Population, spec: str, contestant: Contestant | None, f: int) -> Float | None:
         """(M, d) what the attackers send; None for a data attack whose updates were not recorded."""
         name, _ = words(spec)
-        if name not in ATTACKS:  # an attack on single layers
+        if name not in ATTACKS and not is_own(name):  # an attack on single layers
             return None
-        if issubclass(ATTACKS[name], DataAttack):
+        if issubclass(ATTACKS.find(name, own=True), DataAttack):
             rows = population.poisoned.get(name)
             return None if rows is None or len(rows) < self.malicious else rows[len(rows) - self.malicious :]
         attack = attack_of(spec)

@@ -34,8 +34,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from honestly.catalog import listed
 from honestly.hints import did_you_mean
-from honestly.runs.store import Entry
+from honestly.runs.store import PlannedRun
 from honestly.sim.experiment import WARM_UP_LEAVES, Experiment, ExperimentError
 from honestly.sim.messages import explain
 from honestly.sim.settings import change, value_of
@@ -130,14 +131,14 @@ class Study(BaseModel):
                     settings = change(settings, override.set.items())
             yield cell, settings
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PlannedRun]:
         """All runs in order, a warm-up before the first that needs it; a `StudyError` names a cell that fails."""
         size = 1
         for values in self.axes.values():
             size *= len(values)
         if size > LIMIT:
             raise StudyError(f"the axes give {size:,} cells: at most {LIMIT:,} are allowed")
-        found: dict[str, Entry] = {}
+        found: dict[str, PlannedRun] = {}
         warm_ups: dict[str, tuple[Experiment, list[Cell]]] = {}
         for cell, settings in self.cells():
             try:
@@ -149,12 +150,12 @@ class Study(BaseModel):
                 twin = found[experiment.id].cell
                 raise StudyError(f"the cells {shown(twin)} and {shown(cell)} are the same experiment: exclude one")
             needs = None if before is None else before.id
-            found[experiment.id] = Entry(experiment.id, cell, experiment.canonical, experiment.rounds, needs)
+            found[experiment.id] = PlannedRun(experiment.id, cell, experiment.canonical, experiment.rounds, needs)
             if before is not None:
                 warm_ups.setdefault(before.id, (before, []))[1].append(cell)
         if not found:
             raise StudyError("no cell is left: every one is excluded")
-        entries: dict[str, Entry] = {}
+        entries: dict[str, PlannedRun] = {}
         for id, entry in found.items():
             if entry.needs is not None:
                 entries.setdefault(entry.needs, found.get(entry.needs) or _in_front(*warm_ups[entry.needs]))
@@ -162,7 +163,7 @@ class Study(BaseModel):
         return list(entries.values())
 
 
-def _in_front(experiment: Experiment, cells: Sequence[Cell]) -> Entry:
+def _in_front(experiment: Experiment, cells: Sequence[Cell]) -> PlannedRun:
     """The entry of a warm-up: its cell has what the runs that start from it have in common."""
     first = cells[0]
     common = {
@@ -170,7 +171,7 @@ def _in_front(experiment: Experiment, cells: Sequence[Cell]) -> Entry:
         for name, value in first.items()
         if name.partition(".")[0] not in WARM_UP_LEAVES and all(cell[name] == value for cell in cells)
     }
-    return Entry(experiment.id, {**common, "warm_up": experiment.rounds}, experiment.canonical, experiment.rounds)
+    return PlannedRun(experiment.id, {**common, "warm_up": experiment.rounds}, experiment.canonical, experiment.rounds)
 
 
 def _labelled(value: Any) -> bool:
@@ -221,7 +222,7 @@ def only(words: Sequence[str], study: Study) -> dict[str, list[Any]]:
         if not equals or not axis or not text:
             raise StudyError(f"--only {word}: write axis=value, such as rule=Ours or seed=0,1")
         labels = study.labels(axis) if axis in study.axes else []
-        for one in [text] if text in labels else text.split(","):
+        for one in [text] if text in labels else listed(text):
             value = next((label for label in labels if str(label) == one or label == value_of(one)), one)
             conditions.setdefault(axis, []).append(value)
     check_conditions(conditions, study, "--only")
@@ -237,8 +238,8 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def select(
-    entries: Sequence[Entry], conditions: Mapping[str, list[Any]], part: tuple[int, int] | None = None
-) -> list[Entry]:
+    entries: Sequence[PlannedRun], conditions: Mapping[str, list[Any]], part: tuple[int, int] | None = None
+) -> list[PlannedRun]:
     """The entries that are asked for, and the warm-ups that they need."""
     warm_ups = {e.needs for e in entries if e.needs is not None}
     asked = [e for e in entries if e.id not in warm_ups and matches(e.cell, conditions)]

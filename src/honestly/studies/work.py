@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -14,19 +13,15 @@ import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from honestly.runs.provenance import provenance
+from honestly.runs.sink import StoreSink
 from honestly.runs.store import LEASE, LostClaimError, Run, Store, StoreError
-from honestly.sim import checkpoint
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
-from honestly.sim.rounds import Federation, Record
+from honestly.sim.rounds import Record
 from honestly.sim.run import run as simulate
 from honestly.sim.summary import summary
-
-#: What is no fault of the run: the study stops, and goes on when the disk has space again.
-STORE_ERRORS = (StoreError, checkpoint.StoreError)
 
 
 class StoppedError(Exception):
@@ -67,7 +62,7 @@ class Datasets:
 
 
 def work(store: Store, run: Run, *, worker: str, options: Options, data: Datasets | None = None) -> bool:
-    """Do one claimed run: go on from its folder, write every round to the store, and its end.
+    """Do one claimed run: go on from its latest state, write every round to the store, and its end.
 
     A run that cannot be done is written down as failed, with its error, and the study goes on.
 
@@ -77,33 +72,28 @@ def work(store: Store, run: Run, *, worker: str, options: Options, data: Dataset
     try:
         experiment = Experiment.of(run.experiment)
         before = experiment.before
-        folder = store.run_folder(run.id)
-
-        def begin(federation: Federation, records: list[dict[str, Any]]) -> None:
-            store.write_rounds(run.id, records, laps_of(folder, len(records)), worker=worker, anew=True)
 
         def one(record: Record) -> None:
-            laps = {"images": record.images, **{k: round(v, 6) for k, v in record.seconds.items()}}
-            store.write_round(run.id, record.numbers, laps, worker=worker)
             if options.halt is not None and options.halt():
                 raise StoppedError
 
         outcome = simulate(
-            experiment, folder, data=(data or Datasets(options.data)).get(experiment.dataset), device=options.device,
-            warm_up=None if before is None else store.run_folder(before.id), on_start=begin, on_round=one,
+            experiment, sink=StoreSink(store, run.id, worker), device=options.device, on_round=one,
+            data=(data or Datasets(options.data)).get(experiment.dataset),
+            warm_up=None if before is None else store.run_folder(before.id),
         )  # fmt: skip
         if not outcome.finished:
             return False
         made = provenance(options.device, experiment.seed, resumed_at=outcome.resumed_at)
-        store.finish(run.id, summary(outcome.records), made, worker=worker)
+        store.finish(run.id, summary(outcome.rounds), made, worker=worker)
         if not options.keep_models:
             forget(store, run.id)
     except StoppedError:
         return False
     except LostClaimError:
         return True  # another worker has it: nothing to write
-    except STORE_ERRORS:
-        raise
+    except StoreError:
+        raise  # no fault of the run: the study stops, and goes on when the disk has space again
     except Exception as error:
         with contextlib.suppress(LostClaimError):
             store.fail(run.id, told(error), provenance(options.device, run.experiment.get("seed", 0)), worker=worker)
@@ -111,18 +101,9 @@ def work(store: Store, run: Run, *, worker: str, options: Options, data: Dataset
 
 
 def forget(store: Store, id: str) -> None:
-    """Drop the folder of a finished run, unless another run starts from its model: the store has all its numbers."""
+    """Drop the states of a finished run, unless another run starts from its model: the store has all its numbers."""
     if id not in store.needs().values():
         shutil.rmtree(store.run_folder(id), ignore_errors=True)
-
-
-def laps_of(folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """How long each of the first rounds took, as the run's folder has it; {} for those that it has lost."""
-    found: list[dict[str, Any]] = []
-    with contextlib.suppress(OSError, ValueError):
-        for line in (folder / "seconds.jsonl").read_text().splitlines()[:rounds]:
-            found.append({k: v for k, v in json.loads(line).items() if k != "round"})
-    return found + [{}] * (rounds - len(found))
 
 
 def told(error: Exception) -> str:

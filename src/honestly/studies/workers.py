@@ -13,9 +13,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from honestly.cores import usable_cores
 from honestly.runs.store import Store, StoreError
 from honestly.sim.run import Stop
-from honestly.studies.work import STORE_ERRORS, Options, new_worker, one_by_one
+from honestly.studies.work import Options, new_worker, one_by_one
 
 STOPPED, BROKEN = 130, 2  # exit statuses of a worker: asked to stop, the store cannot be written
 
@@ -26,7 +27,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
     Ctrl-C lets every process end its round; the second one ends them at once.
     """
     context = get_context("spawn")  # a forked process would inherit torch's threads and the driver's connections
-    threads = max(1, _cores() // count)
+    threads = max(1, usable_cores() // count)
     alive: dict[str, BaseProcess] = {}
     asked: set[str] = set()
 
@@ -104,7 +105,7 @@ def _main(
             code = 0 if one_by_one(store, ids, worker, options) else STOPPED
     except (KeyboardInterrupt, EOFError):  # asked to stop, or the driver was gone at once
         code = STOPPED
-    except STORE_ERRORS as error:
+    except StoreError as error:
         print(f"honestly bench: {error}", file=sys.stderr)
         code = BROKEN
     sys.exit(code)
@@ -116,7 +117,3 @@ def _stop(number: int, frame: object) -> None:
 
 def _orphan(parent: int) -> Callable[[], bool]:
     return lambda: os.getppid() != parent
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

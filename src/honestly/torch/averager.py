@@ -15,7 +15,7 @@ import torch
 
 from honestly.engine import Pipeline
 from honestly.federation import History, Round
-from honestly.federation.history import replace as write
+from honestly.files import write_atomically
 from honestly.result import Aggregate, AggregationError
 from honestly.rules import Bayesian
 from honestly.rules.base import Mixer, Rule
@@ -261,7 +261,7 @@ class RobustAverager:
             if self.history.folder is not None and hasattr(memory, "to_dict"):
                 import json
 
-                write(self.history.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
+                write_atomically(self.history.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
         except OSError as error:
             logger.error("the history could not be written to %s: %s", self._folder, error)
         self._written, self._writing = time.monotonic(), time.monotonic() - began

@@ -10,7 +10,7 @@ from rich.console import Console
 from honestly.show.layer_tables import attacks_run
 from honestly.show.stress_page import lines, read
 from honestly.show.stress_tables import tables
-from honestly.studies.populations import Source, sources
+from honestly.studies.populations import PopulationSource, sources
 from honestly.studies.specs import Contestant
 from honestly.studies.stress import Study, run
 
@@ -131,4 +131,4 @@ def test_tables_fit_a_terminal_and_cut_no_word(cases, width):
 
 
 def test_a_source_without_course_is_as_before():
-    assert Source("isotropic", 0).open(5).honest.shape == (5, 2000)
+    assert PopulationSource("isotropic", 0).open(5).honest.shape == (5, 2000)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from made_studies import record
 
+from honestly.runs.reader import read
 from honestly.show.report.accusations import accusations
 from honestly.show.report.detection import quality, reliability_chart, roc, roc_chart, statements
-from honestly.show.report.histories import normal
 from honestly.show.report.results import Result
 from honestly.show.report.sources import Entry
 from honestly.studies.scores import detection_auc
@@ -27,7 +27,7 @@ def test_the_area_is_the_chance_that_an_honest_client_scores_higher() -> None:
 
 
 def test_without_attackers_there_is_no_area_but_a_brier_score() -> None:
-    found = quality([statements(normal([record(1, M=0), record(2, M=0)]))])  # type: ignore[list-item]
+    found = quality([statements(read([record(1, M=0), record(2, M=0)]))])  # type: ignore[list-item]
     assert found is not None
     assert found.auc is None
     assert found.brier is not None
@@ -37,7 +37,7 @@ def test_without_attackers_there_is_no_area_but_a_brier_score() -> None:
 
 def test_statements_are_those_of_the_clients_that_were_there() -> None:
     row = record(1, K=4, M=1) | {"honesty": [1.0, 0.6, None, 0.1], "participants": [0, 1, 3], "false_accusations": 0}
-    said = statements(normal([row]))
+    said = statements(read([row]))
     assert said is not None
     assert said.score.tolist() == [1.0, 0.6, 0.1]
     assert said.honest.tolist() == [1.0, 1.0, 0.0]
@@ -49,12 +49,12 @@ def test_statements_are_those_of_the_clients_that_were_there() -> None:
 
 
 def test_weights_are_no_probabilities_and_some_rules_say_nothing() -> None:
-    found = quality([statements(normal([record(t, rule="multi_krum") for t in range(1, 4)]))])  # type: ignore[list-item]
+    found = quality([statements(read([record(t, rule="multi_krum") for t in range(1, 4)]))])  # type: ignore[list-item]
     assert found is not None
     assert found.brier is None
     assert found.bins == []
     assert found.auc is not None
-    assert statements(normal([record(1, rule="median")])) is None
+    assert statements(read([record(1, rule="median")])) is None
     assert quality([]) is None
 
 
@@ -62,8 +62,8 @@ def test_accusations_are_counted_by_setting_early_and_late() -> None:
     def run(name: str, rule: str, attack: str, false: list[int]) -> Result:
         rows = [record(t + 1, K=4, M=1) | {"false_accusations": n, "misses": 1} for t, n in enumerate(false)]
         cell = {"dataset": name, "attack": attack, "rule": rule, "seed": 0}
-        entry = Entry(f"{name}{rule}{attack}", cell, "done", len(rows), len(rows), read=lambda: normal(rows))
-        return Result(entry, {}, statements(normal(rows)))
+        entry = Entry(f"{name}{rule}{attack}", cell, "done", len(rows), len(rows), read=lambda: read(rows))
+        return Result(entry, {}, statements(read(rows)))
 
     one, two = run("a", "Ours", "x", [0, 0, 1, 2, 3]), run("a", "Ours", "y", [0, 1, 0, 0, 0])
     assert accusations([one, two]) is None, "one setting: the table of rules says all there is"
@@ -74,5 +74,5 @@ def test_accusations_are_counted_by_setting_early_and_late() -> None:
         ["Ours, b<", 1.0, 0.0, 1.0, 1.0, 2],
     ]
     assert "b&lt;" in found.html()
-    krum = Result(one.entry, {}, statements(normal([record(1, rule="multi_krum"), record(2, rule="multi_krum")])))
+    krum = Result(one.entry, {}, statements(read([record(1, rule="multi_krum"), record(2, rule="multi_krum")])))
     assert accusations([krum, one]) is None, "weights accuse nobody"

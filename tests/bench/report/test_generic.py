@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from honestly.runs.reader import Rounds
 from honestly.show.report.curves import ablation
 from honestly.show.report.generic import detection, ranking, tables
-from honestly.show.report.histories import Rounds
 from honestly.show.report.results import Result
 from honestly.show.report.sources import Entry
 

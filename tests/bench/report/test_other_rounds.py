@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from made_studies import finish, record
 
+from honestly.runs.reader import Rounds, read
 from honestly.runs.store import Store
 from honestly.show.report.by_round import MOST_CHARTS, by_round, series_of
-from honestly.show.report.histories import Rounds, normal
 from honestly.show.report.other_rounds import other_rounds
 from honestly.show.report.published import Column, Key, compare, count, published
 from honestly.show.report.results import Result
@@ -101,7 +101,7 @@ def test_curves_by_round_are_means_over_the_seeds_that_got_so_far() -> None:
         runs[1].entry.id: [record(t, accuracy=0.3 * t) for t in (1, 2)],
         runs[2].entry.id: [record(t, accuracy=0.5) | ({"accuracy": None} if t == 2 else {}) for t in (1, 2, 3)],
     }
-    (chart,) = by_round(runs, {id: series_of(normal(records)) for id, records in rounds.items()})
+    (chart,) = by_round(runs, {id: series_of(read(records)) for id, records in rounds.items()})
     assert (chart.title, chart.xlim) == ("test accuracy", (1.0, 3.0))
     ours, krum = chart.lines
     assert (ours.name, list(ours.xs)) == ("Ours", [1, 2, 3])

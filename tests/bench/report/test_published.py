@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from honestly.runs.reader import Rounds
 from honestly.show.report.differences import differences
-from honestly.show.report.histories import Rounds
 from honestly.show.report.paper_tables import cells_csv, counts, html, markdown, sentence
 from honestly.show.report.published import (
     DATASETS,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from made_studies import fill, finish, record
 
-from honestly.runs.store import Entry, Store
+from honestly.runs.store import PlannedRun, Store
 from honestly.show.report.sources import load, merge
 from honestly.show.report.write import Options, write
 
@@ -184,7 +184,7 @@ def test_hostile_names_stay_text_everywhere(tmp_path: Path, runs: int) -> None:
     experiment = json.dumps({"rule": {"name": HOSTILE}, "attack": {"name": HOSTILE}, "clients": 4, "malicious": 1,
                              "dynamic": False, "note": HOSTILE})  # fmt: skip
     entries = [
-        Entry(f"../{HOSTILE}{i}", {"rule": f"{HOSTILE}{i % 3}", HOSTILE: i // 3, "attack": HOSTILE}, experiment, 2)
+        PlannedRun(f"../{HOSTILE}{i}", {"rule": f"{HOSTILE}{i % 3}", HOSTILE: i // 3, "attack": HOSTILE}, experiment, 2)
         for i in range(runs)
     ]
     store.add(entries)

@@ -94,8 +94,7 @@ def test_a_run_that_was_set_back_is_cut(server: Watched, study: FakeStudy) -> No
     study.advance(first, 5)
     events = server.events(f"/events?run={first}")
     events.until(lambda e: len(e.details.get(first, [])) == 5)
-    records = study.store.rounds(first)[:2]
-    study.store.write_rounds(first, records, [{}, {}], anew=True)
+    study.store.keep_rounds(first, 2)
     events.until(lambda e: len(e.details[first]) == 2)
 
 

@@ -160,7 +160,9 @@ def test_settings_that_are_not_numbers_are_refused(attack):
 def test_a_misspelt_name_or_setting_is_explained():
     with pytest.raises(ValueError, match="did you mean min_max"):
         make("minmax")
-    with pytest.raises(ValueError, match=r"setting of attack sign_flip 'gama': did you mean gamma\? Allowed: gamma"):
+    with pytest.raises(
+        ValueError, match=r"attack 'sign_flip' has no setting 'gama': did you mean gamma\? Settings: gamma"
+    ):
         make("sign_flip", gama=2)
     with pytest.raises(ValueError, match="Allowed: none"):
         make("zzzzzz")

@@ -3,7 +3,8 @@
 Products of up to 2^18 multiplications are made by the thread that asks for them, whatever the kernels of the BLAS
 (OpenBLAS starts threads of its own beyond that, which then wait for ours): blocks are cut to that size and shared by
 our threads. Beyond some hundred rows one ordinary product, with the threads of the BLAS and none of ours, is faster.
-No way relies on what a BLAS makes of the two triangles: the lower one counts.
+(threadpoolctl could limit those threads instead; the core has NumPy alone, and its limit would hold for the caller's
+other threads, too.) No way relies on what a BLAS makes of the two triangles: the lower one counts.
 """
 
 from __future__ import annotations

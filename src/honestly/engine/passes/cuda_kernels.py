@@ -20,6 +20,7 @@ import torch
 from honestly.engine.passes.exclusive import WHOLE_DEVICE
 from honestly.engine.passes.networks import Network
 from honestly.engine.passes.parts import Part
+from honestly.kernels.torch_private import check, compile_kernel, current_device, current_stream, driver
 from honestly.result import Float
 
 # As many rows as a thread's registers take the products of: 210.
@@ -193,20 +194,18 @@ _int = ctypes.c_int
 
 def _launch(kernel: Any, device: int, blocks: int, threads: int, arguments: list[Any]) -> None:
     """Start the kernel on the device's current stream. (torch's own call takes several times as long.)"""
-    if torch._C._cuda_getDevice() != device:
+    if current_device() != device:
         with torch.cuda.device(device):
             return _launch(kernel, device, blocks, threads, arguments)
     pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-    stream = ctypes.c_void_p(torch._C._cuda_getCurrentRawStream(device))
+    stream = ctypes.c_void_p(current_stream(device))
     error = _driver().cuLaunchKernel(kernel.func, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
     if error:
-        torch.cuda._utils._check_cuda(error)
+        check(error)
     return None
 
 
-@cache
-def _driver() -> Any:
-    return torch.cuda._utils._get_gpu_runtime_library()
+_driver = cache(driver)
 
 
 @cache
@@ -236,4 +235,4 @@ def _compiled(name: str, dtype: torch.dtype, device: int, defines: tuple[str, ..
     head = "".join(f"#define {line}\n" for line in (TYPES[dtype], *defines))
     source = files("honestly.kernels").joinpath("passes", "kernels.cu").read_text(encoding="utf-8")
     with WHOLE_DEVICE, torch.cuda.device(device):
-        return torch.cuda._compile_kernel(head + source, name)
+        return compile_kernel(head + source, name)

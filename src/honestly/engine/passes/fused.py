@@ -98,9 +98,9 @@ def _fits(name: str, rows: Any) -> bool:
 @cache
 def _kernels() -> Any:
     """The module with the kernels, or None where torch cannot compile them (before 2.9, or on AMD)."""
-    import torch
+    from honestly.kernels.torch_private import can_launch
 
-    if torch.version.hip is not None or not hasattr(torch.cuda, "_compile_kernel"):
+    if not can_launch():
         return None
     from honestly.engine.passes import cuda_kernels
 

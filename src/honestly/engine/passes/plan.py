@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from honestly.arrays import COMPUTE
+from honestly.cores import usable_cores
 from honestly.sources import Layer, Leaf
 
 T = TypeVar("T")
@@ -80,8 +81,7 @@ def threads() -> int:
     if asked:
         return asked
     limits = [limit for name in LIMITS if (limit := _number(name))]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([16, cores, _quota(), *limits])
+    return min([16, usable_cores(), _quota(), *limits])
 
 
 def _number(name: str) -> int:

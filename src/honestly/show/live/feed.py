@@ -11,7 +11,7 @@ from pathlib import Path
 
 from honestly.show.live.ledger import Ledger
 from honestly.show.live.model import Detail, Look, SourceError
-from honestly.show.live.source import Source, open_source
+from honestly.show.live.source import LiveSource, open_source
 
 INTERVAL = 1.0
 
@@ -32,7 +32,7 @@ class Feed:
         self.fresh = False  # whether the folder was looked at since the first of today's readers came
         self.wanted: Counter[str] = Counter()
         self.stopped = False
-        self._source: Source | None = None
+        self._source: LiveSource | None = None
         self._thread = ThreadPoolExecutor(1, "honestly-watch")  # all reading happens here
         self._news = asyncio.Event()  # replaced at every change: whoever waits on the old one wakes
         self._look_now = asyncio.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from dataclasses import dataclass, field
@@ -10,7 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from honestly.show.live.clean import fields, number, parsed, text, whole
+from honestly.runs.clean import fields, number, parsed, text, whole
+from honestly.runs.contents import Kind, contents
+from honestly.runs.folder import EXPERIMENT, ROUNDS, SECONDS, read_description
+from honestly.runs.record import duration
 from honestly.show.live.model import Detail, Look, Run, SourceError, Status
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import summary
@@ -21,22 +23,8 @@ QUIET = 60.0  # seconds without a new round before a run counts as stopped; slow
 AXES = ("dataset", "rule", "attack", "malicious", "alpha", "clients", "seed")
 
 
-def is_run(folder: Path) -> bool:
-    """Whether the folder is that of one run."""
-    return (folder / "rounds.jsonl").is_file() or (folder / "experiment.json").is_file()
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """The folders of runs directly inside a folder, in the order of their names."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        inside = sorted(e.name for e in itertools.islice(entries, 20 * MOST_FOLDERS) if e.is_dir())
-    return [folder / name for name in inside if is_run(folder / name)][:MOST_FOLDERS]
-
-
 @dataclass
-class RunFolder:
+class WatchedRun:
     """One run's files, read again only when they have changed, and only where they have."""
 
     folder: Path
@@ -51,20 +39,21 @@ class RunFolder:
 
     def refresh(self) -> None:
         """Read what is new."""
-        files = {name: self.folder / name for name in ("rounds.jsonl", "experiment.json", "seconds.jsonl")}
+        files = {name: self.folder / name for name in (ROUNDS, EXPERIMENT, SECONDS)}
         found = {name: _stat(path) for name, path in files.items()}
         signature = tuple((s.st_mtime_ns, s.st_size, s.st_ino) if s else None for s in found.values())
         if signature == self.signature:
             return
         self.damage, self.seen = "", None
-        rounds = found["rounds.jsonl"] or found["experiment.json"]
+        rounds = found[ROUNDS] or found[EXPERIMENT]
         self.updated = rounds.st_mtime if rounds else None
         try:
-            self.experiment = fields(fields(parsed(_read(files["experiment.json"]) or "{}")).get("experiment"))
+            described = _read(files[EXPERIMENT])  # a federation has none
+            self.experiment = read_description(described)[1] if described else {}
         except ValueError:
-            self.damage = "experiment.json is damaged;"
-        self._read_rounds(_read(files["rounds.jsonl"]))
-        self.seconds = _seconds_a_round(_read(files["seconds.jsonl"]))
+            self.damage = f"{EXPERIMENT} is damaged;"
+        self._read_rounds(_read(files[ROUNDS]))
+        self.seconds = _seconds_a_round(_read(files[SECONDS]))
         self.signature = signature
 
     def _read_rounds(self, content: str) -> None:
@@ -81,7 +70,7 @@ class RunFolder:
             except ValueError:
                 if i + 1 < len(lines):  # the last line without its end is only not yet whole
                     self.damage = (
-                        f"{self.damage} rounds.jsonl is damaged at line {i + 1}: what comes before is shown".strip()
+                        f"{self.damage} {ROUNDS} is damaged at line {i + 1}: what comes before is shown".strip()
                     )
                 break
         self.lines, self.records = lines, records
@@ -90,7 +79,7 @@ class RunFolder:
         """The run in a few numbers."""
         e = self.experiment
         cell = {axis: text(fields(e[axis]).get("name", e[axis]), 100) for axis in AXES if axis in e}
-        numbers = summary([fields(r) for r in self.records]) if self._summable() else {}
+        numbers = summary([fields(r) for r in self.records])
         of = whole(e.get("rounds"))
         return Run(
             id=self.folder.name,
@@ -108,13 +97,6 @@ class RunFolder:
             misses=number(numbers.get("misses_per_round")),
         )
 
-    def _summable(self) -> bool:
-        """Whether the records' numbers are numbers: a stranger's may be anything."""
-        keys = ("accuracy", "asr", "false_accusations", "misses")
-        return all(
-            value is None or number(value) is not None for r in self.records for value in map(fields(r).get, keys)
-        )
-
     def _status(self, now: float, of: int | None) -> Status:
         if of is not None and len(self.records) >= of:
             return "done"
@@ -127,23 +109,26 @@ class FolderSource:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.known: dict[Path, RunFolder] = {}
+        self.known: dict[Path, WatchedRun] = {}
 
     def look(self) -> Look:
         """Every run as it is now."""
         try:
-            alone = is_run(self.folder)
-            paths = [self.folder] if alone else run_folders(self.folder)
-            if not paths:
+            there = contents(self.folder, most=MOST_FOLDERS)
+            if not there.runs:
                 raise SourceError(f"{self.folder} was removed or emptied: the page shows what was read last")
-            self.known = {path: self.known.get(path) or RunFolder(path) for path in paths}
+            self.known = {path: self.known.get(path) or WatchedRun(path) for path in there.runs}
             for one in self.known.values():
                 one.refresh()
         except OSError as error:
             raise SourceError(f"{self.folder} cannot be read: {error.strerror or error}") from error
         now = time.time()
         name = text(self.folder.resolve().name, 200)
-        return Look("federation" if alone else "folder", name, tuple(one.run(now) for one in self.known.values()))
+        return Look(
+            "federation" if there.kind is Kind.RUN else "folder",
+            name,
+            tuple(one.run(now) for one in self.known.values()),
+        )
 
     def detail(self, run: str) -> Detail | None:
         """One run with its rounds."""
@@ -181,5 +166,5 @@ def _seconds_a_round(content: str) -> float | None:
             laps = fields(parsed(line))
         except ValueError:
             continue
-        found.append(sum(number(v) or 0.0 for key, v in laps.items() if key not in ("round", "images")))
+        found.append(duration({name: number(v) or 0.0 for name, v in laps.items()}))
     return number(fmean(found), 3) if found else None

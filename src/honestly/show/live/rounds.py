@@ -15,56 +15,40 @@ note        how the round ended, if a person should look at it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
-from honestly.show.live.clean import fields, flat, items, number, text, whole
+from honestly.runs.clean import fields, flat, number, text, whole
+from honestly.runs.reader import join, read_record
+from honestly.runs.record import RoundRecord
 from honestly.show.live.model import Detail
 
 MOST_CLIENTS = 256  # rows of a heatmap beyond this are no longer seen; a sample of the clients is sent
 MOST_ROUNDS = 5000
 
 
-def detail(records: Sequence[Any], experiment: Any) -> Detail:
+def detail(raw: Sequence[Any], experiment: Any) -> Detail:
     """One run in detail; never raises, whatever the records hold.
 
     >>> found = detail([{"round": 1, "accuracy": 0.5, "honesty": [1.0, 0.25], "attacked": [1]}], {"clients": 2})
     >>> found.rounds[0]["belief"], found.rounds[0]["attacked"], found.belief
     ([1000, 250], [1], 'honesty')
     """
-    known = [fields(record) for record in records[-MOST_ROUNDS:]]
-    roster = next((items(r["clients"]) for r in reversed(known) if isinstance(r.get("clients"), list)), None)
-    names = None if roster is None else tuple(text(name, 100) for name in roster)
-    clients = _how_many(known, experiment, names)
+    records, roster = join([read_record(value)[0] for value in raw[-MOST_ROUNDS:]])
+    named = any(record.clients is not None for record in records)
+    clients = len(roster) if named else whole(fields(experiment).get("clients"), most=10**6) or len(roster)
     shown = _sample(clients)
-    key: Literal["honesty", "weights"] | None = next(
-        (k for k in ("honesty", "weights") if any(items(r.get(k)) for r in known)), None
-    )
-    index: dict[Any, int] = {} if roster is None else {str(name): k for k, name in enumerate(roster)}
+    honesty = any(record.honesty for record in records)
+    judged = honesty or any(record.weights for record in records)
     return Detail(
         clients=clients,
         shown=shown,
-        names=None if names is None else tuple(names[k] for k in shown),
-        belief=None if key is None else "honesty" if key == "honesty" else "weight",
-        truth=names is None,
+        names=tuple(text(roster[k], 100) for k in shown) if named else None,
+        belief=("honesty" if honesty else "weight") if judged else None,
+        truth=not named,
         settings=flat(experiment),
-        rounds=tuple(_round(r, t, key, shown, index) for t, r in enumerate(known)),
+        rounds=tuple(_round(record, t, honesty, shown) for t, record in enumerate(records)),
     )
-
-
-def _how_many(records: Sequence[Mapping[str, Any]], experiment: Any, names: Sequence[str] | None) -> int:
-    if names is not None:
-        return len(names)
-    told = whole(fields(experiment).get("clients"), most=10**6)
-    if told:
-        return told
-    seen = 0
-    for record in records:
-        for key in ("honesty", "weights"):
-            seen = max(seen, len(items(record.get(key))))
-        here = [whole(k, most=10**6) for k in items(record.get("participants"))]
-        seen = max([seen, *(k + 1 for k in here if k is not None)])
-    return seen
 
 
 def _sample(clients: int) -> tuple[int, ...]:
@@ -74,48 +58,43 @@ def _sample(clients: int) -> tuple[int, ...]:
     return tuple(round(i * (clients - 1) / (MOST_CLIENTS - 1)) for i in range(MOST_CLIENTS))
 
 
-def _round(
-    record: Mapping[str, Any], t: int, key: str | None, shown: Sequence[int], index: Mapping[Any, int]
-) -> dict[str, Any]:
+def _round(record: RoundRecord, t: int, honesty: bool, shown: Sequence[int]) -> dict[str, Any]:
     visible = set(shown)
 
-    def clients(value: Any) -> list[int]:
-        found = {index.get(item) if isinstance(item, str) and index else whole(item) for item in items(value)}
-        return sorted(k for k in found if k is not None and k in visible)
+    def clients(found: Sequence[int]) -> list[int]:
+        return sorted(visible.intersection(found))
 
-    reasons = fields(record.get("reasons"))
-    excluded: dict[str, str] = {}
-    for item in items(record.get("excluded")):
-        k = index.get(item) if isinstance(item, str) and index else whole(item)
-        if k is not None and k in visible:
-            excluded[str(k)] = text(reasons.get(str(item)))
+    names = record.clients
     slim: dict[str, Any] = {
-        "round": whole(record.get("round")) or t + 1,
-        "accuracy": number(record.get("accuracy")),
-        "asr": number(record.get("asr")),
-        "estimate": number(record.get("malicious_estimate"), 2),
-        "belief": _belief(items(record.get(key)), key, shown) if key else None,
-        "attacked": clients(record.get("attacked")),
-        "accused": clients(record.get("accused")) if isinstance(record.get("accused"), list) else None,
-        "false": number(record.get("false_accusations"), 2),
-        "missed": number(record.get("misses"), 2),
+        "round": record.round or t + 1,
+        "accuracy": number(record.accuracy),
+        "asr": number(record.asr),
+        "estimate": number(record.malicious_estimate, 2),
+        "belief": _belief(record.honesty, shown) if honesty else _belief(_relative(record.weights), shown),
+        "attacked": clients(record.attacked),
+        "accused": None if record.accused is None else clients(record.accused),
+        "false": number(record.false_accusations, 2),
+        "missed": number(record.misses, 2),
     }
-    status = text(record.get("status"))
-    here = clients(record.get("participants"))
+    here = clients(record.participants or ())
     if here and len(here) < len(shown):
         slim["here"] = here
-    if excluded:
-        slim["excluded"] = excluded
-    if record.get("kept") is True or record.get("attention") is True or status.startswith("refused"):
-        slim["note"] = status
+    if excluded := clients(record.excluded):
+        reasons = record.reasons
+        slim["excluded"] = {str(k): text(reasons.get(str(k) if names is None else names[k])) for k in excluded}
+    if record.kept or record.attention or record.refused:
+        slim["note"] = text(record.status)
     return slim
 
 
-def _belief(values: Sequence[Any], key: str | None, shown: Sequence[int]) -> list[int | None] | None:
+def _belief(values: Sequence[float | None] | None, shown: Sequence[int]) -> list[int | None] | None:
     if not values:
         return None
-    found = [number(values[k], 9) if k < len(values) else None for k in shown]
-    largest = 1.0
-    if key == "weights":  # relative to the largest one of the round
-        largest = max((v for v in map(number, values) if v is not None), default=0.0) or 1.0
-    return [None if v is None else round(1000 * min(max(v / largest, 0.0), 1.0)) for v in found]
+    found = [values[k] if k < len(values) else None for k in shown]
+    return [None if v is None else round(1000 * min(max(v, 0.0), 1.0)) for v in found]
+
+
+def _relative(weights: Sequence[float | None] | None) -> list[float | None]:
+    """Relative to the largest one of the round."""
+    largest = max((v for v in weights or () if v is not None), default=0.0) or 1.0
+    return [None if v is None else v / largest for v in weights or ()]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from honestly.show.live.folders import FolderSource, is_run, run_folders
+from honestly.runs.contents import Kind, contents
+from honestly.runs.folder import ROUNDS
+from honestly.show.live.folders import MOST_FOLDERS, FolderSource
 from honestly.show.live.model import Detail, Look, SourceError
 from honestly.show.live.study import DATABASE, StudySource
 
 
-class Source(Protocol):
+class LiveSource(Protocol):
     """One way to read a folder. Every method may raise `SourceError`; the next look then starts afresh."""
 
     def look(self) -> Look:
@@ -26,16 +28,15 @@ class Source(Protocol):
         ...
 
 
-def open_source(folder: Path) -> Source:
+def open_source(folder: Path) -> LiveSource:
     """The source that fits the folder; a `SourceError` says what is waited for."""
     try:
-        if (folder / DATABASE).is_file():
-            return StudySource(folder)
         if folder.is_file():
             raise SourceError(f"{folder} is a file: give the folder of a study or a run")
-        if is_run(folder) or run_folders(folder):
-            return FolderSource(folder)
+        kind = contents(folder, most=MOST_FOLDERS).kind
+        if kind is not Kind.NOTHING:
+            return StudySource(folder) if kind is Kind.STUDY else FolderSource(folder)
     except OSError as error:
         raise SourceError(f"{folder} cannot be read: {error.strerror or error}") from error
     what = "is empty so far" if folder.is_dir() else "is not there yet"
-    raise SourceError(f"{folder} {what}: waiting for a study ({DATABASE}) or a run (rounds.jsonl)")
+    raise SourceError(f"{folder} {what}: waiting for a study ({DATABASE}) or a run ({ROUNDS})")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from honestly.runs import store
+from honestly.runs.clean import LONGEST_ERROR, fields, number, parsed, text, whole
 from honestly.runs.database import FILE as DATABASE
-from honestly.show.live.clean import LONGEST_ERROR, fields, number, parsed, text, whole
+from honestly.runs.reader import read_record
+from honestly.runs.record import RoundRecord
 from honestly.show.live.model import Detail, Look, Run, SourceError, Status
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import LAST, summary
@@ -22,7 +25,6 @@ __all__ = ["DATABASE", "StudySource"]
 KEPT = 48  # runs whose rounds are kept in memory: twice what one page may want
 # A row that has changed differs in one of these.
 TOLD_BY = "id, cell, status, worker, updated, attempts, rounds, error, summary"
-NUMBERS = ("accuracy", "asr", "false_accusations", "misses")
 
 
 class StudySource:
@@ -36,7 +38,7 @@ class StudySource:
         self.name = ""
         self.rows: dict[str, tuple[tuple[Any, ...], store.Run]] = {}
         self.runs: dict[str, tuple[store.Run, Run]] = {}
-        self.tails: dict[str, list[dict[str, Any]]] = {}  # the last records of runs that have no summary
+        self.tails: dict[str, list[RoundRecord]] = {}  # the last records of runs that have no summary
         self.details: dict[str, tuple[store.Run, Detail]] = {}
 
     def look(self) -> Look:
@@ -122,16 +124,15 @@ class StudySource:
             misses=number(numbers.get("misses_per_round")),
         )
 
-    def _tail(self, row: store.Run) -> list[dict[str, Any]]:
+    def _tail(self, row: store.Run) -> list[RoundRecord]:
         """The last records of a run; only those that are new are read."""
         held = self.tails.get(row.id, [])
-        known = held[-1]["round"] if held else 0
+        known = held[-1].round if held else 0
         if known > (row.rounds or 0):  # set back to an earlier state
             held, known = [], 0
         query = "SELECT round, record FROM rounds WHERE run = ? AND round > ? ORDER BY round"
         for n, record in self._rows(query, (row.id, max(known, (row.rounds or 0) - LAST))):
-            values = fields(parsed(record))
-            held.append({"round": n, **{key: number(values.get(key), 9) for key in NUMBERS}})
+            held.append(replace(read_record(parsed(record))[0], round=n))
         self.tails[row.id] = held[-LAST:]
         return self.tails[row.id]
 

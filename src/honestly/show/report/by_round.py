@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from honestly.runs.reader import Rounds
+from honestly.show.figure import curve
 from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE
-from honestly.show.report.histories import Rounds
 from honestly.show.report.results import METRICS, Result, axes_of, is_warm_up
 from honestly.show.svg import Chart, Line
 
@@ -19,10 +20,7 @@ Series = Mapping[str, Mapping[int, float]]
 
 def series_of(rounds: Rounds) -> Series:
     """What was measured in which round."""
-    return {
-        metric: {int(r["round"]): float(r[key]) for r in rounds.records if r.get(key) is not None}
-        for metric, key in METRICS.items()
-    }
+    return {metric: dict(zip(*curve(rounds.records, key), strict=True)) for metric, key in METRICS.items()}
 
 
 def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> list[Chart]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from honestly.result import Float
+from honestly.runs.reader import Rounds
+from honestly.runs.record import RoundRecord
 from honestly.show.figure import attack_grid, belief_grid
-from honestly.show.report.histories import Rounds
 from honestly.show.svg import Chart, Line
 from honestly.studies.scores import Bin, calibration_error, reliability
 
@@ -65,9 +66,9 @@ def statements(rounds: Rounds) -> Statements | None:
     )
 
 
-def _half(records: Sequence[Mapping[str, Any]]) -> Half:
-    false = sum(r.get("false_accusations") or 0 for r in records)
-    return Half(false, sum(r.get("misses") or 0 for r in records), len(records))
+def _half(records: Sequence[RoundRecord]) -> Half:
+    false = sum(r.false_accusations or 0 for r in records)
+    return Half(false, sum(r.misses or 0 for r in records), len(records))
 
 
 @dataclass(frozen=True)

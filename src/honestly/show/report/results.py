@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from honestly.runs.reader import Rounds
+from honestly.runs.record import ACCURACY, ASR
 from honestly.show.report.detection import Statements, statements
-from honestly.show.report.histories import Rounds
 from honestly.show.report.sources import Entry
 from honestly.sim.summary import summary
 
 SEED = "seed"
 #: What a table shows: the last round, as the paper's tables seem to, and the mean of the last 20, as its ablation does.
 STATISTICS = {"last": "last round", "mean_last_20": "mean of the last 20 rounds"}
-METRICS = {"ACC": "accuracy", "ASR": "asr"}
+METRICS = {"ACC": ACCURACY, "ASR": ASR}
 
 
 @dataclass(frozen=True)

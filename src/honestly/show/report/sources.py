@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from honestly.show.report.histories import Rounds, normal, read_rounds
-
-STORE, ROUNDS = "study.sqlite", "rounds.jsonl"
+from honestly.runs.contents import Kind, contents
+from honestly.runs.database import FILE as STORE
+from honestly.runs.folder import EXPERIMENT, ROUNDS, read_description
+from honestly.runs.reader import Rounds, read, read_rounds
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,12 @@ def load(path: Path) -> Study:
         raise ValueError(f"{path} is not a report's source: give a folder, a {STORE} or a {ROUNDS}")
     if not path.is_dir():
         raise ValueError(f"{path} is not there: give the folder of a study, of a run or of a federation's history")
-    if (path / STORE).is_file():
+    found = contents(path)
+    if found.kind is Kind.STUDY:
         return _study(path)
-    if (path / ROUNDS).is_file():
-        return _runs(path.resolve().name, [path / ROUNDS])
-    inside = sorted(path.glob(f"*/{ROUNDS}"))
-    if inside:
-        return _runs(path.resolve().name, inside)
-    if (path / "experiment.json").is_file():
+    if begun := found.begun():
+        return _runs(path.resolve().name, begun)
+    if found.kind is Kind.RUN:
         return Study(path.resolve().name, [], notes=["the run has not finished a round yet"])
     raise ValueError(
         f"{path} has neither {STORE} (a study), nor {ROUNDS} (a run or a federation's history), nor folders with one"
@@ -109,7 +108,7 @@ def _study(folder: Path) -> Study:
         entries.append(
             Entry(
                 run.id, run.cell, run.status, run.rounds or 0, run.of or 0,
-                read=lambda id=run.id: normal(store.rounds(id)), error=run.error or "",
+                read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
                 details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
                 attack=_name(experiment.get("attack")), summary=run.summary or {},
             )
@@ -150,9 +149,8 @@ def _runs(name: str, files: Sequence[Path]) -> Study:
 def _experiment(folder: Path) -> tuple[str, dict[str, Any]]:
     """The id and the settings in a run's folder; nothing for a federation, which has none."""
     try:
-        held = json.loads((folder / "experiment.json").read_text(encoding="utf-8"))
-        return str(held["id"]), dict(held["experiment"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return read_description((folder / EXPERIMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return "", {}
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from honestly.runs.reader import Rounds
 from honestly.show import run_page as run_report
 from honestly.show.figure import draw
 from honestly.show.report import paper_tables, pictures, sections
 from honestly.show.report.by_round import Series, series_of
-from honestly.show.report.histories import Rounds
 from honestly.show.report.published import compare, fits
 from honestly.show.report.results import STATISTICS, Result, examine
 from honestly.show.report.sections import Section, named
@@ -169,9 +169,9 @@ def _held_against(rounds: Rounds) -> list[str]:
     accused = [0] * len(rounds.clients)
     refused = [0] * len(rounds.clients)
     for record in rounds.records:
-        for k in record.get("accused") or []:
+        for k in record.accused or ():
             accused[k] += 1
-        for k in record.get("excluded") or []:
+        for k in record.excluded:
             refused[k] += 1
     held = [k for k in range(len(rounds.clients)) if accused[k] or refused[k]]
     if not held:

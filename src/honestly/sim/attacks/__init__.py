@@ -6,10 +6,9 @@ SignFlip(gamma=2.0)
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
-from honestly.hints import unknown
+from honestly.catalog import Catalog
 from honestly.sim.attacks.adaptive import Adaptive
 from honestly.sim.attacks.alie import ALIE
 from honestly.sim.attacks.backdoor import BadNets
@@ -35,9 +34,10 @@ from honestly.sim.attacks.sign_flip import SignFlip
 
 __all__ = ["ATTACKS", "Attack", "Backdoor", "DataAttack", "Phase", "UpdateAttack", "View", "attacks", "make"]
 
-ATTACKS: dict[str, type[Attack]] = {
-    attack.name: attack
-    for attack in (
+ATTACKS: Catalog[Attack] = Catalog(
+    "attack",
+    Attack,
+    (
         NoAttack,
         SignFlip,
         Random,
@@ -63,8 +63,8 @@ ATTACKS: dict[str, type[Attack]] = {
         ModelReplacement,
         EdgeCase,
         Adaptive,
-    )
-}
+    ),
+)
 
 
 def attacks() -> tuple[type[Attack], ...]:
@@ -78,7 +78,7 @@ def settings_of(attack: type[Attack]) -> dict[str, Any]:
     >>> settings_of(ATTACKS["sign_flip"])
     {'gamma': 4.0}
     """
-    return {field.name: field.default for field in fields(attack)}
+    return ATTACKS.settings(attack)
 
 
 def make(name: str, **settings: Any) -> Attack:
@@ -88,10 +88,4 @@ def make(name: str, **settings: Any) -> Attack:
     Traceback (most recent call last):
     ValueError: unknown attack 'sign_flp': did you mean sign_flip? Allowed: none, sign_flip, ...
     """
-    if name not in ATTACKS:
-        raise ValueError(unknown("attack", name, ATTACKS))
-    allowed = list(settings_of(ATTACKS[name]))
-    for setting in settings:
-        if setting not in allowed:
-            raise ValueError(unknown(f"setting of attack {name}", setting, allowed))
-    return ATTACKS[name](**settings)
+    return ATTACKS.make(name, **settings)

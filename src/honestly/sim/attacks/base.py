@@ -135,6 +135,12 @@ class UpdateAttack(Attack):
             return view.own
         xp = view.xp
         forged = self.craft(view)
+        shape, rows = getattr(forged, "shape", None), tuple(view.own.shape)
+        if shape is None or tuple(shape) not in (rows, rows[1:]):
+            raise ValueError(
+                f"{type(self).__name__}.craft returned {_described(forged)}; expected one row for each attacker, "
+                f"{rows}, or one vector that all send, {rows[1:]}"
+            )
         if forged.ndim == 1:  # one vector, which all attackers send
             forged = xp.broadcast_to(forged[None, :], view.own.shape)
         return xp.asarray(forged, dtype=view.own.dtype, copy=True)
@@ -166,6 +172,29 @@ class DataAttack(Attack):
         Returns:
             images, labels and mask, (n',): which samples are poisoned.
         """
+
+
+def check_poison(attack: DataAttack, images: Array, result: Any) -> tuple[Array, Array, Array]:
+    """What `poison` returned for these images, or a ValueError that says what is wrong with it."""
+    who = f"{type(attack).__name__}.poison"
+    if not isinstance(result, tuple) or len(result) != 3:
+        raise ValueError(f"{who} returned {_described(result)}; expected a tuple of images, labels and mask")
+    made, labels, mask = result
+    wanted, pixels = tuple(images.shape[1:]), tuple(np.shape(made))
+    if pixels[1:] != wanted or getattr(made, "dtype", None) != images.dtype:
+        given = f"{_described(made)} of {getattr(made, 'dtype', 'no dtype')}"
+        raise ValueError(f"{who} returned images that are {given}; expected (n, {str(wanted)[1:]} of {images.dtype}")
+    for name, one in (("labels", labels), ("mask", mask)):
+        if np.shape(one) != pixels[:1]:
+            raise ValueError(f"{who} returned {name} that are {_described(one)}; expected {pixels[0]}, one per image")
+    return made, labels, mask
+
+
+def _described(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"an array of shape {tuple(shape)}"
+    return f"{len(value)} values" if isinstance(value, tuple | list) else f"a {type(value).__name__}"
 
 
 class Backdoor(DataAttack):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from honestly.hints import unknown
-from honestly.sim.own import imported, is_own
+from honestly.own import imported, is_own
 
 Images: TypeAlias = npt.NDArray[np.uint8]  # (n, channels, height, width), raw pixels
 Labels: TypeAlias = npt.NDArray[np.int64]
@@ -48,12 +48,24 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from."""
+    """Where a data set comes from, what is in it, and how it is trained on unless an experiment says otherwise.
+
+    Attributes:
+        size: channels, side of the images in pixels, training images, test images.
+        read: the data set from a folder (None: the usual one), downloaded if that is allowed.
+        found: where it is on this machine.
+        model, training: the default model, and local training where it differs from the paper's.
+        flip: whether training images are mirrored at random.
+    """
 
     name: str
     summary: str
+    size: tuple[int, int, int, int]
     read: Callable[[Path | None, bool], Dataset]
     found: Callable[[Path | None], Path | None]
+    model: str = "lenet5"
+    training: Mapping[str, float] = field(default_factory=dict[str, float])
+    flip: bool = False
 
 
 def _digits(folder: Path | None, download: bool) -> Dataset:
@@ -66,27 +78,41 @@ def _digits(folder: Path | None, download: bool) -> Dataset:
     return Dataset("digits", pixels[~test], labels[~test], pixels[test], labels[test], (0.3053,), (0.3761,), names)
 
 
-def _source(name: str) -> Source:
+def _from_files(name: str, summary: str, size: tuple[int, int, int, int], **settings: Any) -> Source:
     from honestly.sim.data import files
 
     return Source(
         name,
-        files.SUMMARIES[name],
+        summary,
+        size,
         lambda folder, download: files.read(name, folder, download),
         lambda folder: files.find(name, folder),
+        **settings,
     )
 
 
 DATASETS: dict[str, Source] = {
-    "digits": Source(
-        "digits",
-        "1,797 handwritten digits, 8 x 8: comes with the package",
-        _digits,
-        lambda folder: Path(__file__).with_name("digits.npz"),
-    ),
-    "mnist": _source("mnist"),
-    "fmnist": _source("fmnist"),
-    "cifar10": _source("cifar10"),
+    source.name: source
+    for source in (
+        Source(
+            "digits",
+            "1,797 handwritten digits, 8 x 8: comes with the package",
+            (1, 8, 1438, 359),
+            _digits,
+            lambda folder: Path(__file__).with_name("digits.npz"),
+            model="cnn",
+            training={"epochs": 4, "batch": 16, "lr": 0.05},  # a hundredth of the images: smaller and larger steps
+        ),
+        _from_files("mnist", "70,000 handwritten digits, 28 x 28", (1, 28, 60_000, 10_000)),
+        _from_files("fmnist", "Fashion-MNIST: 70,000 articles of clothing, 28 x 28", (1, 28, 60_000, 10_000)),
+        _from_files(
+            "cifar10",
+            "60,000 colour photographs of ten kinds of things, 32 x 32",
+            (3, 32, 50_000, 10_000),
+            model="resnet18",
+            flip=True,
+        ),
+    )
 }
 
 

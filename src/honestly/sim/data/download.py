@@ -1,13 +1,26 @@
-"""Data sets from their public mirrors: checked, continued after an interruption, with progress."""
+"""Data sets from their public mirrors, by pooch: checked, tried again; a file appears whole or not at all."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from honestly.sim.data.transfer import File, Progress, TransferError, part_of, transfer
+RETRIES = 2  # after the first try of each mirror
+TIMEOUT = 30.0  # seconds without a byte
+PIECE = 1 << 18
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it must be. The MD5 sum guards against damage, not against forgery."""
+
+    size: int
+    md5: str
+
 
 # Sizes and sums as the data sets' publishers and torchvision give them.
 FILES: dict[str, dict[str, File]] = {
@@ -39,13 +52,16 @@ class DownloadError(OSError):
     """A data set is missing and could not be downloaded; the message says what to do."""
 
 
+class WrongSizeError(Exception):
+    """What a mirror sends is another file; it is not worth another try."""
+
+
 def fetch(name: str, place: Path) -> Path:
-    """Download the files of a data set: complete ones are kept, parts continued, damaged ones fetched again."""
+    """Download the files of a data set: complete ones are kept, damaged ones fetched again."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         for number, (file, wanted) in enumerate(FILES[name].items(), 1):
-            if not wanted.matches(place / file):
-                _from_a_mirror(name, place / file, wanted, f"{name}, file {number} of {len(FILES[name])}")
+            _from_a_mirror(name, place / file, wanted, f"{name}, file {number} of {len(FILES[name])}")
         if name == "cifar10":
             from honestly.sim.data.files import unpack_cifar10
 
@@ -60,32 +76,74 @@ def fetch(name: str, place: Path) -> Path:
 
 
 def _from_a_mirror(name: str, path: Path, wanted: File, title: str) -> None:
-    from honestly.sim.data.files import FOLDERS
+    import pooch
+    from requests import RequestException
 
+    pooch.get_logger().setLevel("WARNING")  # we say what is downloaded ourselves
+    if path.is_file() and pooch.file_hash(str(path), alg="md5") == wanted.md5:
+        return
     failures: list[str] = []
     for mirror in MIRRORS[name]:
+        files = pooch.create(path.parent, mirror, registry={path.name: f"md5:{wanted.md5}"}, retry_if_failed=RETRIES)
         try:
             with shown(title, wanted.size) as progress:
-                transfer(mirror + path.name, path, wanted, progress)
+                # "identity": a server must not unpack what is packed, the sum is that of the packed file
+                options: Any = {"progressbar": progress, "headers": {"Accept-Encoding": "identity"}}
+                downloader: Any = pooch.HTTPDownloader(chunk_size=PIECE, timeout=TIMEOUT, **options)
+                files.fetch(path.name, downloader=downloader)
             return
-        except TransferError as error:
+        except (RequestException, ValueError, WrongSizeError) as error:
             reason = "".join(c if c.isprintable() else "?" for c in str(error))[:200]
             failures.append(f"  {mirror + path.name}: {reason}")
-    kept = "What has come is kept: the same command goes on from there. " if part_of(path).exists() else ""
+    from honestly.sim.data.files import FOLDERS
+
     raise DownloadError(
-        f"could not download dataset '{name}':\n" + "\n".join(failures) + f"\n{kept}"
+        f"could not download dataset '{name}':\n" + "\n".join(failures) + "\n"
         "If this machine is offline, copy the files from "
         f"another one and name their folder with --data or HONESTLY_DATA (expected there: "
         f"{FOLDERS[name]}/{path.name}), or use dataset=digits, which comes with the package."
     )
 
 
-@contextlib.contextmanager
+class Progress:
+    """What pooch tells about a download; more bytes than the file has are refused before they fill the disk."""
+
+    def __init__(self, size: int, bars: Any = None, task: Any = None) -> None:
+        self._size, self._bars, self._task, self._done = size, bars, task, 0
+
+    @property
+    def total(self) -> int:
+        """The size of the file."""
+        return self._size
+
+    @total.setter
+    def total(self, announced: int) -> None:
+        if announced not in (0, self._size):  # 0: the server does not say
+            raise WrongSizeError(f"the server has a file of {announced:,} bytes: expected {self._size:,}")
+        self.reset()
+
+    def update(self, count: int) -> None:
+        """So many bytes have come; the last piece is counted as a whole one."""
+        self._done += count
+        if self._done >= self._size + PIECE:
+            raise WrongSizeError(f"the server sends more than {self._size:,} bytes: it is another file")
+        if self._bars is not None:
+            self._bars.update(self._task, completed=min(self._done, self._size))
+
+    def reset(self) -> None:
+        """From the start."""
+        self._done = 0
+
+    def close(self) -> None:
+        """It is done."""
+
+
+@contextmanager
 def shown(title: str, size: int) -> Generator[Progress]:
     """A bar with speed and time left on a terminal, one line in a log."""
     if not sys.stderr.isatty():
         print(f"downloading {title} ({size / 1e6:.1f} MB)", file=sys.stderr)
-        yield lambda done: None
+        yield Progress(size)
         return
     from rich.console import Console
     from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -93,5 +151,4 @@ def shown(title: str, size: int) -> Generator[Progress]:
 
     columns = (*Bars.get_default_columns()[:2], DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True)) as bars:
-        task = bars.add_task(f"downloading {title}", total=size)
-        yield lambda done: bars.update(task, completed=done)
+        yield Progress(size, bars, bars.add_task(f"downloading {title}", total=size))

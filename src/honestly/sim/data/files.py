@@ -16,11 +16,6 @@ import numpy as np
 from honestly.sim.data.dataset import Dataset, Images, Labels
 from honestly.sim.data.download import fetch
 
-SUMMARIES = {
-    "mnist": "70,000 handwritten digits, 28 x 28",
-    "fmnist": "Fashion-MNIST: 70,000 articles of clothing, 28 x 28",
-    "cifar10": "60,000 colour photographs of ten kinds of things, 32 x 32",
-}
 FOLDERS = {"mnist": "MNIST/raw", "fmnist": "FashionMNIST/raw", "cifar10": "cifar-10-batches-py"}
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")

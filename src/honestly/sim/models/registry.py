@@ -5,43 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import cast
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from honestly.hints import unknown
-from honestly.sim.models import resnet, small
-from honestly.sim.own import imported, is_own
+from honestly.own import imported, is_own
+
+if TYPE_CHECKING:
+    from torch import nn
 
 DRAWING = Lock()  # PyTorch's generator belongs to all threads
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model: its factory ``make(channels, height, width, classes)`` and the image size that it wants (0: any)."""
+    """A model: its factory ``make(channels, height, width, classes)`` and the image size that it wants (0: any).
+
+    The factory is named, not imported: listing the models must not load PyTorch.
+    """
 
     name: str
     summary: str
-    make: Callable[[int, int, int, int], nn.Module]
+    factory: str
     side: int = 0
+
+    @property
+    def make(self) -> Callable[..., nn.Module]:
+        """The factory."""
+        return imported("model", self.factory)
 
 
 MODELS: dict[str, ModelSource] = {
-    m.name: m
-    for m in (
-        ModelSource("lenet5", "two convolutions, three dense layers; 61,706 parameters", small.lenet5, 32),
-        ModelSource("cnn", "two small convolutions, two dense layers: for digits", small.cnn),
-        ModelSource("cnn_norm", "the cnn with BatchNorm and its running statistics", small.cnn_norm),
-        ModelSource("mlp", "one hidden layer of 32 units", small.mlp),
-        ModelSource("resnet8", "three small residual blocks with BatchNorm: for digits", resnet.resnet8),
-        ModelSource("resnet8_plain", "the resnet8 without BatchNorm", resnet.resnet8_plain),
-        ModelSource("resnet18", "11,173,962 parameters, running BatchNorm statistics", resnet.resnet18),
-        ModelSource(
-            "resnet18_half",
-            "the paper's code: half width, 2,797,610 parameters, batch statistics",
-            resnet.resnet18_half,
-        ),
+    name: ModelSource(name, summary, f"honestly.sim.models.{module}:{name}", side)
+    for name, summary, module, side in (
+        ("lenet5", "two convolutions, three dense layers; 61,706 parameters", "small", 32),
+        ("cnn", "two small convolutions, two dense layers: for digits", "small", 0),
+        ("cnn_norm", "the cnn with BatchNorm and its running statistics", "small", 0),
+        ("mlp", "one hidden layer of 32 units", "small", 0),
+        ("resnet8", "three small residual blocks with BatchNorm: for digits", "resnet", 0),
+        ("resnet8_plain", "the resnet8 without BatchNorm", "resnet", 0),
+        ("resnet18", "11,173,962 parameters, running BatchNorm statistics", "resnet", 0),
+        ("resnet18_half", "the paper's code: half width, 2,797,610 parameters, batch statistics", "resnet", 0),
     )
 }
 
@@ -57,7 +60,8 @@ def source(name: str) -> ModelSource:
         return MODELS[name]
     if is_own(name) or "." in name:  # package.module.factory stands for package.module:factory
         spec = name if is_own(name) else ":".join(name.rsplit(".", 1))
-        return ModelSource(name, "a model of yours", cast("Callable[..., nn.Module]", imported("model", spec)))
+        imported("model", spec)  # a wrong name is an error here
+        return ModelSource(name, "a model of yours", spec)
     raise ValueError(unknown("model", name, MODELS, ", or package.module:factory or file.py:factory of your own"))
 
 
@@ -68,10 +72,13 @@ def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.
     """
     from inspect import signature
 
+    import torch
+    from torch import nn
+
     make = source(name).make
     with DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = make(*size, classes) if name in MODELS or signature(make).parameters else make()  # type: ignore[call-arg]
+        module = make(*size, classes) if name in MODELS or signature(make).parameters else make()
     if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"model '{name}' made a {type(module).__name__}: it must make an nn.Module")
     return module.float()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from honestly.engine.passes.exclusive import WHOLE_DEVICE
+from honestly.kernels.torch_private import can_compile, compile_kernel
 from honestly.sim.train import tensorcores
 from honestly.sim.train.ops import ChannelBias, Convolution, Dense, Flatten, MaxPool, Op, Rectifier, Workspace
 from honestly.sim.train.pixels import Pixels
@@ -45,7 +46,7 @@ Source = Callable[[Sequence[str]], str]
 def compiled(name: str, defines: tuple[str, ...], device: int | None, shared: int, text: Source) -> Callable[..., None]:
     """The kernel for these sizes, compiled by NVRTC on its first use; its blocks have ``shared`` bytes to share."""
     with WHOLE_DEVICE, torch.cuda.device(device):
-        kernel = torch.cuda._compile_kernel(text(defines), name)
+        kernel = compile_kernel(text(defines), name)
         if shared:
             kernel.set_shared_memory_config(shared)
         return kernel
@@ -69,7 +70,7 @@ def launch(
 @cache
 def works_on(device: torch.device) -> bool:
     """Whether this PyTorch can compile and start kernels on the device."""
-    if device.type != "cuda" or not hasattr(torch.cuda, "_compile_kernel"):
+    if device.type != "cuda" or not can_compile():
         return False
     t = torch.zeros(1, dtype=torch.int64, device=device)
     try:

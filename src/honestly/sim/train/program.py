@@ -59,9 +59,8 @@ def compile_program(
 ) -> Program | None:
     """The model as a batched program over the rows of ``theta``, or None if it has a layer that is not known here.
 
-    ``fused`` makes one op of convolution, pooling, bias and ReLU. By default it does where that is faster: for images
-    of ``size`` on a GPU by kernels of our own (`honestly.sim.train.native`), for one client on a CPU in rows
-    (`honestly.sim.train.rows`).
+    ``fused`` makes one op of convolution, pooling, bias and ReLU, by kernels of our own for images of ``size``
+    (`honestly.sim.train.native`). By default it does on a GPU, where that is faster.
     """
     layers = _layers_of(model)
     if layers is None:
@@ -79,10 +78,6 @@ def compile_program(
         own = native.fuse(ops, size) if native.works_on(theta.device) else None
         if own is not None:
             return Program(theta, grad, tuple(own), native=True)
-    if (len(theta) == 1 and not theta.is_cuda) if fused is None else fused:
-        from honestly.sim.train.rows import by_rows
-
-        ops = by_rows(ops)
     return Program(theta, grad, tuple(ops))
 
 

@@ -13,7 +13,7 @@ from honestly.sim.train.capture import captured
 from honestly.sim.train.schedule import Stack
 
 
-class Clients(Protocol):
+class SteppingClients(Protocol):
     """Clients that train side by side, step by step."""
 
     theta: Tensor
@@ -27,7 +27,7 @@ class Clients(Protocol):
         ...
 
 
-C = TypeVar("C", bound=Clients)
+C = TypeVar("C", bound=SteppingClients)
 
 
 class Graph(Generic[C]):

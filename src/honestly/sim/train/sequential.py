@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from honestly.kernels.torch_private import copy_each
 from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.cores import Cores
 from honestly.sim.train.flat import Layout
@@ -99,7 +100,7 @@ class Lane:
         f = self.loss_of.compiled if compiled else self.loss_of
         loss = f(self.parameters, self.buffers, x, self.pixels.labels[samples], weights)
         found = torch.autograd.grad(loss, list(self.parameters.values()))
-        torch._foreach_copy_(self.grads, list(found))  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        copy_each(self.grads, list(found))
         self.loss.add_(loss.detach())
         if isinstance(keep, Tensor) or keep != 1.0:
             self.velocity.mul_(keep)

@@ -30,7 +30,7 @@ ITEMSIZE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """One tensor of a file: its dtype as the format names it, its shape, and where its bytes begin in the file."""
 
     name: str
@@ -48,7 +48,7 @@ class Entry:
 class Header:
     """What a file says it holds; the entries in the order of their bytes."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorEntry, ...]
     metadata: Mapping[str, str]
 
 
@@ -73,7 +73,7 @@ def parse_header(text: bytes, data_size: int) -> Header:
     if not isinstance(raw, dict) or not all(isinstance(value, str) for value in raw.values()):
         raise UnusableError("its __metadata__ is not a mapping of text to text")
     start = 8 + len(text)
-    entries: list[tuple[int, int, Entry]] = []
+    entries: list[tuple[int, int, TensorEntry]] = []
     for name, tensor in found.items():
         entries.append(_entry(name, tensor, data_size, start))
     entries.sort(key=lambda entry: entry[:2])
@@ -88,7 +88,7 @@ def parse_header(text: bytes, data_size: int) -> Header:
     return Header(tuple(entry for _, _, entry in entries), raw)
 
 
-def _entry(name: str, tensor: Any, data_size: int, start: int) -> tuple[int, int, Entry]:
+def _entry(name: str, tensor: Any, data_size: int, start: int) -> tuple[int, int, TensorEntry]:
     if not isinstance(tensor, dict) or set(tensor) != {"dtype", "shape", "data_offsets"}:
         raise UnusableError(f"{named(name)} is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
@@ -102,7 +102,7 @@ def _entry(name: str, tensor: Any, data_size: int, start: int) -> tuple[int, int
     if not _are_sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_size:
         raise UnusableError(f"{named(name)} has data_offsets {str(offsets)[:80]} outside of 0 to {data_size}")
     begin, end = offsets
-    entry = Entry(name, dtype, tuple(shape), start + begin)
+    entry = TensorEntry(name, dtype, tuple(shape), start + begin)
     if end - begin != entry.nbytes:
         raise UnusableError(
             f"{named(name)} has {end - begin} bytes, but {dtype} of shape {list(shape)} needs {entry.nbytes}"

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from honestly.arrays import Host, Spec
-from honestly.sources.base import Layer, Leaf, Sink
+from honestly.sources.base import Layer, Leaf, Sink, voted_spec
 from honestly.sources.checkpoints.adapter import Adapter, Pair, read_adapter, result_config
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.memory import Flat
 from honestly.sources.checkpoints.options import Checkpoints
-from honestly.sources.checkpoints.source import CheckpointSource, voted_spec
+from honestly.sources.checkpoints.source import CheckpointSource
 from honestly.sources.checkpoints.tensors import Scaled, Tensor
 from honestly.sources.checkpoints.writer import Output
 from honestly.sources.grouping import Buffers, layers_of

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 import struct
 import tempfile
 import threading
 import zipfile
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +16,10 @@ from honestly.sources.checkpoints.checkpoint import SINGLE, Checkpoint, Shard
 from honestly.sources.checkpoints.files import File
 from honestly.sources.checkpoints.replace import write_all
 from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES, InFile, Tensor
+from honestly.sources.npy import ENOUGH, NpyHeaderError, read_header
 from honestly.sources.tree import UnusableError, named
 
 MOST_MEMBERS = 80_000
-#: Bytes of a member's header that are read at most; NumPy writes 128.
-LONGEST_HEADER = 16_384
 #: Bytes that the zip reader may ask for at once: its directory is read whole.
 LONGEST_READ = 32_000_000
 #: Bytes moved at a time when a compressed member is unpacked.
@@ -81,8 +79,14 @@ def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UnusableError(f"{named(name)} is packed in a way that NumPy does not use")
     with archive.open(member) as stream:
-        # NumPy reads as much as the header says that it is long before it looks whether that is too much.
-        shape, dtype, header = _npy_header(io.BytesIO(stream.read(LONGEST_HEADER + 16)), name)
+        start = stream.read(ENOUGH)
+    try:
+        found = read_header(start)
+    except NpyHeaderError as error:
+        raise UnusableError(f"{named(name)} {error}") from None
+    shape, dtype, header = found.shape, found.dtype, found.length
+    if found.fortran and len(shape) > 1:
+        raise UnusableError(f"{named(name)} is stored by columns; save np.ascontiguousarray of it")
     ours = dtype.newbyteorder("=").name
     if ours not in FORMAT_NAMES:
         raise UnusableError(f"{named(name)} has dtype {ours[:40]}, expected a float, integer or bool dtype")
@@ -102,22 +106,6 @@ def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name:
     if offset + size > file.size:
         raise UnusableError(f"{named(name)} ends beyond the end of the file")
     return InFile(spec, stored, file, offset)
-
-
-def _npy_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """(shape, dtype, length of the header) of a .npy file; NumPy's own parser, which evaluates literals only."""
-    version = np.lib.format.read_magic(stream)
-    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if reader is None:
-        raise UnusableError(f"{named(name)} is in version {version} of NumPy's format, expected 1.0 or 2.0")
-    shape, fortran, dtype = reader(stream, max_header_size=LONGEST_HEADER)
-    if dtype.hasobject:
-        raise UnusableError(f"{named(name)} holds Python objects, which are never loaded")
-    if fortran and len(shape) > 1:
-        raise UnusableError(f"{named(name)} is stored by columns; save np.ascontiguousarray of it")
-    if any(n < 0 or n > 1 << 48 for n in shape) or len(shape) > 32:
-        raise UnusableError(f"{named(name)} has shape {str(shape)[:80]}")
-    return tuple(int(n) for n in shape), dtype, stream.tell()
 
 
 class _Packed:

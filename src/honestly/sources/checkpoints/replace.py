@@ -44,18 +44,6 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def sync_folder(path: Path) -> None:
-    """Put the names in a folder on the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as error:  # some network file systems cannot
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise
-    finally:
-        os.close(fd)
-
-
 def replace_folder(new: Path, target: Path) -> None:
     """Put a folder in the place of another in one step where the system can, and remove the old one."""
     try:

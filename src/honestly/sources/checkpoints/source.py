@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from honestly.arrays import COMPUTE, Host, Spec, narrow
+from honestly.arrays import COMPUTE, Host, narrow
 from honestly.result import ClientId
-from honestly.sources.base import Layer, Leaf, Sink
+from honestly.sources.base import Layer, Leaf, Sink, voted_spec
 from honestly.sources.checkpoints.checkpoint import Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.memory import Flat
@@ -26,7 +26,6 @@ PIECE = 1 << 18
 REPORT_EVERY = 1 << 24
 #: Counters are small; whatever bears their name and is larger must be equal, like any other integer tensor.
 LARGEST_COUNTER = 64
-WIDTH = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
 
 
 class CheckpointSource:
@@ -242,13 +241,6 @@ def _digest(tensor: Tensor) -> bytes:
 def is_counter(leaf: Leaf) -> bool:
     """True for BatchNorm's counters of batches, which differ between honest clients."""
     return leaf.name.split(".")[-1] == "num_batches_tracked" and leaf.size <= LARGEST_COUNTER
-
-
-def voted_spec(specs: Sequence[Spec]) -> Spec:
-    """The dtype of most clients (of the widest among equals): one client cannot change the model's dtype."""
-    votes = Counter(spec.dtype for spec in specs)
-    dtype = max(votes, key=lambda name: (votes[name], WIDTH.get(name, 0), name))
-    return next(spec for spec in specs if spec.dtype == dtype)
 
 
 def most_common_layout(rows: Sequence[Checkpoint]) -> tuple[Shard, ...]:

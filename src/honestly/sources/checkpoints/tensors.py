@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.arrays import Host, Spec, narrow, widen
 from honestly.sources.checkpoints.files import File
-from honestly.sources.checkpoints.header import Entry
+from honestly.sources.checkpoints.header import TensorEntry
 
 #: The format's dtype names: ours, NumPy's storage (bfloat16 as its 16 bits, bool as bytes) and kind.
 DTYPES: dict[str, tuple[str, str, str]] = {
@@ -77,7 +77,7 @@ class InFile:
     offset: int
 
     @classmethod
-    def of(cls, file: File, entry: Entry) -> InFile:
+    def of(cls, file: File, entry: TensorEntry) -> InFile:
         """The tensor that a safetensors header describes."""
         dtype, stored, kind = DTYPES[entry.dtype]
         return cls(Spec(entry.shape, dtype, kind), np.dtype(stored), file, entry.offset)

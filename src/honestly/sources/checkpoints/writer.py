@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from honestly.arrays import Host, narrow
+from honestly.files import sync_folder
 from honestly.sources.base import Leaf
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
-from honestly.sources.checkpoints.replace import fill, naming, replace_folder, sync_folder, write_all
+from honestly.sources.checkpoints.replace import fill, naming, replace_folder, write_all
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 
 PIECE = 1 << 20

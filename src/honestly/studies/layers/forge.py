@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from honestly.hints import unknown
+from honestly.own import is_own
 from honestly.result import Float
 from honestly.rules.base import squared_distances
-from honestly.sim.attacks import ATTACKS, DataAttack, make
+from honestly.sim.attacks import ATTACKS, DataAttack
 from honestly.sim.attacks.alie import z_max
 from honestly.sim.attacks.min_max import MinMax, MinSum
 from honestly.studies.layers.space import Space
@@ -34,7 +35,7 @@ def forge(space: Space, spec: str, rng: np.random.Generator) -> Float | None:
     if name not in FORMS:
         return None
     if name in ATTACKS:
-        made: Any = make(name, **settings)
+        made: Any = ATTACKS.build(spec)
         settings = {key: getattr(made, key) for key in signature(FORMS[name]).parameters if hasattr(made, key)}
     return everywhere(space, FORMS[name](space, rng, **settings))
 
@@ -42,8 +43,8 @@ def forge(space: Space, spec: str, rng: np.random.Generator) -> Float | None:
 def check(spec: str) -> None:
     """Raise a ValueError unless the word is an attack, here or on coordinates, with settings that it has."""
     name, settings = words(spec)
-    if name in ATTACKS:
-        make(name, **settings)
+    if name in ATTACKS or is_own(name):
+        ATTACKS.build(spec)
         return
     if name not in FORMS:
         raise ValueError(unknown("attack", name, [*ATTACKS, *FORMS]))

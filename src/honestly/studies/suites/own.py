@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from honestly.hints import unknown
 from honestly.result import Float
-from honestly.rules.base import ColumnRule, Geometry, Mix, Mixer, Rule
-from honestly.sim.own import imported
-from honestly.studies.specs import Contestant, words
+from honestly.rules.base import Geometry, Mix, Rule
+from honestly.studies.specs import Contestant
 
 
 class RuleError(Exception):
     """A rule raised, or returned what no server can use; the message says which and what."""
 
 
-@dataclass(frozen=True)
-class Submission(Contestant):
-    """A rule in a file of its author's: `FILE.py:Rule`, with settings as `FILE.py:Rule:key=value`.
-
-    Naming the file runs it, on this machine, with all rights of whoever calls.
-    """
-
-    @cached_property
-    def parts(self) -> tuple[tuple[type[Rule] | type[Mixer], dict[str, Any]], ...]:
-        """The class and its settings."""
-        file, end, rest = self.spec.partition(".py:")
-        name, settings = words(rest)
-        if not end or not name.isidentifier():
-            raise ValueError(f"'{self.spec}': name a file and a class in it, such as rule.py:MyRule")
-        owner = imported("rule", f"{file}.py:{name}")
-        if not isinstance(owner, type) or not issubclass(owner, Rule) or not dataclasses.is_dataclass(owner):
-            raise ValueError(f"rule '{self.spec}': must be a dataclass that inherits from honestly.rules.base.Rule")
-        if issubclass(owner, ColumnRule) or {"root", "signs"} & owner.needs:
-            raise ValueError(
-                f"rule '{self.spec}': needs coordinates, signs or a root; a suite holds inner products alone"
-            )
-        allowed = [field.name for field in dataclasses.fields(owner)]
-        for setting in settings:
-            if setting not in allowed:
-                raise ValueError(unknown(f"setting of rule {name}", setting, allowed))
-        return ((owner, settings),)
-
-
 def contestant(spec: str) -> Contestant:
-    """The rule that a word, or the name of a class in a file, stands for; a word without meaning raises ValueError."""
-    found = Submission(spec) if ".py:" in spec else Contestant(spec)
-    _ = found.parts
+    """The rule that a word stands for, or a class in a file: `rule.py:MyRule`, `rule.py:MyRule:f=2`.
+
+    Naming a file runs it, on this machine, with all rights of whoever calls. Raises ValueError for what is no rule, or
+    none that inner products alone can judge.
+    """
+    found = Contestant(spec)
+    if not found.on_gram:
+        raise ValueError(f"rule '{spec}': needs coordinates, signs or a root; a suite holds inner products alone")
+    if "trusted client" in found.knows:
+        raise ValueError(f"rule '{spec}': needs a trusted client; in a suite nobody knows who is who")
     return found
 
 

@@ -40,7 +40,7 @@ def source(defines: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Clients:
+class StepClients:
     """Whose step it is: K clients with up to B images each, their weights (T, K, B) and the step's number."""
 
     K: int
@@ -79,7 +79,7 @@ class Sums:
         return self.values.shape[3]
 
 
-def convolve(at: Clients, c: Convolution, x: Tensor, filters: Tensor, y: Tensor, sums: Tensor) -> Sums:
+def convolve(at: StepClients, c: Convolution, x: Tensor, filters: Tensor, y: Tensor, sums: Tensor) -> Sums:
     """`y` = the convolution of x, and the sums of y and y^2 by tile; ``filters`` are (K, size) in bfloat16."""
     tiles = tiles_forward(c)
     outs, threads = outs_of(c.outside), 32 * tiles.warps
@@ -116,7 +116,7 @@ class Before:
 
 
 def convolve_back(
-    at: Clients,
+    at: StepClients,
     c: Convolution,
     gradient: Tensor,
     filters: Tensor,
@@ -155,7 +155,7 @@ def convolve_back(
     return Sums(held, tiles.an_image, tiles.several)
 
 
-def weight_gradient(at: Clients, c: Convolution, x: Tensor, gradient: Tensor, grad: Tensor, parts: Tensor) -> None:
+def weight_gradient(at: StepClients, c: Convolution, x: Tensor, gradient: Tensor, grad: Tensor, parts: Tensor) -> None:
     """The gradient of the filters, into its place in ``grad`` (K, size)."""
     tiles, outs, splits = tiles_of_weights(c), outs_of(c.outside), splits_of(at.B, c)
     products = c.outside // outs * (c.inside // 32)
@@ -175,7 +175,7 @@ def weight_gradient(at: Clients, c: Convolution, x: Tensor, gradient: Tensor, gr
 NO_STEP = ("LEARNING_RATE 0.0f", "MOMENTUM 0.0f", "WEIGHT_DECAY 0.0f")
 
 
-def make_norm(at: Clients, c: Convolution, sums: Sums, theta: Tensor, norm: Tensor) -> None:
+def make_norm(at: StepClients, c: Convolution, sums: Sums, theta: Tensor, norm: Tensor) -> None:
     """BatchNorm of a convolution's output from its sums."""
     tiles = sums.values.shape[1]
     args = [
@@ -185,7 +185,7 @@ def make_norm(at: Clients, c: Convolution, sums: Sums, theta: Tensor, norm: Tens
     at.launch("make_norm", NORMS, (c.outside // 32, 1), 32 * LANES, args)
 
 
-def make_norm_gradient(at: Clients, of: Normalised, sums: Sums, which: int, grad: Tensor, back: Tensor) -> None:
+def make_norm_gradient(at: StepClients, of: Normalised, sums: Sums, which: int, grad: Tensor, back: Tensor) -> None:
     """The gradients of gamma and beta into their places in ``grad``, and the coefficients of y's gradient."""
     c = of.convolution
     _, tiles, classes, many, _ = sums.values.shape
@@ -196,11 +196,11 @@ def make_norm_gradient(at: Clients, of: Normalised, sums: Sums, which: int, grad
     at.launch("make_norm_gradient", NORMS, (c.outside // 32, 1), 32 * LANES, args)
 
 
-def _blocks(at: Clients, c: Convolution) -> tuple[int, int]:
+def _blocks(at: StepClients, c: Convolution) -> tuple[int, int]:
     return (-(-at.B * c.side**2 * c.outside // (8 * 256 * POSITIONS)), 1)
 
 
-def activate(at: Clients, of: Normalised, z: Tensor, *, other: Normalised | Tensor | None = None) -> None:
+def activate(at: StepClients, of: Normalised, z: Tensor, *, other: Normalised | Tensor | None = None) -> None:
     """`z` = ReLU of the normalised y, plus a short cut: a tensor as it is, or another one normalised."""
     c = of.convolution
     kind = [] if other is None else ["IDENTITY"] if isinstance(other, Tensor) else ["PROJECTED"]
@@ -209,7 +209,7 @@ def activate(at: Clients, of: Normalised, z: Tensor, *, other: Normalised | Tens
     at.launch("activate", [*NORMS, *kind], _blocks(at, c), 256, args)
 
 
-def norm_gradient(at: Clients, of: Normalised, g: Tensor, back: Tensor, out: Tensor) -> None:
+def norm_gradient(at: StepClients, of: Normalised, g: Tensor, back: Tensor, out: Tensor) -> None:
     """`out` = the gradient of y."""
     c = of.convolution
     args = [g, of.y, of.norm, back, out, at.weights, at.t, c.outside, c.side**2, at.K]

@@ -12,7 +12,7 @@ from torch import Tensor
 from honestly.sim.train.ops import Workspace
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.residual import launches, tiles
-from honestly.sim.train.residual.launches import Before, Clients, Normalised, Sums
+from honestly.sim.train.residual.launches import Before, Normalised, StepClients, Sums
 from honestly.sim.train.residual.layout import PATCH, SIDE, Convolution, Network, Residual
 from honestly.sim.train.sgd import SGD
 
@@ -64,7 +64,7 @@ class Clones:
 
     def scheduled(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
         """Step number ``t`` (on the device) of the schedules (T, K, ...), and ``t`` moves on."""
-        at = Clients(self.K, self.B, schedule["weights"], t)
+        at = StepClients(self.K, self.B, schedule["weights"], t)
         x = self._patches(at, schedule)
         stem = self._convolved(at, "stem", self.network.stem, x)
         z = self._activations("stem.z", self.network.stem)
@@ -88,7 +88,7 @@ class Clones:
     def _activations(self, name: str, c: Convolution) -> Tensor:
         return self.half(name, (self.K, self.B, c.side, c.side, c.outside), self.filters)
 
-    def _patches(self, at: Clients, schedule: Mapping[str, Tensor]) -> Tensor:
+    def _patches(self, at: StepClients, schedule: Mapping[str, Tensor]) -> Tensor:
         p, flips, crops = self.pixels, schedule.get("flips"), schedule.get("crops")
         x = self.half("x", (self.K, self.B, SIDE, SIDE, PATCH), self.filters)
         defines = [
@@ -103,7 +103,7 @@ class Clones:
         )  # fmt: skip
         return x
 
-    def _convolved(self, at: Clients, name: str, c: Convolution, x: Tensor) -> Normalised:
+    def _convolved(self, at: StepClients, name: str, c: Convolution, x: Tensor) -> Normalised:
         """A convolution and the statistics of its BatchNorm."""
         y = self._activations(f"{name}.y", c)
         norm = self.space(f"{name}.norm", (self.K, 4, c.outside), self.theta)
@@ -111,7 +111,7 @@ class Clones:
         launches.make_norm(at, c, sums, self.theta, norm)
         return Normalised(c, y, norm)
 
-    def _forward(self, at: Clients, name: str, block: Residual, before: Before) -> Passed:
+    def _forward(self, at: StepClients, name: str, block: Residual, before: Before) -> Passed:
         assert before.z is not None
         first = self._convolved(at, f"{name}.first", block.first, before.z)
         middle = self._activations(f"{name}.middle", block.first)
@@ -124,7 +124,7 @@ class Clones:
         launches.activate(at, second, z, other=before.z if cut is None else cut)
         return Passed(name, block, before.z, before, first, middle, Before(second, z, cut))
 
-    def _of_norm(self, at: Clients, name: str, of: Normalised, g: Tensor, sums: Sums, which: int) -> Tensor:
+    def _of_norm(self, at: StepClients, name: str, of: Normalised, g: Tensor, sums: Sums, which: int) -> Tensor:
         """The gradient of a convolution's output from that of its BatchNorm's."""
         back = self.space("back", (self.K, 2, of.convolution.outside), self.theta)
         launches.make_norm_gradient(at, of, sums, which, self.grad, back)
@@ -132,7 +132,7 @@ class Clones:
         launches.norm_gradient(at, of, g, back, out)
         return out
 
-    def _weight_gradient(self, at: Clients, c: Convolution, x: Tensor, gradient: Tensor) -> None:
+    def _weight_gradient(self, at: StepClients, c: Convolution, x: Tensor, gradient: Tensor) -> None:
         """On a stream of its own: nobody waits for it, and it fills what other kernels leave idle."""
         if self.beside is None:
             launches.weight_gradient(at, c, x, gradient, self.grad, self.parts)
@@ -141,7 +141,7 @@ class Clones:
         with torch.cuda.stream(self.beside):
             launches.weight_gradient(at, c, x, gradient, self.grad, self.parts)
 
-    def _backward(self, at: Clients, passed: Passed, g: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
+    def _backward(self, at: StepClients, passed: Passed, g: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
         """From the gradient of the block's sum, cut off by ReLU, to that of the sum before it."""
         name, block, after = passed.name, passed.block, passed.after
         cut = None
@@ -163,7 +163,7 @@ class Clones:
         )  # fmt: skip
         return out, sums
 
-    def _head(self, at: Clients, schedule: Mapping[str, Tensor], last: Before) -> tuple[Tensor, Sums]:
+    def _head(self, at: StepClients, schedule: Mapping[str, Tensor], last: Before) -> tuple[Tensor, Sums]:
         """Loss and gradient of the last layer; the gradient of the last block's sum."""
         c, K, B, classes = last.main.convolution, self.K, self.B, self.network.classes
         assert last.z is not None
@@ -188,7 +188,7 @@ class Clones:
         )  # fmt: skip
         return g, Sums(sums, 1, 1)
 
-    def _descend(self, at: Clients, schedule: Mapping[str, Tensor]) -> None:
+    def _descend(self, at: StepClients, schedule: Mapping[str, Tensor]) -> None:
         s, size = self.sgd, self.network.size
         defines = [
             "ENDS", "STEP", f"LEARNING_RATE {float(s.lr)!r}f", f"MOMENTUM {float(s.momentum)!r}f",

@@ -10,8 +10,8 @@ LONGEST_TEXT = 300
 LONGEST_ERROR = 4000
 
 
-def number(value: Any, digits: int = 6) -> float | None:
-    """A finite number, rounded (the page rounds it again, so: finely); None for anything else.
+def number(value: Any, digits: int | None = 6) -> float | None:
+    """A finite number, rounded (the page rounds it again, so: finely) unless `digits` is None; None for anything else.
 
     >>> number(0.12345678), number(float("nan")), number("7"), number(True), number(10**400)
     (0.123457, None, None, None, None)
@@ -22,7 +22,9 @@ def number(value: Any, digits: int = 6) -> float | None:
         found = float(value)
     except OverflowError:
         return None
-    return round(found, digits) if math.isfinite(found) else None
+    if not math.isfinite(found):
+        return None
+    return found if digits is None else round(found, digits)
 
 
 def whole(value: Any, *, most: int = 10**9) -> int | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+#: Names of the modules that hold code of the user's own: errors in there are the user's to mend.
+LOADED: set[str] = set()
 
 
 def is_own(name: str) -> bool:
@@ -24,7 +27,7 @@ def imported(what: str, name: str) -> Any:
     """What a name such as ``package.module:factory`` or ``folder/file.py:factory`` stands for.
 
     Args:
-        what: how messages call it, "model" or "dataset".
+        what: how messages call it, "model" or "rule".
         name: the module or file, a colon, and the name of a callable in it.
 
     Naming code runs it: take experiments only from people whose code you would run.
@@ -37,9 +40,16 @@ def imported(what: str, name: str) -> Any:
     """
     place, _, attribute = name.rpartition(":")
     try:
-        found: Any = getattr(_file(place) if place.endswith(".py") else importlib.import_module(place), attribute)
+        module = _file(place) if place.endswith(".py") else importlib.import_module(place)
+        if not module.__name__.startswith("honestly."):
+            LOADED.add(module.__name__)
+        found: Any = getattr(module, attribute)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ValueError(f"{what} '{name}' cannot be loaded: {error}") from error
+    except Exception as error:  # whatever the user's own file does when it is run
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}"
+        raise ValueError(f"{what} '{name}' cannot be loaded: {type(error).__name__}: {error} ({where})") from error
     if not callable(found):
         raise ValueError(f"{what} '{name}' is no factory: it must be callable")
     return found
@@ -47,6 +57,8 @@ def imported(what: str, name: str) -> Any:
 
 def _file(path: str) -> ModuleType:
     """The module in that file, loaded once in a process; its name is the same in every process that resumes a run."""
+    import hashlib
+
     place = Path(path).resolve()
     name = f"honestly_own_{place.stem}_{hashlib.sha256(str(place).encode()).hexdigest()[:8]}"
     if name in sys.modules:

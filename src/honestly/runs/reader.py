@@ -1,0 +1,235 @@
+"""Rounds on disk, of a simulation or a real federation, whoever wrote them: typed, finite, clients by index.
+
+A file may be a stranger's, an older version's or half a process's. A field that is missing is None or empty; one that
+is not what it should be is left out and named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from honestly.runs.clean import fields, items, number, parsed, whole
+from honestly.runs.record import NAMED, RoundRecord
+
+#: No federation has more; a damaged file may say so.
+LAST_ROUND = 10**9
+MOST_CLIENTS = 10**6
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of one run.
+
+    Attributes:
+        records: one for each round; clients are indices of `clients`.
+        clients: their names.
+        known: True if the records say who attacked.
+        damaged: lines of the file that are no rounds.
+    """
+
+    records: Sequence[RoundRecord]
+    clients: Sequence[str]
+    known: bool
+    damaged: int = 0
+
+
+def read_rounds(path: Path) -> Rounds:
+    """The rounds of a `rounds.jsonl`; a line that is cut short or damaged is counted and left out."""
+    found: list[Any] = []
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.strip():
+                try:
+                    found.append(parsed(line))
+                except ValueError:
+                    found.append(None)
+    return read(found)
+
+
+def read(raw: Iterable[Any]) -> Rounds:
+    """The rounds in one form; one with a field that cannot be true is counted as damaged and left out.
+
+    A federation's rounds name their clients (`clients`, one for each entry of `honesty`); a simulation's count them.
+
+    >>> read([{"round": 1, "clients": ["a", "b"], "honesty": [1.0, 0.1], "accused": ["b"]}]).records[0].accused
+    [1]
+    """
+    pairs = [read_record(value) for value in raw]
+    named = any(record.clients is not None for record, _ in pairs)
+    sound = [record for record, wrong in pairs if not wrong and (record.clients is not None) == named]
+    records, names = join(sound)
+    everybody = [r if r.participants is not None else replace(r, participants=range(_width(r))) for r in records]
+    return Rounds(everybody, names, not named, len(pairs) - len(sound))
+
+
+def read_record(value: Any) -> tuple[RoundRecord, list[str]]:
+    """One record, and the names of the fields that were wrong. It never raises.
+
+    Where the record names its clients, indices are those of its own `clients`.
+
+    >>> record, wrong = read_record({"round": 1, "accuracy": float("nan"), "asr": "high", "attacked": [2, -1]})
+    >>> record.accuracy, record.asr, record.attacked, wrong
+    (None, None, [2], ['asr', 'attacked'])
+    """
+    given = fields(value)
+    found: dict[str, Any] = {"round": 0}
+    wrong: list[str] = [] if "round" in given else ["round"]
+    for name, reader in FIELDS:
+        if (held := given.get(name)) is not None:
+            found[name], right = reader(held)
+            if not right:
+                wrong.append(name)
+    record = RoundRecord(**found)
+    return (record, wrong) if record.clients is None else _by_index(record, given, wrong)
+
+
+def _by_index(record: RoundRecord, given: Mapping[str, Any], wrong: list[str]) -> tuple[RoundRecord, list[str]]:
+    """A record that names its clients, with indices in place of names."""
+    names = list(record.clients or ())
+    asked = len(names)  # a client that was not asked but answered comes after those who were
+    index = {name: k for k, name in enumerate(names)}
+    lists: dict[str, Any] = {}
+    for field in NAMED:
+        if isinstance(given.get(field), list):
+            found = [str(name) for name in given[field]]
+            lists[field] = [index.setdefault(name, len(index)) for name in found]
+            wrong = [name for name in wrong if name != field]
+    names += [name for name, k in index.items() if k >= asked]
+    here = range(asked) if record.participants is None else record.participants
+    if any(k >= asked for k in here):
+        here, wrong = [k for k in here if k < asked], [*wrong, "participants"]
+    if any(row is not None and len(row) != asked for row in (record.honesty, record.weights)):
+        wrong = [*wrong, "clients"]
+    return replace(record, clients=names, participants=here, attacked=(), **lists), wrong
+
+
+def join(records: Sequence[RoundRecord]) -> tuple[list[RoundRecord], list[str]]:
+    """The records with indices into one list of names, and that list: clients may come and go between rounds."""
+    names: dict[str, int] = {}
+    for record in records:
+        found = record.clients if record.clients is not None else map(str, range(len(names), _width(record)))
+        for name in found:
+            names.setdefault(name, len(names))
+    return [record if record.clients is None else _placed(record, names) for record in records], list(names)
+
+
+def _placed(record: RoundRecord, names: Mapping[str, int]) -> RoundRecord:
+    own = [names[name] for name in record.clients or ()]
+    if own == list(range(len(names))):
+        return record
+
+    def indices(found: Sequence[int] | None) -> list[int] | None:
+        return None if found is None else [own[k] for k in found]
+
+    def column(values: Sequence[float | None] | None) -> list[float | None] | None:
+        if values is None:
+            return None
+        row: list[float | None] = [None] * len(names)
+        for k, value in zip(own, values, strict=False):
+            row[k] = value
+        return row
+
+    return replace(
+        record,
+        clients=list(names),
+        participants=indices(record.participants),
+        excluded=indices(record.excluded) or (),
+        accused=indices(record.accused),
+        honesty=column(record.honesty),
+        weights=column(record.weights),
+    )
+
+
+def _width(record: RoundRecord) -> int:
+    """How many clients a record without names speaks of."""
+    rows = (record.honesty or (), record.weights or ())
+    lists = (record.participants or (), record.attacked, record.accused or (), record.excluded)
+    return max([*map(len, rows), *(max(found) + 1 for found in lists if found)])
+
+
+# -- one reader a type: the value, and whether it was what it should be -----------------------------------------------
+
+
+def _real(value: Any) -> tuple[float | None, bool]:
+    """JSON has no NaN, but Python writes it: a number that is none was not measured."""
+    if type(value) is float and math.isfinite(value):  # nearly always: studies have millions of numbers
+        return value, True
+    found = number(value, None)
+    return found, found is not None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _count(value: Any) -> tuple[int | None, bool]:
+    found = whole(value, most=LAST_ROUND)
+    return found, found is not None
+
+
+def _always_count(value: Any) -> tuple[int, bool]:
+    found, right = _count(value)
+    return found or 0, right
+
+
+def _clients(value: Any) -> tuple[list[int] | None, bool]:
+    if not isinstance(value, list):
+        return None, False
+    if set(map(type, items(value))) == {int} and 0 <= min(value) <= max(value) <= MOST_CLIENTS:
+        return value, True
+    found = [whole(item, most=MOST_CLIENTS) for item in items(value)]
+    kept = [k for k in found if k is not None]
+    return kept, len(kept) == len(found)
+
+
+def _always_clients(value: Any) -> tuple[list[int], bool]:
+    found, right = _clients(value)
+    return found or [], right
+
+
+def _column(value: Any) -> tuple[list[float | None] | None, bool]:
+    if not isinstance(value, list):
+        return None, False
+    if set(map(type, items(value))) <= {float, NoneType} and math.isfinite(sum(filter(None, value))):
+        return value, True
+    found = [(None, True) if item is None else _real(item) for item in items(value)]
+    return [number for number, _ in found], all(right for _, right in found)
+
+
+def _names(value: Any) -> tuple[list[str] | None, bool]:
+    return ([str(name) for name in items(value)], True) if isinstance(value, list) else (None, False)
+
+
+def _text(value: Any) -> tuple[str, bool]:
+    return (value, True) if isinstance(value, str) else ("", False)
+
+
+def _flag(value: Any) -> tuple[bool, bool]:
+    return value is True, isinstance(value, bool)
+
+
+def _texts(value: Any) -> tuple[dict[str, str], bool]:
+    return {str(name): str(why) for name, why in fields(value).items()}, isinstance(value, dict)
+
+
+def _object(value: Any) -> tuple[dict[str, Any], bool]:
+    return fields(value), isinstance(value, dict)
+
+
+#: By the annotation of a field of `RoundRecord`.
+READERS: Mapping[str, Callable[[Any], tuple[Any, bool]]] = {
+    "int": _always_count,
+    "int | None": _count,
+    "float | None": _real,
+    "bool": _flag,
+    "str": _text,
+    "Sequence[int]": _always_clients,
+    "Sequence[int] | None": _clients,
+    "Sequence[float | None] | None": _column,
+    "Sequence[str] | None": _names,
+    "Mapping[str, str]": _texts,
+    "Mapping[str, Any]": _object,
+}
+FIELDS = [(field.name, READERS[str(field.type)]) for field in dataclasses.fields(RoundRecord)]

@@ -1,0 +1,113 @@
+"""The record of a round, of a simulation or of a federation's server: each field's name is here, and only here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """One round of a run. Clients are indices; what is None was not measured or is not known.
+
+    Attributes:
+        round: its number, counted from 1 (by some frameworks from 0).
+        accuracy, loss, per_class: on the test images, overall and for each class.
+        asr: attack success rate, the share of triggered images that are taken for the target.
+        attacked: who attacked; nobody knows in a real federation.
+        honesty, weights: one for each client, None for one that did not take part.
+        excluded, reasons: who was refused, and why, by the client's name (its index where it has none).
+        malicious_estimate: how many attackers the rule found.
+        accused: whom the rule judged to lie; None for a rule that does not judge.
+        false_accusations, misses: honest clients that were accused, attackers that were not.
+        participants: who took part; None if nobody wrote it down.
+        status, steps: how the aggregation ended, and after how many steps.
+        train_loss: mean over the clients.
+        clients: the clients' names; None in a simulation, which has none. The fields below are a server's, too.
+        kept: the old model was kept, and `status` says why.
+        attention: a person should look at the round.
+        metrics, evaluation: what clients reported of training and evaluation, averaged.
+        seconds: how long the decision took.
+
+    Example:
+        >>> RoundRecord(round=1, clients=("a", "b"), accused=(1,)).as_json()["accused"]
+        ['b']
+    """
+
+    round: int
+    accuracy: float | None = None
+    loss: float | None = None
+    asr: float | None = None
+    attacked: Sequence[int] = ()
+    honesty: Sequence[float | None] | None = None
+    weights: Sequence[float | None] | None = None
+    excluded: Sequence[int] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    malicious_estimate: float | None = None
+    accused: Sequence[int] | None = None
+    false_accusations: int | None = None
+    misses: int | None = None
+    per_class: Sequence[float | None] | None = None
+    participants: Sequence[int] | None = None
+    status: str = ""
+    steps: int = 0
+    train_loss: float | None = None
+    clients: Sequence[str] | None = None
+    kept: bool = False
+    attention: bool = False
+    metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    evaluation: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seconds: float | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether there was no average: too few clients were usable."""
+        return self.status.startswith("refused")
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as files have it: lists and plain values, in the files' order; clients by their names."""
+        found = {name: _plain(getattr(self, name)) for name in (SIMULATED if self.clients is None else SERVED)}
+        if self.clients is not None:
+            for name in NAMED:
+                found[name] = None if found[name] is None else [self.clients[k] for k in found[name]]
+        return found
+
+
+#: The fields in the order of a simulation's file, and of a server's. Neither may change: records are compared by bytes.
+SIMULATED = (
+    "round", "accuracy", "loss", "asr", "attacked", "honesty", "weights", "excluded", "reasons", "malicious_estimate",
+    "accused", "false_accusations", "misses", "per_class", "participants", "status", "steps", "train_loss",
+)  # fmt: skip
+SERVED = (
+    "round", "accuracy", "asr", "attacked", "participants", "clients", "honesty", "weights", "excluded", "reasons",
+    "accused", "malicious_estimate", "kept", "status", "attention", "metrics", "evaluation", "seconds",
+)  # fmt: skip
+#: The two curves of a run, by their names.
+ACCURACY, ASR = "accuracy", "asr"
+#: Lists of clients that a server's file has by name.
+NAMED = ("excluded", "accused")
+#: The columns of a table of rounds.
+COLUMNS = (
+    "round", "accuracy", "loss", "asr", "train_loss", "malicious_estimate", "false_accusations", "misses", "attacked",
+    "accused", "excluded", "honesty", "weights", "status", "steps",
+)  # fmt: skip
+#: One number a round.
+SCALARS = (
+    "accuracy", "asr", "loss", "train_loss", "malicious_estimate", "false_accusations", "misses", "steps",
+)  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def duration(laps: Mapping[str, Any]) -> float:
+    """The seconds of a round: its laps, which stand beside its number and how many images were trained on.
+
+    >>> duration({"round": 3, "images": 640, "train": 1.5, "evaluate": 0.5})
+    2.0
+    """
+    return sum(v for name, v in laps.items() if name not in ("round", "images"))
