@@ -30,9 +30,9 @@ def suite_table(suite: Suite, standings: Sequence[Standing]) -> Table:
         suite.name,
         f"Suite {suite.name}",
         "kappa of the whole update and of its worst layer: mean (a round counts 100 at most) and worst over the fixed "
-        "attacks, then the worst that "
-        f"an adaptive attacker found, with {tries} tries against each rule in each round for each of the two. Honest "
-        "clients turned against if nobody lies, and under attack; attackers not turned against; median time of the "
+        "attacks, then the worst case of these and of an adaptive attacker, with "
+        f"{tries} tries against each rule in each round for each of the two. Honest clients turned "
+        "against if nobody lies, and under attack; attackers not turned against; median time of the "
         "rule itself; rounds without an answer, because the rule failed or refuses so few clients. Bold: the lowest of "
         "the rules that are told nothing.",
         COLUMNS,

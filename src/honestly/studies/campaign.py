@@ -157,12 +157,17 @@ class Campaign:
         return torch.cat([honest[: len(honest) - M], base + factor * policy.strength * effort * difference])
 
     def named(self, out: Aggregate) -> list[int]:
-        """Whom the rule turned against: by its verdicts, or by a weight below a tenth of an equal share."""
+        """Whom the rule turned against: by its honesty, or by a weight below a tenth of an equal share.
+
+        Half of the highest honesty counts, because the paper's own probabilities have a meaning only as ratios.
+        """
         K = self.experiment.clients
         if out.honesty is not None:
-            return [int(k) for k in (*out.accused, *out.excluded)]  # type: ignore[call-overload]
-        weights = np.full(K, 1.0) if out.weights is None else out.weights
-        return [k for k in range(K) if weights[k] < 0.1 / K]
+            blamed = out.honesty < 0.5 * out.honesty.max()
+        else:
+            blamed = np.zeros(K, dtype=bool) if out.weights is None else out.weights < 0.1 / K
+        refused = {int(k) for k in out.excluded}  # type: ignore[call-overload]
+        return [k for k in range(K) if blamed[k] or k in refused]
 
     def _largest(self, ask: Callable[[float], Aggregate]) -> tuple[float, Aggregate]:
         """The largest share of the strength at which no attacker is accused, by bisection; 0 if there is none."""

@@ -60,7 +60,8 @@ class Standing:
         mean, mean_layer: mean kappa over the fixed attacks, of the whole update and of its worst layer; a round counts
             `CAP` at most.
         worst, worst_layer: the largest of these.
-        adaptive, adaptive_layer: the largest that the search found, with ``tries`` lies in each round for each goal.
+        adaptive, adaptive_layer: the worst case: of the fixed attacks and of what a search against the rule found, with
+            ``tries`` lies in each round for each goal.
         quiet: mean kappa if nobody lies.
         accused_quiet, accused: honest clients turned against in %, if nobody lies and under the fixed attacks.
         missed: attackers not turned against in %.
@@ -220,8 +221,8 @@ def standing(spec: str, trials: Sequence[Trial], tries: int) -> Standing:
         mean_layer=_mean([min(trial.layer, CAP) for trial in fixed]),
         worst=max((trial.kappa for trial in fixed), default=None),
         worst_layer=max((trial.layer for trial in fixed), default=None),
-        adaptive=max((trial.kappa for trial in whole), default=None),
-        adaptive_layer=max((trial.layer for trial in layer), default=None),
+        adaptive=max((trial.kappa for trial in (*fixed, *whole)), default=None),
+        adaptive_layer=max((trial.layer for trial in (*fixed, *layer)), default=None),
         tries=tries,
         quiet=_mean([trial.kappa for trial in quiet]),
         accused_quiet=_mean([100 * trial.accused for trial in quiet]),
