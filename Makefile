@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := sim,jax,flower,nvflare,tensorboard,torchft,watch
+EXTRAS := sim,jax,flower,nvflare,tensorboard,torchft,watch,metrics
 # Another machine's variables must not leak into the checks.
 unexport PYTHONPATH PYTHONHOME
 export PYTHONDONTWRITEBYTECODE := 1

@@ -54,6 +54,11 @@ def test_what_is_no_spec_is_refused_with_the_grammar(text: str) -> None:
         Spec.parse_all(text)
 
 
+def test_a_setting_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="f is given twice in 'krum:f=1,f=2'"):
+        Spec.parse("krum:f=1,f=2")
+
+
 def test_lists_keep_the_settings_together() -> None:
     assert listed("multi_krum:f=4,keep=8,median,nnm:f=1+krum:f=2") == [
         "multi_krum:f=4,keep=8",

@@ -1,5 +1,7 @@
 """honestly: robust averaging for federated learning. It tells which clients to believe."""
 
+from typing import TYPE_CHECKING, Any
+
 from honestly import rules
 from honestly._version import __version__
 from honestly.aggregate import aggregate
@@ -42,6 +44,9 @@ from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
 from honestly.sources.checkpoints.options import Checkpoints
 
+if TYPE_CHECKING:
+    from honestly.federation.buffer import Buffer
+
 __all__ = [
     "ARC",
     "CAF",
@@ -54,6 +59,7 @@ __all__ = [
     "AggregationError",
     "Bayesian",
     "Bucketing",
+    "Buffer",
     "Bulyan",
     "CenteredClipping",
     "Checkpoints",
@@ -87,3 +93,12 @@ __all__ = [
     "make_mixer",
     "rules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A federation's server side is loaded when it is used."""
+    if name == "Buffer":
+        from honestly.federation.buffer import Buffer
+
+        return Buffer
+    raise AttributeError(f"module 'honestly' has no attribute {name!r}")

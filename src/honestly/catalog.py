@@ -46,6 +46,8 @@ class Spec:
             key, equals, value = setting.partition("=")
             if not equals or not key.strip():
                 raise ValueError(f"{setting!r} in {text!r}: write settings as name:key=value,key=value")
+            if key.strip() in settings:
+                raise ValueError(f"{key.strip()} is given twice in {text!r}")
             settings[key.strip()] = value_of(value.strip())
         if not text[:end].strip():
             raise ValueError(f"{text!r} has no name: write name:key=value")

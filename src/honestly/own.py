@@ -51,7 +51,7 @@ def imported(what: str, name: str) -> Any:
         where = f"{Path(last.filename).name}, line {last.lineno}"
         raise ValueError(f"{what} '{name}' cannot be loaded: {type(error).__name__}: {error} ({where})") from error
     if not callable(found):
-        raise ValueError(f"{what} '{name}' is no factory: it must be callable")
+        raise ValueError(f"{what} '{name}' is a value of type {type(found).__name__}: it must be a class or a function")
     return found
 
 

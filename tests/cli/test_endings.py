@@ -331,6 +331,7 @@ def test_every_help_is_complete(name: str, capsys: pytest.CaptureFixture[str]) -
         main([name, "--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
+    assert "%%" not in text
     assert max(map(len, text.splitlines())) <= 120
     (top,) = subcommands(parser())
     for action in actions(parsers(top)[name]):

@@ -20,6 +20,7 @@ PAGES = [
 NOT_RUN = {
     "README.md": 1,
     "docs/how-to/cluster.md": 2,
+    "docs/how-to/fedbiomed.md": 1,
     "docs/how-to/gpu.md": 2,
     "docs/how-to/report.md": 1,
     "docs/how-to/scaleout.md": 1,

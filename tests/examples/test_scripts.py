@@ -73,6 +73,13 @@ def lora_transformer(said: str) -> None:
     assert found["mean", 2] > 0.6
     assert found["bayesian", 2] < 0.5
     assert said.count("accused [6, 7, 8, 9]") == 2
+def async_buffer(said: str) -> None:
+    accuracy = {name: float(a) for name, a in re.findall(r"^(\w+): accuracy (\S+);", said, re.M)}
+    assert accuracy["mean"] < 0.75
+    assert accuracy["bayesian"] > 0.85
+    assert re.search(r"^bayesian: restarted at version 12 with 5 updates waiting$", said, re.M)
+    accused = re.findall(r"site-(\d+) in", said)
+    assert set(accused[:2]) <= {"16", "17", "18", "19"}
 
 
 CHECKS = {
@@ -86,6 +93,7 @@ CHECKS = {
     "torch_ddp": torch_ddp,
     "diloco": diloco,
     "lora_transformer": lora_transformer,
+    "async_buffer": async_buffer,
 }
 SLOW = {"torch_ddp", "diloco"}  # eight processes each
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from honestly.sim.data import DATASETS, load, prepare
 from honestly.sim.data import download as downloads
 from honestly.sim.data.download import DownloadError, File
-from honestly.sim.data.files import IDX, find, home, load_arrays
+from honestly.sim.data.files import IDX, SETS, find, home, load_arrays
 
 
 def file_of(path: Path) -> File:
@@ -148,8 +149,8 @@ def test_the_official_archive_is_unpacked_where_it_lies(tmp_path: Path, monkeypa
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(tmp_path / "cifar-10-batches-py", "cifar-10-batches-py")
         tar.add(__file__, "cifar-10-batches-py/data_batch_9")  # no batch of the data set
-    monkeypatch.setitem(downloads.FILES, "cifar10", {archive.name: file_of(archive)})
-    monkeypatch.setitem(downloads.MIRRORS, "cifar10", ())  # offline
+    offline = replace(SETS["cifar10"], mirrors=(), files={archive.name: file_of(archive)})
+    monkeypatch.setitem(SETS, "cifar10", offline)
     assert np.array_equal(load("cifar10", tmp_path / "home").images[:4].reshape(4, -1), data)
     (place / "data_batch_2").unlink()  # as the message about a damaged one says
     assert len(load("cifar10", tmp_path / "home").labels) == 20
@@ -171,7 +172,8 @@ def test_missing_without_download(tmp_path: Path) -> None:
 
 def test_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "RETRIES", 0)
-    monkeypatch.setitem(downloads.MIRRORS, "fmnist", ("http://127.0.0.1:9/", "http://127.0.0.1:9/other/"))
+    nowhere = ("http://127.0.0.1:9/", "http://127.0.0.1:9/other/")
+    monkeypatch.setitem(SETS, "fmnist", replace(SETS["fmnist"], mirrors=nowhere))
     with pytest.raises(DownloadError, match=r"could not download dataset 'fmnist'(.|\n)*--data(.|\n)*dataset=digits"):
         load("fmnist", tmp_path)
 
@@ -190,10 +192,10 @@ def test_a_download_is_checked_and_the_next_mirror_tried(tmp_path: Path, monkeyp
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         top = f"http://127.0.0.1:{server.server_address[1]}"
-        monkeypatch.setitem(downloads.MIRRORS, "mnist", (f"{top}/bad/raw/", f"{top}/good/raw/"))
+        mirrors = (f"{top}/bad/raw/", f"{top}/good/raw/")
         good = tmp_path / "good" / "raw"
         sums = {f.name: file_of(f) for f in good.iterdir()}
-        monkeypatch.setitem(downloads.FILES, "mnist", sums)
+        monkeypatch.setitem(SETS, "mnist", replace(SETS["mnist"], mirrors=mirrors, files=sums))
         data = load("mnist", tmp_path / "home")
     finally:
         server.shutdown()

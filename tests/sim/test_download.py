@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from honestly.sim.data import download as downloads
 from honestly.sim.data.download import DownloadError, File, fetch, shown
+from honestly.sim.data.files import SETS
 
 BODY = np.random.default_rng(0).bytes(300_000)
 FILE = File(len(BODY), hashlib.md5(BODY).hexdigest())
@@ -30,6 +31,11 @@ class Server:
     cut_after: list[int] = field(default_factory=list)
     announce: bool = True
     requests: int = 0
+    mirrors: tuple[str, ...] = ()
+
+    def fetch(self, place: Path) -> Path:
+        """As the simulator does, a data set of one file."""
+        return fetch(replace(SETS["mnist"], mirrors=self.mirrors, files={"file.gz": FILE}), place)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -62,8 +68,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     wishes.url = f"http://127.0.0.1:{http.server_address[1]}/"
-    monkeypatch.setitem(downloads.MIRRORS, "mnist", (wishes.url,))
-    monkeypatch.setitem(downloads.FILES, "mnist", {"file.gz": FILE})
+    wishes.mirrors = (wishes.url,)
     monkeypatch.setattr(downloads, "PIECE", 50_000)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     yield wishes
@@ -73,19 +78,19 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def test_a_file_that_is_there_is_not_fetched(server: Server, tmp_path: Path) -> None:
-    assert fetch("mnist", tmp_path) == tmp_path
+    assert server.fetch(tmp_path) == tmp_path
     assert (tmp_path / "file.gz").read_bytes() == BODY
-    fetch("mnist", tmp_path)
+    server.fetch(tmp_path)
     assert server.requests == 1
     (tmp_path / "file.gz").write_bytes(BODY[:-1])  # damaged
-    fetch("mnist", tmp_path)
+    server.fetch(tmp_path)
     assert (tmp_path / "file.gz").read_bytes() == BODY
     assert server.requests == 2
 
 
 def test_a_busy_server_and_one_that_breaks_off_are_asked_again(server: Server, tmp_path: Path) -> None:
     server.statuses, server.cut_after = [503], [0, 100_000]
-    fetch("mnist", tmp_path)
+    server.fetch(tmp_path)
     assert server.requests == 3
     assert [f.name for f in tmp_path.iterdir()] == ["file.gz"]  # nothing else is left
 
@@ -104,7 +109,7 @@ def test_another_file_is_refused(
 ) -> None:
     server.body, server.announce = body, announce
     with pytest.raises(DownloadError, match=message):
-        fetch("mnist", tmp_path)
+        server.fetch(tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert server.requests == requests
 
@@ -113,13 +118,13 @@ def test_the_next_mirror_is_tried_and_all_reasons_are_told(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(downloads, "RETRIES", 0)
-    monkeypatch.setitem(downloads.MIRRORS, "mnist", ("http://127.0.0.1:9/", server.url))
-    fetch("mnist", tmp_path)
+    server.mirrors = ("http://127.0.0.1:9/", server.url)
+    server.fetch(tmp_path)
     assert "downloading mnist, file 1 of 1 (0.3 MB)" in capsys.readouterr().err
     (tmp_path / "file.gz").unlink()
     server.statuses = [404]
     with pytest.raises(DownloadError) as caught:
-        fetch("mnist", tmp_path)
+        server.fetch(tmp_path)
     for words in (
         "127.0.0.1:9/file.gz: ",
         "404",
@@ -137,7 +142,7 @@ def test_an_interruption_leaves_nothing(server: Server, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(downloads.Progress, "update", stop)
     with pytest.raises(KeyboardInterrupt):
-        fetch("mnist", tmp_path)
+        server.fetch(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,13 +152,13 @@ def test_a_full_disk_is_no_fault_of_the_mirror(server: Server, tmp_path: Path, m
 
     monkeypatch.setattr(downloads.Progress, "update", full)
     with pytest.raises(DownloadError, match=r"cannot write .*No space left on device.*--data"):
-        fetch("mnist", tmp_path)
+        server.fetch(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DownloadError, match=r"cannot write .*--data"):
-        fetch("mnist", tmp_path / "file" / "raw")
+        fetch(SETS["mnist"], tmp_path / "file" / "raw")
 
 
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

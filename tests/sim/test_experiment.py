@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,9 @@ def test_mixers_in_front() -> None:
         (["dynamic=perhaps"], r"dynamic = 'perhaps'"),
         (["epochs.x=1"], r"epochs.x = 1: only rule, attack and pre"),
         (["=3"], r"'=3' is not of the form key=value"),
+        (["rule=[1]"], r"rule = \[1\]: write a name with its settings, such as krum:f=2"),
+        (["pre=[1]"], r"pre = \[1\]: write a name with its settings"),
+        (["pre={f=1}"], r"pre.0.name: missing"),
         (["paper/fmnist-config9.toml"], r"no such file or preset.*did you mean paper/fmnist-config"),
         (["a.toml", "b.toml"], r"more than one file"),
     ],
@@ -184,3 +188,13 @@ def test_the_table_of_data_sets_and_models_is_the_description() -> None:
         described = Experiment.model_fields[key].description or ""
         assert all(f"`{name}`" in described for name in names), key
     assert all(source.model in MODELS for source in DATASETS.values())
+
+
+def test_a_bug_in_a_check_is_not_taken_for_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pydantic would make a mistake of every ValueError, also of NumPy's and Python's own."""
+    space: dict[str, Any] = {"__name__": "honestly.sim.experiment"}
+    exec("def broken(self):\n    return int('three')", space)
+    monkeypatch.setattr(Experiment, "make_attack", space["broken"])
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        Experiment.of({})
+    assert not isinstance(caught.value, ExperimentError)

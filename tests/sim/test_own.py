@@ -77,7 +77,7 @@ def test_a_federation_learns_on_it(task):
         ({"classes": '"plain",'}, "stripes", "labels must be int64 in 0 .. 0, got int64 from 0 to 1"),
         ({}, "net", "cannot be loaded|missing 4 required"),
         ({}, "no_net", "returned a int"),
-        ({}, "NOTHING", "is no factory"),
+        ({}, "NOTHING", "is a value of type int: it must be a class or a function"),
         ({}, "stirpes", "has no attribute 'stirpes'"),
     ],
 )

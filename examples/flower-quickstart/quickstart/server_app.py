@@ -11,9 +11,6 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Krum
 
 from honestly.flower import RobustFedAvg  # robust
-from honestly.rules import Bayesian, make
-from honestly.rules.base import Rule
-from honestly.rules.memory import Memory
 from quickstart.task import new_model, test, test_set
 
 app = ServerApp()
@@ -50,12 +47,10 @@ def main(grid: Grid, context: Context) -> None:
         save(out, result.arrays.to_numpy_ndarrays(), result.evaluate_metrics_serverapp)
 
 
-def rule_of(config: dict) -> Rule:  # robust
-    """The rule by its name; the Bayesian one may remember whom it suspected."""
+def rule_of(config: dict) -> str:  # robust
+    """The rule as on a command line, "nnm:f=2+krum:f=2"; the Bayesian one may remember whom it suspected."""
     forgetting = float(config["forgetting"])
-    if forgetting:
-        return Bayesian(memory=Memory(forgetting=forgetting))
-    return make(str(config["rule"]))
+    return f"bayesian:memory={forgetting}" if forgetting else str(config["rule"])
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:

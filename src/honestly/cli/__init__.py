@@ -19,6 +19,7 @@ COMMANDS = (
     "bench",
     "report",
     "watch",
+    "audit",
     "stress",
     "export",
     "rules",

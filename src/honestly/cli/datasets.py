@@ -16,9 +16,7 @@ def add(commands: Any) -> None:
         description="Which data sets there are, and where they are on this machine. Those that are named are "
         "downloaded if they are not here.",
     )
-    parser.add_argument(
-        "fetch", nargs="*", metavar="NAME", help="download these if they are missing: mnist, fmnist, cifar10"
-    )
+    parser.add_argument("fetch", nargs="*", metavar="NAME", help="download these if they are missing")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
     parser.set_defaults(run=run, extra="sim")

@@ -46,7 +46,7 @@ def ending(chosen: argparse.Namespace) -> int:
 
 def explain(error: BaseException, chosen: argparse.Namespace) -> tuple[str, int] | None:
     """What to tell the user of an error, and the exit status; None if it is a bug of ours."""
-    from honestly.cli.blame import Culprit, culprit
+    from honestly.blame import Culprit, culprit
 
     match error:
         case KeyboardInterrupt():

@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
+import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast, overload
 
+from honestly.federation.audit import last_hash, seal
 from honestly.federation.record import Round
 from honestly.files import write_atomically
 from honestly.printable import printable
+from honestly.result import ClientId
 
 COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 
@@ -23,7 +25,8 @@ class History(Sequence[Round]):
     """The rounds so far, as a sequence; with a folder, also as `rounds.jsonl` and `rounds.csv` in it.
 
     The files are replaced as a whole after every round, so that a reader, or a crash, never sees half a round. Those
-    of an earlier federation in the folder are kept as `rounds-1.jsonl`, `rounds-1.csv` and so on.
+    of an earlier federation in the folder are kept as `rounds-1.jsonl`, `rounds-1.csv` and so on. Each line carries its
+    hash and that of the line before, which `honestly audit` verifies.
 
     Example:
         >>> History(None)
@@ -34,24 +37,55 @@ class History(Sequence[Round]):
         self.folder = None if folder is None else Path(folder)
         self._rounds: list[Round] = []
         self._begun = False
+        self._lines: list[str] = []  # of rounds.jsonl; all but the last are final
+        self._hashes: list[str] = []  # of the line before each of them, see `audit`
+        self._roster: dict[ClientId, None] = {}
+        self._widths: list[int] = []  # how many clients were known at each line
+        self._listeners: list[Callable[[Round], None]] = []
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, record: Round) -> None:
         """Append a round; `write` puts it on disk."""
         self._rounds.append(record)
+        for listener in self._listeners:
+            try:
+                listener(record)
+            except Exception:  # what watches a federation must not stop it
+                logging.getLogger("honestly.federation").exception("a listener of the history failed")
+
+    def listen(self, listener: Callable[[Round], None]) -> None:
+        """Call `listener` with every round that is added from now on."""
+        self._listeners.append(listener)
 
     def write(self) -> None:
         """Replace the files by all rounds as they are now."""
         if self.folder is None:
             return
         if not self._begun:
-            _set_aside([self.folder / "rounds.jsonl", self.folder / "rounds.csv"])
+            self._hashes = [last_hash(self.folder / "rounds.jsonl")]
+            _set_aside([self.folder / name for name in ("rounds.jsonl", "rounds.csv", "memory.json")])
             self._begun = True
-        roster = list(dict.fromkeys(client for r in self._rounds for client in r.clients))
-        lines = [json.dumps(_plain(r.as_json(roster)), allow_nan=False) for r in self._rounds]
-        write_atomically(self.folder / "rounds.jsonl", "".join(line + "\n" for line in lines))
+        self._seal()
+        write_atomically(self.folder / "rounds.jsonl", "".join(line + "\n" for line in self._lines))
         write_atomically(self.folder / "rounds.csv", self._csv())
+
+    def _seal(self) -> None:
+        """The lines of the rounds that are new, and of the last one before them, whose evaluation may have come since.
+
+        Earlier lines stay what they are, so that the hash of each is final once another round follows: a line lists
+        the clients that were known then.
+        """
+        final = max(len(self._lines) - 1, 0)
+        del self._lines[final:]
+        for i, r in enumerate(self._rounds[final:], final):
+            if i == len(self._widths):
+                self._roster |= dict.fromkeys(r.clients)
+                self._widths.append(len(self._roster))
+            roster = list(itertools.islice(self._roster, self._widths[i]))
+            line, found = seal(_plain(r.as_json(roster)), self._hashes[i])
+            self._lines.append(line)
+            self._hashes[i + 1 :] = [found]
 
     def _csv(self) -> str:
         text = io.StringIO()

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from honestly.result import ClientId, Verdict
+import numpy as np
+
+from honestly.result import Aggregate, ClientId, Verdict
 from honestly.runs.record import RoundRecord
 
 #: What apps call the accuracy in their metrics; the first one found is the round's.
@@ -45,6 +47,7 @@ class Round:
         metrics: the robust average of what the clients reported; `evaluation` that of the evaluation that followed.
         seconds: time that the decision took.
         verdicts: what the round says of each client, see `honestly.result.Verdict`; None if there was no average.
+        spread: median distance of the believed updates from the average; None if it was not measured.
     """
 
     number: int
@@ -59,6 +62,31 @@ class Round:
     evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
     verdicts: dict[ClientId, Verdict] | None = None
+    spread: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        clients: Sequence[ClientId],
+        out: Aggregate,
+        excluded: Mapping[ClientId, str],
+        *,
+        seconds: float = 0.0,
+    ) -> Round:
+        """The record of an average that was taken; clients that were refused before it are in `excluded`."""
+
+        def column(values: Any) -> dict[ClientId, float] | None:
+            if values is None:
+                return None
+            return dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, values), strict=True))
+
+        verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
+        refused = {client: excluded[client] for client in clients if client in excluded}
+        return cls(
+            number, tuple(clients), column(out.honesty), column(out.weights), refused, False, str(out.status),
+            out.status.doubtful, seconds=seconds, verdicts=verdicts, spread=spread_of(out),
+        )  # fmt: skip
 
     @property
     def malicious(self) -> float | None:
@@ -110,4 +138,15 @@ class Round:
             metrics=self.metrics,
             evaluation=self.evaluation,
             seconds=round(self.seconds, 4),
+            spread=self.spread,
         ).as_json()
+
+
+def spread_of(out: Aggregate) -> float | None:
+    """The median distance of the believed clients' updates from the average, if the rule measured distances."""
+    distance = out.diagnostics.get("distance")
+    if distance is None or len(distance) != len(out.clients):
+        return None
+    unused = (Verdict.ACCUSED, Verdict.EXCLUDED)
+    near = [float(d) for d, verdict in zip(distance, out.verdicts, strict=True) if verdict not in unused]
+    return float(np.median(near)) if near and np.isfinite(near).all() else None

@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from honestly.aggregate import aggregate
 from honestly.engine import Pipeline
+from honestly.federation.folders import claim
 from honestly.federation.history import History
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
-from honestly.federation.record import Reply, Round
+from honestly.federation.record import Reply, Round, spread_of
 from honestly.files import write_atomically
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
@@ -58,6 +59,8 @@ class Referee:
         self.pipeline = Pipeline.of(rule, pre)
         self.buffers = Buffers.of(buffers)
         self.quorum, self.doubt, self.history, self._write_log = float(quorum), doubt, History(history), log
+        if self.history.folder is not None:
+            claim(self.history.folder, self)
 
     @property
     def rule(self) -> Rule:
@@ -111,6 +114,7 @@ class Referee:
         record.metrics = robust_metrics(
             {client: reply.metrics or {} for client, reply in usable.items()}, record.votes()
         )
+        record.spread = None if out is None else spread_of(out)
         record.seconds = time.perf_counter() - started
         if out is not None and not kept:
             self.pipeline = self.pipeline.after(out.diagnostics)

@@ -29,6 +29,8 @@ class RoundRecord:
         attention: a person should look at the round.
         metrics, evaluation: what clients reported of training and evaluation, averaged.
         seconds: how long the decision took.
+        spread: median distance of the believed updates from the average.
+        staleness: how many versions late each participant was, in an asynchronous federation.
 
     Example:
         >>> RoundRecord(round=1, clients=("a", "b"), accused=(1,)).as_json()["accused"]
@@ -59,6 +61,8 @@ class RoundRecord:
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     evaluation: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seconds: float | None = None
+    spread: float | None = None
+    staleness: Sequence[int] | None = None
 
     @property
     def refused(self) -> bool:
@@ -68,6 +72,7 @@ class RoundRecord:
     def as_json(self) -> dict[str, Any]:
         """The record as files have it: lists and plain values, in the files' order; clients by their names."""
         found = {name: _plain(getattr(self, name)) for name in (SIMULATED if self.clients is None else SERVED)}
+        found |= {name: _plain(getattr(self, name)) for name in LATER if getattr(self, name) is not None}
         if self.clients is not None:
             for name in NAMED:
                 found[name] = None if found[name] is None else [self.clients[k] for k in found[name]]
@@ -83,6 +88,8 @@ SERVED = (
     "round", "accuracy", "asr", "attacked", "participants", "clients", "honesty", "weights", "excluded", "reasons",
     "accused", "malicious_estimate", "kept", "status", "attention", "metrics", "evaluation", "seconds",
 )  # fmt: skip
+#: Fields that came later: at the end, and only where there is something to say.
+LATER = ("spread", "staleness")
 #: The two curves of a run, by their names.
 ACCURACY, ASR = "accuracy", "asr"
 #: Lists of clients that a server's file has by name.

@@ -23,6 +23,7 @@ from honestly.sim.rounds import State
 from honestly.sim.train.base import Model
 
 Warn = Callable[[str], None]
+ROWS = ("theta", "statistics", "counters")  # of a model
 
 
 def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, warn: Warn) -> RunFolder:
@@ -105,6 +106,7 @@ def packed(state: State) -> bytes:
             "theta": state.model.theta.cpu().numpy(),
             "statistics": state.model.statistics.cpu().numpy(),
             "counters": state.model.counters.cpu().numpy(),
+            **{f"past/{i}/{n}": getattr(m, n).cpu().numpy() for i, m in enumerate(state.past) for n in ROWS},
             **remembered(state),
         }
     )
@@ -113,7 +115,9 @@ def packed(state: State) -> bytes:
 def read_state(path: Path, like: State) -> State:
     """The state in a file; ValueError if it is damaged or of another model."""
     arrays = unpack(path)
-    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.pipeline), arrays)
+    late = sum(name.startswith("past/") for name in arrays) // len(ROWS)
+    past = tuple(_model({n: arrays[f"past/{i}/{n}"] for n in ROWS}, like.model) for i in range(late))
+    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.pipeline, past), arrays)
 
 
 def final_model(folder: Path, rounds: int, like: Model) -> Model:
@@ -134,7 +138,7 @@ def _model(arrays: dict[str, Any], like: Model) -> Model:
             raise ValueError(f"{name} has {tuple(new.shape)} numbers, the model has {tuple(old.shape)}")
         return new.to(old.device, old.dtype)
 
-    return Model(*(tensor(n, getattr(like, n)) for n in ("theta", "statistics", "counters")))
+    return Model(*(tensor(n, getattr(like, n)) for n in ROWS))
 
 
 def write_updates(folder: Path, round: int, honest: Tensor, reference: Tensor, extra: Mapping[str, Tensor]) -> None:

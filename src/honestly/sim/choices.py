@@ -37,7 +37,9 @@ class Choice(BaseModel):
 
 
 def parsed(value: Any) -> Any:
-    """`"krum:f=2"` stands for `{"name": "krum", "f": 2}`; what is no text stays as it is."""
+    """`"krum:f=2"` stands for `{"name": "krum", "f": 2}`; a table, or what is made of one, stays as it is."""
+    if not isinstance(value, str | dict | Choice):
+        raise ValueError("write a name with its settings, such as krum:f=2 or { name = 'krum', f = 2 }")
     return values_of(Spec.parse(value)) if isinstance(value, str) else value
 
 
@@ -56,7 +58,7 @@ def sequence(pre: Any) -> Any:
     """Mixers as a list, however they are written: `"nnm:f=4+arc:f=4"`, one table, or a list of them."""
     if isinstance(pre, str):
         return [values_of(spec) for spec in Spec.parse_all(pre)]
-    return [pre] if isinstance(pre, dict) else [parsed(one) for one in pre] if isinstance(pre, list | tuple) else pre
+    return [parsed(one) for one in pre] if isinstance(pre, list | tuple) else [parsed(pre)]
 
 
 def values_of(spec: Spec) -> dict[str, Any]:

@@ -70,6 +70,11 @@ class Experiment(BaseModel):
     """share of the clients asked in a round"""
     dropout: float = Field(0.0, ge=0, lt=1)
     """chance that a client that was asked does not answer"""
+    buffer: int = Field(0, ge=0)
+    """above 0, the federation is asynchronous: the server averages as soon as so many clients have answered, each from
+    the model that it had, with stale updates discounted (FedBuff)"""
+    delay: float = Field(1.0, ge=0, le=10, allow_inf_nan=False)
+    """with `buffer`: how many versions late an update is on average"""
     # the defence
     rule: Choice = Choice(name="bayesian")
     """the aggregation rule, or `file.py:Class` of your own"""
@@ -167,6 +172,10 @@ class Experiment(BaseModel):
         M = self.malicious_clients
         if self.malicious >= 1 and self.malicious != int(self.malicious):
             raise ValueError(f"malicious = {self.malicious}: give a fraction below 1 or a whole number of clients")
+        if self.clients < self.buffer:
+            raise ValueError(f"buffer = {self.buffer}: there are only {self.clients} clients")
+        if self.buffer and (self.participation < 1 or self.dropout > 0):
+            raise ValueError("buffer: who answers is decided by its size, so leave participation at 1 and dropout at 0")
         if self.clients < M:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
         pipeline.check(self.participants)
@@ -181,6 +190,9 @@ class Experiment(BaseModel):
         values: dict[str, Any] = write(self)
         if values.get("warm_up") == 0:
             del values["warm_up"]
+        if values.get("buffer") == 0:
+            del values["buffer"]
+            values.pop("delay", None)
         return values
 
     @classmethod
@@ -222,7 +234,7 @@ class Experiment(BaseModel):
     @property
     def participants(self) -> int:
         """How many clients are asked in each round."""
-        return max(1, math.floor(self.participation * self.clients + 0.5))
+        return self.buffer or max(1, math.floor(self.participation * self.clients + 0.5))
 
     @property
     def adversary(self) -> Adversary:

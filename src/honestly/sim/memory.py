@@ -31,7 +31,7 @@ def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
     kinds = [type(part) for part in (state.rule, *state.pipeline.mixers)]
     if [type(part) for part in parts] != kinds:
         raise ValueError("it was saved with another rule")
-    return State(state.round, state.model, Pipeline(tuple(parts[1:]), parts[0]))
+    return dataclasses.replace(state, pipeline=Pipeline(tuple(parts[1:]), parts[0]))
 
 
 def _own(state: State) -> set[str]:

@@ -6,11 +6,19 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from honestly.blame import Culprit, culprit
 from honestly.hints import did_you_mean
 
 
 def explain(error: ValidationError, values: dict[str, Any], model: type[BaseModel]) -> str:
-    """One line for each mistake: `key = value: what is wrong and what is allowed`."""
+    """One line for each mistake: `key = value: what is wrong and what is allowed`.
+
+    pydantic takes every ValueError of a validator for the user's mistake; one that is a bug of ours is raised again.
+    """
+    for e in error.errors():
+        inner = e.get("ctx", {}).get("error")
+        if isinstance(inner, Exception) and culprit(inner)[0] is Culprit.BUG:
+            raise inner
     return "\n".join(dict.fromkeys(_line(dict(e), values, model) for e in error.errors()))
 
 

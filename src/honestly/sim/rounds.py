@@ -26,6 +26,7 @@ from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import build
 from honestly.sim.seeds import generator
+from honestly.sim.stragglers import MOST_LATE, aggregate_late, first_to_answer, train_late
 from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.choose import choose_trainer
 from honestly.sim.train.schedule import Schedule
@@ -38,6 +39,7 @@ class State:
     round: int
     model: Model
     pipeline: Pipeline
+    past: tuple[Model, ...] = ()  # the models before, newest first, if clients may be late
 
     @property
     def rule(self) -> Rule:
@@ -133,18 +135,25 @@ class Federation:
             if not stays.any():
                 stays[0] = True
             taking_part = taking_part[stays]
+        late: list[int] | None = None
+        if e.buffer:
+            taking_part, late = first_to_answer(e, round)
         active = self.adversary.active(round=round)
         attacking = active[taking_part]
         schedules = [
             self.clients.schedule(round, int(k), attacking=bool(a)) for k, a in zip(taking_part, attacking, strict=True)
         ]
         root = self.clients.root_schedule(round) if "root" in self.needs else None
-        return Plan(round, taking_part.tolist(), attacking, schedules, root)
+        return Plan(round, taking_part.tolist(), attacking, schedules, root, late)
 
     def _round(self, state: State, plan: Plan) -> Record:
         clock = Clock(self.device)
         root: Tensor | None = None
-        if plan.root is None:
+        if plan.late is not None:
+            trained = train_late(self.trainer, (state.model, *state.past), plan.schedules, plan.late)
+            if plan.root is not None:
+                root = self.trainer.train(state.model, [plan.root]).theta[0]
+        elif plan.root is None:
             trained = self.trainer.train(state.model, plan.schedules)
         else:  # the server trains on its own images, beside the clients
             both = self.trainer.train(state.model, [*plan.schedules, plan.root])
@@ -168,7 +177,8 @@ class Federation:
                 found = replace(found, asr=metrics.success_rate(self.trainer, model, self.clients.triggered))
         clock.lap("evaluate")
         images = sum(s.images for s in plan.schedules)
-        return Record(found, clock.laps, images, State(plan.round, model, pipeline))
+        past = (state.model, *state.past)[:MOST_LATE] if plan.late is not None else ()
+        return Record(found, clock.laps, images, State(plan.round, model, pipeline, past))
 
     def _attack(self, state: State, plan: Plan, theta: Tensor) -> Tensor:
         """The models that the server receives: the attackers' ones are forged."""
@@ -197,6 +207,9 @@ class Federation:
         updates: Any = sent if everybody else dict(zip(plan.clients, sent, strict=True))
         steps = state.pipeline if root is None else state.pipeline.with_rule(root=root)
         try:
+            if plan.late is not None:
+                named, old = dict(zip(plan.clients, sent, strict=True)), state.model.theta
+                return aggregate_late(named, steps, reference=old, layers=self.layers, late=plan.late), ""
             return aggregate(updates, steps.rule, reference=state.model.theta, pre=steps.mixers, layers=self.layers), ""
         except AggregationError as error:
             return None, f"refused: {error}"
@@ -226,7 +239,7 @@ class Federation:
         """Who attacked, and what the rule made of it."""
         K, here = self.experiment.clients, plan.clients
         attacked = [k for k, a in zip(here, plan.attacking, strict=True) if a]
-        found = RoundRecord(round=plan.round, attacked=attacked, participants=here, status=trouble)
+        found = RoundRecord(round=plan.round, attacked=attacked, participants=here, status=trouble, staleness=plan.late)
         if out is None:
             return found
         found = replace(
@@ -271,6 +284,7 @@ class Plan:
     attacking: Mask
     schedules: list[Schedule]
     root: Schedule | None = None
+    late: list[int] | None = None
 
 
 class Clock:

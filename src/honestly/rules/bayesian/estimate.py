@@ -70,7 +70,8 @@ def estimate(
     L, n, _ = G.shape
     h = n - tolerated
     D = distances(G)
-    weights, unit = without_unit(G, D, h)
+    radius = kth(D, h)
+    weights, unit = without_unit(G, D, radius, h)
     known, follows = np.flatnonzero(unit & judged), np.flatnonzero(unit & ~judged)
     nothing = np.full((n, L), np.nan)
     if tolerated == 0:
@@ -79,11 +80,10 @@ def estimate(
         return undecided(weights, Status.MAJORITY_IDENTICAL)
     measured = np.concatenate([known, follows])
     all_of_them = len(measured) == L and not len(follows)
-    views = survey(G, h, D) if all_of_them else survey(G[measured], h, D[measured])
+    views, d = survey(G, h, D, radius) if all_of_them else survey(G[measured], h, D[measured], radius[measured])
     J = len(known)
     if J > 1:  # all layers together: a Gaussian with d directions of variance s^2 / d in each
-        precision = effective_dimension(views.errors[:J]) / views.s2[:J]
-        views = survey(np.tensordot(precision, views.gram[:J], 1)[None], h) + views
+        views = survey(np.tensordot(d[:J] / views.s2[:J], views.gram[:J], 1)[None], h)[0] + views
         J += 1
     verdict = judge(views[:J], h, prior, views.gram[:J] if from_reference else None) if J else None
     free = np.ones(n) if verdict is None else (~verdict.accused).astype(np.float64)
@@ -126,9 +126,8 @@ def estimate(
     )
 
 
-def without_unit(G: Float, D: Float, h: int) -> tuple[Float, npt.NDArray[np.bool_]]:
+def without_unit(G: Float, D: Float, radius: Float, h: int) -> tuple[Float, npt.NDArray[np.bool_]]:
     """(L, n) weights of the clients that agree where a majority does, and (L,) whether there is a spread to measure."""
-    radius = kth(D, h)
     noise = NO_UNIT * np.maximum(kth(G.diagonal(0, 1, 2), h), TINY)
     unit = radius.min(1) > noise
     weights = np.zeros(G.shape[:2])

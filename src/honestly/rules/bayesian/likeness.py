@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from honestly.result import Float
 from honestly.rules.bayesian.average import shortened
-from honestly.rules.bayesian.views import TINY, Views, cosines, kth
+from honestly.rules.bayesian.views import TINY, Views, cosines, kth, pairs
 
 COMMON = 0.1  # mean cosine that honest clients may have for their data's sake
 SEARCH = 3.4  # ln n nats of evidence that any n clients have by chance, the best group of them being looked for
@@ -196,16 +196,15 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
 
 def dimension(C: Float, free: npt.NDArray[np.bool_]) -> Float:
     """(V,) `d = 1.323 / q`, q the upper quartile of (cos - mean cos)^2 over the pairs of these clients."""
-    if int(free.sum()) < 2:
-        return np.ones(len(C))
-    if not free.all():
-        C = C[:, free][:, :, free]
-    V, q, _ = C.shape
-    pairs = max(1, q * (q - 1))
-    spread = C.reshape(V, q * q)
-    spread = np.square(spread - spread.sum(1, keepdims=True) / pairs)
-    spread[:, :: q + 1] = np.inf  # clients with themselves are no pairs
-    rank = min(int(QUANTILE * pairs), q * q - 1)
+    V, n, _ = C.shape
+    who = np.flatnonzero(free)
+    if len(who) < 2:
+        return np.ones(V)
+    i, j = pairs(len(who))
+    spread = C.reshape(V, n * n)[:, who[i] * n + who[j]]
+    spread -= spread.mean(1, keepdims=True)
+    np.square(spread, out=spread)
+    rank = int(QUANTILE * len(i))
     return CHI2 / np.maximum(np.partition(spread, rank, axis=1)[:, rank], 1e-9)
 
 

@@ -12,7 +12,7 @@ from honestly.result import Float, Status
 from honestly.rules.bayesian.average import CHANCE
 from honestly.rules.bayesian.estimate import Estimate, estimate
 from honestly.rules.bayesian.likeness import ABSURD, COMMON, NEAR, SEARCH, TIGHT
-from honestly.rules.bayesian.views import TINY, effective_dimension, kth, survey
+from honestly.rules.bayesian.views import TINY, kth, survey
 from honestly.rules.geometry import Geometry
 
 SAMPLE = 256  # clients whose Gram matrices are formed
@@ -41,7 +41,7 @@ def streamed(geometry: Geometry, tolerated: Callable[[int], int], prior: Float |
     distances = geometry.layer_residuals(rows)  # (rows, L, K)
     r2, h = distances[0], K - tolerated(K)
     s2 = np.maximum(kth(r2, h), TINY)
-    d = effective_dimension(survey(few.layers, few.K - tolerated(few.K)).errors)
+    d = survey(few.layers, few.K - tolerated(few.K))[1]
     evidence = np.full((K, len(s2)), np.nan)
     cost = SEARCH * math.log(few.K)
     t = r2 / s2[:, None]

@@ -6,8 +6,10 @@ All arrays have the view as their first axis, so that 60 layers cost about as ma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from honestly.result import Float
 
@@ -53,8 +55,8 @@ class Views:
         return Views(self.gram[which], self.centre[which], self.errors[which], self.r2[which], self.s2[which])
 
 
-def survey(gram: Float, h: int, D: Float | None = None) -> Views:
-    """A centre that no minority captures, in every view.
+def survey(gram: Float, h: int, D: Float | None = None, radius: Float | None = None) -> tuple[Views, Float]:
+    """A centre that no minority captures, in every view; and the effective dimensions about it.
 
     The neighbourhood of a client is the mean of its h nearest. Every neighbourhood holds honest clients, so their means
     agree up to sampling; one that is farther from the others than sampling allows tells of a group apart, and the
@@ -65,27 +67,31 @@ def survey(gram: Float, h: int, D: Float | None = None) -> Views:
         gram: (V, n, n) Gram matrices.
         h: the smallest majority.
         D: (V, n, n) squared distances, where they are known.
+        radius: (V, n) each client's distance to its h-th nearest, where it is known.
     """
     V, n, _ = gram.shape
     D = distances(gram) if D is None else D
-    radius = kth(D, h)
+    radius = kth(D, h) if radius is None else radius
     N = (TIE * radius[:, :, None] >= D).astype(np.float64)
     N /= np.matmul(N, np.ones((n, 1)))
     near = N @ gram @ N.transpose(0, 2, 1)
     a = tightest(near, h)
     found = Views.about(gram, (a[:, None, :] @ N)[:, 0], h)
     # |neighbourhood - centre|^2 that sampling allows: two means of h of n clients, and their own dependence
-    allowed = found.s2 * (1.0 / h - 1.0 / n + 1.0 / h**2) * (1.0 + n / np.sqrt(effective_dimension(found.errors)))
+    d = effective_dimension(found.errors)
+    allowed = found.s2 * (1.0 / h - 1.0 / n + 1.0 / h**2) * (1.0 + n / np.sqrt(d))
     apart = (leave_one_out(residuals(near, a), a) > allowed[:, None]).any(1)
     if apart.all():
-        return found
+        return found, d
     rest = np.flatnonzero(~apart)
     if len(rest) == V:
-        return Views.about(gram, medians(gram, radius), h)
+        found = Views.about(gram, medians(gram, radius), h)
+        return found, effective_dimension(found.errors)
     other = Views.about(gram[rest], medians(gram[rest], radius[rest]), h)
     for name in ("centre", "errors", "r2", "s2"):
         getattr(found, name)[rest] = getattr(other, name)
-    return found
+    d[rest] = effective_dimension(other.errors)
+    return found, d
 
 
 def kth(x: Float, h: int) -> Float:
@@ -125,8 +131,7 @@ def leave_one_out(r2: Float, a: Float) -> Float:
 def tightest(gram: Float, h: int) -> Float:
     """(V, n) weights of the mean of the tightest ball of h points, moved once to the h points nearest to it."""
     D = distances(gram)
-    ball = np.partition(D, h - 1, axis=-1)[..., :h]
-    size = ball.max(-1) + 1e-6 * ball.mean(-1)  # two clients may be one another's h-th nearest
+    size = kth(D, h) + 1e-6 * D.mean(-1)  # two clients may be one another's h-th nearest
     x = D[np.arange(len(D)), size.argmin(1)]
     return nearest(residuals(gram, nearest(x, h)), h)
 
@@ -159,10 +164,22 @@ def cosines(errors: Float) -> Float:
     return C
 
 
+@lru_cache(maxsize=64)
+def pairs(n: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Both members of each pair of n clients."""
+    return np.triu_indices(n, 1)
+
+
 def effective_dimension(errors: Float) -> Float:
     """(V,) in how many directions independent errors would be as unlike one another, from the median of cos^2."""
     V, n, _ = errors.shape
-    c2 = np.square(cosines(errors)).reshape(V, n * n)
-    middle = n + n * (n - 1) // 2  # the diagonal's zeros come first
-    middle = min(middle, n * n - 1)
+    i, j = pairs(n)
+    if not len(i):
+        return np.ones(V)
+    inverse = 1.0 / np.sqrt(np.maximum(errors.diagonal(0, 1, 2), TINY))
+    c2 = errors.reshape(V, n * n)[:, i * n + j]
+    c2 *= inverse[:, i]
+    c2 *= inverse[:, j]
+    np.square(np.clip(c2, -1.0, 1.0, out=c2), out=c2)
+    middle = len(i) // 2
     return MEDIAN_COS2 / np.maximum(np.partition(c2, middle, axis=1)[:, middle], 1e-9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -78,42 +78,23 @@ def _digits(folder: Path | None, download: bool) -> Dataset:
     return Dataset("digits", pixels[~test], labels[~test], pixels[test], labels[test], (0.3053,), (0.3761,), names)
 
 
-def _from_files(name: str, summary: str, size: tuple[int, int, int, int], **settings: Any) -> Source:
-    from honestly.sim.data import files
+def _listed() -> dict[str, Source]:
+    from honestly.sim.data.files import SETS
 
-    return Source(
-        name,
-        summary,
-        size,
-        lambda folder, download: files.read(name, folder, download),
-        lambda folder: files.find(name, folder),
-        **settings,
+    digits = Source(
+        "digits",
+        "1,797 handwritten digits, 8 x 8: comes with the package",
+        (1, 8, 1438, 359),
+        _digits,
+        lambda folder: Path(__file__).with_name("digits.npz"),
+        model="cnn",
+        training={"epochs": 4, "batch": 16, "lr": 0.05},  # a hundredth of the images: smaller and larger steps
     )
+    return {"digits": digits, **{name: one.source for name, one in SETS.items()}}
 
 
-DATASETS: dict[str, Source] = {
-    source.name: source
-    for source in (
-        Source(
-            "digits",
-            "1,797 handwritten digits, 8 x 8: comes with the package",
-            (1, 8, 1438, 359),
-            _digits,
-            lambda folder: Path(__file__).with_name("digits.npz"),
-            model="cnn",
-            training={"epochs": 4, "batch": 16, "lr": 0.05},  # a hundredth of the images: smaller and larger steps
-        ),
-        _from_files("mnist", "70,000 handwritten digits, 28 x 28", (1, 28, 60_000, 10_000)),
-        _from_files("fmnist", "Fashion-MNIST: 70,000 articles of clothing, 28 x 28", (1, 28, 60_000, 10_000)),
-        _from_files(
-            "cifar10",
-            "60,000 colour photographs of ten kinds of things, 32 x 32",
-            (3, 32, 50_000, 10_000),
-            model="resnet18",
-            flip=True,
-        ),
-    )
-}
+#: Every data set, for experiments, completion, `honestly datasets` and `honestly doctor`.
+DATASETS: dict[str, Source] = _listed()
 
 
 def load(name: str, folder: Path | str | None = None, *, download: bool = True) -> Dataset:

@@ -7,7 +7,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from honestly.sim.data.files import FileSet
 
 RETRIES = 2  # after the first try of each mirror
 TIMEOUT = 30.0  # seconds without a byte
@@ -22,32 +25,6 @@ class File:
     md5: str
 
 
-# Sizes and sums as the data sets' publishers and torchvision give them.
-FILES: dict[str, dict[str, File]] = {
-    "mnist": {
-        "train-images-idx3-ubyte.gz": File(9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-        "train-labels-idx1-ubyte.gz": File(28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
-        "t10k-images-idx3-ubyte.gz": File(1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
-        "t10k-labels-idx1-ubyte.gz": File(4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
-    },
-    "fmnist": {
-        "train-images-idx3-ubyte.gz": File(26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-        "train-labels-idx1-ubyte.gz": File(29_515, "25c81989df183df01b3e8a0aad5dffbe"),
-        "t10k-images-idx3-ubyte.gz": File(4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
-        "t10k-labels-idx1-ubyte.gz": File(5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
-    },
-    "cifar10": {"cifar-10-python.tar.gz": File(170_498_071, "c58f30108f718f92721af3b95e74349a")},
-}
-MIRRORS: dict[str, tuple[str, ...]] = {
-    "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
-    "fmnist": (
-        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    ),
-    "cifar10": ("https://www.cs.toronto.edu/~kriz/",),
-}
-
-
 class DownloadError(OSError):
     """A data set is missing and could not be downloaded; the message says what to do."""
 
@@ -56,13 +33,13 @@ class WrongSizeError(Exception):
     """What a mirror sends is another file; it is not worth another try."""
 
 
-def fetch(name: str, place: Path) -> Path:
+def fetch(data: FileSet, place: Path) -> Path:
     """Download the files of a data set: complete ones are kept, damaged ones fetched again."""
     try:
         place.mkdir(parents=True, exist_ok=True)
-        for number, (file, wanted) in enumerate(FILES[name].items(), 1):
-            _from_a_mirror(name, place / file, wanted, f"{name}, file {number} of {len(FILES[name])}")
-        if name == "cifar10":
+        for number, (file, wanted) in enumerate(data.files.items(), 1):
+            _from_a_mirror(data, place / file, wanted, f"{data.name}, file {number} of {len(data.files)}")
+        if data.name == "cifar10":
             from honestly.sim.data.files import unpack_cifar10
 
             unpack_cifar10(place / "cifar-10-python.tar.gz", place)
@@ -75,7 +52,7 @@ def fetch(name: str, place: Path) -> Path:
     return place
 
 
-def _from_a_mirror(name: str, path: Path, wanted: File, title: str) -> None:
+def _from_a_mirror(data: FileSet, path: Path, wanted: File, title: str) -> None:
     import pooch
     from requests import RequestException
 
@@ -83,7 +60,7 @@ def _from_a_mirror(name: str, path: Path, wanted: File, title: str) -> None:
     if path.is_file() and pooch.file_hash(str(path), alg="md5") == wanted.md5:
         return
     failures: list[str] = []
-    for mirror in MIRRORS[name]:
+    for mirror in data.mirrors:
         files = pooch.create(path.parent, mirror, registry={path.name: f"md5:{wanted.md5}"}, retry_if_failed=RETRIES)
         try:
             with shown(title, wanted.size) as progress:
@@ -95,13 +72,11 @@ def _from_a_mirror(name: str, path: Path, wanted: File, title: str) -> None:
         except (RequestException, ValueError, WrongSizeError) as error:
             reason = "".join(c if c.isprintable() else "?" for c in str(error))[:200]
             failures.append(f"  {mirror + path.name}: {reason}")
-    from honestly.sim.data.files import FOLDERS
-
     raise DownloadError(
-        f"could not download dataset '{name}':\n" + "\n".join(failures) + "\n"
+        f"could not download dataset '{data.name}':\n" + "\n".join(failures) + "\n"
         "If this machine is offline, copy the files from "
         f"another one and name their folder with --data or HONESTLY_DATA (expected there: "
-        f"{FOLDERS[name]}/{path.name}), or use dataset=digits, which comes with the package."
+        f"{data.folder}/{path.name}), or use dataset=digits, which comes with the package."
     )
 
 

@@ -8,19 +8,109 @@ import os
 import pickle
 import struct
 import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from honestly.sim.data.dataset import Dataset, Images, Labels
-from honestly.sim.data.download import fetch
+from honestly.sim.data.dataset import Dataset, Images, Labels, Source
+from honestly.sim.data.download import File, fetch
 
-FOLDERS = {"mnist": "MNIST/raw", "fmnist": "FashionMNIST/raw", "cifar10": "cifar-10-batches-py"}
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
-THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """A data set that is published as files: all that is particular to it.
+
+    Attributes:
+        size: channels, side of the images, training images, test images.
+        folder: where its files are in the folder of the data sets.
+        mirrors: addresses that end before a file's name.
+        files: what is downloaded.
+        mean, std, classes, flip: see `Dataset`.
+        model: the default model.
+    """
+
+    name: str
+    summary: str
+    size: tuple[int, int, int, int]
+    folder: str
+    mirrors: tuple[str, ...]
+    files: Mapping[str, File]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...]
+    flip: bool = False
+    model: str = "lenet5"
+
+    @property
+    def source(self) -> Source:
+        """How the data set is listed."""
+        return Source(
+            self.name, self.summary, self.size, partial(read, self.name), partial(find, self.name),
+            model=self.model, flip=self.flip,
+        )  # fmt: skip
+
+
+# Sizes and sums as the data sets' publishers and torchvision give them.
+SETS: dict[str, FileSet] = {
+    one.name: one
+    for one in (
+        FileSet(
+            "mnist",
+            "70,000 handwritten digits, 28 x 28",
+            (1, 28, 60_000, 10_000),
+            "MNIST/raw",
+            ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+            {
+                "train-images-idx3-ubyte.gz": File(9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+                "train-labels-idx1-ubyte.gz": File(28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+                "t10k-images-idx3-ubyte.gz": File(1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+                "t10k-labels-idx1-ubyte.gz": File(4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+            },
+            (0.1307,),
+            (0.1307,),
+            tuple(str(i) for i in range(10)),
+        ),
+        FileSet(
+            "fmnist",
+            "Fashion-MNIST: 70,000 articles of clothing, 28 x 28",
+            (1, 28, 60_000, 10_000),
+            "FashionMNIST/raw",
+            (
+                "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            ),
+            {
+                "train-images-idx3-ubyte.gz": File(26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+                "train-labels-idx1-ubyte.gz": File(29_515, "25c81989df183df01b3e8a0aad5dffbe"),
+                "t10k-images-idx3-ubyte.gz": File(4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
+                "t10k-labels-idx1-ubyte.gz": File(5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
+            },
+            (0.5,),
+            (0.5,),
+            ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+        ),
+        FileSet(
+            "cifar10",
+            "60,000 colour photographs of ten kinds of things, 32 x 32",
+            (3, 32, 50_000, 10_000),
+            "cifar-10-batches-py",
+            ("https://www.cs.toronto.edu/~kriz/",),
+            {"cifar-10-python.tar.gz": File(170_498_071, "c58f30108f718f92721af3b95e74349a")},
+            (0.4914, 0.4822, 0.4465),
+            (0.2023, 0.1994, 0.2010),
+            ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+            flip=True,
+            model="resnet18",
+        ),
+    )
+}
 
 
 def home(folder: Path | None = None) -> Path:
@@ -36,7 +126,7 @@ def home(folder: Path | None = None) -> Path:
 def find(name: str, folder: Path | None = None) -> Path | None:
     """The folder that holds the data set, or None. The files may also lie in ``folder`` itself."""
     top = home(folder)
-    for place in (top / FOLDERS[name], top / Path(FOLDERS[name]).parts[0], top):
+    for place in (top / SETS[name].folder, top / Path(SETS[name].folder).parts[0], top):
         if name == "cifar10":
             if all((place / file).is_file() for file in BATCHES):
                 return place
@@ -47,7 +137,7 @@ def find(name: str, folder: Path | None = None) -> Path | None:
 
 def _belongs(name: str, place: Path, top: Path) -> bool:
     """MNIST and Fashion-MNIST files have the same names: only a folder's name tells them apart."""
-    return place != top or Path(FOLDERS[name]).parts[0].lower() in str(top).lower()
+    return place != top or Path(SETS[name].folder).parts[0].lower() in str(top).lower()
 
 
 def read(name: str, folder: Path | None = None, download: bool = True) -> Dataset:
@@ -56,19 +146,19 @@ def read(name: str, folder: Path | None = None, download: bool = True) -> Datase
     if place is None:
         if not download:
             raise FileNotFoundError(
-                f"dataset '{name}' is not in {home(folder)}: expected {home(folder) / FOLDERS[name]}. "
+                f"dataset '{name}' is not in {home(folder)}: expected {home(folder) / SETS[name].folder}. "
                 "Set HONESTLY_DATA or --data to the folder that has it, or allow the download."
             )
-        place = fetch(name, home(folder) / FOLDERS[name])
+        place = fetch(SETS[name], home(folder) / SETS[name].folder)
     if name == "cifar10":
         return _cifar10(place)
     images, labels, test_images, test_labels = (_idx(place, file) for file in IDX)
-    mean, names = ((0.1307,), tuple(str(i) for i in range(10))) if name == "mnist" else ((0.5,), CLOTHES)
     if len(images) != len(labels) or len(test_images) != len(test_labels):
         raise ValueError(f"{place}: images and labels differ in number; the files are not of one data set")
+    one = SETS[name]
     return Dataset(
         name, images[:, None], labels.astype(np.int64), test_images[:, None], test_labels.astype(np.int64),
-        mean, mean, names,
+        one.mean, one.std, one.classes, flip=one.flip,
     )  # fmt: skip
 
 
@@ -122,6 +212,8 @@ def load_arrays(raw: bytes) -> dict[Any, Any]:
 
 
 def _cifar10(place: Path) -> Dataset:
+    one = SETS["cifar10"]
+
     def batch(file: str) -> tuple[Images, Labels]:
         path = place / file
         try:
@@ -129,8 +221,8 @@ def _cifar10(place: Path) -> Dataset:
             images, labels = np.asarray(content[b"data"]), np.asarray(content[b"labels"], dtype=np.int64)
             if images.dtype != np.uint8 or images.shape != (len(labels), 3072):
                 raise ValueError(f"{len(labels)} labels, but images {images.dtype} {images.shape}")
-            if len(labels) and not 0 <= labels.min() <= labels.max() < len(THINGS):
-                raise ValueError(f"labels from {labels.min()} to {labels.max()}: there are {len(THINGS)} classes")
+            if len(labels) and not 0 <= labels.min() <= labels.max() < len(one.classes):
+                raise ValueError(f"labels from {labels.min()} to {labels.max()}: there are {len(one.classes)} classes")
         except Exception as error:
             what = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
             raise ValueError(f"{path} is damaged or not a CIFAR-10 file ({what}): delete it and run again") from error
@@ -139,11 +231,7 @@ def _cifar10(place: Path) -> Dataset:
     parts = [batch(file) for file in BATCHES[:5]]
     test_images, test_labels = batch(BATCHES[5])
     images, labels = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
-    mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-    return Dataset(
-        "cifar10", images, labels, test_images, test_labels, mean, std, THINGS,
-        flip=True,
-    )  # fmt: skip
+    return Dataset(one.name, images, labels, test_images, test_labels, one.mean, one.std, one.classes, flip=one.flip)
 
 
 def unpack_cifar10(archive: Path, place: Path) -> None:

@@ -1,0 +1,82 @@
+"""`honestly audit`: is the history of a federation as the server wrote it?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+exit status: 0 every line is there as it was written, 1 it is not, or there is nothing to verify
+
+Each line of rounds.jsonl carries its own hash and the hash of the line before. That shows lines that were changed,
+removed, inserted or put in another order. It cannot show that the last lines were cut off, or that somebody computed
+the whole chain anew: for that, keep the head that this command prints (and that is the last line's "hash") where the
+server cannot write, and give it with --head the next time.
+
+examples:
+  honestly audit runs/history
+  honestly audit runs/history --head 5f2c...
+"""
+
+
+def add(commands: Any) -> None:
+    """Register the command."""
+    parser = commands.add_parser(
+        "audit",
+        help="verify that a federation's history was not changed",
+        description="Verify the chain of hashes in a federation's rounds.jsonl and name the first broken line.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the history's folder, or one rounds.jsonl")
+    parser.add_argument(
+        "--head", metavar="HASH", type=_hash, help="a hash from an earlier audit: it must be in the chain"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify and say what was found."""
+    from honestly.federation.audit import audit
+
+    if not args.folder.exists():
+        raise FileNotFoundError(2, "No such file or directory", str(args.folder))
+    found = audit(args.folder)
+    problem = found.broken
+    if not problem and not found.rounds:
+        problem = f"{args.folder} holds no rounds.jsonl, or an empty one: there is nothing to verify"
+    elif not problem and found.unsealed:
+        problem = f"{found.unsealed} of {found.rounds} lines carry no hash (an older version wrote them)"
+    if not problem and args.head is not None and args.head not in found.heads:
+        problem = (
+            f"the chain does not contain {args.head}: lines were cut off after it was noted, or all was written anew"
+        )
+    if args.json:
+        told = {
+            "sound": not problem,
+            "problem": problem,
+            "files": found.files,
+            "rounds": found.rounds,
+            "head": found.head,
+        }
+        print(json.dumps(told, indent=1))
+    elif problem:
+        print(f"not sound: {problem}", file=sys.stderr)
+    else:
+        files = "" if len(found.files) == 1 else f" in {len(found.files)} files"
+        print(f"sound: {found.rounds} round{'s' * (found.rounds != 1)}{files}")
+        print(f"head: {found.head}")
+        if args.head is None:
+            print("A chain cannot show that its end was cut off: keep the head elsewhere, and give it with --head.")
+    return 1 if problem else 0
+
+
+def _hash(text: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no hash of 64 hexadecimal digits")
+    return text

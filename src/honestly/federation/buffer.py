@@ -1,0 +1,319 @@
+"""Asynchronous federations: updates are collected as they come and averaged when enough of them are there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from honestly.arrays import Host
+from honestly.engine import Pipeline
+from honestly.federation.differences import digest, host_difference
+from honestly.federation.discount import stale_average
+from honestly.federation.folders import claim
+from honestly.federation.history import History
+from honestly.federation.record import Round
+from honestly.federation.recovery import Counted, recover, state_of
+from honestly.federation.shelf import Entry, Shelf
+from honestly.printable import printable
+from honestly.result import Aggregate, AggregationError, ClientId
+from honestly.rules.base import Mixer, Rule
+from honestly.sources.tree import UnusableError, difference, flatten, named, rebuild, signature, unreadable
+
+logger = logging.getLogger("honestly.federation")
+
+#: Refusals since the last average that are remembered by name; more are logged only.
+MOST_REFUSALS = 1000
+
+
+class Buffer:
+    """Collects clients' updates as they arrive, judges and averages them when `size` of them are there (FedBuff).
+
+    An update is the *difference* between the client's model and the model that it started from. `version` counts the
+    averages so far; tell it to each client together with the model, and hand the version that the client started from
+    to `add`. It is the server that knows what it sent: do not take the client's word for it.
+
+    The rule judges all updates alike. Then each weight is multiplied by `(1 + staleness) ** -discount`, where staleness
+    is the number of versions since the client's; what is taken off is not given to others, so that a buffer of stale
+    updates moves the model less. For coordinate-wise rules, which have no weights, the whole step is multiplied by the
+    mean of these factors. A client that was later than most is called unusual and not accused.
+
+    A client has one voice: a second update before the average replaces its first one, unless it comes from an older
+    version. The very update that was counted last is refused, so that a message delivered twice counts once, and so is
+    one from an older version than that. Refused are also updates of more than `max_staleness` versions ago, of a
+    version that does not exist yet, with values that are not finite, and of another layout than `like`. They take no
+    place in the buffer and never raise: the log and `refused` say why.
+
+    Args:
+        size: how many clients' updates make an average.
+        rule: a rule or its name. What it remembers is carried on, and kept in `folder`.
+        pre: mixers applied before the rule.
+        discount: the exponent of the discount: 0.5 as in FedBuff; 0 for none.
+        max_staleness: updates from older versions are refused.
+        like: a model with the layout of the updates. Without it the majority's layout decides when they are averaged.
+        folder: keeps the waiting updates, so that they survive a restart. One server at a time may use it.
+        version: the version of the model that you start with, if you saved it. If the buffer in `folder` is one ahead
+            (the server was killed after the average and before the model was saved), it steps back and has the
+            updates of that average again.
+        history: a folder for `rounds.jsonl` and `rounds.csv`, see `honestly report`.
+        buffers: what becomes of BatchNorm's statistics, see `hn.aggregate`.
+
+    Attributes:
+        version: the number of averages so far.
+        refused: clients refused since the last average, each with the last reason.
+        history: one `honestly.federation.Round` for each average.
+
+    All methods may be called from several threads.
+
+    Reference:
+        Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022.
+
+    Example:
+        >>> import numpy as np, honestly as hn
+        >>> buffer = hn.Buffer(3, "bayesian")
+        >>> for client in "abc":
+        ...     out = buffer.add(client, np.ones(4), version=buffer.version)
+        >>> out.value, buffer.version
+        (array([1., 1., 1., 1.]), 1)
+    """
+
+    def __init__(
+        self,
+        size: int,
+        rule: Rule | str = "bayesian",
+        *,
+        pre: Sequence[Mixer | str] | Mixer | str = (),
+        discount: float = 0.5,
+        max_staleness: int = 20,
+        like: Any = None,
+        folder: str | os.PathLike[str] | None = None,
+        version: int | None = None,
+        history: str | os.PathLike[str] | None = None,
+        buffers: Any = "follow",
+        log: Callable[[int, str], None] = logger.log,
+    ) -> None:
+        _whole("size", size, 1)
+        _whole("max_staleness", max_staleness, 0)
+        if version is not None:
+            _whole("version", version, 0)
+        if isinstance(discount, bool) or not 0.0 <= discount < float("inf"):
+            raise ValueError(f"discount={discount!r}: it is an exponent, a number >= 0")
+        self.size, self.discount, self.max_staleness = size, float(discount), max_staleness
+        self.version = 0
+        self.refused: dict[ClientId, str] = {}
+        self._pipeline = Pipeline.of(rule, pre)
+        self._pipeline.check(size)
+        self._like, self._buffers, self._write_log = like, buffers, log
+        self._layout = None if like is None else signature(flatten(like))
+        self._entries: dict[ClientId, Entry] = {}
+        self._counted: dict[ClientId, Counted] = {}  # the version and digest of the last update that was averaged
+        self._last: list[int] = []  # numbers of the last average's updates, which stay on disk until the next one
+        self._through = 0  # updates up to this number were counted
+        self._next = 1
+        self._lock = threading.RLock()
+        self._shelf: Shelf | None = None
+        if folder is not None:
+            self._shelf = Shelf(Path(folder))
+            claim(self._shelf.folder, self)
+            self._restore(self._shelf, version)
+        elif version is not None:
+            self.version = version
+        self.history = History(history)
+        if self.history.folder is not None:
+            claim(self.history.folder, self)
+
+    @property
+    def rule(self) -> Rule:
+        """The rule as it stands, memory included."""
+        return self._pipeline.rule
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """The clients whose updates wait, in the order of arrival."""
+        with self._lock:
+            return tuple(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Buffer({len(self)} of {self.size} updates, version {self.version})"
+
+    def add(
+        self, client: ClientId, update: Any, *, version: int, base: Any = None, size: float | None = None
+    ) -> Aggregate | None:
+        """Take an update in; the average if the buffer is full now, else None.
+
+        Args:
+            client: text or an integer that your framework has authenticated.
+            update: the difference to the model that the client started from, or, with `base`, its model.
+            version: the version that the client started from, as the server knows it.
+            base: that version's model, if `update` is a model.
+            size: what the client says of its number of examples, for rules that use sizes.
+
+        Raises:
+            OSError: the folder cannot be written: the update was not taken in, ask for it again.
+        """
+        if isinstance(client, bool) or not isinstance(client, str | int):
+            raise ValueError(f"client is {client!r}; a buffer keeps ids that are text or integers")
+        with self._lock:
+            try:
+                held = host_difference(update, base)
+                self._check(client, held, version)
+            except UnusableError as fault:
+                self.refuse(client, str(fault))
+                return None
+            except Exception as error:  # whatever a stranger's update raises costs him his own vote
+                self.refuse(client, unreadable(error))
+                return None
+            known = size if isinstance(size, int | float) and np.isfinite(size) else None
+            entry = Entry(client, version, held, self._next, known)
+            if self._shelf is not None:
+                self._shelf.put(entry, self.version)
+            self._next += 1
+            old = self._entries.pop(client, None)
+            self._entries[client] = entry
+            self.refused.pop(client, None)
+            if old is not None and self._shelf is not None:
+                self._shelf.remove(old.number)
+            return self.aggregate() if len(self._entries) >= self.size else None
+
+    def aggregate(self) -> Aggregate | None:
+        """The average of what is there, full or not; None if it cannot be averaged (the log says why).
+
+        `add` calls this when the buffer is full. Call it yourself if you have waited long enough.
+        """
+        with self._lock:
+            if not self._entries:
+                return None
+            started = time.perf_counter()
+            try:
+                out = self._average()
+            except AggregationError as error:  # no majority is of use: all go, so that the buffer is never stuck
+                self._log(logging.WARNING, f"version {self.version}: no average: {str(error).split('; client')[0]}")
+                for client in list(self._entries):
+                    self._drop(client, error.reasons.get(client, "no majority of the buffer was usable: send it again"))
+                return None
+            self._advance(out, started)
+            return out
+
+    def _average(self) -> Aggregate:
+        entries = list(self._entries.values())
+        out = stale_average(
+            entries, self._pipeline, version=self.version, exponent=self.discount, buffers=self._buffers
+        )
+        return replace(out, value=self._container(out.value))
+
+    def _container(self, value: Mapping[str, Host]) -> Any:
+        if self._like is not None:
+            return rebuild(self._like, lambda path: value[path])
+        if list(value) == [""]:
+            return value[""]
+        if list(value) == [f"[{i}]" for i in range(len(value))]:
+            return list(value.values())
+        return dict(value)
+
+    def _advance(self, out: Aggregate, started: float) -> None:
+        """The next version: on disk first, then in memory, so that a server that dies has one or the other."""
+        numbers = [entry.number for entry in self._entries.values()]
+        pipeline = self._pipeline.after(out.diagnostics)
+        counted = {c: last for c, last in self._counted.items() if last[0] >= self.version - self.max_staleness}
+        counted |= {entry.client: (entry.version, digest(entry.arrays)) for entry in self._entries.values()}
+        if self._shelf is not None:
+            before = state_of(self.version, self._counted, self.rule, self._through)
+            after = state_of(self.version + 1, counted, pipeline.rule, max(numbers))
+            try:
+                self._shelf.write_state({**after, "before": before})
+            except OSError as error:  # the average is sound: a full disk costs what a restart would need
+                self._log(logging.ERROR, f"the buffer could not be written to {self._shelf.folder}: {error}")
+            else:
+                for number in self._last:
+                    self._shelf.remove(number)
+        self._last, self._through = numbers, max(numbers)
+        self._pipeline, self._counted, self._entries = pipeline, counted, {}
+        self.version += 1
+        self._record(out, time.perf_counter() - started)
+
+    def _record(self, out: Aggregate, seconds: float) -> None:
+        refused = {client: why for client, why in self.refused.items() if client not in out.clients}
+        self.refused = {}
+        record = Round.of(self.version, (*out.clients, *refused), out, {**refused, **out.reasons}, seconds=seconds)
+        level = logging.WARNING if record.attention else logging.INFO
+        self._log(level, f"version {self.version}: {out.summary()}")
+        self.history.add(record)
+        try:
+            self.history.write()
+        except OSError as error:
+            self._log(logging.ERROR, f"the history could not be written to {self.history.folder}: {error}")
+
+    def _restore(self, shelf: Shelf, wanted: int | None) -> None:
+        """Go on where the folder stands. What is damaged costs itself alone."""
+        standing = recover(shelf, wanted, self._log)
+        self.version, self._through, self._counted = standing.version, standing.through, standing.counted
+        if standing.memory is not None and hasattr(self.rule, "memory"):
+            self._pipeline = self._pipeline.with_rule(memory=standing.memory)
+        for entry in standing.entries:
+            self._next = max(self._next, entry.number + 1)
+            if entry.number <= self._through:
+                self._last.append(entry.number)
+                continue
+            try:
+                self._check(entry.client, entry.arrays, entry.version)
+                self._entries[entry.client] = entry
+            except UnusableError as fault:
+                self._log(logging.WARNING, f"the update {entry.number} in {shelf.folder} is left out: {fault}")
+        self._next = max(self._next, self._through + 1)
+        shelf.write_state(state_of(self.version, self._counted, self.rule, self._through))
+
+    def _check(self, client: ClientId, held: Mapping[str, Host], version: Any) -> None:
+        """Raise `UnusableError` for an update that has no place in the buffer."""
+        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+            raise UnusableError(f"comes from version {version!r}, which is none")
+        if version > self.version:
+            raise UnusableError(f"comes from version {version}, but the newest is {self.version}")
+        if self.version - version > self.max_staleness:
+            raise UnusableError(
+                f"comes from version {version}, {self.version - version} versions ago; "
+                f"at most max_staleness={self.max_staleness} are allowed"
+            )
+        last, sent = self._counted.get(client, (-1, ""))
+        if version < last:
+            raise UnusableError(f"its newer update from version {last} was counted already")
+        if version == last and digest(held) == sent:
+            raise UnusableError(f"this update from version {last} was counted already")
+        if client in self._entries and version < self._entries[client].version:
+            raise UnusableError(f"its newer update from version {self._entries[client].version} is here already")
+        form = signature(held)
+        if self._layout is not None and form != self._layout:
+            raise UnusableError(difference(form, self._layout))
+        for name, values in held.items():
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise UnusableError(f"{named(name)} holds values that are not finite")
+
+    def refuse(self, client: ClientId, reason: str) -> None:
+        """Note that a client's answer could not be used, for an adapter that cannot even read it."""
+        with self._lock:
+            self._log(logging.WARNING, f"version {self.version}: client {client} refused: {reason}")
+            if client in self.refused or len(self.refused) < MOST_REFUSALS:
+                self.refused[client] = reason
+
+    def _drop(self, client: ClientId, reason: str) -> None:
+        entry = self._entries.pop(client)
+        if self._shelf is not None:
+            self._shelf.remove(entry.number)
+        self.refuse(client, reason)
+
+    def _log(self, level: int, text: str) -> None:
+        self._write_log(level, printable(text))
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: expected a whole number >= {least}")

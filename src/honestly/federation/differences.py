@@ -1,0 +1,45 @@
+"""A client's update as NumPy arrays by path: the difference to the model that it started from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from honestly import arrays
+from honestly.arrays import Host
+from honestly.sources.tree import UnusableError, difference, flatten, signature
+
+
+def host_difference(update: Any, base: Any) -> dict[str, Host]:
+    """The update's arrays by path, on the host, as copies: the caller may go on with his."""
+    found = {name: _array(leaf) for name, leaf in flatten(update).items()}
+    if base is None:
+        return found
+    start = {name: _array(leaf) for name, leaf in flatten(base).items()}
+    if signature(found) != signature(start):
+        raise UnusableError(difference(signature(found), signature(start)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {name: values - start[name].astype(values.dtype) for name, values in found.items()}
+
+
+def _array(leaf: Any) -> Host:
+    what = arrays.spec(leaf)
+    signature({"": leaf})
+    values = arrays.to_host(leaf)
+    if what.dtype == "bfloat16":  # NumPy has none: it is held as float32
+        wide = np.empty(values.size, np.float32)
+        arrays.widen(np.ascontiguousarray(values).reshape(-1), wide)
+        return wide.reshape(what.shape)
+    return np.array(values, dtype=values.dtype.newbyteorder("="))
+
+
+def digest(found: Mapping[str, Host]) -> str:
+    """A short name of the values: two updates with the same one are the same update."""
+    seen = hashlib.sha256()
+    for name, values in found.items():
+        seen.update(repr((name, values.dtype.str, values.shape)).encode("utf-8", "backslashreplace"))
+        seen.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+    return seen.hexdigest()[:32]

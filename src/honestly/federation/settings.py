@@ -1,0 +1,62 @@
+"""A referee from plain values, as frameworks write them into their configuration files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from honestly.federation.referee import Doubt, Referee
+from honestly.rules import make, make_mixer
+from honestly.rules.memory import Memory
+
+
+def referee_of(
+    *,
+    rule: str = "bayesian",
+    settings: Mapping[str, Any] | None = None,
+    pre: Sequence[Any] | None = None,
+    quorum: float = 0.5,
+    doubt: Doubt = "accept",
+    history: str = "",
+    forgetting: float = 0.0,
+    buffers: Any = "follow",
+    log: Callable[[int, str], None] | None = None,
+) -> Referee:
+    """A referee from names and numbers; ValueError names what is wrong.
+
+    Args:
+        rule: name of a rule, see `honestly rules`.
+        settings: the rule's settings, such as `{"f": 2}`.
+        pre: names of mixers applied before the rule, or `[name, settings]` pairs.
+        quorum: the share of the clients which must be usable; with as many or fewer, the old model stays.
+        doubt: "keep" keeps the old model also if the rule says that its answer may be wrong; "accept" marks the round.
+        history: a folder for `rounds.jsonl` and `rounds.csv`; "" for none.
+        forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
+        buffers: what becomes of BatchNorm's running means and variances: "follow", "judge" or "ignore".
+        log: receives a level of `logging` and a sentence.
+
+    Example:
+        >>> referee_of(rule="multi_krum", settings={"f": 2}).rule.f
+        2
+    """
+    steps = [make_mixer(s) if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in pre or ()]
+    chosen = dict(settings or {})
+    if forgetting:
+        chosen["memory"] = Memory(forgetting=forgetting)
+    more: dict[str, Any] = {} if log is None else {"log": log}
+    return Referee(
+        make(rule, **chosen), pre=steps, quorum=quorum, doubt=doubt, history=history or None, buffers=buffers, **more
+    )
+
+
+def common_names(updates: Iterable[Any]) -> set[Any]:
+    """The tensors that most updates have: one client cannot add one to the model, nor take one away.
+
+    Example:
+        >>> sorted(common_names([{"w": 1, "b": 2}, {"w": 1, "b": 2}, {"w": 1, "x": 2}]))
+        ['b', 'w']
+    """
+    held = [update for update in updates if isinstance(update, Mapping)]
+    votes = Counter(name for update in held for name in update)
+    return {name for name, count in votes.items() if 2 * count > len(held)}

@@ -1,0 +1,109 @@
+"""Asynchronous training in a ServerApp: no rounds, every node is asked again as soon as there is something new."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from honestly.federation.buffer import Buffer
+from honestly.flower.replies import record_of, train_reply, views
+
+
+def train_buffered(
+    grid: Grid,
+    buffer: Buffer,
+    arrays: ArrayRecord,
+    *,
+    versions: int,
+    config: ConfigRecord | None = None,
+    weighted_by_key: str = "num-examples",
+    timeout: float = 3600.0,
+    pull_interval: float = 3.0,
+    on_version: Callable[[int, ArrayRecord], None] | None = None,
+) -> ArrayRecord:
+    """Train until the buffer has made so many averages, and return the last model.
+
+    Every connected node gets the newest model and is left to train. Whatever it answers goes into the buffer, with
+    the version that it was sent; when the buffer is full there is a new version, and nodes that are idle get that.
+    Which version an answer belongs to is known from the message that it replies to, not from the node's word. If all
+    nodes have answered and the buffer is still not full, what is there is averaged.
+
+    Args:
+        grid: Flower's grid.
+        buffer: an `hn.Buffer`. After a restart give it the version of the model that you saved, and that as `arrays`.
+        arrays: the model to start from.
+        versions: the buffer's version at which training ends.
+        config: sent to the nodes with every model, together with "server-round".
+        weighted_by_key: the metric with a node's number of examples.
+        timeout: seconds after which an answer is no longer waited for; the node is asked again with the next version.
+        pull_interval: seconds between two looks for answers.
+        on_version: called with each new version and its model: save both here.
+
+    Example:
+        >>> from flwr.serverapp import ServerApp
+        >>> app = ServerApp()
+        >>> @app.main()
+        ... def main(grid, context):
+        ...     buffer = hn.Buffer(10, folder="state")
+        ...     train_buffered(grid, buffer, ArrayRecord(new_model()), versions=100)
+    """
+    model = dict(views(arrays))
+    models: dict[int, dict[str, Any]] = {buffer.version: model}
+    waiting: dict[str, tuple[int, int, float]] = {}  # message -> node, version, when it is given up
+    asked: dict[int, int] = {}  # node -> the last version that it was sent
+
+    def advance(out: Any) -> None:
+        nonlocal model
+        model = {name: (old + out.value[name]).astype(old.dtype) for name, old in model.items()}
+        models[buffer.version] = model
+        needed = {version for _, version, _ in waiting.values()}
+        for version in [v for v in models if v != buffer.version and v not in needed]:
+            del models[version]
+        if on_version is not None:
+            on_version(buffer.version, record_of(dict(model), arrays))
+
+    while buffer.version < versions:
+        busy = {node for node, _, _ in waiting.values()}
+        idle = [n for n in grid.get_node_ids() if n not in busy and asked.get(n, -1) < buffer.version]
+        content = {"arrays": record_of(dict(model), arrays)} if idle else {}
+        for node in idle:
+            settings = ConfigRecord({**(config or {}), "server-round": buffer.version + 1})
+            record = RecordDict({**content, "config": settings})
+            message = Message(content=record, message_type="train", dst_node_id=node, ttl=timeout)
+            asked[node] = buffer.version
+            for identity in grid.push_messages([message]):
+                waiting[identity] = node, buffer.version, time.monotonic() + timeout
+        replies = list(grid.pull_messages(list(waiting))) if waiting else []
+        for reply in replies:
+            request = waiting.pop(reply.metadata.reply_to_message_id, None)
+            if request is not None and buffer.version < versions:
+                out = _take(buffer, reply, request[0], request[1], models, weighted_by_key)
+                if out is not None:
+                    advance(out)
+        for identity in [i for i, (_, _, end) in waiting.items() if time.monotonic() > end]:
+            del waiting[identity]
+        if not waiting and not replies:
+            out = buffer.aggregate()  # nobody is left who could fill it
+            if out is not None:
+                advance(out)
+                continue
+        if not replies:
+            time.sleep(pull_interval)
+    return record_of(dict(model), arrays)
+
+
+def _take(
+    buffer: Buffer, reply: Message, node: int, version: int, models: dict[int, dict[str, Any]], size_key: str
+) -> Any:
+    if reply.metadata.src_node_id != node:
+        buffer.refuse(reply.metadata.src_node_id, f"answered in the place of node {node}")
+        return None
+    found = train_reply(reply, size_key)
+    if found.fault is not None:
+        buffer.refuse(node, found.fault)
+        return None
+    return buffer.add(node, found.update, version=version, base=models[version], size=found.size)

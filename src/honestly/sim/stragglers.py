@@ -1,0 +1,72 @@
+"""Stragglers: the server averages as soon as some clients have answered, each from the model of some versions ago."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from honestly.engine import Pipeline
+from honestly.federation.discount import judge_stale
+from honestly.result import Aggregate
+from honestly.sim.experiment import Experiment
+from honestly.sim.seeds import generator
+from honestly.sim.train.base import Model, Trained, Trainer
+from honestly.sim.train.schedule import Schedule
+from honestly.sources import open_source
+
+#: No update is more versions late: so many models are kept beside the current one.
+MOST_LATE = 10
+#: The exponent of FedBuff's discount.
+DISCOUNT = 0.5
+
+
+def first_to_answer(e: Experiment, round: int) -> tuple[np.ndarray, list[int]]:
+    """The clients whose answers fill the buffer in this round, and how many versions late each is.
+
+    Clients differ in speed for the whole run (log-normally); how late an answer is varies about that (geometrically),
+    with mean ``delay`` over all clients.
+    """
+    rng = generator(e.seed, "stragglers", round)
+    clients = np.sort(rng.choice(e.clients, size=e.buffer, replace=False))
+    slow = generator(e.seed, "speeds").lognormal(0.0, 1.0, e.clients)
+    mean = e.delay * (slow / slow.mean())[clients]
+    late = rng.geometric(1.0 / (1.0 + mean)) - 1
+    return clients, np.minimum(late, min(round - 1, MOST_LATE)).tolist()
+
+
+def train_late(trainer: Trainer, past: Sequence[Model], schedules: Sequence[Schedule], late: Sequence[int]) -> Trained:
+    """Every client trains from the model that it has; what it learned is then laid onto the current one.
+
+    ``past[a]`` is the model of ``a`` versions ago, ``past[0]`` the current one.
+    """
+    rows: list[tuple[int, Trained]] = []
+    order: list[int] = []
+    for age in sorted(set(late)):
+        here = [i for i, a in enumerate(late) if a == age]
+        found = trainer.train(past[age], [schedules[i] for i in here])
+        rows.append((age, replace(found, theta=found.theta + (past[0].theta - past[age].theta))))
+        order += here
+    back = torch.as_tensor(np.argsort(order), device=past[0].theta.device)
+
+    def together(name: str) -> Tensor:
+        return torch.cat([getattr(found, name) for _, found in rows])[back.to(getattr(rows[0][1], name).device)]
+
+    return Trained(*(together(name) for name in ("theta", "statistics", "counters", "loss")))
+
+
+def aggregate_late(
+    updates: dict[int, Tensor], steps: Pipeline, *, reference: Tensor, layers: Any, late: Sequence[int]
+) -> Aggregate:
+    """The robust average with weights discounted by staleness; the reference has what is taken off."""
+    source = open_source(updates, reference=reference, root=steps.rule.root, layers=layers)
+    try:
+        steps.check(len(source.ids))
+        out, rest = judge_stale(source, steps, dict(zip(updates, late, strict=True)), DISCOUNT)
+    finally:
+        source.close()
+    return out if rest == 1.0 else replace(out, value=reference + rest * (out.value - reference))

@@ -1,0 +1,162 @@
+"""A history that was tampered with says so, and where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from honestly.cli import main
+from honestly.federation import Referee, Reply
+from honestly.federation.audit import audit, seal
+from honestly.runs.reader import read_rounds
+
+
+def federation(folder: Path, rounds: int, *, newcomers: bool = False) -> None:
+    referee = Referee("mean", history=folder)
+    for number in range(1, rounds + 1):
+        clients = range(4 + (number if newcomers else 0))
+        referee.judge(number, [Reply(f"site-{k}", update={"w": np.full(3, float(k))}) for k in clients])
+        referee.evaluated(number, {"accuracy": number / 10})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    federation(tmp_path, 6, newcomers=True)
+    return tmp_path
+
+
+def lines_of(folder: Path) -> list[str]:
+    return (folder / "rounds.jsonl").read_text().splitlines()
+
+
+def put(folder: Path, lines: list[str]) -> None:
+    (folder / "rounds.jsonl").write_text("".join(line + "\n" for line in lines))
+
+
+def test_an_untouched_history_is_sound(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(folder).sound
+    assert main(["audit", str(folder)]) == 0
+    said = capsys.readouterr().out
+    head = json.loads(lines_of(folder)[-1])["hash"]
+    assert said.startswith("sound: 6 rounds\n")
+    assert f"head: {head}" in said
+    assert "cannot show that its end was cut off" in said
+    assert main(["audit", str(folder / "rounds.jsonl"), "--head", head, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "sound": True, "problem": "", "files": ["rounds.jsonl"], "rounds": 6, "head": head,
+    }  # fmt: skip
+
+
+def test_a_hash_is_final_once_another_round_follows(tmp_path: Path) -> None:
+    referee = Referee("mean", history=tmp_path)
+    seen: list[str] = []
+    for number in range(1, 6):
+        clients = range(3 + number)  # newcomers must not change the lines of the past
+        referee.judge(number, [Reply(k, update={"w": np.full(3, float(k))}) for k in clients])
+        referee.evaluated(number, {"accuracy": 0.5})
+        seen.append(json.loads(lines_of(tmp_path)[-1])["hash"])
+    assert audit(tmp_path).heads == seen
+
+
+def test_newcomers_have_their_place_in_the_report(folder: Path) -> None:
+    found = read_rounds(folder / "rounds.jsonl")
+    assert len(found.clients) == 10
+    assert {len(record.weights or ()) for record in found.records} == {10}
+    assert list(found.records[0].weights or ())[5:] == [None] * 5
+    assert main(["report", str(folder), "--out", str(folder / "report"), "--quiet"]) == 0
+    pages = "".join(page.read_text() for page in (folder / "report").rglob("*.html"))
+    assert "site-9" in pages
+
+
+@pytest.mark.parametrize("line", range(6))
+def test_a_changed_line_is_named(folder: Path, line: int) -> None:
+    lines = lines_of(folder)
+    lines[line] = lines[line].replace('"kept": false', '"kept": true ')
+    put(folder, lines)
+    assert audit(folder).broken == (
+        f"rounds.jsonl, line {line + 1}: was changed: it does not have the hash that it carries"
+    )
+
+
+def test_a_line_changed_with_a_new_hash_breaks_the_next_one(folder: Path) -> None:
+    lines = lines_of(folder)
+    record = json.loads(lines[2])
+    previous = record.pop("previous")
+    del record["hash"]
+    lines[2], _ = seal({**record, "status": "all is well"}, previous)
+    put(folder, lines)
+    assert audit(folder).broken.startswith("rounds.jsonl, line 4: follows a line that is not here")
+
+
+def test_removed_inserted_and_moved_lines_are_told_apart(folder: Path) -> None:
+    lines = lines_of(folder)
+    put(folder, lines[:2] + lines[3:])
+    assert audit(folder).broken.startswith("rounds.jsonl, line 3: follows a line that is not here: a line before it")
+    put(folder, lines[1:])
+    assert audit(folder).broken.startswith("rounds.jsonl, line 1: follows a line that is not here: a file before")
+    put(folder, [*lines[:4], lines[1], *lines[4:]])
+    assert audit(folder).broken.startswith("rounds.jsonl, line 5: follows line 1 of the chain")
+    put(folder, [*lines[:2], lines[3], lines[2], *lines[4:]])
+    assert audit(folder).broken.startswith("rounds.jsonl, line 3: follows line 4, which comes later")
+    put(folder, [*lines[:3], seal({"round": 9}, "0" * 64)[0], *lines[3:]])
+    assert audit(folder).broken.startswith("rounds.jsonl, line 4: begins a chain of its own")
+    put(folder, [*lines[:3], '{"round": 9}', *lines[3:]])
+    assert audit(folder).broken == "rounds.jsonl, line 4: carries no hash, though lines before it do"
+
+
+def test_a_file_that_was_cut_short_is_named(folder: Path) -> None:
+    path = folder / "rounds.jsonl"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-40])
+    assert audit(folder).broken == "rounds.jsonl, line 6: is no whole JSON object"
+    path.write_bytes(raw[:-1])
+    assert "line 6: has no end" in audit(folder).broken
+
+
+def test_only_a_head_that_was_kept_elsewhere_shows_a_cut_tail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of(folder)
+    early, late = (json.loads(lines[i])["hash"] for i in (1, 5))
+    put(folder, lines[:4])
+    assert main(["audit", str(folder)]) == 0
+    assert main(["audit", str(folder), "--head", early]) == 0
+    assert main(["audit", str(folder), "--head", late]) == 1
+    assert "lines were cut off" in capsys.readouterr().err
+
+
+def test_the_chain_goes_on_over_restarts(tmp_path: Path) -> None:
+    for rounds in (2, 3, 1):
+        federation(tmp_path, rounds)
+    found = audit(tmp_path)
+    assert found.sound
+    assert found.files == ["rounds-1.jsonl", "rounds-2.jsonl", "rounds.jsonl"]
+    assert found.rounds == 6
+    (tmp_path / "rounds-2.jsonl").unlink()
+    assert audit(tmp_path).broken.startswith("rounds.jsonl, line 1: follows a line that is not here: a file before")
+
+
+def test_old_histories_stay_readable_and_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = '{"round": 1, "clients": ["a", "b"], "honesty": [1.0, 0.1], "accused": ["b"]}\n'
+    (tmp_path / "rounds.jsonl").write_text(old)
+    assert read_rounds(tmp_path / "rounds.jsonl").records[0].accused == [1]
+    assert main(["audit", str(tmp_path)]) == 1
+    assert "1 of 1 lines carry no hash" in capsys.readouterr().err
+    federation(tmp_path, 2)  # a new chain begins after the old file
+    found = audit(tmp_path)
+    assert (found.broken, found.unsealed, len(found.heads)) == ("", 1, 2)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\n", b"[]\n", b"null\n", b"{" * 5000 + b"\n", b'{"hash": 3}\n', b"\n\n"])
+def test_garbage_is_named_and_never_raises(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rounds.jsonl").write_bytes(content)
+    assert audit(tmp_path).broken.startswith("rounds.jsonl, line 1: ")
+
+
+def test_nothing_to_verify_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(tmp_path)]) == 1
+    assert "nothing to verify" in capsys.readouterr().err
+    assert main(["audit", str(tmp_path / "nowhere")]) == 1
+    with pytest.raises(SystemExit):
+        main(["audit", str(tmp_path), "--head", "xyz"])

@@ -1,0 +1,389 @@
+"""The buffer of an asynchronous federation: who has a voice, how much it counts, and what survives a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import honestly as hn
+from honestly.federation.folders import FolderInUseError
+from honestly.federation.shelf import STATE
+from honestly.result import Verdict
+
+ROOT = Path(__file__).parents[2]
+
+
+def update(k: int, d: int = 40, *, scale: float = 1.0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(k)
+    return {"w": (scale * (1 + 0.3 * rng.normal(size=(d // 4, 4)))).astype("f4"), "b": np.full(3, scale, "f4")}
+
+
+def fill(buffer: hn.Buffer, clients: Any, **settings: Any) -> hn.Aggregate | None:
+    out = None
+    for k in clients:
+        out = buffer.add(f"site-{k}", update(k), version=buffer.version, **settings)
+    return out
+
+
+def test_it_averages_when_full_and_begins_anew() -> None:
+    buffer = hn.Buffer(5, "mean")
+    assert fill(buffer, range(4)) is None
+    assert (len(buffer), buffer.version) == (4, 0)
+    out = buffer.add("site-4", update(4), version=0)
+    assert out is not None
+    np.testing.assert_allclose(out.value["w"], np.mean([update(k)["w"] for k in range(5)], axis=0), rtol=1e-6)
+    assert out.value["w"].dtype == np.float32
+    assert out.clients == tuple(f"site-{k}" for k in range(5))
+    assert (len(buffer), buffer.version) == (0, 1)
+
+
+@pytest.mark.parametrize("rule", ["mean", "bayesian", "multi_krum", "geometric_median"])
+def test_staleness_is_multiplied_into_the_weights_after_judging(rule: str) -> None:
+    made = hn.make(rule, f=1) if rule == "multi_krum" else hn.make(rule)
+    fresh, stale = hn.Buffer(6, made, version=8), hn.Buffer(6, made, version=8)
+    for k in range(6):
+        plain = fresh.add(k, update(k)["w"], version=8)
+        late = stale.add(k, update(k)["w"], version=8 - k)
+    if rule == "bayesian":
+        assert late.honesty == pytest.approx(plain.honesty)
+    used = plain.weights / np.sqrt(1 + np.arange(6))
+    np.testing.assert_allclose(late.value, sum(used[k] * update(k)["w"] for k in range(6)), rtol=1e-5)
+    assert late.diagnostics["reference_weight"] > 0.1
+    assert list(late.diagnostics["staleness"]) == list(range(6))
+
+
+def test_without_weights_the_whole_step_is_discounted() -> None:
+    fresh, stale = hn.Buffer(5, "median", version=3), hn.Buffer(5, "median", version=3)
+    for k in range(5):
+        plain, late = fresh.add(k, update(k), version=3), stale.add(k, update(k), version=0)
+    np.testing.assert_allclose(late.value["w"], 0.5 * plain.value["w"], rtol=1e-6)
+
+
+def test_a_discount_of_zero_takes_nothing_off() -> None:
+    buffer = hn.Buffer(5, "mean", version=3, discount=0)
+    for k in range(5):
+        out = buffer.add(k, update(k), version=0)
+    np.testing.assert_allclose(out.value["w"], np.mean([update(k)["w"] for k in range(5)], axis=0), rtol=1e-6)
+
+
+def test_mixers_come_before_the_discount() -> None:
+    buffer = hn.Buffer(6, hn.MultiKrum(f=1), pre=hn.NNM(f=1), version=3)
+    for k in range(6):
+        out = buffer.add(k, update(k), version=0)
+    np.testing.assert_allclose(out.value["b"], 0.5, rtol=1e-6)
+
+
+def test_who_is_later_than_most_is_unusual_and_no_liar_but_gains_nothing() -> None:
+    buffer = hn.Buffer(12, version=10)
+    for k in range(12):
+        late, liar = k == 11, k >= 9
+        out = buffer.add(k, update(k, 400, scale=-4 if liar else 1), version=4 if late else 9)
+    assert out.verdicts[9] is Verdict.ACCUSED
+    assert out.verdicts[11] is Verdict.UNUSUAL
+    assert out.explanations[11].startswith("made from a model 6 versions old")
+    assert out.weights[9:].max() < 0.03
+    assert out.honesty[11] < 0.5
+
+
+def test_a_second_answer_replaces_the_first_and_an_older_one_does_not() -> None:
+    buffer = hn.Buffer(3, "mean", version=5)
+    buffer.add("a", update(1), version=4)
+    buffer.add("a", update(2), version=5)
+    assert len(buffer) == 1
+    buffer.add("a", update(3), version=3)
+    assert "newer update from version 5" in buffer.refused["a"]
+    buffer.add("b", update(2), version=5)
+    out = buffer.add("c", update(2), version=5)
+    np.testing.assert_allclose(out.value["w"], update(2)["w"])
+
+
+def test_an_update_that_was_counted_does_not_count_again() -> None:
+    buffer = hn.Buffer(2, "mean")
+    fill(buffer, range(2))
+    assert buffer.add("site-0", update(0), version=0) is None
+    assert buffer.refused == {"site-0": "this update from version 0 was counted already"}
+    buffer.add("site-0", update(7), version=0)  # it trained once more on the model that it had
+    assert len(buffer) == 1
+    assert buffer.refused == {}
+    buffer.add("site-1", update(1), version=1)
+    buffer.add("site-0", update(8), version=2)
+    buffer.add("site-1", update(9), version=2)
+    assert buffer.version == 3
+    buffer.add("site-0", update(9), version=1)
+    assert buffer.refused == {"site-0": "its newer update from version 2 was counted already"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "version", "reason"),
+    [
+        (update(0), 3, "3 versions ago; at most max_staleness=2"),
+        (update(0), 7, "version 7, but the newest is 6"),
+        (update(0), "6", "version '6', which is none"),
+        (update(0), True, "which is none"),
+        ({**update(0), "b": np.array([1, np.nan, 1], "f4")}, 6, "tensor 'b' holds values that are not finite"),
+        ({"w": update(0)["w"]}, 6, "tensor 'b' is missing"),
+        ({**update(0), "b": np.zeros(4, "f4")}, 6, "shape"),
+        ({**update(0), "b": np.array(["x", "y", "z"])}, 6, "dtype"),
+        ("no update", 6, "is a str"),
+        (None, 6, "NoneType"),
+        ({"w": object()}, 6, "object"),
+    ],
+)
+def test_what_cannot_be_used_takes_no_place_and_never_raises(sent: Any, version: Any, reason: str) -> None:
+    said: list[str] = []
+    buffer = hn.Buffer(3, version=6, max_staleness=2, like=update(0), log=lambda level, text: said.append(text))
+    assert buffer.add("x\x1b[2J", sent, version=version) is None
+    assert reason in buffer.refused["x\x1b[2J"]
+    assert len(buffer) == 0
+    assert all(text.isprintable() for text in said)
+
+
+def test_refusals_are_bounded_and_reach_the_history() -> None:
+    buffer = hn.Buffer(2, "mean", log=lambda level, text: None)
+    for k in range(1500):
+        buffer.add(10_000 + k, None, version=0)
+    assert len(buffer.refused) == 1000
+    fill(buffer, range(2))
+    assert len(buffer.history[0].excluded) == 1000
+    assert buffer.refused == {}
+
+
+def test_without_a_model_the_majority_decides_the_layout() -> None:
+    buffer = hn.Buffer(4, "mean")
+    buffer.add("odd", {"other": np.ones(2)}, version=0)
+    out = fill(buffer, range(3))
+    assert out.excluded == ("odd",)
+    assert list(out.value) == ["w", "b"]
+    assert buffer.history[0].excluded.keys() == {"odd"}
+
+
+def test_a_buffer_that_cannot_be_averaged_is_not_stuck() -> None:
+    buffer = hn.Buffer(2, "mean", log=lambda level, text: None)
+    buffer.add("a", {"v": np.ones(2)}, version=0)
+    assert buffer.add("b", {"w": np.ones(2)}, version=0) is None
+    assert buffer.version == 0
+    assert fill(buffer, range(2)) is not None
+
+
+def test_models_are_taken_with_their_base() -> None:
+    buffer = hn.Buffer(2, "mean", like=update(0))
+    base = update(9)
+    for k in range(2):
+        out = buffer.add(k, {n: base[n] + update(k)[n] for n in base}, version=0, base=base)
+    expected = np.mean([update(k)["w"] for k in range(2)], axis=0)
+    np.testing.assert_allclose(out.value["w"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_containers_come_back_as_they_went_in() -> None:
+    torch = pytest.importorskip("torch")
+    cases = {
+        "list": [np.ones((2, 2)), np.ones(3)],
+        "nested": {"layer": {"w": np.ones(2), "n": np.array([3])}},
+        "torch": {"w": torch.ones(3, dtype=torch.bfloat16)},
+    }
+    for name, value in cases.items():
+        buffer = hn.Buffer(2, "mean", like=value)
+        buffer.add(0, value, version=0)
+        out = buffer.add(1, value, version=0).value
+        if name == "list":
+            assert isinstance(out, list)
+            assert out[0].shape == (2, 2)
+        elif name == "nested":
+            assert out["layer"]["n"].tolist() == [3]
+        else:
+            assert out["w"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"size": 0}, {"size": True}, {"size": 2.5}, {"discount": -1}, {"discount": float("nan")}, {"max_staleness": -1}],
+)
+def test_wrong_arguments_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        hn.Buffer(**{"size": 3, **wrong})
+    with pytest.raises(ValueError, match="client"):
+        hn.Buffer(3).add(("a", 1), update(0), version=0)
+    with pytest.raises(ValueError, match="f"):
+        hn.Buffer(3, hn.Krum(f=4))
+
+
+# on disk
+
+
+def test_it_goes_on_after_a_restart_with_the_same_bits(tmp_path: Path) -> None:
+    memory = hn.Bayesian(memory=hn.Memory())
+    whole, parts = hn.Buffer(6, memory, like=update(0)), tmp_path / "b"
+    results: list[Any] = []
+    for number in range(26):
+        k, version = number % 11, max(whole.version - number % 2, 0)
+        again = hn.Buffer(6, memory, folder=parts, like=update(0))  # a new server for each update
+        assert again.clients == whole.clients
+        one = whole.add(k, update(number), version=version)
+        two = again.add(k, update(number), version=version)
+        results.append(one)
+        assert (one is None) == (two is None)
+        if one is not None:
+            assert all(np.array_equal(one.value[n], two.value[n]) for n in one.value)
+            assert again.rule.memory == whole.rule.memory
+        assert (again.version, again.clients) == (whole.version, whole.clients)
+        del again
+    assert sum(out is not None for out in results) >= 2
+
+
+def test_the_folder_holds_no_more_than_what_waits_and_the_last_average(tmp_path: Path) -> None:
+    buffer = hn.Buffer(3, "mean", folder=tmp_path)
+    for _ in range(4):
+        fill(buffer, range(3))
+    fill(buffer, range(2))
+    assert len(list(tmp_path.glob("update-*.safetensors"))) == 5
+    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith("update-")) == [STATE]
+
+
+def test_files_are_read_by_the_format_s_own_library(tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    buffer = hn.Buffer(3, "mean", folder=tmp_path)
+    buffer.add("a", update(1), version=0)
+    (path,) = tmp_path.glob("update-*.safetensors")
+    np.testing.assert_array_equal(safetensors.load_file(path)["w"], update(1)["w"])
+
+
+def test_an_average_whose_model_was_not_saved_is_had_again(tmp_path: Path) -> None:
+    buffer = hn.Buffer(3, "mean", folder=tmp_path, like=update(0))
+    fill(buffer, range(3))
+    lost = fill(buffer, range(3, 6))
+    buffer.add("early", update(7), version=2)
+    del buffer
+    again = hn.Buffer(3, "mean", folder=tmp_path, like=update(0), version=1)  # the model that was saved
+    assert again.version == 1
+    assert set(again.clients) == {"site-3", "site-4", "site-5"}  # "early" came from a version that is gone
+    np.testing.assert_array_equal(again.aggregate().value["w"], lost.value["w"])
+    del again
+    with pytest.raises(ValueError, match=r"version=7, but the buffer in .* is at 2"):
+        hn.Buffer(3, "mean", folder=tmp_path, version=7)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "huge header", "folder", "link", "metadata"])
+def test_a_damaged_or_foreign_file_costs_itself_alone(tmp_path: Path, damage: str) -> None:
+    buffer = hn.Buffer(9, "mean", folder=tmp_path)
+    fill(buffer, range(4))
+    del buffer
+    path = sorted(tmp_path.glob("update-*.safetensors"))[1]
+    raw = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(raw[: len(raw) // 2])
+    elif damage == "flip":
+        path.write_bytes(raw[:-5] + bytes([raw[-5] ^ 1]) + raw[-4:])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "foreign":
+        path.write_bytes((len(b"{}      ")).to_bytes(8, "little") + b"{}      ")
+    elif damage == "huge header":
+        path.write_bytes((1 << 60).to_bytes(8, "little") + raw[8:])
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "link":
+        path.symlink_to(tmp_path / "nowhere")
+    else:
+        path.write_bytes(raw.replace(b"site-1", b"site-9"))
+    (tmp_path / "notes.txt").write_text("the operator's own")
+    said: list[str] = []
+    again = hn.Buffer(9, "mean", folder=tmp_path, log=lambda level, text: said.append(text))
+    assert again.clients == ("site-0", "site-2", "site-3")
+    assert any(path.name in text and "left out" in text for text in said)
+    assert (tmp_path / "notes.txt").exists()
+    again.add("site-1", update(1), version=0)
+    assert len(again) == 4
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"state": {}, "sha256": ""}', "null"])
+def test_a_damaged_state_costs_what_was_counted_but_no_update(tmp_path: Path, content: str) -> None:
+    buffer = hn.Buffer(3, "mean", folder=tmp_path)
+    fill(buffer, range(3))
+    fill(buffer, range(2))
+    del buffer
+    (tmp_path / STATE).write_text(content)
+    said: list[str] = []
+    again = hn.Buffer(7, "mean", folder=tmp_path, log=lambda level, text: said.append(text))
+    assert again.version == 1
+    assert {"site-0", "site-1"} <= set(again.clients)
+    assert any("damaged" in text for text in said)
+
+
+def test_a_full_disk_refuses_the_update_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = hn.Buffer(3, "mean", folder=tmp_path)
+    buffer.add("a", update(0), version=0)
+    before = sorted(p.name for p in tmp_path.iterdir())
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        buffer.add("b", update(1), version=0)
+    assert buffer.clients == ("a",)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+    monkeypatch.undo()
+    buffer.add("b", update(1), version=0)
+    del buffer
+    assert hn.Buffer(3, "mean", folder=tmp_path).clients == ("a", "b")
+
+
+def test_a_full_disk_at_the_average_costs_no_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    buffer = hn.Buffer(3, "mean", folder=tmp_path, log=lambda level, text: said.append(text))
+    fill(buffer, range(2))
+    monkeypatch.setattr("honestly.federation.shelf.Shelf.write_state", _full)
+    out = buffer.add("site-2", update(2), version=0)
+    assert out is not None
+    assert any("could not be written" in text for text in said)
+    monkeypatch.undo()
+    del buffer
+    again = hn.Buffer(3, "mean", folder=tmp_path, version=0)  # the updates of the average that no disk knows of
+    assert len(again) == 3
+
+
+def _full(*args: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_second_server_is_told_that_the_folder_is_taken(tmp_path: Path) -> None:
+    buffer = hn.Buffer(3, "mean", folder=tmp_path)
+    code = f"import honestly as hn; hn.Buffer(3, 'mean', folder={str(tmp_path)!r})"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True, check=False)
+    assert FolderInUseError.__name__ in run.stderr
+    assert "give this one a folder of its own" in run.stderr
+    del buffer
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+def test_many_threads_lose_no_update_and_count_none_twice(tmp_path: Path) -> None:
+    buffer = hn.Buffer(8, "mean", folder=tmp_path, history=tmp_path / "h")
+    outs: list[hn.Aggregate] = []
+
+    def work(k: int) -> None:
+        for i in range(4):
+            out = buffer.add(f"{k}-{i}", update(k), version=0)
+            if out is not None:
+                outs.append(out)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(outs) == buffer.version == 4
+    assert len({client for out in outs for client in out.clients}) == 32
+    lines = (tmp_path / "h" / "rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4]
