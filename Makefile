@@ -50,7 +50,8 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 
 # What depends on the kernels of a BLAS, on NumPy's own and on the compiled programs.
-NUMERICS := tests/test_numerics.py tests/passes/test_blas.py tests/passes/test_host.py tests/passes/test_ranking.py
+NUMERICS := tests/test_numerics.py tests/engine/passes/test_blas.py tests/engine/passes/test_host.py \
+	tests/engine/passes/test_ranking.py
 # The same once more as on other machines: OpenBLAS without AVX-512, NumPy without what its baseline lacks, no compiler.
 define as-elsewhere
 	OPENBLAS_CORETYPE=Haswell $(BIN)/pytest $(1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import urllib.request
 from importlib.resources import files
 from typing import Any
@@ -112,6 +114,12 @@ def test_a_listener_that_fails_costs_no_round(caplog: pytest.LogCaptureFixture) 
     assert out is not None
     assert "no such database" in caplog.text
     assert value(metrics, "round") == 1
+
+
+def test_without_the_client_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['prometheus_client'] = None; import honestly.federation.prometheus"
+    run = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=False)
+    assert run.stderr.splitlines()[-1].endswith("pip install 'honestly[metrics]'")
 
 
 def test_a_wrong_limit_is_named() -> None:

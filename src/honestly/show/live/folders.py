@@ -13,7 +13,7 @@ from honestly.runs.clean import fields, number, parsed, text, whole
 from honestly.runs.contents import Kind, contents
 from honestly.runs.folder import EXPERIMENT, ROUNDS, SECONDS, read_description
 from honestly.runs.record import duration
-from honestly.show.live.model import Detail, Look, Run, SourceError, Status
+from honestly.show.live.model import Detail, Look, RunRow, SourceError, Status
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import summary
 
@@ -75,13 +75,13 @@ class WatchedRun:
                 break
         self.lines, self.records = lines, records
 
-    def run(self, now: float) -> Run:
+    def run(self, now: float) -> RunRow:
         """The run in a few numbers."""
         e = self.experiment
         cell = {axis: text(fields(e[axis]).get("name", e[axis]), 100) for axis in AXES if axis in e}
         numbers = summary([fields(r) for r in self.records])
         of = whole(e.get("rounds"))
-        return Run(
+        return RunRow(
             id=self.folder.name,
             cell=cell or {"run": text(self.folder.name, 100)},
             status=self._status(now, of),

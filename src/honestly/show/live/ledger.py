@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from honestly.show.live.model import Detail, Look, Run
+from honestly.show.live.model import Detail, Look, RunRow
 from honestly.show.live.progress import progress
 
 Event = tuple[str, dict[str, Any]]
@@ -70,7 +70,7 @@ class Ledger:
         self.number = 0
         self.head: dict[str, Any] = {}
         self.head_changed = 0
-        self.runs: dict[str, tuple[int, Run]] = {}
+        self.runs: dict[str, tuple[int, RunRow]] = {}
         self.details: dict[str, _Rounds] = {}
 
     @property

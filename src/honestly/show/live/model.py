@@ -10,7 +10,7 @@ STATUSES: tuple[Status, ...] = ("pending", "running", "done", "failed", "stopped
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRow:
     """One run in the overview.
 
     Attributes:
@@ -51,7 +51,7 @@ class Look:
 
     kind: Literal["study", "federation", "folder"]
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunRow, ...]
 
 
 @dataclass(frozen=True)

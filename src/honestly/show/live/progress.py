@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any
 
-from honestly.show.live.model import STATUSES, Run
+from honestly.show.live.model import STATUSES, RunRow
 
 RECENT = 20  # runs whose speed counts, of each data set
 
 
-def progress(runs: Sequence[Run]) -> dict[str, Any]:
+def progress(runs: Sequence[RunRow]) -> dict[str, Any]:
     """Runs by status, finished rounds out of all, and the seconds left (None if nobody works or nothing is known).
 
     A run's remaining rounds cost what rounds cost on its data set; as many runs as are running now go on side by
     side.
 
-    >>> runs = [Run("a", {}, "done", 10, 10, seconds=2.0), Run("b", {}, "running", 5, 10)]
+    >>> runs = [RunRow("a", {}, "done", 10, 10, seconds=2.0), RunRow("b", {}, "running", 5, 10)]
     >>> progress(runs)["left"], progress(runs)["rounds"], progress(runs)["of"]
     (10, 15, 20)
     """
@@ -34,7 +34,7 @@ def progress(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _left(runs: Sequence[Run], workers: int) -> int | None:
+def _left(runs: Sequence[RunRow], workers: int) -> int | None:
     remaining = [run for run in runs if run.status in ("pending", "running") and run.of is not None]
     if not workers or not remaining:
         return None
@@ -52,5 +52,5 @@ def _left(runs: Sequence[Run], workers: int) -> int | None:
     return round(max(sum(each) / workers, max(each)))
 
 
-def _kind(run: Run) -> str:
+def _kind(run: RunRow) -> str:
     return f"{run.cell.get('dataset')}"

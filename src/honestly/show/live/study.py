@@ -16,7 +16,7 @@ from honestly.runs.clean import LONGEST_ERROR, fields, number, parsed, text, who
 from honestly.runs.database import FILE as DATABASE
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
-from honestly.show.live.model import Detail, Look, Run, SourceError, Status
+from honestly.show.live.model import Detail, Look, RunRow, SourceError, Status
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import LAST, summary
 
@@ -37,7 +37,7 @@ class StudySource:
         self.version = -1
         self.name = ""
         self.rows: dict[str, tuple[tuple[Any, ...], store.Run]] = {}
-        self.runs: dict[str, tuple[store.Run, Run]] = {}
+        self.runs: dict[str, tuple[store.Run, RunRow]] = {}
         self.tails: dict[str, list[RoundRecord]] = {}  # the last records of runs that have no summary
         self.details: dict[str, tuple[store.Run, Detail]] = {}
 
@@ -97,16 +97,16 @@ class StudySource:
         held = self.rows.get(told[0])
         return held if held and held[0] == told else (told, self._told(lambda: self.store.run(told[0])))
 
-    def _run(self, row: store.Run, status: Status) -> tuple[store.Run, Run]:
+    def _run(self, row: store.Run, status: Status) -> tuple[store.Run, RunRow]:
         held = self.runs.get(row.id)
         if held is not None and held[0] is row and held[1].status == status:
             return held
         return row, self._told(lambda: self._decoded(row, status))
 
-    def _decoded(self, row: store.Run, status: Status) -> Run:
+    def _decoded(self, row: store.Run, status: Status) -> RunRow:
         numbers = summary(self._tail(row)) if row.summary is None else fields(row.summary)
         rounds = whole(row.rounds) or 0
-        return Run(
+        return RunRow(
             id=text(row.id, 100),
             cell={text(axis, 100): _scalar(value) for axis, value in fields(row.cell).items()},
             status=status,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from honestly.sim.data.dataset import DATASETS, Dataset, Source, load, prepare
+from honestly.sim.data.dataset import DATASETS, Dataset, DatasetSource, load, prepare
 
-__all__ = ["DATASETS", "Dataset", "Source", "load", "prepare"]
+__all__ = ["DATASETS", "Dataset", "DatasetSource", "load", "prepare"]

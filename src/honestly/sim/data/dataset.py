@@ -47,7 +47,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """Where a data set comes from, what is in it, and how it is trained on unless an experiment says otherwise.
 
     Attributes:
@@ -78,10 +78,10 @@ def _digits(folder: Path | None, download: bool) -> Dataset:
     return Dataset("digits", pixels[~test], labels[~test], pixels[test], labels[test], (0.3053,), (0.3761,), names)
 
 
-def _listed() -> dict[str, Source]:
+def _listed() -> dict[str, DatasetSource]:
     from honestly.sim.data.files import SETS
 
-    digits = Source(
+    digits = DatasetSource(
         "digits",
         "1,797 handwritten digits, 8 x 8: comes with the package",
         (1, 8, 1438, 359),
@@ -94,7 +94,7 @@ def _listed() -> dict[str, Source]:
 
 
 #: Every data set, for experiments, completion, `honestly datasets` and `honestly doctor`.
-DATASETS: dict[str, Source] = _listed()
+DATASETS: dict[str, DatasetSource] = _listed()
 
 
 def load(name: str, folder: Path | str | None = None, *, download: bool = True) -> Dataset:

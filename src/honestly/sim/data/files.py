@@ -10,13 +10,12 @@ import struct
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from honestly.sim.data.dataset import Dataset, Images, Labels, Source
+from honestly.sim.data.dataset import Dataset, DatasetSource, Images, Labels
 from honestly.sim.data.download import File, fetch
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -49,12 +48,24 @@ class FileSet:
     model: str = "lenet5"
 
     @property
-    def source(self) -> Source:
+    def source(self) -> DatasetSource:
         """How the data set is listed."""
+<<<<<<< HEAD
         return Source(
+            self.name,
+            self.summary,
+            self.size,
+            lambda folder, download: read(self.name, folder, download),
+            lambda folder: find(self.name, folder),
+            model=self.model,
+            flip=self.flip,
+        )
+=======
+        return DatasetSource(
             self.name, self.summary, self.size, partial(read, self.name), partial(find, self.name),
             model=self.model, flip=self.flip,
         )  # fmt: skip
+>>>>>>> runs
 
 
 # Sizes and sums as the data sets' publishers and torchvision give them.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from honestly.show.live.ledger import Cursor, Ledger
-from honestly.show.live.model import Detail, Look, Run
+from honestly.show.live.model import Detail, Look, RunRow
 
 
 class Reader:
@@ -35,7 +35,7 @@ class Reader:
 
 
 def look(rounds: dict[str, int], name: str = "s") -> Look:
-    return Look("study", name, tuple(Run(id, {"rule": id}, "running", n, 10) for id, n in rounds.items()))
+    return Look("study", name, tuple(RunRow(id, {"rule": id}, "running", n, 10) for id, n in rounds.items()))
 
 
 def detail(values: list[int]) -> Detail:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-EMULATE = Path(__file__).parents[1] / "sim" / "emulate.h"
+EMULATE = Path(__file__).parents[2] / "sim" / "emulate.h"
 MORE = """
 static float __shfl_down_sync(unsigned, float value, int by) {
     static float lanes[1024];

@@ -11,11 +11,6 @@ from study_being_run import FakeStudy
 from watch_server import Watched, watched
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """Takes the place of the one for `bench`: nothing here needs PyTorch, which takes seconds to import."""
-
-
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     with Browser() as found:

@@ -1,3 +1,5 @@
+"""A fixture for folders whose tests train: their `conftest.py` imports it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

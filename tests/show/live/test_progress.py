@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from honestly.show.live.model import Run
+from honestly.show.live.model import RunRow
 from honestly.show.live.progress import progress
 
 
-def run(id: str, status: str, rounds: int, seconds: float | None = None, dataset: str = "mnist", at: float = 0) -> Run:
-    return Run(id, {"dataset": dataset}, status, rounds, 100, updated=at, seconds=seconds)  # type: ignore[arg-type]
+def run(
+    id: str, status: str, rounds: int, seconds: float | None = None, dataset: str = "mnist", at: float = 0
+) -> RunRow:
+    return RunRow(id, {"dataset": dataset}, status, rounds, 100, updated=at, seconds=seconds)  # type: ignore[arg-type]
 
 
 def test_runs_side_by_side_share_what_is_left() -> None:
@@ -34,4 +36,4 @@ def test_nobody_at_work_and_nothing_known_give_no_estimate() -> None:
     assert progress([run("a", "done", 100, 1.0), run("b", "pending", 0)])["left"] is None
     assert progress([run("a", "running", 0)])["left"] is None
     assert progress([])["left"] is None
-    assert progress([Run("f", {}, "running", 3)])["of"] is None
+    assert progress([RunRow("f", {}, "running", 3)])["of"] is None
