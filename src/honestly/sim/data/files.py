@@ -50,8 +50,7 @@ class FileSet:
     @property
     def source(self) -> DatasetSource:
         """How the data set is listed."""
-<<<<<<< HEAD
-        return Source(
+        return DatasetSource(
             self.name,
             self.summary,
             self.size,
@@ -60,12 +59,6 @@ class FileSet:
             model=self.model,
             flip=self.flip,
         )
-=======
-        return DatasetSource(
-            self.name, self.summary, self.size, partial(read, self.name), partial(find, self.name),
-            model=self.model, flip=self.flip,
-        )  # fmt: skip
->>>>>>> runs
 
 
 # Sizes and sums as the data sets' publishers and torchvision give them.
