@@ -73,6 +73,8 @@ def lora_transformer(said: str) -> None:
     assert found["mean", 2] > 0.6
     assert found["bayesian", 2] < 0.5
     assert said.count("accused [6, 7, 8, 9]") == 2
+
+
 def async_buffer(said: str) -> None:
     accuracy = {name: float(a) for name, a in re.findall(r"^(\w+): accuracy (\S+);", said, re.M)}
     assert accuracy["mean"] < 0.75
