@@ -95,7 +95,7 @@ def table(args: argparse.Namespace) -> None:
         f"Fashion-MNIST, LeNet-5, 20 clients, balanced Dirichlet(0.5), 8 of 20 malicious (none: 0), {rounds} "
         f"rounds of 10 local epochs. Test accuracy, mean of the last 20 rounds; mean ± standard deviation over the "
         f"seeds {', '.join(map(str, seeds))}. Made by `benchmarks/proof.py` on one {results['machine']} "
-        f"(PyTorch {results['torch']}), {fmean([r['seconds'] for r in runs]):.1f} s a run.\n"
+        f"(PyTorch {results['torch']}), {fmean([r['seconds'] for r in runs]):.1f} s per run.\n"
     )
     names = ["no attack", "sign flip", "random", "label flip", "backdoor", "ASR of the backdoor"]
     print("| rule | " + " | ".join(names) + " |")
@@ -104,7 +104,7 @@ def table(args: argparse.Namespace) -> None:
         row = [spread(cells("accuracy_mean_last_20", rule, attack)) for attack in ATTACKS]
         print(f"| {rule} | " + " | ".join([*row, spread(cells("asr_mean_last_20", rule, "backdoor"))]) + " |")
     print(
-        "\nHonest clients accused / attackers missed, a round (mean over the seeds; a client counts as accused when it"
+        "\nHonest clients accused / attackers missed per round (mean over the seeds; a client counts as accused when it"
     )
     print("is less than half as honest as the most honest one, or when its weight is 0):\n")
     print("| rule | " + " | ".join(names[:-1]) + " |")

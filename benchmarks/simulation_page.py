@@ -10,9 +10,10 @@ def table(paths: list[Path]) -> None:
     """The results of several runs as a page for docs."""
     print("# Speed of the simulator\n")
     print(
-        "Images a second of local training: 20 clients, batch 128, SGD with Nesterov momentum, random pixels. Made by"
+        "Images per second of local training: 20 clients, batch 128, SGD with Nesterov momentum, random pixels. "
+        "Measured by\n`benchmarks/simulation.py`, which writes one JSON file per run; `--table` makes this page from "
+        "these files.\n"
     )
-    print("`benchmarks/simulation.py`, which writes one JSON file a run; `--table` makes this page of them.\n")
     for path in paths:
         r = json.loads(path.read_text())
         where = f"{r['machine']}, {r['threads']} threads" if "plain" in r else r["machine"]

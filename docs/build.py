@@ -29,11 +29,11 @@ def build(out: Path, *, serve: bool = False) -> int:
     with tempfile.TemporaryDirectory() as temporary:  # pages made from the code stand beside the others there only
         stage = Path(temporary)
         shutil.copy(ROOT / "mkdocs.yml", stage)
-        for folder in ("docs", "examples"):
-            shutil.copytree(ROOT / folder, stage / folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+        shutil.copytree(HERE, stage / "docs", ignore=shutil.ignore_patterns("__pycache__", ".*"))
         reference.write(stage / "docs", results=ROOT / "results")
         for tool in (stage / "docs").rglob("*.py"):
-            tool.unlink()
+            if tool.parent.name != "skeletons":  # pages link to these
+                tool.unlink()
         for page in (stage / "docs").rglob("*.md"):
             page.write_text(spaced(page.read_text(encoding="utf-8")), encoding="utf-8")
         command = [sys.executable, "-m", "zensical", *(["serve"] if serve else ["build", "--strict"])]

@@ -1,6 +1,6 @@
 """The pages that come from the code: API, command line, configuration, attacks; and the results of the paper.
 
-`docs/build.py` writes them beside the other pages; they are not kept in the repository.
+`docs/build.py` writes them in the place of the short pages that the repository has for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ API = {
         "`import honestly as hn`. Everything here needs NumPy and array-api-compat alone.",
         (
             "hn.aggregate", "hn.Aggregate", "hn.Status", "hn.AggregationError", "hn.rules", "hn.make", "hn.make_mixer",
-            "hn.Checkpoints", "hn.Memory",
+            "hn.Checkpoints", "hn.Groups", "hn.Memory",
         ),
     ),
     "api-rules": (
@@ -51,7 +51,9 @@ API = {
         "Frameworks in Python",
         "One adapter for each framework. Each imports its framework, so each needs its extra.",
         (
-            "honestly.flower.RobustFedAvg", "honestly.flower.LegacyRobustFedAvg", "honestly.nvflare.RobustAggregator",
+            "honestly.flower.RobustFedAvg", "honestly.flower.LegacyRobustFedAvg", "honestly.flower.RobustFedAdam",
+            "honestly.flower.RobustFedYogi", "honestly.flower.RobustFedAdagrad", "honestly.flower.RobustFedAvgM",
+            "honestly.flower.RobustFedProx", "honestly.nvflare.RobustAggregator",
             "honestly.scaleout.server_functions", "honestly.torch.robust_all_reduce", "honestly.torch.RobustAverager",
             "honestly.torch.ddp_hook", "honestly.torch.RobustOuterOptimizer", "honestly.torch.Pending",
             "honestly.torch.DisagreementError", "honestly.torch.RankError", "honestly.torch.VerificationError",
@@ -282,4 +284,7 @@ def write(docs: Path, *, results: Path) -> None:
     pages["experiment.schema.json"] = json.dumps(Experiment.model_json_schema(), indent=1) + "\n"
     for name, text in pages.items():
         (docs / "reference" / name).write_text(text, encoding="utf-8")
-    (docs / "results" / ".measured.md").write_text(measured(results, docs / "results" / "paper"), encoding="utf-8")
+    paper = docs / "results" / "paper.md"
+    before, _, rest = paper.read_text(encoding="utf-8").partition("<!-- measured:")
+    after = rest.partition("<!-- /measured -->")[2]
+    paper.write_text(before + measured(results, docs / "results" / "paper") + after, encoding="utf-8")

@@ -1,7 +1,11 @@
-"""Rewrites the tables of README.md from the code and from measurements: python docs/tables.py [--check].
+"""Rewrite the tables of README.md and of the docs from the code and the measurements, and the examples in the docs.
 
-Each table stands between `<!-- name: ... -->` and `<!-- /name -->`. Measurements are the JSON files that
-`benchmarks/aggregation.py --json benchmarks/results/NAME.json` writes.
+    python docs/tables.py            # rewrite them
+    python docs/tables.py --check    # exit with status 1 if one of them is out of date
+
+Each table is between `<!-- name: ... -->` and `<!-- /name -->`. Speeds are read from the JSON files that
+`benchmarks/aggregation.py --json benchmarks/results/NAME.json` writes, accuracies from the CSV files that
+`honestly export runs` writes. A block after `<!-- the same as examples/NAME.py -->` becomes that file.
 """
 
 from __future__ import annotations
@@ -13,23 +17,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import honestly as hn
-
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-
-
-def rules() -> str:
-    """One row per rule and mixer."""
-    rows = ["| name | what it does | must be told | honesty | streams | reference |", "|---|---|---|---|---|---|"]
-    for info in hn.list_rules():
-        told = ", ".join(need for need in info.needs if need != "signs") or "nothing"
-        honesty = "yes" if info.infers_honesty else ""
-        name = f"`{info.name}`" + ("" if info.kind == "rule" else " (mixer)")
-        streams = "yes" if info.streams else ""
-        source = re.sub(r" \(docs/.*?\)", "", info.reference)
-        rows.append(f"| {name} | {info.summary} | {told} | {honesty} | {streams} | {source} |")
-    return "\n".join(rows)
 
 
 def speed() -> str:
@@ -73,11 +62,64 @@ def _where(runs: list[dict]) -> str:
     return machine if len(runs) > 1 or kernels in (None, "CUDA") else f"{machine}, {kernels}"
 
 
-def training() -> str:
-    """The first paragraph and table of the results in training, which `benchmarks/proof.py` wrote."""
-    page = (ROOT / "docs" / "results" / "simulation-results.md").read_text(encoding="utf-8")
-    _, about, table, *_ = page.split("\n\n")
-    return f"{about}\n\n{table}"
+def short_speed() -> str:
+    """The README's choice of the measurement on 20 clients: common rules, with and without a compiler, and Flower."""
+    compiled, plain = json.loads((RESULTS / "aggregation-cpu-20.json").read_text())["runs"]
+    rows = [{(row["rule"], row["who"]): row for row in run["rows"]} for run in (compiled, plain)]
+    lines = [
+        f"{compiled['K']} clients, {compiled['d']:,} float32 parameters, {compiled['machine']} "
+        "(`benchmarks/aggregation.py`). Time as a multiple of `X.mean(0)`; "
+        "in brackets the extra memory, in models:",
+        "",
+        "| rule | with a C compiler | without one | Flower's own |",
+        "|---|---|---|---|",
+    ]
+    for name in ("mean", "bayesian", "geometric_median", "median", "trimmed_mean", "multi_krum"):
+        cells = [_time(rows[0].get((name, "honestly"))), _time(rows[1].get((name, "honestly")))]
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {_time(rows[0].get((name, 'flower')))} |")
+    return "\n".join(lines)
+
+
+def _time(row: dict | None) -> str:
+    return f"{row['ratio']:.1f}x ({row['memory']:.0f})" if row else ""
+
+
+NAMES = {
+    "FedAvg": "mean (FedAvg)",
+    "Median": "median",
+    "TrimAvg": "trimmed mean",
+    "GeoMed": "geometric median",
+    "Krum": "multi-Krum, told that 8 lie",
+}
+
+
+def results() -> str:
+    """Rules against attacks: Fashion-MNIST in the paper's second configuration, the rebuilt rule in the last rows."""
+    runs = {(run["rule"], run["attack"]): run for run in _runs("tables") if run["rule"] != "Ours"}
+    runs |= {(run["rule"], run["attack"]): run for run in _runs("tables-ours")}
+    attacks = ("sign_flip", "random", "label_flip", "backdoor")
+    lines = [
+        "Test accuracy on Fashion-MNIST with 8 of 20 clients lying, mean of the last 20 of 100 rounds (LeNet-5, "
+        "Dirichlet alpha 0.5, seed 0, one NVIDIA H200, `honestly bench paper-tables`; "
+        "the last two rows at commit d3e910e):",
+        "",
+        "| rule | sign flip | random noise | label flip | backdoor | backdoor's success rate |",
+        "|---|---|---|---|---|---|",
+    ]
+    for rule in (*NAMES, "Ours"):
+        cells = [f"{float(runs[rule, attack]['accuracy_mean_last_20']):.2f}" for attack in attacks]
+        cells.append(f"{float(runs[rule, 'backdoor']['asr_mean_last_20']):.2f}")
+        lines.append(f"| {NAMES.get(rule, '**Bayesian (default)**')} | {' | '.join(cells)} |")
+    missed = [f"{float(runs['Ours', attack]['misses_per_round']):.1f}" for attack in attacks]
+    lines.append(f"| *attackers that Bayesian did not accuse, per round* | {' | '.join(missed)} | |")
+    return "\n".join(lines)
+
+
+def _runs(study: str) -> list[dict[str, str]]:
+    """The README's cells of a study's exported runs."""
+    with (ROOT / "results" / "stores" / f"{study}.csv").open(encoding="utf-8", newline="") as file:
+        cell = {"dataset": "fmnist", "config": "2", "alpha": "0.5", "seed": "0", "status": "done"}
+        return [run for run in csv.DictReader(file) if cell.items() <= run.items()]
 
 
 def paper() -> str:
@@ -93,16 +135,34 @@ def paper() -> str:
     return "\n".join(rows)
 
 
+PAGES = {
+    "README.md": {"results": results, "speed": short_speed},
+    "docs/results/paper.md": {"paper": paper},
+    "docs/results/speed.md": {"speed": speed},
+    "docs/how-to/own-rule.md": {},
+    "docs/how-to/own-attack.md": {},
+}
+EXAMPLE = re.compile(r"(<!-- the same as (examples/\w+\.py) -->\n```python[^\n]*\n).*?(?=^```$)", flags=re.S | re.M)
+
+
 def main() -> int:
-    path = ROOT / "README.md"
-    old = path.read_text()
-    new = old
-    for name, table in (("rules", rules()), ("training", training()), ("paper", paper()), ("speed", speed())):
-        new = re.sub(rf"(<!-- {name}:[^\n]*-->\n).*?(<!-- /{name} -->)", rf"\g<1>{table}\n\g<2>", new, flags=re.S)
-    if "--check" in sys.argv:
-        return int(new != old)
-    path.write_text(new)
-    return 0
+    stale = 0
+    for name, tables in PAGES.items():
+        path = ROOT / name
+        old = new = path.read_text(encoding="utf-8")
+        for table, make in tables.items():
+            text = make().replace("\\", r"\\")
+            place = re.compile(rf"(<!-- {table}:[^\n]*-->\n).*?(<!-- /{table} -->)", flags=re.S)
+            new, count = place.subn(rf"\g<1>{text}\n\g<2>", new)
+            if count != 1:
+                raise SystemExit(f"{name} has {count} places for the table {table!r}, not one")
+        new = EXAMPLE.sub(lambda block: block[1] + (ROOT / block[2]).read_text(encoding="utf-8"), new)
+        if new != old and "--check" in sys.argv:
+            print(f"{name} is out of date: run `python docs/tables.py`")
+        elif new != old:
+            path.write_text(new, encoding="utf-8")
+        stale += new != old
+    return int("--check" in sys.argv and stale > 0)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from typing import Any, Self
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^( *)```(?P<language>[\w-]*) *(?:title=\"(?P<title>[^\"]+)\")?\s*$")
 NOT_RUN = re.compile(r"^\s*<!-- not run: (.+?) -->\s*$")
-SNIPPET = re.compile(r'^--8<-- "(.+)"\s*$', re.M)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 LANGUAGES = {"python", "sh", "text", "toml", "json", "diff", "diagram"}
 
@@ -88,7 +87,7 @@ class Reader:
             return
         if block.title:
             (self.folder / block.title).parent.mkdir(parents=True, exist_ok=True)
-            (self.folder / block.title).write_text(_expanded(block), encoding="utf-8")
+            (self.folder / block.title).write_text(block.code, encoding="utf-8")
         elif block.language == "python":
             self._python(block)
         elif block.language == "sh":
@@ -103,8 +102,6 @@ class Reader:
             json.loads(block.code)
 
     def _python(self, block: Block) -> None:
-        if SNIPPET.fullmatch(block.code.strip()):
-            return  # a whole example: tests/examples runs it
         shown = io.StringIO()
         source = "\n" * block.line + block.code  # so that a traceback names the page's line
         with contextlib.redirect_stdout(shown), contextlib.chdir(self.folder):
@@ -119,10 +116,6 @@ class Reader:
         )
         self.printed = run.stdout
         assert run.returncode == 0, f"{block.where}: exit status {run.returncode}\n{run.stdout}\n{run.stderr}"
-
-
-def _expanded(block: Block) -> str:
-    return SNIPPET.sub(lambda found: (ROOT / found[1]).read_text(encoding="utf-8"), block.code)
 
 
 def _comments_hold(block: Block, printed: str) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from honestly.runs.store import PlannedRun, Store
+
 EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors", "starlette", "uvicorn")
 EXTRAS += ("pooch", "requests", "packaging")
 # They are not found, as where they are not installed.
@@ -70,7 +72,6 @@ def test_commands_that_need_no_extra(command: str, tmp_path: Path, monkeypatch: 
         (("simulate", "--presets"), "sim"),
         (("stress",), "cli"),
         (("bench", "quick"), "sim"),
-        (("export", "runs", "study", "-o", "runs.csv"), "sim"),
         (("watch", "."), "watch"),
     ],
 )
@@ -79,6 +80,15 @@ def test_commands_that_need_an_extra_name_it(words: tuple[str, ...], extra: str)
     assert done.returncode == 1
     assert f"pip install 'honestly[{extra}]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_studys_numbers_are_exported_without_pytorch(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.add([PlannedRun("a", {"rule": "mean"}, '{"rounds":1}', 1)])
+        store.write_round("a", {"round": 1, "accuracy": 0.5})
+    done = run(WITHOUT_EXTRAS + COMMAND, "export", "rounds", str(tmp_path), "-o", str(tmp_path / "rounds.csv"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "a,mean,1,0.5," in (tmp_path / "rounds.csv").read_text()
 
 
 @pytest.mark.parametrize("adapter", ["flower", "nvflare", "torch", "jax"])

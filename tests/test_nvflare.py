@@ -103,6 +103,70 @@ def test_liars_are_named_in_the_log_and_not_to_the_clients(caplog: pytest.LogCap
     assert line["accused"] == ["site-20", "site-21"]
 
 
+def test_names_in_the_log_and_the_history(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    aggregator = RobustAggregator(history=str(tmp_path / "history"), names={"site-9": "Uppsala"})
+    aggregated([*(model(k) for k in range(5)), nan()], aggregator)
+    assert "client Uppsala [site-9] refused" in caplog.text
+    assert json.loads((tmp_path / "history" / "rounds.jsonl").read_text())["excluded"] == ["Uppsala"]
+    assert aggregator.names == {"site-9": "Uppsala"}
+
+
+def test_steps_are_used_up_to_a_cap() -> None:
+    models = [model(k, steps=100) for k in range(7)] + [model(7, steps=2), model(8, steps=10**5)]
+    _, aggregator = aggregated(models, RobustAggregator())
+    used = aggregator.rounds[-1].used
+    assert used is not None
+    assert used["site-8"] <= 3 * used["site-0"]
+    assert used["site-7"] == pytest.approx(used["site-0"] / 50)
+    _, aggregator = aggregated(models, RobustAggregator(sizes="ignore"))
+    assert aggregator.rounds[-1].used is None
+
+
+def test_a_server_step_and_its_moments(tmp_path: Path) -> None:
+    def play(aggregator: RobustAggregator, old: dict[str, Any], rounds: int) -> dict[str, Any]:
+        for _ in range(rounds):
+            context = FLContext()
+            context.set_prop(AppConstants.GLOBAL_MODEL, make_model_learnable(old, {}), private=True, sticky=False)
+            aggregator.fl_ctx = context
+            models = [model(k, {n: old[n] + params(k)[n] if n != "n" else old[n] for n in old}) for k in range(5)]
+            result, _ = aggregated(models, aggregator)
+            old = result.params
+        return old
+
+    start = {name: np.zeros_like(x) if name != "n" else x for name, x in params(0).items()}
+    whole = play(RobustAggregator(server="fedavgm:lr=0.5,momentum=0.8"), start, 4)
+    settings: dict[str, Any] = {"server": "fedavgm:lr=0.5,momentum=0.8", "history": str(tmp_path)}
+    half = play(RobustAggregator(**settings), start, 2)
+    again = play(RobustAggregator(**settings), half, 2)
+    plain = play(RobustAggregator(), start, 4)
+    for name in ("w", "b"):
+        np.testing.assert_allclose(again[name], whole[name], rtol=1e-6)
+        assert np.abs(plain[name] - whole[name]).max() > 0.1
+    assert whole["n"] == 3
+
+
+def test_a_server_step_on_differences() -> None:
+    aggregator = RobustAggregator(server="fedavgm:momentum=0.5")
+    for expected in (2.0, 3.0, 3.5):
+        result, _ = aggregated(
+            [model(k, params(k, 0) | {"w": np.full((6, 5), 2.0)}, kind=ParamsType.DIFF) for k in range(5)], aggregator
+        )
+        np.testing.assert_allclose(result.params["w"], expected)
+        assert result.params_type == ParamsType.DIFF
+
+
+def test_a_wrong_server_step_is_an_error_where_it_was_written() -> None:
+    wrong = {
+        "adam": "expected one of none, fedavgm",
+        "fedadam:rate=1": "no setting of fedadam",
+        "fedadam:lr=x": "must be a number",
+        "fedadam:lr=-1": "lr must be a number > 0",
+    }
+    for server, words in wrong.items():
+        with pytest.raises(ValueError, match=words):
+            RobustAggregator(server=server)
+
+
 def test_keeping_the_old_model_is_an_empty_difference_that_flare_can_add() -> None:
     result, aggregator = aggregated([nan(), *(model(k, {}) for k in range(2))])
     assert aggregator.rounds[-1].kept

@@ -1,8 +1,7 @@
-"""The README's tables are what the code and the measurements say. (tests/docs runs its code.)"""
+"""The tables of README and docs are what the code and the measurements say. (tests/docs runs the code blocks.)"""
 
 from __future__ import annotations
 
-import re
 import runpy
 import sys
 from pathlib import Path
@@ -21,11 +20,14 @@ def test_tables_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.value.code == 0, "run `python docs/tables.py`"
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("examples/**/README.md")], ids=str)
-def test_links_lead_somewhere(page: Path) -> None:
-    """Links between files; the site's own are checked when it is built."""
-    for target in re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
+def test_it_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("verdict", hn.Verdict)
+def test_the_glossary_explains_every_verdict(verdict: hn.Verdict) -> None:
+    text = (ROOT / "docs" / "explanation" / "glossary.md").read_text(encoding="utf-8")
+    assert f"**{verdict}**" in text or f"*{verdict}*" in text
 
 
 def test_public_names() -> None:

@@ -217,3 +217,22 @@ def test_thousands_of_clients_are_measured_by_layer(monkeypatch: pytest.MonkeyPa
     first = ((X[:, :100] - X[:, :100].mean(0)) ** 2).sum(1)
     np.testing.assert_allclose(whole, first, rtol=1e-5)
     np.testing.assert_allclose(by_layer[0], first, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["bayesian", hn.Bayesian(variant="paper"), hn.Krum(f=2)])
+def test_excluded_is_not_accused(rule: Any) -> None:
+    pytest.importorskip("torch")
+    from honestly.sim.metrics import accused
+
+    updates = 1 + np.random.default_rng(0).normal(size=(10, 1000))
+    updates[7:] *= -4
+    updates[0] = np.nan
+    out = hn.aggregate(updates, rule)
+    blamed = accused(out)
+    assert out.excluded == (0,)
+    assert 0 not in out.accused
+    assert blamed is not None
+    assert not blamed[0]
+    if out.honesty is not None:
+        assert out.malicious == len(out.accused)
+        assert np.flatnonzero(blamed).tolist() == [7, 8, 9]

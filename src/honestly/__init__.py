@@ -43,6 +43,7 @@ from honestly.rules import (
 from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
 from honestly.sources.checkpoints.options import Checkpoints
+from honestly.sources.groups import Groups
 
 if TYPE_CHECKING:
     from honestly.federation.buffer import Buffer
@@ -69,6 +70,7 @@ __all__ = [
     "FoolsGold",
     "FoolsGoldMemory",
     "GeometricMedian",
+    "Groups",
     "Krum",
     "Meamed",
     "Mean",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from honestly.engine import Pipeline, run
-from honestly.result import Aggregate, AggregationError, Float
+from honestly.result import Aggregate, AggregationError, Float, Verdict
 from honestly.rules.base import Mixer, Rule
 from honestly.sources import Source, open_source
+from honestly.sources.groups import Groups, identities
 
 
 def aggregate(
@@ -20,6 +22,7 @@ def aggregate(
     reference: Any = None,
     pre: Sequence[Mixer | str] | Mixer | str = (),
     sizes: Any = None,
+    groups: Any = None,
     layers: Any = None,
     buffers: Any = "follow",
     out: Any = None,
@@ -35,9 +38,15 @@ def aggregate(
         reference: the previous global model, in the same container as one client's update. Clients whose layout
             differs from it are refused.
         pre: mixers (or their names) applied in turn before the rule.
-        sizes: what the clients say of their sizes: a sequence, or a mapping by id. Ignored unless the rule uses sizes.
+        sizes: what the clients say of their sizes: a sequence, or a mapping by id. Rules that weigh clients use them up
+            to a cap that leaves no minority a majority of the weight, see docs/explanation/sizes.md; `Mean` has a
+            setting of its own; medians and their kin, and rules behind mixers, count heads. "ignore" or None: all
+            clients are the same. What was claimed and used is in `diagnostics["claimed_shares"]`, `["used_shares"]`.
+        groups: for updates that stand for several clients each (edge servers, cohorts of secure aggregation): how many,
+            in order or by id, or `hn.Groups(counts, sums=True)` where they are sums. The groups are judged, and weighed
+            by their counts unless `sizes` says otherwise: see docs/how-to/groups.md.
         layers: for updates that are one flat array each, the sizes of the tensors in it, in order (or a mapping from
-            name to size), so that each is judged by itself. State dicts, lists of arrays and files know theirs.
+            name to size), so each is judged by itself. State dicts, lists of arrays and files know theirs.
         buffers: what becomes of tensors that are statistics and no parameters: BatchNorm's running means and
             variances, known by their names. "follow" does not judge by them and averages them with the weights found
             on the parameters; "judge" takes them for parameters; "ignore" does not average them: the result keeps
@@ -66,22 +75,40 @@ def aggregate(
         (7, 8, 9)
     """
     pipeline = Pipeline.of(rule, pre)
+    grouped = None if groups is None else Groups.of(groups)
+    ids = identities(updates)
+    if grouped is not None and ids is not None:
+        updates = grouped.means(updates, ids)
+        sizes = grouped.listed(ids) if sizes is None else sizes
     source = open_source(updates, reference=reference, root=pipeline.rule.root, out=out, layers=layers, buffers=buffers)
     try:
         if not source.ids:
             raise AggregationError("there are no clients to average")
         pipeline.check(len(source.ids))
-        return run(source, pipeline, _sizes(sizes, source), explain=explain)
+        found = run(source, pipeline, _sizes(sizes, source), explain=explain)
+        return found if grouped is None else _of_groups(found, grouped.listed(source.ids))
     finally:
         source.close()
 
 
+def _of_groups(found: Aggregate, counts: Float) -> Aggregate:
+    """The same, saying how many clients are behind each group and behind those that are believed."""
+    lost = [verdict in (Verdict.ACCUSED, Verdict.EXCLUDED) for verdict in found.verdicts]
+    believed = float(np.nansum(np.where(lost, 0.0, counts)))
+    reasons = {
+        name: f"its number of clients is none; {reason}" if np.isnan(counts[found.clients.index(name)]) else reason
+        for name, reason in found.reasons.items()
+    }
+    more = {"group_counts": counts, "clients_believed": believed}
+    return replace(found, reasons=reasons, diagnostics={**found.diagnostics, **more})
+
+
 def _sizes(sizes: Any, source: Source) -> Float | None:
     """(K,) sizes by position. What a client says of itself may be nonsense: rules that use sizes expect that."""
-    if sizes is None:
+    if sizes is None or (isinstance(sizes, str) and sizes == "ignore"):
         return None
     if isinstance(sizes, str | bytes) or not isinstance(sizes, Iterable):
-        raise ValueError(f"sizes is {sizes!r}; expected a number for each client, in order or by id")
+        raise ValueError(f"sizes is {sizes!r}; expected a number for each client, in order or by id, or 'ignore'")
     listed = [sizes.get(name, np.nan) for name in source.ids] if isinstance(sizes, Mapping) else list(sizes)
     if len(listed) != len(source.ids):
         raise ValueError(f"sizes has {len(listed)} entries for {len(source.ids)} clients")

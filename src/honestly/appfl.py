@@ -24,7 +24,7 @@ THEIRS = ("num_clients", "gradient_based", "optimize_memory", "client_weights_mo
 
 
 class RobustAggregator(BaseAggregator):
-    """An aggregator that tells which clients to believe: a bad model costs its client the vote, never the round.
+    """An aggregator that tells which clients to believe: a bad model excludes its client, not the round.
 
     Name it in the server's configuration (`aggregator_path: aggregator.py`, `aggregator: RobustAggregator`), where
     `aggregator.py` says `from honestly.appfl import RobustAggregator`. It works with APPFL's synchronous scheduler.
@@ -50,7 +50,7 @@ class RobustAggregator(BaseAggregator):
         if options.get("use_secure_agg"):
             raise ValueError("use_secure_agg hides the single models, and nobody can judge what is hidden: turn it off")
         self.logger = logger if logger is not None else logging.getLogger("honestly.appfl")
-        self.model = model if model is not None else _made(options)
+        self.model = model if model is not None else _load_model(options)
         self.global_state: dict[str, Any] | None = None
         self.client_sample_size: dict[Any, int] = {}
         self.referee = referee_of(**{key: options[key] for key in OPTIONS if key in options}, log=self._log)
@@ -111,7 +111,7 @@ def _plain(options: Any) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
-def _made(options: Mapping[str, Any]) -> Any:
+def _load_model(options: Mapping[str, Any]) -> Any:
     if "model_path" not in options:
         return None
     from appfl.misc.utils import create_instance_from_file, run_function_from_file

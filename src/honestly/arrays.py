@@ -21,7 +21,7 @@ Host: TypeAlias = npt.NDArray[Any]
 
 #: Dtype names that can be averaged, and the precision in which the work is done.
 COMPUTE = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64}
-#: Largest absolute value whose squares still add up: larger ones cost the client its vote.
+#: Largest absolute value whose squares still add up: a client with larger ones is excluded.
 LARGEST = {"float32": 1e17, "float64": 1e150}
 
 
@@ -102,7 +102,7 @@ def is_meta(x: Any) -> bool:
 
 
 def detached(x: Any) -> Any:
-    """The array without its gradient history (torch), so that nothing of ours enters a graph."""
+    """The array without its gradient history (torch), so nothing of ours enters a graph."""
     return x.detach() if aac.is_torch_array(x) else x
 
 
@@ -113,7 +113,7 @@ def host_view(x: Any) -> Host:
     elif aac.is_torch_array(x):
         x = x.detach()
         if x.numel() and not x.untyped_storage().nbytes():
-            raise ValueError("its storage was freed, so that it holds no values")
+            raise ValueError("its storage was freed, so it has no values")
         if x.is_conj() or x.is_neg():
             x = x.resolve_conj().resolve_neg()
         if str(x.dtype) == "torch.bfloat16":

@@ -1,4 +1,4 @@
-"""What was probably meant by a word that nobody knows."""
+"""Suggestions for unknown words."""
 
 from __future__ import annotations
 

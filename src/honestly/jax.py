@@ -1,4 +1,4 @@
-"""A robust mean over a mesh axis in JAX: `robust_mean` where `jax.lax.pmean` takes the mean (extra `[jax]`).
+"""A robust mean over a mesh axis in JAX: `robust_mean` instead of `jax.lax.pmean` (extra `[jax]`).
 
 Inside `jax.shard_map`, each device along the axis is a client. The devices exchange slices (`all_to_all`), add up their
 Gram matrices (`psum`), ask the rule on the host (`jax.pure_callback`: the package's own rules, in float64), average
@@ -44,7 +44,7 @@ def robust_mean(
 ) -> Any:
     """The robust mean of `x` over the devices of a mesh axis; call it where you would call `jax.lax.pmean`.
 
-    A device whose values are NaN, infinite or absurdly large has no vote. If half of the devices or more have none, the
+    A device whose values are NaN, infinite or absurdly large is excluded. If half of the devices or more have none, the
     result is NaN, as it would be with `pmean`.
 
     Args:
@@ -52,7 +52,7 @@ def robust_mean(
         axis_name: the axis of the mesh over which to average.
         rule: a rule or its name: any rule that is a weighted mean, median, trimmed mean and meamed.
         pre: mixers applied before a rule that is a weighted mean.
-        reference: 0 for gradients and other differences, so that rules can tell a device that opposes the others.
+        reference: 0 for gradients and other differences, so rules can tell a device that opposes the others.
         with_info: return also a dict of "weights" (K,) (NaN for median and its kin), "honesty" (K,) (NaN unless the
             rule infers it) and "usable" (K,).
 
@@ -92,7 +92,7 @@ def robust_mean(
 
 
 def _check(pipeline: Pipeline, K: int, reference: Any) -> None:
-    """Raise ValueError for what cannot be done here."""
+    """Raise ValueError for what is not supported here."""
     if reference is not None and reference != 0:
         raise ValueError(f"reference={reference!r}: give the differences from it as x, and reference=0")
     missing = sorted(pipeline.needs & NOT_HERE)

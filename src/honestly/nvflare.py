@@ -1,4 +1,4 @@
-"""Robust averaging for NVIDIA FLARE: `RobustAggregator` in the place of its weighted mean (extra `[nvflare]`)."""
+"""Robust averaging for NVIDIA FLARE: `RobustAggregator` instead of its weighted mean (extra `[nvflare]`)."""
 
 # pyright: basic, reportMissingImports=false
 # FLARE has no type stubs
@@ -22,13 +22,13 @@ from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.app_constant import AppConstants
 
 from honestly.catalog import Spec
-from honestly.federation import Doubt, History, Referee, Reply
+from honestly.federation import Doubt, History, Referee, Reply, Sizes
 from honestly.rules import RULE_CATALOG, make_mixer
 from honestly.rules.memory import Memory
 
 
 class RobustAggregator(ModelAggregator):
-    """A `ModelAggregator` that tells which clients to believe: a bad model costs its client the vote, never the round.
+    """A `ModelAggregator` that tells which clients to believe: a bad model excludes its client, not the round.
 
     Pass it to a recipe (`FedAvgRecipe(..., aggregator=RobustAggregator())`) or name it in a job's configuration. The
     arguments are plain values, kept under their own names, because FLARE writes them into the job.
@@ -41,9 +41,14 @@ class RobustAggregator(ModelAggregator):
         doubt: "keep" keeps the old model also if the rule says that its answer may be wrong; "accept" marks the round.
         history: a folder on the server that gets `rounds.jsonl` and `rounds.csv` after every round; "" for none.
         forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
-
         buffers: what becomes of BatchNorm's running means and variances: "follow" (averaged with the weights found on
             the parameters), "judge" (as parameters), "ignore" (the server's own stay); or the names of the buffers.
+        server: what the server makes of the average, such as "fedadam:lr=0.1", "fedyogi", "fedadagrad" or
+            "fedavgm:momentum=0.9"; "" for the average itself. Its moments are kept in `history` and outlive a restart
+            where clients send weights.
+        sizes: "use" weighs clients by the steps that they report, up to a cap by which no minority of them gets a
+            majority of the weight; "ignore" counts heads.
+        names: from client name to the name that logs and the history use, such as `{"site-1": "Uppsala"}`.
 
     What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's
     metadata, which FLARE sends to the clients, liars among them.
@@ -64,6 +69,9 @@ class RobustAggregator(ModelAggregator):
         history: str = "",
         forgetting: float = 0.0,
         buffers: str | list[str] = "follow",
+        server: str = "",
+        sizes: Sizes = "use",
+        names: dict[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.rule = rule
@@ -74,8 +82,11 @@ class RobustAggregator(ModelAggregator):
         self.history = history
         self.forgetting = forgetting
         self.buffers = buffers
+        self.server = server
+        self.sizes: Sizes = sizes
+        self.names = names
         self._models: list[FLModel] = []
-        # made now, so that a wrong argument is an error where it was written; the folder is made where the server runs
+        # made now, so a wrong argument is an error where it was written; the folder is made where the server runs
         self._referee: Referee | None = None
         self._make(folder=None)
 
@@ -88,7 +99,8 @@ class RobustAggregator(ModelAggregator):
         return Referee(
             RULE_CATALOG.build(Spec(rule.name, {**rule.settings, **settings}), own=False),
             pre=[*before, *map(str, behind)],
-            quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers, log=self._report,
+            quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers,
+            server=self.server, sizes=self.sizes, names=self.names, log=self._report,
         )  # fmt: skip
 
     @property
@@ -113,7 +125,9 @@ class RobustAggregator(ModelAggregator):
         kind = _usual([model.params_type for model in models])
         replies = [self._reply(i, model, kind) for i, model in enumerate(models)]
         reference = self._global_weights() if kind == ParamsType.FULL else None
-        value, record = self.referee.judge(self._round(models), replies, reference=reference)
+        value, record = self.referee.judge(
+            self._round(models), replies, reference=reference, difference=kind == ParamsType.DIFF
+        )
         metrics = dict(record.metrics) or None
         if value is None:
             return FLModel(params_type=ParamsType.DIFF, params={}, metrics=metrics)

@@ -1,4 +1,4 @@
-"""Strangers' text made safe for a terminal, a log and a file."""
+"""Make untrusted text safe for a terminal, a log and a file."""
 
 from __future__ import annotations
 

@@ -145,6 +145,6 @@ class Aggregate:
 
 
 def _readable(client: ClientId) -> str:
-    """A client's name, which may be a stranger's choice, on one line."""
+    """A client's name, which is untrusted text, on one line."""
     text = str(client)[:60]
     return text if text.isprintable() else repr(text)

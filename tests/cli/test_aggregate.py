@@ -283,3 +283,146 @@ def test_lora_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert 0 < report["lora"]["relative_error"] < 1
     assert run(*folders, "-o", tmp_path / "out", "--rule", "mean", "--lora", "factors") == 0
     assert "not the mean of B A" in capsys.readouterr().err
+
+
+def test_the_output_is_no_client_of_the_next_run(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "global.safetensors"
+    assert run(*files, "-o", out, "--quiet") == 0
+    first = out.read_bytes()
+    assert run(*files, out, "-o", out, "--quiet") == 2
+    assert "which is the input" in capsys.readouterr().err
+    assert out.read_bytes() == first
+    # under another name it is known by what we wrote into it: it loses its vote, and the answer is as before
+    again = tmp_path / "again.safetensors"
+    assert run(*files, out, "-o", again, "--json") == 3
+    report = json.loads(capsys.readouterr().out)
+    assert report["excluded"] == ["global.safetensors"]
+    assert "--allow-results" in report["clients"][-1]["reason"]
+    assert again.read_bytes() == first
+    assert run(*files, out, "-o", again, "--allow-results", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["clients"]) == 8
+    # the operator insists: the old result is replaced and has no vote
+    assert run(*files, out, "-o", out, "--allow-overwrite", "--quiet") == 3
+    assert out.read_bytes() == first
+    # the usual loop stays: the reference may be what is replaced
+    assert run(*files, "-o", out, "--reference", out, "--quiet") == 0
+
+
+def spellings(file: Path) -> dict[str, str]:
+    """Other names of one file."""
+    folder = file.parent
+    link, hard = folder / "link.safetensors", folder / "hard.safetensors"
+    link.symlink_to(file)
+    hard.hardlink_to(file)
+    return {
+        "the same": str(file),
+        "dots": f"{folder}/../{folder.name}/./{file.name}",
+        "relative": os.path.relpath(file),
+        "link": str(link),
+        "hard link": str(hard),
+    }
+
+
+@pytest.mark.parametrize("spelling", ["the same", "dots", "relative", "link", "hard link"])
+def test_an_input_is_not_overwritten(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], spelling: str
+) -> None:
+    before = Path(files[0]).read_bytes()
+    out = spellings(Path(files[0]))[spelling]
+    for exclusions in ("status", "fail"):
+        assert run(*files, "-o", out, "--exclusions", exclusions) == 2
+        assert "client-0.safetensors" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="allow_overwrite"):
+        hn.aggregate(files, out=out)
+    assert Path(files[0]).read_bytes() == before
+    assert run(*files, "-o", out, "--allow-overwrite", "--quiet") == 0
+    assert load_file(out)["b.bias"].shape == (9,)
+
+
+def test_folders_of_inputs_are_not_overwritten(files: list[str], tmp_path: Path) -> None:
+    folders = [tmp_path / f"site-{k}" for k in range(5)]
+    for k, folder in enumerate(folders):
+        folder.mkdir()
+        Path(files[k]).rename(folder / "model.safetensors")
+    assert run(*folders, "-o", folders[1]) == 2
+    assert run(*folders, "-o", folders[1] / "model.safetensors") == 2
+    assert run(*(folder / "model.safetensors" for folder in folders), "-o", folders[1]) == 2
+    out = tmp_path / "global"
+    assert run(*folders, "-o", out, "--quiet") == 0
+    assert run(*folders, f"{out}/", "-o", out, "--quiet") == 2
+    assert run(*folders, out, "-o", tmp_path / "next", "--quiet") == 3
+    assert run(*folders, out, "-o", tmp_path / "next", "--quiet", "--allow-results") == 0
+
+
+def test_an_npz_result_is_known_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    files = [tmp_path / f"client-{k}.npz" for k in range(5)]
+    for file in files:
+        np.savez(file, w=rng.normal(size=50))
+    out = tmp_path / "global.npz"
+    assert run(*files, "-o", out, "--quiet") == 0
+    assert np.load(out)["w"].shape == (50,)
+    assert run(*files, "-o", files[0]) == 2
+    assert run(*files, out, "-o", tmp_path / "next.npz", "--json") == 3
+    assert json.loads(capsys.readouterr().out)["excluded"] == ["global.npz"]
+
+
+def test_a_file_is_given_once(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*files, os.path.relpath(files[0]), "-o", tmp_path / "out.safetensors") == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_excluded_is_not_accused(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(1)
+    for file in files[5:]:  # two who err alike
+        tensors = {name: (-3 * x).astype(np.float32) for name, x in load_file(files[0]).items()}
+        save_file({name: x + 0.001 * rng.normal(size=x.shape).astype(np.float32) for name, x in tensors.items()}, file)
+    Path(files[2]).write_bytes(b"nothing of use")
+    page = tmp_path / "report.html"
+    assert run(*files, "-o", tmp_path / "out.safetensors", "--json", "--report", page) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert report["excluded"] == ["client-2.safetensors"]
+    assert report["accused"] == ["client-5.safetensors", "client-6.safetensors"]
+    assert report["malicious"] == 2.0
+    assert "2 of them accused of lying" in page.read_text()
+    assert page.read_text().count('<tr class="s">') == 2
+    assert page.read_text().count('<tr class="x">') == 1
+    run(*files, "-o", tmp_path / "out.safetensors")
+    assert "clients accused of lying: 2\n" in capsys.readouterr().out
+
+
+def test_names_for_the_table_and_the_reports(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, sizes = tmp_path / "names.json", tmp_path / "sizes.json"
+    names.write_text(json.dumps({"client-6.safetensors": "Uppsala", "client-0.safetensors": "Lund"}))
+    sizes.write_text(json.dumps({f"client-{k}.safetensors": 10 + k for k in range(7)}))
+    page = tmp_path / "report.html"
+    options = ["--names", names, "--sizes", sizes, "--rule", "mean:sizes=trusted", "--report", page]
+    assert run(*files, "-o", tmp_path / "out.safetensors", *options) == 0
+    assert "Uppsala" in capsys.readouterr().out
+    assert "<td>Lund</td>" in page.read_text()
+    assert run(*files, "-o", tmp_path / "out.safetensors", *options, "--json") == 0
+    clients = json.loads(capsys.readouterr().out)["clients"]
+    assert [client["id"] for client in clients[:2]] == ["Lund", "client-1.safetensors"]
+    assert clients[6]["file"] == files[6]
+    np.testing.assert_allclose([client["weight"] for client in clients], np.arange(10, 17) / np.arange(10, 17).sum())
+    names.write_text("[]")
+    assert run(*files, "-o", tmp_path / "out.safetensors", *options) == 2
+    assert "expected one JSON object" in capsys.readouterr().err
+
+
+def test_sizes_in_the_table_and_the_report(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = tmp_path / "sizes.json"
+    sizes.write_text(json.dumps([1, 100, 100, 100, 100, 100, 1e9]))
+    assert run(*files, "-o", tmp_path / "out.safetensors", "--sizes", sizes, "--json") == 0
+    clients = json.loads(capsys.readouterr().out)["clients"]
+    assert clients[6]["claimed_share"] > 0.99
+    assert clients[6]["used_share"] <= 3 * clients[1]["used_share"]
+    assert clients[0]["used_share"] == pytest.approx(clients[1]["used_share"] / 100)
+    assert run(*files, "-o", tmp_path / "out.safetensors", "--sizes", sizes) == 0
+    assert "claimed" in capsys.readouterr().out

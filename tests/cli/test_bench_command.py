@@ -129,7 +129,7 @@ def test_failed_runs_are_told_and_tried_again(
     assert main(["bench", str(study), "--out", out, "--quiet"]) == 1
     told = capsys.readouterr().err
     assert "failed: rule=mean dataset=mnist seed=0: ValueError: mnist is not here" in told
-    assert "2 run(s) failed; the same command tries them again" in told
+    assert "2 run(s) failed; run the same command to try them again" in told
     assert sorted(run.status for run in runs(Path(out))) == ["done", "done", "failed", "failed"]
     assert main(["bench", str(study), "--out", out, "--quiet", "--skip-failed"]) == 1
     assert main(["bench", str(study), "--out", out, "--quiet", "--only", "dataset=digits"]) == 0
@@ -194,7 +194,7 @@ def test_results_are_exported_and_taken_in(study: Path, tmp_path: Path, capsys: 
         assert (tmp_path / file).stat().st_size > 100
     capsys.readouterr()
     assert main(["bench", "--out", other, "--import", str(tmp_path / "study.tar.gz")]) == 0
-    assert "2 finished run(s) taken in" in capsys.readouterr().err
+    assert "2 finished run(s) imported" in capsys.readouterr().err
     assert main(["bench", "--out", other, "--quiet"]) == 0
     assert [run.status for run in runs(Path(other))] == ["done"] * 4
     assert main(["export", "runs", str(tmp_path), "-o", str(tmp_path / "x.csv")]) == 1
@@ -242,7 +242,7 @@ def test_stopped_killed_and_finished(tmp_path: Path) -> None:
     stopped.send_signal(signal.SIGINT)
     _, told = stopped.communicate(timeout=30)
     assert stopped.returncode == 130
-    assert f"Go on with the same command, or: honestly bench --out {out}" in told
+    assert f"To resume, run the same command, or: honestly bench --out {out}" in told
     assert {run.status for run in runs(out)} <= {"pending", "done"}, "what it held is given back"
 
     had = sum(run.rounds for run in runs(out))

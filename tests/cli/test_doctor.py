@@ -155,5 +155,5 @@ def test_a_folder_that_is_gone_is_a_problem(tmp_path: Path, monkeypatch: pytest.
 def test_the_source_tree_tells_the_same_as_the_installed_package() -> None:
     here = set(requirements._of_the_source_tree())
     assert any(line.startswith("numpy") for line in here)
-    assert {r.extra for r in map(requirements._parsed, here)} >= {"", "cli", "sim", "torch"}
-    assert "torch" in {r.name for r in map(requirements._parsed, here) if r.extra == "sim"}
+    assert {r.extra for r in map(requirements._parse, here)} >= {"", "cli", "sim", "torch"}
+    assert "torch" in {r.name for r in map(requirements._parse, here) if r.extra == "sim"}

@@ -66,7 +66,7 @@ def test_near_misses_on_the_command_line(
         (["aggregate", "a", "b", "c", "-o", "x.html"], 2, "results are written as .safetensors, .npz or a folder"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "/dev/null/x"], 1, "/dev/null/x: Not a directory"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "broken"], 2, "begins like JSON and is none"),
-        (["aggregate", "a", "b", "c", "-o", "x.npz", "--ids", "@latin"], 2, "--ids latin: it is no UTF-8 text"),
+        (["aggregate", "a", "b", "c", "-o", "x.npz", "--ids", "@latin"], 2, "--ids latin: it is not UTF-8 text"),
     ],
 )
 def test_mistakes(
@@ -320,7 +320,7 @@ def test_ctrl_c_ends_a_run_that_can_go_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on" in told
+    assert "run the same command to resume" in told
     assert "Traceback" not in told
 
 

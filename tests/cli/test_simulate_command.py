@@ -84,7 +84,7 @@ def test_without_out_the_id_names_the_folder() -> None:
         (["clints=3"], "unknown key"),
         (["rule=kurm"], "krum"),
         (["model=lenet"], "did you mean lenet5"),
-        (["--device", "tpu"], "allowed are cpu, cuda"),
+        (["--device", "tpu"], "expected cpu, cuda"),
         (["missing.toml"], "no such file or preset"),
         (["--out", "taken"], "is a file: choose another folder"),
         (["dataset=mnist", "--data", "nowhere/at/all", "--out", "x"], "could not download dataset 'mnist'"),

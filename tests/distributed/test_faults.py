@@ -42,7 +42,7 @@ def test_different_dtypes() -> None:
     [
         ({"dtype": "int64"}, "rank 1: tensor '[0]' has dtype torch.int64"),
         ({"rule": "medain"}, "rank 1: unknown rule 'medain'"),
-        ({"verify": -1.0}, "rank 1: verify=-1.0"),
+        ({"verify": -1.0}, "rank 1: verify must be a number >= 0"),
         ({"layers": [3]}, "rank 1: layers is for one flat tensor"),
     ],
 )

@@ -108,11 +108,11 @@ def test_wrong_arguments() -> None:
         RobustAverager(rule="median", forgetting=0.5)
     with pytest.raises(ValueError, match='unusable=\'zero\': use "raise" or "nan"'):
         RobustAverager(unusable="zero")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="record_every=0"):
+    with pytest.raises(ValueError, match="record_every must be"):
         RobustAverager(record_every=0)
-    with pytest.raises(ValueError, match="verify=nan"):
+    with pytest.raises(ValueError, match="verify must be"):
         RobustAverager(verify=float("nan"))
-    with pytest.raises(ValueError, match="every=0"):
+    with pytest.raises(ValueError, match="every must be"):
         RobustOuterOptimizer(torch.nn.Linear(2, 2), every=0)
     with pytest.raises(RuntimeError, match="there is no process group"):
         RobustAverager().average(torch.ones(2))

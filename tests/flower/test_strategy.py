@@ -61,6 +61,42 @@ def test_liars_are_named_and_the_model_is_the_honest_one() -> None:
     assert distance(values(arrays)) < 0.3 < 1 < distance(values(mean))
 
 
+def test_names_in_metrics_and_history(tmp_path: Path) -> None:
+    strategy = RobustFedAvg(names={BAD: "Uppsala"}, history=tmp_path)
+    _, metrics = strategy.aggregate_train(1, [*honest(6), nan()])
+    assert metrics is not None
+    assert metrics["refused/Uppsala"] == 1
+    assert metrics[f"honesty/{FIRST_NODE}"] > 0.5
+    assert strategy.excluded.keys() == {BAD}
+    assert json.loads((tmp_path / "rounds.jsonl").read_text())["excluded"] == ["Uppsala"]
+
+
+def test_sizes_are_used_up_to_a_cap(tmp_path: Path) -> None:
+    replies = [reply(FIRST_NODE + k, update(k), {"num-examples": 100, "loss": 0.1}) for k in range(7)]
+    replies += [reply(FIRST_NODE + 7, update(7), {"num-examples": 5, "loss": 0.1})]
+    replies += [reply(BAD, update(8), {"num-examples": 500_000, "loss": 0.1})]
+    strategy = RobustFedAvg(history=tmp_path)
+    strategy.aggregate_train(1, replies)
+    used, claimed = strategy.history[-1].used, strategy.history[-1].claimed
+    assert used is not None
+    assert claimed is not None
+    assert claimed[BAD] > 0.99
+    assert used[BAD] <= 3 * used[FIRST_NODE]
+    assert used[FIRST_NODE + 7] == pytest.approx(used[FIRST_NODE] / 20)
+    weights = strategy.history[-1].weights
+    assert weights is not None
+    assert weights[FIRST_NODE + 7] < 0.2 * weights[FIRST_NODE]
+    line = json.loads((tmp_path / "rounds.jsonl").read_text())
+    assert line["used"][line["clients"].index(str(BAD))] == used[BAD]
+    heads = RobustFedAvg(sizes="ignore")
+    heads.aggregate_train(1, replies)
+    assert heads.history[-1].used is None
+    assert heads.history[-1].weights is not None
+    assert heads.history[-1].weights[FIRST_NODE + 7] > 0.05
+    with pytest.raises(ValueError, match="sizes='many'"):
+        RobustFedAvg(sizes="many")  # type: ignore[arg-type]
+
+
 def test_reply_order_does_not_matter() -> None:
     replies = [*honest(8), nan()]
     shuffled = random.Random(3).sample(replies, len(replies))

@@ -136,5 +136,5 @@ def test_a_simulations_state_file_keeps_it():
     ],
 )  # fmt: skip
 def test_a_damaged_memory_is_refused(state):
-    with pytest.raises(ValueError, match=r"no memory as|expected two numbers|forgetting must be"):
+    with pytest.raises(ValueError, match=r"not a memory|expected two numbers|forgetting must be"):
         Memory.from_dict(state)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from honestly.sim.data import download as downloads
-from honestly.sim.data.download import DownloadError, File, fetch, shown
+from honestly.sim.data.download import DownloadError, File, fetch, show_progress
 from honestly.sim.data.files import SETS
 
 BODY = np.random.default_rng(0).bytes(300_000)
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 def test_progress_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "120")
-    with shown("cifar10, file 1 of 1", 2_000_000) as progress:
+    with show_progress("cifar10, file 1 of 1", 2_000_000) as progress:
         progress.total = 2_000_000
         progress.update(1_000_000)
     assert "1.0/2.0 MB" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from honestly.sim.checkpoint import packed, read_state
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 from honestly.sim.summary import summary
@@ -192,3 +193,35 @@ def test_evaluation_can_be_rarer() -> None:
 def test_same_seed_same_numbers_other_seed_other_numbers() -> None:
     assert run(seed=5) == run(seed=5)
     assert run(seed=5) != run(seed=6)
+
+
+@pytest.mark.parametrize("server", ["fedavgm:momentum=0.5", "fedadam:lr=0.02", "fedyogi:lr=0.02", "fedadagrad:lr=0.05"])
+def test_a_server_step_goes_on_after_an_interruption_to_the_same_bits(server: str, tmp_path: Path) -> None:
+    experiment = Experiment.of({**SMALL, "rounds": 4, "rule": "bayesian", "server": server})
+    whole = list(Federation(experiment).rounds())
+    assert whole[-1].numbers["accuracy"] > 0.3
+    path = tmp_path / "state-2.bin"
+    path.write_bytes(packed(whole[1].state))
+    again = Federation(experiment)
+    rest = list(again.rounds(read_state(path, again.start())))
+    assert [record.numbers for record in rest] == [record.numbers for record in whole[2:]]
+    assert torch.equal(rest[-1].state.model.theta, whole[-1].state.model.theta)
+    plain = list(Federation(Experiment.of({**SMALL, "rounds": 4, "rule": "bayesian"})).rounds())
+    assert not torch.equal(plain[-1].state.model.theta, whole[-1].state.model.theta)
+    # a state is a value: going on from it twice gives the same
+    twice = next(Federation(experiment).rounds(whole[1].state))
+    assert torch.equal(twice.state.model.theta, whole[2].state.model.theta)
+
+
+def test_a_server_step_of_nothing_is_the_average() -> None:
+    plain, step = run(rounds=3), run(rounds=3, server="fedavgm:momentum=0.0")
+    assert [r["accuracy"] for r in plain] == pytest.approx([r["accuracy"] for r in step], abs=0.01)
+
+
+def test_without_a_server_step_experiments_keep_their_ids() -> None:
+    plain = Experiment.of(SMALL)
+    assert "server" not in plain.canonical
+    assert Experiment.of({**SMALL, "server": "none"}).id == plain.id
+    assert Experiment.of({**SMALL, "server": "fedadam"}).id != plain.id
+    with pytest.raises(ValueError, match=r"server = 'adam'.*expected one of none, fedavgm"):
+        Experiment.of({**SMALL, "server": "adam"})

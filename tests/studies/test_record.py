@@ -79,7 +79,7 @@ def test_several_values_are_several_courses():
         (["rounds=1,x"], "rounds = 1,x: give whole numbers"),
         (["rounds=0"], "rounds = 0"),
         (["attack=sign_flip"], "unknown data attack 'sign_flip'"),
-        (["left_out=15", "idle=5"], "somebody of 20 clients must train"),
+        (["left_out=15", "idle=5"], "one of 20 clients must train"),
         (["poisoned=21"], "poisoned = 21: there are 20 clients"),
         (["participation=0.5"], "all clients take part"),
         (["clints=3"], "did you mean clients"),

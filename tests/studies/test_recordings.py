@@ -51,8 +51,8 @@ HOSTILE = {
     "shape": ({"c|r1": np.zeros((6, 6))}, "shape"),
     "not square": ({"c|r1": np.zeros((1, 6, 5))}, "shape"),
     "integers": ({"c|r1": np.zeros((1, 6, 6), dtype=int)}, "floats"),
-    "not symmetric": ({"c|r1": np.arange(36.0).reshape(1, 6, 6)}, "no Gram matrix"),
-    "negative": ({"c|r1": -np.eye(6)[None]}, "no Gram matrix"),
+    "not symmetric": ({"c|r1": np.arange(36.0).reshape(1, 6, 6)}, "not a Gram matrix"),
+    "negative": ({"c|r1": -np.eye(6)[None]}, "not a Gram matrix"),
     "many layers": ({"c|r1": np.zeros((1001, 1, 1))}, "1001 layers"),
     "shapes differ": ({"c|r1": np.zeros((1, 6, 6)), "c|r2": np.zeros((2, 6, 6))}, "different shapes"),
     "no rounds": ({"c|names": np.array(["a"])}, "no rounds"),
@@ -60,7 +60,7 @@ HOSTILE = {
     "sizes": ({"c|r1": np.zeros((1, 6, 6)), "c|sizes": np.array([0]), "c|rows": np.array([HONEST] * 6)}, "sizes"),
     "left out": ({"c|r1": np.zeros((1, 6, 6)), "c|left_out": np.array(7), "c|rows": np.array([HONEST] * 6)}, "0 to 6"),
     "order": ({"c|r1": np.zeros((1, 2, 2)), "c|rows": np.array(["label_flip", HONEST])}, "must come first"),
-    "key": ({"../../x|r1": np.zeros((1, 6, 6))}, "is no name"),
+    "key": ({"../../x|r1": np.zeros((1, 6, 6))}, "is not a name"),
 }
 
 
@@ -68,7 +68,7 @@ HOSTILE = {
 def test_what_is_no_recording_is_refused(tmp_path, case):
     arrays, message = HOSTILE[case]
     np.savez(tmp_path / "r.npz", **arrays)
-    with pytest.raises(ValueError, match=rf"r\.npz: is no recording .*{message}"):
+    with pytest.raises(ValueError, match=rf"r\.npz is not a recording .*{message}"):
         read(tmp_path / "r.npz")
 
 
@@ -77,7 +77,7 @@ def test_broken_files_are_refused(tmp_path):
     whole = (tmp_path / "r.npz").read_bytes()
     for content in (b"", b"x", whole[:-40], whole[:200] + bytes(200) + whole[400:]):
         (tmp_path / "broken.npz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"broken\.npz: is no recording"):
+        with pytest.raises(ValueError, match=r"broken\.npz is not a recording"):
             read(tmp_path / "broken.npz")
     assert not is_recording(tmp_path / "nowhere.npz")
 

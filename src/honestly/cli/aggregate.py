@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import secrets
-import signal
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from honestly.cli.clients import client_ids, client_sizes, in_order, named
 from honestly.cli.failures import DONE, FAILED, complain
+from honestly.cli.output import opened, terminated_like_interrupted
+from honestly.cli.output import progress as progress_bar
 
 if TYPE_CHECKING:
     from honestly.result import Aggregate
@@ -25,9 +22,10 @@ DESCRIPTION = """\
 Average K model files into one, robustly, in bounded memory, and say which clients were believed.
 
 FILES are safetensors files, folders of shards (model.safetensors.index.json), LoRA adapter folders (PEFT) or .npz
-files, one per client. A file that cannot be used costs its client the vote and is named, it does not stop the run.
+files, one per client. A client whose file cannot be used is excluded and named; it does not stop the run.
 OUT is a .safetensors or .npz file, or a folder, in which the shards are those of the inputs. It appears at once when it
-is complete: a run that is stopped leaves the old one.
+is complete: a run that is stopped leaves the old one. OUT among FILES is refused, and a result of an earlier run among
+FILES is excluded: it is no client.
 """
 EPILOG = """\
 exit status
@@ -73,6 +71,9 @@ def add(commands: Any) -> None:
         help="client names in order, with commas, or @FILE with one a line; file names by default",
     )
     parser.add_argument(
+        "--names", metavar="FILE.json", help="names for the table and the reports: JSON from client id to name"
+    )
+    parser.add_argument(
         "--report", action="append", default=[], metavar="FILE", help="write a report, .html or .json; may be repeated"
     )
     parser.add_argument(
@@ -98,6 +99,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--allow-torch", action="store_true", help="read PyTorch files too, with weights_only=True")
     parser.add_argument("--follow-symlinks", action="store_true", help="read through symbolic links")
     parser.add_argument(
+        "--allow-results",
+        action="store_true",
+        help="count files that this command wrote as clients, such as the averages of edge servers; "
+        "otherwise they are excluded",
+    )
+    parser.add_argument("--allow-overwrite", action="store_true", help="let OUT replace one of FILES")
+    parser.add_argument(
         "--device", default="cpu", help="cpu, or cuda to stream the blocks through a GPU (default: %(default)s)"
     )
     output = parser.add_mutually_exclusive_group()
@@ -109,7 +117,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Average, report, and return the exit status."""
     try:
-        with _terminated_like_interrupted():
+        with terminated_like_interrupted():
             return _run(args)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; the output is as it was") from None
@@ -124,31 +132,34 @@ def _run(args: argparse.Namespace) -> int:
     from honestly.rules import MIXER_CATALOG, make_steps
     from honestly.show.aggregate_page import as_html, as_json, check_target, show, write
     from honestly.sources.checkpoints import Checkpoints
+    from honestly.sources.checkpoints.conflicts import check_place
 
     behind, rule = make_steps(args.rule, own=True)
     before = (MIXER_CATALOG.build(spec) for text in args.pre for spec in Spec.parse_all(text))
     steps = Pipeline((*before, *behind), rule)
-    ids = _ids(args.ids, args.files)
+    ids = client_ids(args.ids, args.files)
     for target in args.report:
         check_target(target)
-    paths: dict[Any, str] = dict(zip(ids, args.files, strict=True))
+    if not args.allow_overwrite:
+        check_place(Path(args.out), args.files)
+    paths: dict[Any, str] = dict(zip(named(ids, args.names), args.files, strict=True))
     # Without a Gram matrix nothing has measured the clients' distances, so one more pass does.
     explain = bool(args.report) or args.json or not (args.quiet or steps.gram_needed)
     passes = 1 + steps.gram_needed + explain + 2 / len(ids)
-    with warnings.catch_warnings(record=True) as warned, _progress(args.quiet or args.json, passes) as progress:
+    with warnings.catch_warnings(record=True) as warned, progress_bar(args.quiet or args.json, passes) as progress:
         warnings.simplefilter("always")
         files = Checkpoints(
             paths, lora=args.lora, rank=args.rank, allow_torch=args.allow_torch,
             follow_symlinks=args.follow_symlinks, device=args.device, progress=progress,
-            buffers=args.buffers,
+            buffers=args.buffers, allow_results=args.allow_results, allow_overwrite=args.allow_overwrite,
         )  # fmt: skip
-        with _target(args.out, args.exclusions) as target:
+        with opened(args.out, args.exclusions) as target:
             found = aggregate(
                 files,
                 steps.rule,
                 pre=steps.mixers,
                 reference=args.reference,
-                sizes=_sizes(args.sizes),
+                sizes=in_order(client_sizes(args.sizes), ids),
                 out=target.out,
                 explain=explain,
             )
@@ -179,126 +190,3 @@ def _run(args: argparse.Namespace) -> int:
 def _excluded(found: Aggregate) -> str:
     listed = "; ".join(f"client {name!r}: {reason}" for name, reason in found.reasons.items())
     return f"clients were excluded, and --exclusions fail was asked for; {listed}"
-
-
-def _ids(asked: str | None, files: Sequence[str]) -> list[str]:
-    """A different name for each client: what was asked, or file names where these differ, or the paths."""
-    if asked is not None:
-        names = _text("--ids", asked[1:]).splitlines() if asked.startswith("@") else asked.split(",")
-        names = [name.strip() for name in names if name.strip()]
-        if len(names) != len(files):
-            raise ValueError(f"--ids names {len(names)} clients, but there are {len(files)} files")
-    else:
-        names = [Path(file).name for file in files]
-        if len(set(names)) < len(names):
-            names = [str(file) for file in files]
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise ValueError(f"the client {twice!r} is given twice")
-    return names
-
-
-def _sizes(file: str | None) -> Any:
-    if file is None:
-        return None
-    text = _text("--sizes", file)
-    if text.lstrip().startswith(("{", "[")):
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"--sizes {file}: it begins like JSON and is none ({error})") from error
-    rows = [line.rsplit(",", 1) for line in text.splitlines() if line.strip()]
-    if all(len(row) == 1 for row in rows):
-        return [row[0] for row in rows]
-    return {row[0].strip(): row[-1] for row in rows}
-
-
-def _text(option: str, file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{option} {file}: it is no UTF-8 text ({error.reason} at byte {error.start})") from error
-
-
-class _Target:
-    """Where the engine writes: OUT, or beside it if OUT must not appear unless all clients were used."""
-
-    def __init__(self, out: str, exclusions: str) -> None:
-        self._final = Path(out)
-        hidden = f".{secrets.token_hex(4)}-{self._final.name}"
-        self.out = self._final.with_name(hidden) if exclusions == "fail" else self._final
-
-    def keep(self) -> None:
-        """The result is wanted."""
-        from honestly.sources.checkpoints.replace import replace_folder
-
-        if self.out == self._final:
-            return
-        if self.out.is_dir():
-            replace_folder(self.out, self._final)
-        else:
-            self.out.replace(self._final)
-
-    def drop(self) -> None:
-        """Remove a result that was not kept."""
-        import shutil
-
-        if self.out == self._final:
-            return
-        if self.out.is_dir():
-            shutil.rmtree(self.out, ignore_errors=True)
-        self.out.unlink(missing_ok=True)
-
-
-@contextmanager
-def _target(out: str, exclusions: str) -> Generator[_Target]:
-    from honestly.sources.checkpoints.writer import Output
-
-    Output.at(out)
-    target = _Target(out, exclusions)
-    try:
-        yield target
-    finally:
-        target.drop()
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Generator[None]:
-    """SIGTERM and a closed terminal (SIGHUP) clean up like Ctrl-C; only SIGKILL can leave a temporary file."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for name in ("SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP, and `nohup` ignores it
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, stop)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _progress(silent: bool, passes: float) -> Generator[Any]:
-    """Bytes read, rate and time left, on a terminal only and where rich is installed."""
-    if silent or not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def update(done: int, one_pass: int) -> None:
-            bar.update(task, completed=done, total=max(done, passes * one_pass))
-
-        yield update

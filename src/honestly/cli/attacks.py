@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "attacks",
         help="list every attack",
-        description="Every attack by name: what it does, what it knows, its settings.",
+        description="List every attack: what it does, what it knows, its settings.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

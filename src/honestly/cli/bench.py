@@ -23,11 +23,11 @@ examples:
   honestly bench paper-tables --out results/tables --only dataset=fmnist --only rule=Ours,Krum --device cuda
   honestly bench paper-tables --out results/tables --shard 1/4          (the first of four machines)
   honestly bench paper-tables --out results/tables --ray auto --gpus-per-run 0.25
-  honestly bench --out results/tables --import other/tables             (bring results of several machines together)
-  honestly bench paper-ablation --out results/ablation --reuse results/tables   (what both have is not run twice)
-  honestly bench --out results/tables                                   (go on with the study that is there)
+  honestly bench --out results/tables --import other/tables             (merge the results of several machines)
+  honestly bench paper-ablation --out results/ablation --reuse results/tables   (reuse the runs that both have)
+  honestly bench --out results/tables                                   (resume the study in that folder)
 
-Finished runs are skipped, interrupted ones go on, failed ones are tried again. Exit status: 0 if every run is done,
+Finished runs are skipped, interrupted runs resume, failed runs are tried again. Exit status: 0 if every run is done,
 1 if some failed or the store cannot be used, 2 if the study or an option is wrong, 130 if stopped.
 """
 
@@ -36,44 +36,44 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "bench",
-        help="run a study: many experiments, several at once, resumable",
-        description="Run a study: many experiments at once, from its file. What is finished is never run again.",
+        help="run a study: a grid of experiments, resumable",
+        description="Run a study, a grid of experiments defined in a file. Finished runs are not run again.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", nargs="?", metavar="STUDY", help="a TOML file, or a study that comes with honestly")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the study's folder (default: results/NAME)")
     parser.add_argument("--list", action="store_true", help="list the studies that come with honestly, and stop")
-    parser.add_argument("--dry-run", action="store_true", help="say how many runs there are and how long they take")
+    parser.add_argument("--dry-run", action="store_true", help="print the number of runs and how long they would take")
     choice = parser.add_argument_group("which runs")
     choice.add_argument(
-        "--only", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="runs with this value"
+        "--only", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="only runs with this value"
     )
-    choice.add_argument("--shard", metavar="I/N", help="the I-th of N parts, for N machines")
-    choice.add_argument("--skip-failed", action="store_true", help="leave runs that failed before as they are")
-    choice.add_argument("--replace", action="store_true", help="drop runs of an earlier form of the study")
+    choice.add_argument("--shard", metavar="I/N", help="run only part I of N, for N machines")
+    choice.add_argument("--skip-failed", action="store_true", help="do not retry runs that failed before")
+    choice.add_argument("--replace", action="store_true", help="drop runs of an earlier version of the study")
     choice.add_argument(
         "--import", action="append", default=[], type=Path, metavar="FILE", dest="imports",
-        help="first take in results from another study's folder or an export of it",
+        help="first import results from the folder of another study or an export of it",
     )  # fmt: skip
     choice.add_argument(
         "--reuse", action="append", default=[], type=Path, metavar="FILE",
-        help="take the runs of this study that another study has done already (a folder or an export)",
+        help="copy runs that another study has already finished (its folder or an export)",
     )  # fmt: skip
     how = parser.add_argument_group("how they are done")
     how.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
     how.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
-    how.add_argument("--workers", type=int, default=0, metavar="N", help="N local processes (default: this one)")
-    how.add_argument("--together", type=int, default=1, metavar="N", help="N runs side by side on one GPU")
-    how.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help="a Ray cluster; without address a local one")
+    how.add_argument("--workers", type=int, default=0, metavar="N", help="use N local processes (default: this one)")
+    how.add_argument("--together", type=int, default=1, metavar="N", help="train N runs side by side on one GPU")
+    how.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help="use a Ray cluster (default: a local one)")
     how.add_argument(
-        "--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs a run, e.g. 0.25 (0: CPU)"
+        "--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs per run, e.g. 0.25 (0: CPU)"
     )
-    how.add_argument("--cpus-per-run", type=float, default=1.0, metavar="X", help="with --ray: CPU cores a run")
+    how.add_argument("--cpus-per-run", type=float, default=1.0, metavar="X", help="with --ray: CPU cores per run")
     how.add_argument("--keep-models", action="store_true", help="keep the final model of every run in DIR/runs")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    shown.add_argument("--json", action="store_true", help="print one JSON object for every run that ends")
+    shown.add_argument("--json", action="store_true", help="print one JSON object for every finished run")
     parser.set_defaults(run=run, extra="sim")
 
 
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _go_on(args: argparse.Namespace) -> str:
-    return f"stopped; what was finished is saved. Go on with the same command, or: honestly bench --out {args.out}"
+    return f"stopped; finished rounds are saved. To resume, run the same command, or: honestly bench --out {args.out}"
 
 
 def _bench(args: argparse.Namespace) -> int:
@@ -247,7 +247,7 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
 def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], seconds: float, finished: bool) -> int:
     from honestly.cli.failures import DONE, FAILED, INTERRUPTED, complain
     from honestly.show.progress import duration
-    from honestly.studies.study import shown
+    from honestly.studies.study import describe
 
     runs = [run for run in store.runs() if run.id in ids]
     count = {status: sum(run.status == status for run in runs) for status in ("done", "failed")}
@@ -258,9 +258,9 @@ def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], se
         print(f"{study.name}: {count['done']} of {len(runs)} runs done in {duration(seconds)}; {args.out}")
     failed = [run for run in runs if run.status == "failed"]
     for run in failed[:5]:
-        complain("honestly bench", f"failed: {shown(run.cell)}: {run.error}", FAILED)
+        complain("honestly bench", f"failed: {describe(run.cell)}: {run.error}", FAILED)
     if failed:
-        complain("honestly bench", f"{len(failed)} run(s) failed; the same command tries them again", FAILED)
+        complain("honestly bench", f"{len(failed)} run(s) failed; run the same command to try them again", FAILED)
     if not finished:
         return complain("honestly bench", _go_on(args), INTERRUPTED)
     return FAILED if failed or left else DONE

@@ -13,12 +13,12 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "datasets",
         help="list the data sets, or download one",
-        description="Which data sets there are, and where they are on this machine. Those that are named are "
-        "downloaded if they are not here.",
+        description="List the data sets and where they are on this machine. Data sets that you name are "
+        "downloaded if they are missing.",
     )
     parser.add_argument("fetch", nargs="*", metavar="NAME", help="download these if they are missing")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run, extra="sim")
 
 

@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "demo",
-        help="a federation under attack, in a minute: a table and an HTML report",
+        help="train a small federation under attack: a table and an HTML report",
         description="Train a federation in which 40 % of the clients lie, averaged by FedAvg and by the Bayesian "
         "rule: a table, a picture and an HTML report.",
     )
@@ -96,7 +96,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         cells = [f"{s['misses_per_round']:.1f}" if lied else "–", f"{s['false_accusations_per_round']:.1f}"]
         rows.append([one.title, f"{s['accuracy_last']:.3f}", *cells])
     if not args.quiet:
-        columns = ["average", "accuracy", "attackers missed, a round", "falsely accused, a round"]
+        columns = ["average", "accuracy", "attackers missed per round", "falsely accused per round"]
         Table(columns, rows, right=columns[1:]).show()
     lead = (
         f"{CLIENTS} clients learn to read digits together. In the last two runs, {MALICIOUS} of them send four times "

@@ -17,7 +17,7 @@ LITTLE = 200 << 20
 
 EPILOG = """\
 exit status
-  0  nothing is wrong; extras and data sets that are not here are no fault
+  0  nothing is wrong; missing extras and data sets are not errors
   1  something is wrong: a package that does not work or has the wrong version, or a folder that cannot be written or
      is almost full. The lines that begin with `problem` say which, and what to do
 """
@@ -27,8 +27,8 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "doctor",
-        help="show what is installed here, and what is missing",
-        description="Versions, devices, extras, data sets and disk space of this machine. Nothing is sent or "
+        help="show what is installed and what is missing",
+        description="Show versions, devices, extras, data sets and disk space of this machine. Nothing is sent or "
         "downloaded.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

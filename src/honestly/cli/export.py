@@ -12,7 +12,7 @@ from honestly.cli import export_tensorboard
 STUDIES = {
     "runs": "the runs of a study, one row each, as CSV or JSON lines",
     "rounds": "the rounds of all runs of a study, one row each, as CSV or JSON lines",
-    "study": "a whole study with its unfinished runs, to go on elsewhere with honestly bench --import",
+    "study": "a whole study with its unfinished runs, to resume elsewhere with honestly bench --import",
 }
 
 
@@ -79,7 +79,7 @@ def run_study(args: argparse.Namespace) -> int:
 
     with Store.read(args.folder) as store:
         if args.target == "study":
-            told = f"the study with {archive(store, args.out)} folder(s) of runs to go on with"
+            told = f"the study with {archive(store, args.out)} folder(s) of runs to resume"
         else:
             told = f"{export(store, args.target, args.out)} {args.target}"
     print(f"{args.out}: {told}")

@@ -145,7 +145,7 @@ def _escaping() -> Generator[None]:
 
 
 def _forget_standard_output() -> None:
-    """What is left in the buffer goes nowhere, so that Python does not complain about it at its end."""
+    """What is left in the buffer goes nowhere, so Python does not complain about it at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, sys.stdout.fileno())

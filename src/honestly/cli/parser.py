@@ -27,15 +27,15 @@ class Parser(argparse.ArgumentParser):
         found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message)
         if found:
             choices = [choice.strip("'") for choice in found[2].split(", ")]
-            hint = meant(found[1], choices)
+            hint = suggestion(found[1], choices)
             message = f"{message[: found.start()]}{found[1]!r} is none of {', '.join(choices)}{hint}"
         super().error(message)
 
 
-def meant(word: str, words: Sequence[str]) -> str:
+def suggestion(word: str, words: Sequence[str]) -> str:
     """A question after a message, if one of the words is close.
 
-    >>> meant("simualte", ["simulate", "rules"])
+    >>> suggestion("simualte", ["simulate", "rules"])
     '; did you mean simulate?'
     """
     hint = did_you_mean(word, words, cutoff=0.7).strip()
@@ -51,7 +51,7 @@ def understood(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.N
     chosen, rest = top.parse_known_args(words)
     if rest:
         literal = list(words[words.index("--") + 1 :]) if "--" in words else []
-        _take(rest, literal, chosen, _asked(top, chosen))
+        _take(rest, literal, chosen, _selected(top, chosen))
     return chosen
 
 
@@ -68,17 +68,17 @@ def _take(rest: list[str], literal: list[str], chosen: argparse.Namespace, parse
     wrong = next((word for word in maybe if word.startswith("-")), rest[0])
     name = wrong.partition("=")[0]
     options = [option for action in actions(parser) for option in action.option_strings]
-    hint = meant(name, options) if name.startswith("--") else ""
+    hint = suggestion(name, options) if name.startswith("--") else ""
     if not hint and several and "key=value" in str(several[-1].metavar) and name.startswith("--"):
         hint = f"; settings are written {name[2:].replace('-', '_')}=VALUE"
     parser.error(f"unknown {'option' if name.startswith('-') else 'argument'}: {wrong}{hint}")
 
 
-def _asked(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> argparse.ArgumentParser:
+def _selected(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> argparse.ArgumentParser:
     """The innermost sub-command's parser."""
     for action in subcommands(parser):
         name = getattr(chosen, action.dest, None)
         inner = parsers(action).get(str(name))
         if inner is not None:
-            return _asked(inner, chosen)
+            return _selected(inner, chosen)
     return parser

@@ -11,8 +11,8 @@ EPILOG = """\
 A folder is a study (study.sqlite, made by `honestly bench`), a run (`honestly simulate --out`), a folder of runs, or a
 history that a federation's server wrote (`RobustFedAvg(history=...)`). Several are reported together.
 
-The report has index.html and a page a run (which need nothing else), README.md, tables.tex (booktabs), cells.csv (the
-paper's 540 numbers beside ours) and figures/ (PNG and SVG). An unfinished study is reported as far as it went.
+The report has index.html and one page per run (self-contained), README.md, tables.tex (booktabs), cells.csv (the
+paper's 540 numbers beside ours) and figures/ (PNG and SVG). The report of an unfinished study says what is missing.
 
 examples:
   honestly report runs/a
@@ -24,20 +24,20 @@ def add(commands: Any) -> None:
     """Register `report`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "report",
-        help="pages, tables and pictures of a study, a run or a federation's history",
-        description="A study, a run or a federation's history as pages, tables and pictures.",
+        help="write pages, tables and figures of a study, a run or a federation's history",
+        description="Write pages, tables and figures of a study, a run or a federation's history.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("sources", nargs="+", type=Path, metavar="DIR", help="a study, a run, or a history")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: DIR/report)")
-    parser.add_argument("--no-pages", action="store_true", help="no page for each run")
-    parser.add_argument("--no-figures", action="store_true", help="no PNG and SVG files")
+    parser.add_argument("--no-pages", action="store_true", help="write no page per run")
+    parser.add_argument("--no-figures", action="store_true", help="write no PNG and SVG files")
     parser.add_argument(
         "--preface",
         type=Path,
         metavar="FILE",
-        help="your own words in Markdown, in place of README.md's title and commands",
+        help="Markdown text that replaces the title and the commands in README.md",
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=run)
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     loaded = [load(source) for source in args.sources]
     studies = merge(loaded)
     out: Path = args.out if args.out is not None else (first if first.is_dir() else first.parent) / "report"
-    *paths, target = [_shown(path) for path in (*args.sources, out)]
+    *paths, target = [_command_path(path) for path in (*args.sources, out)]
     made = [
         ["bench", study.name, "--out", path] for study, path in zip(loaded, paths, strict=False) if _ships(study.name)
     ]
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _shown(path: Path) -> str:
+def _command_path(path: Path) -> str:
     """How the report's own commands name a path: a relative one as it was given, of an absolute one the name."""
     return path.name if path.is_absolute() else str(path)
 

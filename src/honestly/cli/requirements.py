@@ -36,7 +36,7 @@ def requirements() -> list[Requirement]:
         lines = metadata.requires("honestly") or []
     except metadata.PackageNotFoundError:
         lines = _of_the_source_tree()
-    return [_parsed(line) for line in lines]
+    return [_parse(line) for line in lines]
 
 
 def pip_line(extra: str) -> str:
@@ -70,7 +70,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def _parsed(line: str) -> Requirement:
+def _parse(line: str) -> Requirement:
     name = re.match(r"[\w.-]+", line)
     extra = re.search(r"extra\s*==\s*['\"]([\w.-]+)['\"]", line)
     bounds = re.search(r"[<>=][^;]*", line.partition(";")[0])

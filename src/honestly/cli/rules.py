@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "rules",
         help="list every rule and mixer with what it needs",
-        description="Every rule, then every mixer (used in front of a rule), with what it has to be told.",
+        description="List every rule, then every mixer (used before a rule), with what it must be told.",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
     parser.set_defaults(run=run)

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 examples:
-  honestly simulate dataset=digits rounds=6 clients=10 rule=bayesian attack=sign_flip malicious=0.4 seed=3 --out runs/a
+  honestly simulate dataset=digits rounds=6 clients=10 rule=bayesian attack=sign_flip malicious=3 --out runs/a
   honestly simulate paper/fmnist-config2.toml rule=bayesian attack=backdoor alpha=0.5 --device cuda
   honestly simulate my.toml rule=nnm:f=4+multi_krum:f=4,keep=8 attack=sign_flip:gamma=2
 
 rule=NAME:key=value,... and attack=... take settings after a colon, a rule also mixers in front, joined by +, and both
 take file.py:Class of your own; rule.f=4 and attack.gamma=2 change one setting of what a file names. Other keys:
   dataset model clients rounds partition alpha participation dropout buffer delay malicious dynamic chosen start period
-  warm_up epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
+  warm_up server epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
 
-The run's folder has rounds.jsonl, figure.png and report.html. The same command goes on where it was interrupted.
+The run's folder has rounds.jsonl, figure.png and report.html. The same command resumes an interrupted run.
 """
 
 
@@ -33,24 +33,24 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "simulate",
-        help="train a federation under attack and see whom the rule believes",
-        description="Train a federation under attack in this process, and see whom the rule believes.\n"
+        help="train a federation under attack and see which clients the rule believes",
+        description="Train a federation under attack in this process, and see which clients the rule believes.\n"
         "Everything has a default; `honestly rules`, `honestly attacks` and `honestly datasets` list the names.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("words", nargs="*", metavar="FILE.toml | key=value", help="a file or preset, and changes to it")
+    parser.add_argument("words", nargs="*", metavar="FILE.toml | key=value", help="a file or preset, and changes")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/ID)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
     parser.add_argument("--seed", type=int, metavar="N", help="the same as seed=N")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     parser.add_argument("--record", type=Path, metavar="DIR", help="save the honest updates of every round there")
-    parser.add_argument("--restart", action="store_true", help="forget what the run's folder holds and start anew")
-    parser.add_argument("--show-partition", action="store_true", help="draw which client holds which classes, and stop")
+    parser.add_argument("--restart", action="store_true", help="discard what is in the run's folder and start again")
+    parser.add_argument("--show-partition", action="store_true", help="show which client has which classes, and exit")
     parser.add_argument("--presets", action="store_true", help="list the experiments that come with the package")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    shown.add_argument("--json", action="store_true", help="print one JSON object a round")
+    shown.add_argument("--json", action="store_true", help="print one JSON object per round")
     parser.set_defaults(run=run, extra="sim")
 
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             return _show_partition(experiment, args.data)
         return _simulate(args, experiment, device)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted: finished rounds are saved; the same command goes on from there") from None
+        raise KeyboardInterrupt("interrupted: finished rounds are saved; run the same command to resume") from None
 
 
 def device_of(name: str) -> str:
@@ -83,7 +83,7 @@ def device_of(name: str) -> str:
     except RuntimeError:
         kind = ""
     if kind not in ("cpu", "cuda"):
-        raise ValueError(f"--device {name}: allowed are cpu, cuda, cuda:N and auto")
+        raise ValueError(f"--device {name}: expected cpu, cuda, cuda:N or auto")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: this machine has no CUDA device, or this PyTorch cannot use it; use cpu")
     return name
@@ -105,7 +105,7 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
     write_pictures(outcome, out)
     if not outcome.finished:
         done, of = len(outcome.rounds), experiment.rounds
-        print(f"stopped after round {done} of {of}; the same command goes on from there (--out {out})", file=sys.stderr)
+        print(f"stopped after round {done} of {of}; run the same command to resume (--out {out})", file=sys.stderr)
         return 130
     view.end(outcome, out)
     return 0
@@ -159,7 +159,7 @@ def _show_partition(experiment: Any, folder: Path | None) -> int:
 
 
 class _Nothing:
-    """Shows nothing."""
+    """Show nothing."""
 
     def __enter__(self) -> _Nothing:
         return self
@@ -173,7 +173,7 @@ class _Nothing:
         """After each round."""
 
     def warning(self, text: str) -> None:
-        """Something that a person should know."""
+        """Show a warning."""
         print(f"honestly simulate: {text}", file=sys.stderr)
 
     def end(self, outcome: Outcome, out: Path) -> None:
@@ -181,7 +181,7 @@ class _Nothing:
 
 
 class _Lines(_Nothing):
-    """One JSON object a round, also for the rounds that an earlier run finished."""
+    """One JSON object per round, also for the rounds that an earlier run finished."""
 
     def start(self, federation: Federation, records: list[RoundRecord]) -> None:
         """The rounds that are there already."""
@@ -249,8 +249,8 @@ class _Terminal(_Nothing):
         rows: list[list[str]] = []
         names = {
             "accuracy_last": "accuracy, last round", "accuracy_mean_last_20": "accuracy, mean of the last 20 rounds",
-            "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused, a round",
-            "misses_per_round": "attackers missed, a round", "refused_rounds": "rounds without a usable majority",
+            "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused per round",
+            "misses_per_round": "attackers missed per round", "refused_rounds": "rounds without a usable majority",
         }  # fmt: skip
         found = summary(outcome.rounds)
         for key, label in names.items():

@@ -19,14 +19,14 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "watch",
-        help="a local page that shows a running study or federation",
-        description="A local page that shows a running study or federation.",
+        help="serve a local page that shows a running study or federation",
+        description="Serve a local page that shows a running study or federation.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of a study, a run or several runs")
-    parser.add_argument("--port", type=int, help="where to listen (default: 8765; 0: any free one)")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine alone)")
+    parser.add_argument("--port", type=int, help="the port to listen on (default: 8765; 0: any free port)")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine only)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.set_defaults(run=run, extra="watch")
 

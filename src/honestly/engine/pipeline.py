@@ -1,4 +1,4 @@
-"""Mixers and the rule behind them as one thing: what they need together, what they decide, how they go on."""
+"""Mixers and the rule after them as one object: what they need, what they decide, and how they continue."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from honestly.catalog import Spec
 from honestly.result import Float
 from honestly.rules import MIXER_CATALOG, make_steps
 from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
+from honestly.rules.sizes import reweighted, size_shares, used_sizes
 
 #: Weights may miss a sum of 1 by this much.
 ROUNDING = 1e-6
@@ -108,7 +109,7 @@ class Pipeline:
         return self.steps[0].minimum()
 
     def decide(self, geometry: Geometry) -> Decision:
-        """Mix in turn, then ask the rule. Raises ValueError if one of them returns what cannot be used."""
+        """Apply the mixers in turn, then the rule. Raises ValueError if one of them returns something unusable."""
         mixing: Float | None = None
         for mixer in self.mixers:
             require(mixer, geometry.K)
@@ -120,6 +121,8 @@ class Pipeline:
         require(self.rule, geometry.K)
         mix = self.rule.mix(geometry)
         _check_mix(self.rule, mix, geometry)
+        if geometry.sizes is not None and not self.rule.uses_sizes and not isinstance(self.rule, ColumnRule):
+            mix = _by_size(mix, geometry.sizes, getattr(self.rule, "f", None))
         return Decision(mixing, mix)
 
     def after(self, diagnostics: Mapping[str, Any]) -> Pipeline:
@@ -134,8 +137,17 @@ class Pipeline:
         return " after ".join(map(repr, reversed(self.steps)))
 
 
+def _by_size(mix: Mix, claims: Float, f: Any) -> Mix:
+    """The same with each client's weight times its size, capped for as many liars as the rule expects (or a minority):
+    what a rule that knows no sizes makes of them."""
+    used = used_sizes(claims, f if isinstance(f, int) else None)
+    rows = None if mix.by_layer is None else reweighted(mix.by_layer, used)
+    found = {**mix.diagnostics, **size_shares(claims, used)}
+    return replace(mix, matrix=reweighted(mix.matrix, used), by_layer=rows, diagnostics=found)
+
+
 def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
-    """A rule of the user's own may give anything; what is no weight would give a model that is none."""
+    """Check the result of a user's rule: values that are not weights would give a broken model."""
     if not isinstance(mix, Mix):
         raise ValueError(f"{rule}.mix returned a {type(mix).__name__}, expected a Mix")
     if isinstance(rule, ColumnRule):

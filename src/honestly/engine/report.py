@@ -18,7 +18,7 @@ OPPOSED, TIMES_AS_LONG = -0.5, 10.0
 
 
 def describe(screen: Screen, rule: Rule, decision: Decision, geometry: Geometry, *, explain: bool) -> dict[str, Any]:
-    """The fields of `Aggregate` for which no value is needed; made while a device may be at work on the values."""
+    """The fields of `Aggregate` for which no value is needed; computed while a device may still be at work."""
     mix, measured = decision.mix, isinstance(geometry, GramGeometry) and geometry.gram.strides[0] > 0
     diagnostics = {**mix.diagnostics, **screen.source.notes}
     weights: Float | None = None
@@ -34,6 +34,9 @@ def describe(screen: Screen, rule: Rule, decision: Decision, geometry: Geometry,
     if isinstance(evidence, np.ndarray) and decision.mixing is None and len(evidence) == len(screen.usable):
         diagnostics["layers"] = screen.spread(evidence, np.nan)
         diagnostics["layer_names"] = tuple(geometry.layer_names)
+    for name in ("claimed_shares", "used_shares"):
+        if name in diagnostics:
+            diagnostics[name] = screen.spread(diagnostics[name])
     honesty = decision.honesty
     verdicts, explanations = _verdicts(screen, decision, geometry if measured else None)
     status = mix.status
@@ -91,7 +94,7 @@ def _sentence(verdict: Verdict, honesty: float | None) -> str:
 
 
 def _unmoved(screen: Screen, geometry: Geometry | None) -> np.ndarray:
-    """(k,) who sent the reference exactly, if others did not."""
+    """(k,) which clients sent the reference unchanged, if others did not."""
     nobody = np.zeros(len(screen.usable), bool)
     if geometry is None or screen.reference is None or not isinstance(geometry, GramGeometry):
         return nobody

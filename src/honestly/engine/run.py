@@ -31,7 +31,7 @@ def run(
     Args:
         source: the clients' updates.
         pipeline: mixers and the rule.
-        sizes: (K,) what the clients say of their sizes.
+        sizes: (K,) the sizes that the clients report.
         explain: measure how far each client is from the result in each tensor, in one more pass.
         passes: how the source's columns are read, where it is not one that `passes_over` knows.
     """
@@ -69,7 +69,7 @@ def _assembled(screen: Screen, found: dict[str, Any], values: Sequence[Any]) -> 
 
 
 def _explained(screen: Screen, values: Sequence[Any]) -> dict[str, Any]:
-    """Squared distances to the result, by tensor; NaN for an excluded client, whom nothing measured."""
+    """Squared distances to the result, by tensor; NaN for an excluded client, which is not measured."""
     source = screen.source
     apart = screen.spread(screen.passes.distances(screen.usable, values), np.nan)
     follow = {leaf for layer in source.layers if layer.follows for leaf, _, _ in layer.spans}

@@ -1,4 +1,4 @@
-"""Who can be used, and why the others cannot."""
+"""Which clients can be used, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Screen:
         return True
 
     def check_reference(self) -> None:
-        """Raise ValueError if the reference itself is not finite: no client is to blame for that."""
+        """Raise ValueError if the reference itself is not finite: that is no client's fault."""
         if self.source.has_reference:
             self.check_own("reference", self.K)
 
@@ -107,7 +107,7 @@ class Screen:
         return {self.source.ids[k]: self.reasons[k] for k in sorted(self.reasons)}
 
     def spread(self, values: np.ndarray, excluded: float = 0.0) -> np.ndarray:
-        """Values of the usable clients among all K: exactly 0 for an excluded one, unless told otherwise."""
+        """Values of the usable clients among all K: exactly 0 for an excluded one, unless `other` says otherwise."""
         if len(values) == self.K:
             return values.copy()
         whole = np.full((self.K, *values.shape[1:]), excluded)

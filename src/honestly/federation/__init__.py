@@ -3,6 +3,6 @@
 from honestly.federation.buffer import Buffer
 from honestly.federation.history import History
 from honestly.federation.record import Reply, Round
-from honestly.federation.referee import Doubt, Referee
+from honestly.federation.referee import Doubt, Referee, Sizes
 
-__all__ = ["Buffer", "Doubt", "History", "Referee", "Reply", "Round"]
+__all__ = ["Buffer", "Doubt", "History", "Referee", "Reply", "Round", "Sizes"]

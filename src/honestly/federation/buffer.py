@@ -41,12 +41,12 @@ class Buffer:
     to `add`. It is the server that knows what it sent: do not take the client's word for it.
 
     The rule judges all updates alike. Then each weight is multiplied by `(1 + staleness) ** -discount`, where staleness
-    is the number of versions since the client's; what is taken off is not given to others, so that a buffer of stale
+    is the number of versions since the client's; what is taken off is not given to others, so a buffer of stale
     updates moves the model less. For coordinate-wise rules, which have no weights, the whole step is multiplied by the
     mean of these factors. A client that was later than most is called unusual and not accused.
 
     A client has one voice: a second update before the average replaces its first one, unless it comes from an older
-    version. The very update that was counted last is refused, so that a message delivered twice counts once, and so is
+    version. The very update that was counted last is refused, so a message delivered twice counts once, and so is
     one from an older version than that. Refused are also updates of more than `max_staleness` versions ago, of a
     version that does not exist yet, with values that are not finite, and of another layout than `like`. They take no
     place in the buffer and never raise: the log and `refused` say why.
@@ -58,7 +58,7 @@ class Buffer:
         discount: the exponent of the discount: 0.5 as in FedBuff; 0 for none.
         max_staleness: updates from older versions are refused.
         like: a model with the layout of the updates. Without it the majority's layout decides when they are averaged.
-        folder: keeps the waiting updates, so that they survive a restart. One server at a time may use it.
+        folder: keeps the waiting updates, so they survive a restart. One server at a time may use it.
         version: the version of the model that you start with, if you saved it. If the buffer in `folder` is one ahead
             (the server was killed after the average and before the model was saved), it steps back and has the
             updates of that average again.
@@ -196,7 +196,7 @@ class Buffer:
             started = time.perf_counter()
             try:
                 out = self._average()
-            except AggregationError as error:  # no majority is of use: all go, so that the buffer is never stuck
+            except AggregationError as error:  # no majority is of use: all go, so the buffer is never stuck
                 self._log(logging.WARNING, f"version {self.version}: no average: {str(error).split('; client')[0]}")
                 for client in list(self._entries):
                     self._drop(client, error.reasons.get(client, "no majority of the buffer was usable: send it again"))
@@ -221,7 +221,7 @@ class Buffer:
         return dict(value)
 
     def _advance(self, out: Aggregate, started: float) -> None:
-        """The next version: on disk first, then in memory, so that a server that dies has one or the other."""
+        """The next version: on disk first, then in memory, so a server that dies has one or the other."""
         numbers = [entry.number for entry in self._entries.values()]
         pipeline = self._pipeline.after(out.diagnostics)
         counted = {c: last for c, last in self._counted.items() if last[0] >= self.version - self.max_staleness}

@@ -63,7 +63,7 @@ def _locked(folder: Path) -> int | None:
 
 def _sweep(folder: Path) -> None:
     """Remove temporary files of a history that a server left behind which was killed while it wrote."""
-    for name in ("rounds.jsonl", "rounds.csv", "memory.json"):
+    for name in ("rounds.jsonl", "rounds.csv", "memory.json", "server.npz"):
         for path in folder.glob(f".{name}.*"):
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -24,7 +24,7 @@ COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 class History(Sequence[Round]):
     """The rounds so far, as a sequence; with a folder, also as `rounds.jsonl` and `rounds.csv` in it.
 
-    The files are replaced as a whole after every round, so that a reader, or a crash, never sees half a round. Those
+    The files are replaced as a whole after every round, so a reader, or a crash, never sees half a round. Those
     of an earlier federation in the folder are kept as `rounds-1.jsonl`, `rounds-1.csv` and so on. Each line carries its
     hash and that of the line before, which `honestly audit` verifies.
 
@@ -73,7 +73,7 @@ class History(Sequence[Round]):
     def _seal(self) -> None:
         """The lines of the rounds that are new, and of the last one before them, whose evaluation may have come since.
 
-        Earlier lines stay what they are, so that the hash of each is final once another round follows: a line lists
+        Earlier lines stay what they are, so the hash of each is final once another round follows: a line lists
         the clients that were known then.
         """
         final = max(len(self._lines) - 1, 0)
@@ -96,7 +96,7 @@ class History(Sequence[Round]):
                 honesty = "" if r.honesty is None else r.honesty.get(client, 0.0)
                 weight = "" if r.weights is None else r.weights.get(client, 0.0)
                 reason = _cell(r.excluded.get(client, ""))
-                rows.writerow((r.number, _cell(str(client)), honesty, weight, reason, int(r.kept), _cell(r.status)))
+                rows.writerow((r.number, _cell(r.names(client)), honesty, weight, reason, int(r.kept), _cell(r.status)))
         return text.getvalue()
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ def _numbered(path: Path, number: int) -> Path:
 
 
 def _cell(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula, nor a terminal for orders: strangers wrote part of it."""
+    """Untrusted text made safe: no formulas for a spreadsheet, no control characters for a terminal."""
     text = printable(text)
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 

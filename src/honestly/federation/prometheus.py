@@ -84,7 +84,7 @@ class RoundMetrics:
             self._series = _known[self.registry]
         self._named: set[str] = set()
         for series in (self._series.doubtful, self._series.refusals, self._series.accusations):
-            series.labels(self.federation)  # 0 from the beginning, so that a rate can be computed
+            series.labels(self.federation)  # 0 from the beginning, so a rate can be computed
         for outcome in ("averaged", "kept"):
             self._series.rounds.labels(self.federation, outcome)
 

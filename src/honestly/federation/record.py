@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from honestly.federation.names import Names
 from honestly.result import Aggregate, ClientId, Verdict
 from honestly.runs.record import RoundRecord
 
@@ -48,6 +49,9 @@ class Round:
         seconds: time that the decision took.
         verdicts: what the round says of each client, see `honestly.result.Verdict`; None if there was no average.
         spread: median distance of the believed updates from the average; None if it was not measured.
+        claimed, used: each client's share of all sizes that were claimed, and of what is used of them: what it would
+            weigh if everybody were believed; None where sizes are not used.
+        names: the clients' labels, for the files and for people; everything here is by id.
     """
 
     number: int
@@ -62,6 +66,9 @@ class Round:
     evaluation: dict[str, Any] = field(default_factory=dict[str, Any])
     seconds: float = 0.0
     verdicts: dict[ClientId, Verdict] | None = None
+    claimed: dict[ClientId, float] | None = None
+    used: dict[ClientId, float] | None = None
+    names: Names = field(default_factory=Names)
     spread: float | None = None
 
     @classmethod
@@ -86,6 +93,7 @@ class Round:
         return cls(
             number, tuple(clients), column(out.honesty), column(out.weights), refused, False, str(out.status),
             out.status.doubtful, seconds=seconds, verdicts=verdicts, spread=spread_of(out),
+            claimed=column(out.diagnostics.get("claimed_shares")), used=column(out.diagnostics.get("used_shares")),
         )  # fmt: skip
 
     @property
@@ -108,11 +116,13 @@ class Round:
         return votes | dict.fromkeys(self.excluded, 0.0)
 
     def as_json(self, roster: Sequence[ClientId] | None = None) -> dict[str, Any]:
-        """The round as plain values, in the form of the simulator's rounds, so that the same report draws both.
+        """The round as plain values, in the form of the simulator's rounds, so the same report draws both.
 
         `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was
-        not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits.
+        not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits. Where clients have
+        names, these stand in the place of the ids, which are in `ids` then, in the order of `clients`.
         """
+        label = self.names
         roster = list(dict.fromkeys([*(self.clients if roster is None else roster), *self.excluded, *self.accused]))
         here = set(self.clients)
 
@@ -121,15 +131,15 @@ class Round:
 
         index = {client: k for k, client in enumerate(roster)}
         accuracy = next((m[key] for m in (self.evaluation, self.metrics) for key in ACCURACY if key in m), None)
-        return RoundRecord(
+        found = RoundRecord(
             round=self.number,
             accuracy=accuracy,
             participants=[k for k, client in enumerate(roster) if client in here],
-            clients=[str(client) for client in roster],
+            clients=[label(client) for client in roster],
             honesty=column(self.honesty),
             weights=column(self.weights),
             excluded=[index[client] for client in self.excluded],
-            reasons={str(client): reason for client, reason in self.excluded.items()},
+            reasons={label(client): reason for client, reason in self.excluded.items()},
             accused=[index[client] for client in self.accused],
             malicious_estimate=self.malicious,
             kept=self.kept,
@@ -140,6 +150,9 @@ class Round:
             seconds=round(self.seconds, 4),
             spread=self.spread,
         ).as_json()
+        shares = {"claimed": self.claimed, "used": self.used}
+        found |= {name: column(values) for name, values in shares.items() if values is not None}
+        return found | {"ids": [str(client) for client in roster]} if label else found
 
 
 def spread_of(out: Aggregate) -> float | None:

@@ -13,7 +13,9 @@ from honestly.engine import Pipeline
 from honestly.federation.folders import claim
 from honestly.federation.history import History
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
+from honestly.federation.names import Names, Naming
 from honestly.federation.record import Reply, Round, spread_of
+from honestly.federation.server import ServerSide, ServerStep
 from honestly.files import write_atomically
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
@@ -21,6 +23,7 @@ from honestly.rules.base import Mixer, Rule
 from honestly.sources.grouping import Buffers
 
 Doubt: TypeAlias = Literal["accept", "keep"]
+Sizes: TypeAlias = Literal["use", "ignore"]
 
 logger = logging.getLogger("honestly.federation")
 
@@ -38,6 +41,11 @@ class Referee:
             average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
         buffers: what becomes of BatchNorm's running means and variances, see `hn.aggregate`.
+        server: what the server makes of the average, such as "fedadam:lr=0.1": see `honestly.federation.server`. With a
+            history its moments are kept in the folder, and go on after a restart from the same model.
+        sizes: "use" lets the rule use the sizes that clients report, up to a cap by which no minority of them gets a
+            majority of the weight; "ignore" counts heads.
+        names: a mapping from client id to a name, or a function of the id, for logs and the history.
         log: receives a level of `logging` and a sentence; the adapter's framework has its own way to log.
     """
 
@@ -50,15 +58,23 @@ class Referee:
         doubt: Doubt = "accept",
         history: Any = None,
         buffers: Any = "follow",
+        server: ServerStep | str | None = None,
+        sizes: Sizes = "use",
+        names: Naming | None = None,
         log: Any = logger.log,
     ) -> None:
         if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"quorum={quorum!r}: it is the share of clients that must be usable, 0 <= quorum < 1")
         if doubt not in ("accept", "keep"):
             raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
+        if sizes not in ("use", "ignore"):
+            raise ValueError(f'sizes={sizes!r}: use "use" or "ignore"')
+        self.sizes = sizes
         self.pipeline = Pipeline.of(rule, pre)
         self.buffers = Buffers.of(buffers)
+        self.names = Names(names)
         self.quorum, self.doubt, self.history, self._write_log = float(quorum), doubt, History(history), log
+        self.server = ServerSide(server, self.history.folder, self.buffers.hold)
         if self.history.folder is not None:
             claim(self.history.folder, self)
 
@@ -73,7 +89,7 @@ class Referee:
         return self.pipeline.mixers
 
     def _log(self, level: int, text: str) -> None:
-        """A line of the log. Names and faults are strangers' text: it can neither end the line nor steer a terminal."""
+        """A line of the log. Names and faults are untrusted text, which must not end the line or control a terminal."""
         self._write_log(level, printable(text))
 
     def check(self, asked: int) -> None:
@@ -87,8 +103,12 @@ class Referee:
         *,
         reference: Any = None,
         asked: Sequence[ClientId] = (),
+        difference: bool = False,
     ) -> tuple[Any, Round]:
-        """The new model (None: keep the old one) and the record of the round, which is also in the history."""
+        """The new model (None: keep the old one) and the record of the round, which is also in the history.
+
+        With `difference` the updates are differences to the old model, and so is what is returned.
+        """
         started = time.perf_counter()
         replies = list(replies)
         excluded = self._roll_call(replies, asked)
@@ -119,8 +139,23 @@ class Referee:
         if out is not None and not kept:
             self.pipeline = self.pipeline.after(out.diagnostics)
         self._announce(record)
+        value = None if kept or out is None else self._served(number, out.value, reference, difference)
         self._keep(record)
-        return (None if kept or out is None else out.value), record
+        return value, record
+
+    def _served(self, number: int, average: Any, reference: Any, difference: bool) -> Any:
+        """What the server's optimiser makes of the average; the average itself if it fails."""
+        try:
+            value, trouble = self.server.next(average, reference, difference=difference)
+        except Exception as error:  # a full disk, or a fault of ours: neither may end the federation
+            logging.getLogger("honestly").exception("round %s: the server's step failed", number)
+            value, trouble = (
+                average,
+                f"the server's step failed ({type(error).__name__}); the average is taken as it is",
+            )
+        if trouble is not None:
+            self._log(logging.WARNING, f"round {number}: {trouble}")
+        return value
 
     def evaluation(self, number: int, replies: Iterable[Reply]) -> tuple[dict[str, Any], dict[ClientId, str]]:
         """The robust average of an evaluation's metrics, and the clients whose report was refused.
@@ -135,7 +170,7 @@ class Referee:
             votes |= record.votes()
         metrics = robust_metrics(usable, votes)
         for client, reason in excluded.items():
-            self._log(logging.WARNING, f"evaluation {number}: client {client} refused: {reason}")
+            self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} refused: {reason}")
         self.evaluated(number, metrics)
         return metrics, excluded
 
@@ -178,7 +213,7 @@ class Referee:
                     reference=reference,
                     pre=self.pre,
                     buffers=self.buffers,
-                    sizes=None if all(size is None for size in sizes.values()) else sizes,
+                    sizes=None if self.sizes == "ignore" or not any(s is not None for s in sizes.values()) else sizes,
                 )
             except AggregationError as error:
                 refused = {client: reason for client, reason in error.reasons.items() if client in usable}
@@ -226,25 +261,32 @@ class Referee:
         status: str,
         attention: bool,
     ) -> Round:
-        honesty = weights = None
-        if out is not None and out.honesty is not None:
-            honesty = dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, out.honesty), strict=True))
-        if out is not None and out.weights is not None:
-            weights = dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, out.weights), strict=True))
+        def by_client(values: Any) -> dict[ClientId, float] | None:
+            if out is None or values is None:
+                return None
+            return dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, values), strict=True))
+
+        diagnostics: Mapping[str, Any] = {} if out is None else out.diagnostics
+        honesty = by_client(None if out is None else out.honesty)
+        weights = by_client(None if out is None else out.weights)
         ordered = {client: excluded[client] for client in clients if client in excluded}
         verdicts = None
         if out is not None:
             verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
-        return Round(number, clients, honesty, weights, ordered, kept, status, attention, verdicts=verdicts)
+        found = Round(number, clients, honesty, weights, ordered, kept, status, attention, verdicts=verdicts)
+        found.claimed, found.used = (by_client(diagnostics.get(name)) for name in ("claimed_shares", "used_shares"))
+        found.names = self.names
+        return found
 
     def _announce(self, record: Round) -> None:
         for client, reason in record.excluded.items():
-            self._log(logging.WARNING, f"round {record.number}: client {client} refused: {reason}")
+            self._log(logging.WARNING, f"round {record.number}: client {self.names.both(client)} refused: {reason}")
         for client in record.accused:
             assert record.honesty is not None
             self._log(
                 logging.WARNING,
-                f"round {record.number}: client {client} is not believed (honesty {record.honesty[client]:.3f})",
+                f"round {record.number}: client {self.names.both(client)} is not believed "
+                f"(honesty {record.honesty[client]:.3f})",
             )
         level = logging.WARNING if record.attention else logging.INFO
         self._log(level, f"round {record.number}: {record.status}")

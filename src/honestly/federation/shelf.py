@@ -106,7 +106,7 @@ def _pack(entry: Entry, server_version: int) -> bytes:
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0
-    # wide dtypes first, so that every tensor is aligned
+    # wide dtypes first, so every tensor is aligned
     for name, values in sorted(entry.arrays.items(), key=lambda item: -item[1].itemsize):
         raw = np.ascontiguousarray(values, dtype=DTYPES[FORMAT_NAMES[values.dtype.name]][1]).tobytes()
         described = {"dtype": FORMAT_NAMES[values.dtype.name], "shape": list(values.shape)}

@@ -1,4 +1,4 @@
-"""Robust averaging for Flower: `RobustFedAvg` in the place of `FedAvg` (extra `[flower]`)."""
+"""Robust averaging for Flower: `RobustFedAvg` instead of `FedAvg` (extra `[flower]`)."""
 
 from importlib.util import find_spec
 
@@ -7,6 +7,16 @@ if find_spec("flwr") is None:
 
 from honestly.flower.asynchronous import train_buffered
 from honestly.flower.legacy import LegacyRobustFedAvg
+from honestly.flower.optimisers import RobustFedAdagrad, RobustFedAdam, RobustFedAvgM, RobustFedProx, RobustFedYogi
 from honestly.flower.strategy import RobustFedAvg
 
-__all__ = ["LegacyRobustFedAvg", "RobustFedAvg", "train_buffered"]
+__all__ = [
+    "LegacyRobustFedAvg",
+    "RobustFedAdagrad",
+    "RobustFedAdam",
+    "RobustFedAvg",
+    "RobustFedAvgM",
+    "RobustFedProx",
+    "RobustFedYogi",
+    "train_buffered",
+]

@@ -12,7 +12,8 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg
 
-from honestly.federation import Doubt, History, Referee, Reply, Round
+from honestly.federation import Doubt, History, Referee, Reply, Round, Sizes
+from honestly.federation.names import Naming
 from honestly.federation.npy import BadArrayError, read_npy, write_npy
 from honestly.rules.base import Mixer, Rule
 
@@ -24,7 +25,7 @@ class LegacyRobustFedAvg(FedAvg):
     """FedAvg of the older API that tells which clients to believe; see `RobustFedAvg` for the new one.
 
     Args:
-        rule, pre, quorum, doubt, history: as for `RobustFedAvg`. Clients are known by `ClientProxy.cid`.
+        rule, pre, quorum, doubt, history, sizes, names: as for `RobustFedAvg`. Clients are known by `ClientProxy.cid`.
         buffers: as for `RobustFedAvg`. Arrays come without names here: pass the torch module, in whose `state_dict`
             they are in the same order, if it has BatchNorm.
         fedavg_kwargs: every keyword argument of `flwr.server.strategy.FedAvg`. A metrics function of yours sees the
@@ -45,12 +46,15 @@ class LegacyRobustFedAvg(FedAvg):
         doubt: Doubt = "accept",
         history: Any = None,
         buffers: Any = "follow",
+        sizes: Sizes = "use",
+        names: Naming | None = None,
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
         self._referee = Referee(
-            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, log=logger.log
-        )
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names,
+            log=logger.log,
+        )  # fmt: skip
         self._model: Parameters | None = None
         self._asked: tuple[int, tuple[str, ...]] = (-1, ())
 
@@ -180,9 +184,9 @@ def _believed(results: Sequence[tuple[ClientProxy, FitRes]], record: Round) -> l
 
 
 def _verdict(record: Round) -> dict[str, Scalar]:
-    verdict: dict[str, Scalar] = {f"honesty/{client}": p for client, p in (record.honesty or {}).items()}
+    verdict: dict[str, Scalar] = {f"honesty/{record.names(client)}": p for client, p in (record.honesty or {}).items()}
     if record.malicious is not None:
         verdict["malicious"] = record.malicious
-    verdict |= {f"refused/{client}": 1 for client in record.excluded}
+    verdict |= {f"refused/{record.names(client)}": 1 for client in record.excluded}
     verdict["kept-old-model"] = int(record.kept)
     return verdict

@@ -124,9 +124,9 @@ def metric_record(record: Round, extra: Mapping[str, Any]) -> MetricRecord:
     """What the strategy returns: the clients' metrics, then the verdict on every client under `honesty/<node id>`."""
     metrics: dict[str, Any] = dict(extra)
     if record.honesty is not None:
-        metrics |= {f"honesty/{client}": p for client, p in record.honesty.items()}
+        metrics |= {f"honesty/{record.names(client)}": p for client, p in record.honesty.items()}
         assert record.malicious is not None
         metrics["malicious"] = record.malicious
-    metrics |= {f"refused/{client}": 1 for client in record.excluded}
+    metrics |= {f"refused/{record.names(client)}": 1 for client in record.excluded}
     metrics["kept-old-model"] = int(record.kept)
     return MetricRecord(metrics)

@@ -1,4 +1,4 @@
-"""The strategy for Flower's Message API: FedAvg with a robust average in the place of the mean."""
+"""The strategy for Flower's Message API: FedAvg with a robust average instead of the mean."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
-from honestly.federation import Doubt, History, Referee, Reply
+from honestly.federation import Doubt, History, Referee, Reply, Sizes
+from honestly.federation.names import Naming
 from honestly.federation.npy import BadArrayError
 from honestly.flower.replies import (
     believed,
@@ -27,7 +28,7 @@ logger = logging.getLogger("flwr")
 
 
 class RobustFedAvg(FedAvg):
-    """FedAvg that tells which clients to believe: a bad reply costs its client the vote, never the round.
+    """FedAvg that tells which clients to believe: a bad reply excludes its client and does not stop the round.
 
     Args:
         rule: a rule of the package, or a word as on the command line: `hn.Bayesian()`, `"median"`, `"krum:f=2"`,
@@ -42,6 +43,11 @@ class RobustFedAvg(FedAvg):
         buffers: what becomes of BatchNorm's running means and variances, which are known by their names: "follow" (the
             default) averages them with the weights found on the parameters, "judge" takes them for parameters, "ignore"
             keeps the server's own. A torch module that has them, or their names, tells where names do not.
+        sizes: "use" (the default) weighs clients by `weighted_by_key` (num-examples) up to a cap by which no minority
+            of them gets a majority of the weight, whatever they claim; "ignore" counts heads. Medians ignore sizes;
+            `hn.Mean` has a setting of its own.
+        names: a mapping from node id to a name, or a function of the id, for the log, the history and the metrics:
+            `names={1234567890: "Uppsala"}`. A client without a name goes by its id.
         fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless
             you give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
             only, with `weighted_by_key` capped at three times its median.
@@ -68,11 +74,13 @@ class RobustFedAvg(FedAvg):
         doubt: Doubt = "accept",
         history: Any = None,
         buffers: Any = "follow",
+        sizes: Sizes = "use",
+        names: Naming | None = None,
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
-        self._referee = Referee(
-            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, log=logger.log
+        self._referee = self._judge_by(
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names
         )
         self._train_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
         self._train_metrics = fedavg_kwargs.get("train_metrics_aggr_fn")
@@ -80,6 +88,9 @@ class RobustFedAvg(FedAvg):
         self._evaluate_metrics = fedavg_kwargs.get("evaluate_metrics_aggr_fn")
         self._model: ArrayRecord | None = None
         self._asked: tuple[int, tuple[int, ...]] = (-1, ())
+
+    def _judge_by(self, rule: Rule | str, **settings: Any) -> Referee:
+        return Referee(rule, log=logger.log, **settings)
 
     @property
     def history(self) -> History:
@@ -151,8 +162,14 @@ class RobustFedAvg(FedAvg):
         metrics = record.metrics
         if self._train_metrics is not None:
             metrics = self._call(self._train_metrics, believed(messages, record), metrics)
-        arrays = None if value is None else record_of(value, self._model if self._reference() is not None else None)
+        if value is None:
+            return None, metric_record(record, metrics)
+        arrays = record_of(value, self._model if self._reference() is not None else None)
+        self._averaged(arrays)
         return arrays, metric_record(record, metrics)
+
+    def _averaged(self, average: ArrayRecord) -> None:
+        """For strategies that go on from the robust average."""
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """The median of the nodes' metrics, each node counted as much as its last update was believed."""

@@ -122,7 +122,7 @@ def folder() -> Path:
 
 
 def _private(place: Path) -> None:
-    """Code is loaded from here, so that nobody else may write here."""
+    """Code is loaded from here, so nobody else may write here."""
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = place.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -84,7 +84,7 @@ class _Step:
     needs: ClassVar[frozenset[str]] = frozenset()
     #: the formula of `minimum`, for messages
     bound: ClassVar[str] = "1"
-    #: False if the step asks for nothing but K, ids and sizes, so that no Gram pass is made for it
+    #: False if the step asks for nothing but K, ids and sizes, so no Gram pass is made for it
     gram_needed: ClassVar[bool] = True
 
     def minimum(self) -> int:
@@ -119,7 +119,7 @@ def require(step: _Step, K: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule(_Step, ABC):
-    """A rule: a frozen dataclass of its settings, validated when it is made.
+    """A rule: a frozen dataclass of its settings, validated on creation.
 
     Class attributes say what it needs, for `hn.list_rules()` and for the engine:
 
@@ -129,13 +129,15 @@ class Rule(_Step, ABC):
     - ``needs``: any of "f" (the number of attackers must be told), "reference", "root", "memory", "randomness",
       "sizes", "signs", "trusted client";
     - ``gram_needed``: False if `mix` asks for nothing but K, ids and sizes;
-    - ``streams``: it can work from `residuals` alone, so that K^2 d work is avoided for thousands of clients;
+    - ``streams``: it can work from `residuals` alone, so K^2 d work is avoided for thousands of clients;
     - ``infers_honesty``: its result has ``honesty``;
+    - ``uses_sizes``: `mix` reads the clients' sizes itself; else the engine multiplies its weights by sizes, capped;
     - ``root``: the trusted root update, for a rule that has one.
     """
 
     streams: ClassVar[bool] = False
     infers_honesty: ClassVar[bool] = False
+    uses_sizes: ClassVar[bool] = False
     root: ClassVar[Any] = None
 
     @abstractmethod
@@ -160,7 +162,7 @@ class ColumnRule(Rule):
         return 0, m
 
     def __init_subclass__(cls) -> None:
-        """A rule is defined once: `averages` cannot be claimed beside a `reduce` of one's own, which nobody calls."""
+        """A rule is defined once: it cannot set `averages` and also define a `reduce`, which would never be called."""
         super().__init_subclass__()
         if cls.averages and not getattr(cls.reduce, "__final__", False):
             raise TypeError(f"{cls.__name__} sets averages and defines reduce: derive it from AveragingRule instead")
@@ -171,7 +173,7 @@ class ColumnRule(Rule):
 
 
 class AveragingRule(ColumnRule):
-    """A rule that takes the mean of the ranks it reads: they come in any order then, which costs less than sorting."""
+    """A rule that takes the mean of the ranks it reads: they may come in any order, which costs less than sorting."""
 
     averages: ClassVar[bool] = True
 

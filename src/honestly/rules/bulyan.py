@@ -71,7 +71,7 @@ def iterated_krum(D: Float, f: int, theta: int) -> npt.NDArray[np.intp]:
     K = len(D)
     others = D.copy()
     np.fill_diagonal(others, np.inf)
-    # Each row sorted once; a chosen client is struck from every row, so that sums are always fresh and exact.
+    # Each row sorted once; a chosen client is struck from every row, so sums are always fresh and exact.
     order = np.argsort(others, axis=1, kind="stable")[:, : K - 1]
     near = np.take_along_axis(others, order, axis=1)
     left = np.arange(K)

@@ -22,7 +22,7 @@ class CAF(Minority, Rule):
             t_k = <v, w_k - mu>^2;   c_k <- c_k (1 - t_k / max t)
         value = the mu with the smallest lambda
 
-    The maximum is taken over clients that still have weight, so that each step takes at least one of them out: it ends
+    The maximum is taken over clients that still have weight, so each step takes at least one of them out: it ends
     after at most 2f + 1 steps. (Taken over all clients, one that was taken out can hold the maximum
     for ever.) It also ends when the clients left coincide.
 

@@ -17,7 +17,7 @@ def majority_component(D: Float) -> Indices:
     group = np.arange(K)
     i = 0
     while i < len(edges):
-        # Edges of the same length join at once, so that the order of the clients does not matter.
+        # Edges of the same length join at once, so the order of the clients does not matter.
         length = edges[i][0]
         while i < len(edges) and edges[i][0] == length:
             _, a, b = edges[i]

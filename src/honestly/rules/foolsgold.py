@@ -45,7 +45,7 @@ class FoolsGold(Rule):
         value = sum_k a_k w_k / sum_k a_k
 
     h_k is client k's history. Convention: inner products of the histories are taken as the inner products of each
-    round, summed (products across rounds are dropped, so that K x K numbers are remembered instead of K models). In the
+    round, summed (products across rounds are dropped, so K x K numbers are remembered instead of K models). In the
     first round, or without memory, this is the published rule with every coordinate an indicative feature. Clients
     that all agree completely get equal weights. It defends against sybils only: a lone attacker is not slowed down.
 

@@ -76,7 +76,7 @@ class GeometricMedian(Rule):
                 tested.add(nearest)
                 optimal, a, r = _leave_client(geometry, nearest)
                 if optimal:
-                    return _found(a, r, 0.0, step, Status.CONVERGED)
+                    return _make_mix(a, r, 0.0, step, Status.CONVERGED)
             # A client that was left behind keeps a finite pull.
             old = np.maximum(r, 1e-15 * float(np.median(r)) + np.finfo(float).tiny)
             a = inverse_weights(old)
@@ -87,11 +87,11 @@ class GeometricMedian(Rule):
             e = float(np.maximum(change, 0.0).sum())
             gap = float((r * np.maximum(-change, 0.0)).sum()) + e * 2.0 * S / (2 * h - K)
             if gap <= self.tolerance * S or np.abs(change).max() <= settled:
-                return _found(a, r, gap, step, Status.CONVERGED)
-        return _found(a, r, gap, steps, Status.STEP_LIMIT)
+                return _make_mix(a, r, gap, step, Status.CONVERGED)
+        return _make_mix(a, r, gap, steps, Status.STEP_LIMIT)
 
 
-def _found(a: Float, r: Float, gap: float, steps: int, status: Status) -> Mix:
+def _make_mix(a: Float, r: Float, gap: float, steps: int, status: Status) -> Mix:
     """The result: `gap` bounds how far the sum of distances can be above its minimum."""
     return Mix.of_weights(a, status=status, steps=steps, diagnostics={"sum_of_distances": float(r.sum()), "gap": gap})
 

@@ -248,7 +248,7 @@ class GramGeometry:
         if np.allclose(sums, 1.0, rtol=0, atol=1e-12):
             layers, old = A @ self.layers @ A.T, self.about_reference
             about = None if old is None else lambda: A @ old() @ A.T
-        else:  # a clipped mixture leans on the reference, so that its coordinates are needed about the reference
+        else:  # a clipped mixture leans on the reference, so its coordinates are needed about the reference
             layers, about = A @ self.layers_about_reference @ A.T, None
         ids = self.ids if len(A) == self.K else tuple(range(len(A)))
         root, signs = self.root_products, self.mixed_signs

@@ -7,21 +7,22 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from honestly.result import AggregationError, Float
+from honestly.result import AggregationError
 from honestly.rules.base import Geometry, Mix, Rule
 from honestly.rules.settings import choice, number
+from honestly.rules.sizes import positive, size_shares
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mean(Rule):
-    """The mean of the clients (FedAvg), the yardstick that one liar can move anywhere.
+    """The mean of the clients (FedAvg): the yardstick, which a single liar can move anywhere.
 
         value = sum_k a_k w_k,    a_k = 1/K  or  a_k = s_k / sum_j s_j
 
     Arguments:
         sizes: "ignore" gives every client the same weight, whatever size it reports. "capped" weighs by the reported
-            sizes, none of which counts for more than `cap` times the median reported size. "trusted" takes the sizes
-            at their word. A size that is NaN, infinite or negative costs only the client that reported it: weight 0.
+            sizes, none of which counts for more than `cap` times the median reported size. "trusted" uses the sizes
+            as reported. A size that is NaN, infinite or negative gives its own client weight 0 and affects no other.
         cap: the multiple of the median size at which "capped" stops.
 
     Example:
@@ -43,6 +44,7 @@ class Mean(Rule):
     needs: ClassVar[frozenset[str]] = frozenset()
     streams: ClassVar[bool] = True
     gram_needed: ClassVar[bool] = False
+    uses_sizes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         choice(self, "sizes", self.sizes, ("ignore", "capped", "trusted"))
@@ -55,17 +57,11 @@ class Mean(Rule):
             return Mix.of_weights(np.full(K, 1.0 / K))
         if geometry.sizes is None:
             raise ValueError(f"{self!r} needs the clients' sizes: pass sizes= and put no mixer in front")
-        s = believable(geometry.sizes)
+        s = positive(geometry.sizes)
         if not s.any():
             raise AggregationError(f"{self!r}: none of the {K} clients reported a size above 0")
         if self.sizes == "capped":
             half = float(np.median(s[s > 0] / 2))  # halved: the mean of two sizes near the largest float is finite
             s = np.minimum(s, 2 * self.cap * half)
         s = s / s.max()  # sizes near the largest float must not overflow the sum
-        return Mix.of_weights(s / s.sum())
-
-
-def believable(sizes: Float) -> Float:
-    """The reported sizes with 0 in place of what cannot be a size."""
-    s = np.asarray(sizes, dtype=np.float64)
-    return np.where(np.isfinite(s) & (s > 0), s, 0.0)
+        return Mix.of_weights(s / s.sum(), diagnostics=size_shares(geometry.sizes, s))

@@ -15,15 +15,15 @@ from honestly.rules.settings import number
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Suspicion that outlives a round: `Beta(1 + honest_k, dishonest_k)` for each client id, with forgetting.
+    """Suspicion that outlasts a round: `Beta(1 + honest_k, dishonest_k)` for each client id, with forgetting.
 
         honest_k <- forgetting * honest_k + q_k,    dishonest_k <- forgetting * dishonest_k + 1 - q_k
         prior log-odds of the next round:  ln((1 + honest_k) / (1 + honest_k + dishonest_k)) <= 0
 
-    Suspicion is remembered, trust cannot be saved up: a client that behaved for a hundred rounds starts the next one
-    as a newcomer does. q_k is what this round's evidence alone says of the client's *position*, at even odds: earlier
-    suspicion does not feed itself, nobody's word about another enters, and being copied by others does not count
-    against a client, so that an honest client cannot be framed by those who mimic it. The absent are forgiven at the
+    Suspicion is remembered; trust cannot be accumulated: a client that behaved for a hundred rounds starts the next
+    one like a newcomer. q_k is what this round's evidence alone says of the client's *position*, at even odds: earlier
+    suspicion does not feed on itself, no client's claims about others count, and being copied by others does not count
+    against a client, so an honest client cannot be framed by those who mimic it. The absent are forgiven at the
     same rate.
 
     Arguments:
@@ -69,12 +69,12 @@ class Memory:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> Memory:
-        """The memory that `to_dict` wrote down. Raises ValueError if that is something else."""
+        """The memory that `to_dict` wrote. Raises ValueError for anything else."""
         try:
             records = {name: (float(honest), float(dishonest)) for name, honest, dishonest in state["records"]}
             forgetting = float(state["forgetting"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"this is no memory as `to_dict` writes it: {str(state)[:100]}") from error
+            raise ValueError(f"not a memory written by `Memory.to_dict`: {str(state)[:100]}") from error
         wrong = next((n for n, pair in records.items() if not all(0.0 <= x < math.inf for x in pair)), None)
         if wrong is not None:
             raise ValueError(f"the record of client {wrong!r} is {records[wrong]}, expected two numbers >= 0")

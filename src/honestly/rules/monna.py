@@ -21,8 +21,8 @@ class MoNNA(Minority, Rule):
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1.
-        trusted: the trusted client: its index, or its id if the updates are a mapping. If it is refused in screening
-            there is no answer: AggregationError.
+        trusted: the trusted client: its index, or its id if the updates are a mapping. If it is excluded,
+            AggregationError is raised.
 
     Example:
         >>> import numpy as np

@@ -19,7 +19,7 @@ class MultiKrum(Rule):
         score_k = sum of the K - f - 2 smallest ||w_k - w_j||^2, j != k;    value = mean of the `keep` lowest scores
 
     Conventions: K - f - 2 neighbours (Blanchard et al.; ByzFL takes K - f - 1) and K - f clients kept by default. The
-    proof asks for K >= 2f + 3; any f short of a majority is accepted, because the published experiments go there.
+    proof asks for K >= 2f + 3; any f below a majority is accepted, because published experiments use it.
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1 and K >= f + 3.

@@ -40,7 +40,7 @@ def central_client(D: Float) -> int:
 
 
 def majority_mean(geometry: Geometry) -> Float:
-    """Weights of a start for iterations, from residuals alone: twice, the mean of the majority nearest to the last.
+    """Weights to start iterations from, using only residuals: twice, the mean of the majority nearest to the last.
 
     It sheds far outliers at once, where iterations from the mean need a step for every decade.
     """

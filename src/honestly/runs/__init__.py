@@ -1,1 +1,1 @@
-"""What runs leave behind: a round's record, a run's folder, a study's store, and their readers."""
+"""What runs leave behind: records of rounds, folders of runs, stores of studies, and their readers."""

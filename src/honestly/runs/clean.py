@@ -38,7 +38,7 @@ def whole(value: Any, *, most: int = 10**9) -> int | None:
 
 
 def text(value: Any, most: int = LONGEST_TEXT) -> str:
-    """Text of a bearable length that can be encoded; None gives the empty text.
+    """Text of limited length that can be encoded; None gives the empty text.
 
     >>> text("abcdef", 4), text(None), text(3), text("\\ud800")
     ('abc…', '', '3', '?')
@@ -46,7 +46,7 @@ def text(value: Any, most: int = LONGEST_TEXT) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        value = _shown(value)
+        value = _as_text(value)
     if len(value) > most:
         value = value[: most - 1] + "…"
     return value.encode("utf-8", "replace").decode("utf-8")
@@ -86,7 +86,7 @@ def flat(values: Any, prefix: str = "") -> dict[str, str]:
     return found
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, bool | int | float):
         try:
             return str(value).lower() if isinstance(value, bool) else f"{value:.15g}"

@@ -152,7 +152,7 @@ def _told(path: Path) -> Generator[None]:
 def _remedy(error: sqlite3.Error, path: Path) -> str:
     why = str(error)
     if "disk is full" in why:
-        return f"cannot write {path}: the disk is full. Free some space and run the same command again: it goes on."
+        return f"cannot write {path}: the disk is full. Free some space and run the same command again to resume."
     if "readonly" in why or "unable to open" in why:
         return f"cannot write {path}: {why}. Choose a folder that you may write to with --out."
     if "not a database" in why or "malformed" in why or "disk image" in why:

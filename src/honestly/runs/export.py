@@ -62,7 +62,7 @@ def _cell(value: Any) -> Any:
 
 
 def run_rows(store: Store) -> Iterator[dict[str, Any]]:
-    """One flat row a run: its cell, its summary and where the numbers come from."""
+    """One flat row per run: its cell, its summary and where the numbers come from."""
     for run in store.runs():
         summary = {k: v for k, v in (run.summary or {}).items() if k != "rounds"}
         made = {k: v for k, v in (run.provenance or {}).items() if k not in run.cell}
@@ -74,7 +74,7 @@ def run_rows(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def round_rows(store: Store) -> Iterator[dict[str, Any]]:
-    """One flat row a round."""
+    """One flat row per round."""
     for run, record, laps in _rounds(store):
         numbers = read_record(record)[0].as_json()
         cells = {column: numbers[column] for column in COLUMNS}

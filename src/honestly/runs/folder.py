@@ -1,7 +1,7 @@
 """The folder of a run: rounds are added line by line, everything else is written whole or not at all.
 
 experiment.json   what is run, and its id
-rounds.jsonl      one JSON object a round; the same bytes in every run of the experiment on one machine
+rounds.jsonl      one JSON object per round; the same bytes in every run of the experiment on one machine
 seconds.jsonl     how long each round took
 state-N.bin       the model after round N, with a checksum; the two latest are kept
 """

@@ -59,7 +59,7 @@ def run_of(row: Sequence[Any]) -> Run:
 
 
 def decoded(text: Any, what: str) -> dict[str, Any]:
-    """A JSON object of the store. StoreError, with what it is, if somebody else has put something else there."""
+    """A JSON object of the store. Raises StoreError if there is something else."""
     try:
         found = json.loads(text)
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The store of a study: one SQLite file, one row a run and one row a round, written by several processes at once.
+"""The store of a study: one SQLite file, one row per run and one per round, written by several processes at once.
 
 A run is `pending`, `running` (a worker holds it, and says so every few seconds), `done` or `failed`. A worker that is
 not heard of for a minute has lost its run: the next one that asks goes on with it from the rounds that are here and
@@ -158,7 +158,7 @@ class Store:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('needs', ?)", (compact(needs),))
 
     def put(self, run: Run, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> None:
-        """Take in a run from elsewhere as it is, with its rounds, in the place of what is here."""
+        """Take in a run from elsewhere as it is, with its rounds, and replace what is here."""
         values = {f.name: getattr(run, f.name) for f in fields(Run)}
         for name in JSON_COLUMNS:
             values[name] = None if values[name] is None else compact(values[name])
@@ -254,7 +254,7 @@ class Store:
     def release(self, worker: str, *, died: bool = False) -> int:
         """Give back what this worker holds, for others to go on with; how many runs that were.
 
-        A worker that ``died`` is counted against its runs, so that one that takes down every worker ends as failed.
+        A worker that ``died`` is counted against its runs, so one that takes down every worker ends as failed.
         """
         with self.database.writing() as db:
             return db.execute(
@@ -295,7 +295,7 @@ class Store:
         """Several rounds at once."""
         with self.database.writing() as db:
             insert_rounds(db, id, records, seconds)
-            # whoever gets on is no run that takes down its workers
+            # a run that makes progress does not crash its workers: its attempts start again at 1
             tries = "attempts = CASE WHEN rounds < :last THEN 1 ELSE attempts END"
             self._advance(db, id, records[-1]["round"] if records else 0, worker, tries)
 

@@ -37,7 +37,7 @@ class Taken:
     differ: int = 0
 
     def __str__(self) -> str:
-        told = [f"{self.done} finished run(s) taken in", f"{self.begun} unfinished to go on with"]
+        told = [f"{self.done} finished run(s) imported", f"{self.begun} unfinished to resume"]
         told += [f"{self.rounds} round(s) added"] if self.rounds else []
         told += [f"{self.there} there already"]
         told += [f"{self.differ} of those with other numbers (kept as they were here)"] if self.differ else []

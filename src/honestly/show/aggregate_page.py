@@ -63,6 +63,9 @@ def as_json(
             "excluded": name in found.reasons,
             "reason": shown(found.reasons[name]) if name in found.reasons else None,
         }
+        for share in ("claimed_shares", "used_shares"):
+            if share in found.diagnostics:
+                mine[share.removesuffix("s")] = _plain(found.diagnostics[share][k])
         if layers:
             mine["layers"] = _most(excess[:, k], list(layers))
         clients.append(mine)
@@ -121,29 +124,26 @@ def show(report: Mapping[str, Any]) -> None:
     weighted = any(client["weight"] is not None for client in report["clients"])
     measured = any(client.get("layers") for client in report["clients"])
     excluded = bool(report["excluded"])
-    titles = {"client": True, "honesty": inferred, "weight": weighted, "distance": True, "differs most in": measured}
+    sized = any("used_share" in client for client in report["clients"])
+    titles = {"client": True, "honesty": inferred, "claimed": sized, "used": sized, "weight": weighted}
+    titles |= {"distance": True, "differs most in": measured}
     columns = [title for title, wanted in {**titles, "": excluded}.items() if wanted]
     rows: list[list[str]] = []
     styles: list[str] = []
     known = [client["distance"] for client in report["clients"] if client["distance"] is not None]
     usual = float(np.median(known)) if known else 0.0
     for client in report["clients"]:
-        style = (
-            "red"
-            if client["excluded"]
-            else "yellow"
-            if (client["honesty"] or 1.0) < 0.5 or client["honesty"] == 0
-            else ""
-        )
+        style = "red" if client["excluded"] else "yellow" if client["verdict"] == "accused" else ""
         cells = [client["id"]]
         cells += [_digits(client["honesty"], 3)] if inferred else []
+        cells += [_digits(client[key], 4) for key in ("claimed_share", "used_share")] if sized else []
         cells += [_digits(client["weight"], 4)] if weighted else []
         cells += ["-" if client["distance"] is None else f"{client['distance']:.4g}"]
         cells += [_first_layer(client, usual)] if measured else []
         cells += [f"excluded: {client['reason']}" if client["excluded"] else ""] if excluded else []
         rows.append(cells)
         styles.append(style)
-    Table(columns, rows, right=("honesty", "weight", "distance"), styles=styles).show()
+    Table(columns, rows, right=("honesty", "claimed", "used", "weight", "distance"), styles=styles).show()
     used = len(report["clients"]) - len(report["excluded"])
     print(f"{shown(report['rule'])}: {report['status']}; {used} of {len(report['clients'])} clients used")
     if report["malicious"] is not None:
@@ -184,8 +184,7 @@ def as_html(report: Mapping[str, Any]) -> str:
     e = html.escape
     rows: list[str] = []
     for client in report["clients"]:
-        suspect = client["honesty"] is not None and client["honesty"] < 0.5
-        kind = "x" if client["excluded"] else "s" if suspect else ""
+        kind = "x" if client["excluded"] else "s" if client["verdict"] == "accused" else ""
         layers = ", ".join(f"{e(la['layer'])} ({100 * la['share']:.0f}&nbsp;%)" for la in client.get("layers") or [])
         note = f"excluded: {e(client['reason'])}" if client["excluded"] else layers
         distance = "-" if client["distance"] is None else f"{client['distance']:.4g}"

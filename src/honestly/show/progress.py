@@ -1,4 +1,4 @@
-"""What a running study shows: it looks into the store, so that it knows nothing of how the runs are done."""
+"""What a running study shows: it looks into the store, so it knows nothing of how the runs are done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from honestly.runs.reader import read_record
 from honestly.runs.store import Run, Store
-from honestly.studies.study import shown
+from honestly.studies.study import describe
 
 
 class Monitor:
@@ -108,7 +108,7 @@ class Bars(Monitor):
         if run.status == "failed":
             from rich.markup import escape
 
-            text = f"[red]failed[/red] {escape(shown(run.cell))}: {escape(run.error or '')}"
+            text = f"[red]failed[/red] {escape(describe(run.cell))}: {escape(run.error or '')}"
             self.progress.console.print(text, highlight=False, soft_wrap=True)
 
     def news(self, runs: list[Run], store: Store) -> None:
@@ -142,7 +142,7 @@ def _now(run: Run, store: Store) -> str:
     from rich.markup import escape
 
     accuracy = read_record(store.last_round(run.id))[0].accuracy
-    news = f"{run.rounds}/{run.of}  {escape(shown(run.cell))}"
+    news = f"{run.rounds}/{run.of}  {escape(describe(run.cell))}"
     return news if accuracy is None else f"{news}  accuracy {accuracy:.3f}"
 
 

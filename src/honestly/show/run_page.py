@@ -108,7 +108,7 @@ def _table(runs: Sequence[Run]) -> str:
     columns = (
         ("accuracy, last", "accuracy_last", 3), ("accuracy, mean of last 20", "accuracy_mean_last_20", 3),
         ("ASR, last", "asr_last", 3), ("ASR, mean of last 20", "asr_mean_last_20", 3),
-        ("falsely accused a round", "false_accusations_per_round", 2), ("missed a round", "misses_per_round", 2),
+        ("falsely accused per round", "false_accusations_per_round", 2), ("missed per round", "misses_per_round", 2),
     )  # fmt: skip
     found = [summary(run.records) for run in runs]
     columns = [c for c in columns if any(s[c[1]] is not None for s in found)]

@@ -1,6 +1,6 @@
 """Curves and heatmaps as inline SVG, written by hand: a thousand of them cost seconds, without scripts or fonts.
 
-They take the colour of the text around them, so that they read on a light and on a dark page.
+They take the colour of the text around them, so they read on a light and on a dark page.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def colour_of(number: int) -> tuple[str, str]:
 
 
 def scroll(inside: str, label: str) -> str:
-    """Something wide in a frame that scrolls by touch and by keyboard, so that a phone's page does not."""
+    """Something wide in a frame that scrolls by touch and by keyboard, so a phone's page does not."""
     return f"<div class='scroll' tabindex='0' role='region' aria-label='{for_html(label)}'>{inside}</div>"
 
 

@@ -117,7 +117,8 @@ def read_state(path: Path, like: State) -> State:
     arrays = unpack(path)
     late = sum(name.startswith("past/") for name in arrays) // len(ROWS)
     past = tuple(_model({n: arrays[f"past/{i}/{n}"] for n in ROWS}, like.model) for i in range(late))
-    return with_memory(State(int(arrays["round"]), _model(arrays, like.model), like.pipeline, past), arrays)
+    model = _model(arrays, like.model)
+    return with_memory(State(int(arrays["round"]), model, like.pipeline, past, like.server), arrays)
 
 
 def final_model(folder: Path, rounds: int, like: Model) -> Model:

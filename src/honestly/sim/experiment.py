@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from honestly.engine import Pipeline
+from honestly.federation.server import make_server
 from honestly.hints import did_you_mean
 from honestly.own import is_own
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG
@@ -33,7 +34,7 @@ TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
 MODEL = "lenet5"
 # What a warm-up does not take over from the experiment that it is for.
 WARM_UP_LEAVES = (
-    *("rule", "pre", "root", "attack", "malicious", "dynamic", "chosen", "start", "period"),
+    *("rule", "pre", "server", "root", "attack", "malicious", "dynamic", "chosen", "start", "period"),
     *("rounds", "evaluate_every", "warm_up"),
 )
 
@@ -80,6 +81,9 @@ class Experiment(BaseModel):
     """the aggregation rule, or `file.py:Class` of your own"""
     pre: tuple[Choice, ...] = ()
     """mixers in front of the rule"""
+    server: str = ""
+    """what the server makes of the average: `fedadam:lr=0.03`, `fedyogi`, `fedadagrad`, `fedavgm:momentum=0.9`; nothing
+    if it is empty"""
     root: int = Field(100, ge=1)
     """training images that the server has of its own, for rules that want a trusted update (`fltrust`)"""
     # the attack
@@ -133,20 +137,25 @@ class Experiment(BaseModel):
         hint = did_you_mean(value, DATASETS)
         raise ValueError(f"{hint}Allowed: {', '.join(DATASETS)}, or file.py:function of your own")
 
+    @field_validator("server")
+    @classmethod
+    def _optimiser(cls, value: str) -> str:
+        return "" if make_server(value) is None else value
+
     @field_validator("rule", "attack", mode="before")
     @classmethod
-    def _one(cls, value: Any) -> Any:
+    def _as_choice(cls, value: Any) -> Any:
         return parsed(value)
 
     @field_validator("pre", mode="before")
     @classmethod
-    def _several(cls, value: Any) -> Any:
+    def _as_choices(cls, value: Any) -> Any:
         return sequence(value)
 
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, values: Any) -> Any:
-        """What depends on the data set is written out, so that the canonical form says everything."""
+        """What depends on the data set is written out, so the canonical form says everything."""
         if not isinstance(values, dict):
             return values
         values = separated(dict(values))
@@ -185,11 +194,12 @@ class Experiment(BaseModel):
         return self
 
     @model_serializer(mode="wrap")
-    def _written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A key that came after the first release is left out at its default, so that ids stay what they were."""
+    def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A key that came after the first release is left out at its default, so ids stay what they were."""
         values: dict[str, Any] = write(self)
-        if values.get("warm_up") == 0:
-            del values["warm_up"]
+        for key in ("warm_up", "server"):
+            if not values.get(key):
+                values.pop(key, None)
         if values.get("buffer") == 0:
             del values["buffer"]
             values.pop("delay", None)
@@ -219,7 +229,7 @@ class Experiment(BaseModel):
     def before(self) -> Experiment | None:
         """The run whose final model this one starts from: ``warm_up`` rounds of plain averaging among honest clients.
 
-        It depends on nothing of the attack and the rule, so that experiments which differ in those share it.
+        It depends on nothing of the attack and the rule, so experiments which differ in those share it.
         """
         if not self.warm_up:
             return None

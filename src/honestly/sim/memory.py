@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 import json
@@ -9,8 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from honestly.engine import Pipeline
+from honestly.federation.server import ServerStep
 from honestly.sim.rounds import State
 
 HOME = "honestly.rules."  # classes are loaded from here, and from the file of a rule of the user's own that is in use
@@ -21,6 +24,9 @@ def remembered(state: State) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     own = _own(state)
     parts = [_encode(part, arrays, own) for part in (state.rule, *state.pipeline.mixers)]
+    if state.server is not None:
+        arrays["server"] = np.array(state.server.steps)
+        arrays |= {f"server/{name}": held["theta"].cpu().numpy() for name, held in state.server.moments.items()}
     return {**arrays, "memory": np.array(json.dumps(parts))}
 
 
@@ -31,7 +37,21 @@ def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
     kinds = [type(part) for part in (state.rule, *state.pipeline.mixers)]
     if [type(part) for part in parts] != kinds:
         raise ValueError("it was saved with another rule")
-    return dataclasses.replace(state, pipeline=Pipeline(tuple(parts[1:]), parts[0]))
+    pipeline = Pipeline(tuple(parts[1:]), parts[0])
+    return dataclasses.replace(state, pipeline=pipeline, server=_server(state, arrays))
+
+
+def _server(state: State, arrays: Mapping[str, Any]) -> ServerStep | None:
+    """The server's optimiser with the moments that were saved."""
+    if state.server is None:
+        return None
+    server = copy.deepcopy(state.server)
+    server.steps = int(arrays["server"])
+    for name, values in arrays.items():
+        if name.startswith("server/"):
+            moment = torch.from_numpy(values).to(state.model.theta.device)
+            server.moments.setdefault(name.partition("/")[2], {})["theta"] = moment
+    return server
 
 
 def _own(state: State) -> set[str]:
@@ -74,6 +94,6 @@ def _decode(value: Any, arrays: Mapping[str, Any], own: set[str]) -> Any:
         return {_decode(k, arrays, own): _decode(v, arrays, own) for k, v in value["map"]}
     module, name = value["class"]
     if not module.startswith(HOME) and module not in own:
-        raise ValueError(f"it wants to load {module}.{name}, which is no rule")
+        raise ValueError(f"it wants to load {module}.{name}, which is not a rule")
     made = getattr(importlib.import_module(module), name)
     return made(**{k: _decode(v, arrays, own) for k, v in value["fields"].items()})

@@ -1,4 +1,4 @@
-"""Mistakes in settings, told so that a person can mend them."""
+"""Explain mistakes in settings so that a person can fix them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good the server's model is, and how well a rule told the honest from the malicious."""
+"""Measure the server's model, and how well a rule separated honest from malicious clients."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ def success_rate(trainer: Trainer, model: Model, triggered: Pixels) -> float:
 
 
 def accused(out: Aggregate) -> npt.NDArray[np.bool_] | None:
-    """(K,) whom the rule did not believe: less than half as honest as the most honest client, or no weight at all.
+    """(K,) clients that the rule did not believe: less than half as honest as the most honest client, or of weight 0.
 
     Relative, because the paper's own probabilities have a meaning only as ratios. None if the rule does not say.
+    A client that was refused is excluded, which is another thing: it is not accused.
     """
+    used = np.array([client not in out.reasons for client in out.clients])
     if out.honesty is not None:
-        return out.honesty < 0.5 * out.honesty.max()
+        return used & (out.honesty < 0.5 * out.honesty.max())
     if out.weights is not None:
-        return out.weights <= 0.0
+        return used & (out.weights <= 0.0)
     return None

@@ -1,7 +1,8 @@
-"""The rounds of a federation: sample clients, train, attack, aggregate, evaluate; one record a round."""
+"""The rounds of a federation: sample clients, train, attack, aggregate, evaluate; one record per round."""
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from honestly.aggregate import aggregate
 from honestly.engine import Pipeline
+from honestly.federation.server import ServerStep, make_server
 from honestly.result import Aggregate, AggregationError
 from honestly.rules.base import Rule
 from honestly.runs.record import RoundRecord
@@ -34,12 +36,16 @@ from honestly.sim.train.schedule import Schedule
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands: the number of finished rounds, the global model, and the steps with what they remember."""
+    """Where a run stands: the number of finished rounds, the global model, and the steps with what they remember.
+
+    `server` is the server's optimiser with its moments; it is never changed, the next state has one of its own.
+    """
 
     round: int
     model: Model
     pipeline: Pipeline
     past: tuple[Model, ...] = ()  # the models before, newest first, if clients may be late
+    server: ServerStep | None = None
 
     @property
     def rule(self) -> Rule:
@@ -108,7 +114,7 @@ class Federation:
     def start(self) -> State:
         """The state before the first round."""
         e = self.experiment
-        return State(0, Model.of(self.module, self.device), e.make_pipeline())
+        return State(0, Model.of(self.module, self.device), e.make_pipeline(), server=make_server(e.server))
 
     def rounds(self, state: State | None = None) -> Iterator[Record]:
         """One record for each round that is left, from ``state`` on."""
@@ -167,6 +173,7 @@ class Federation:
         out, trouble = self._aggregate(state, plan, sent, root)
         model = state.model if out is None else self._merge(state, trained, out)
         pipeline = state.pipeline if out is None else state.pipeline.after(out.diagnostics)
+        model, server = (model, state.server) if out is None else served(state, model)
         clock.lap("aggregate")
         found = self._verdict(plan, out, trouble)
         found = replace(found, train_loss=finite(float(trained.loss.double().mean())))
@@ -178,7 +185,7 @@ class Federation:
         clock.lap("evaluate")
         images = sum(s.images for s in plan.schedules)
         past = (state.model, *state.past)[:MOST_LATE] if plan.late is not None else ()
-        return Record(found, clock.laps, images, State(plan.round, model, pipeline, past))
+        return Record(found, clock.laps, images, State(plan.round, model, pipeline, past, server))
 
     def _attack(self, state: State, plan: Plan, theta: Tensor) -> Tensor:
         """The models that the server receives: the attackers' ones are forged."""
@@ -256,7 +263,7 @@ class Federation:
         if blamed is None:
             return found
         accused = [k for k, b in zip(here, blamed, strict=True) if b]
-        false, missed = len(set(accused) - set(attacked)), len(set(attacked) - set(accused))
+        false, missed = len(set(accused) - set(attacked)), len(set(attacked) - set(accused) - set(found.excluded))
         return replace(found, accused=accused, false_accusations=false, misses=missed)
 
     def _save_updates(self, state: State, plan: Plan, trained: Trained) -> None:
@@ -301,6 +308,18 @@ class Clock:
             torch.cuda.current_stream(self.device).synchronize()
         now = time.perf_counter()
         self.laps[name], self.last = now - self.last, now
+
+
+def served(state: State, average: Model) -> tuple[Model, ServerStep | None]:
+    """The next model and the server's optimiser after it; the average itself if the step is not finite."""
+    if state.server is None:
+        return average, None
+    server = copy.deepcopy(state.server)
+    try:
+        theta = server.next({"theta": state.model.theta}, {"theta": average.theta})["theta"]
+    except FloatingPointError:
+        return average, state.server
+    return replace(average, theta=theta), server
 
 
 def finite(x: float) -> float | None:

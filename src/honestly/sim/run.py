@@ -37,7 +37,7 @@ class Outcome:
 
 
 class Stop:
-    """Turns Ctrl-C (and a polite kill) into a flag; the second one interrupts at once."""
+    """Turn Ctrl-C and SIGTERM into a flag; a second signal interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False

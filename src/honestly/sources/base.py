@@ -1,7 +1,7 @@
-"""K clients' updates as re-iterable column blocks, and the way back to one update.
+"""K clients' updates as re-iterable column blocks, and how to rebuild one update.
 
 A source knows its clients by position. Position K is the reference (the previous global model) and K + 1 the trusted
-root update, where the caller gave them, so that passes read them like any client.
+root update, where the caller gave them, so passes read them like any client.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Memory:
         narrow(values, self._values[leaf][start:stop])
 
     def held(self, leaf: int) -> Host:
-        """The leaf's flat array, for whoever rounds into it himself."""
+        """The leaf's flat array, for callers that round into it themselves."""
         return self._values[leaf]
 
     def finish(self) -> Sequence[Any]:
@@ -160,7 +160,7 @@ class Source(Protocol):
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What is to be told of the result beside what the rule found; it joins the diagnostics."""
+        """Notes about the result, which are added to the diagnostics."""
         ...
 
     def faults(self) -> Mapping[int, str]:
@@ -168,7 +168,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the source holds; an output that was not assembled is thrown away."""
+        """Release what the source holds; an output that was not assembled is discarded."""
         ...
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:

@@ -2,7 +2,7 @@
 
 A layer is what a rule looks at by itself. Up to `MOST_LAYERS` tensors each are one. Beyond that neighbours are joined
 two by two: the tensors of one module first (weight, bias), then modules of one block (a convolution and its norm), the
-smallest pair first, so that large tensors stay alone as long as they can.
+smallest pair first, so large tensors stay alone as long as they can.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from honestly.sources.base import Layer, Leaf
 
 #: Layers of parameters, and of buffers, which are not judged: more tensors than this are joined.
 MOST_LAYERS, MOST_BUFFERS = 100, 40
-#: Names come from strangers.
+#: Names come from clients, which are not trusted.
 LONGEST_NAME = 200
 #: What may be done with buffers, see `hn.aggregate`.
 BUFFERS = ("follow", "judge", "ignore")
@@ -37,14 +37,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Buffers:
-    """Which tensors are buffers, and what becomes of them; `names` is None where their names tell."""
+    """Which tensors are buffers, and what to do with them; `names` is None where their names tell."""
 
     mode: str = "follow"
     names: frozenset[str] | None = None
 
     @classmethod
     def of(cls, given: Any) -> Buffers:
-        """From what the caller says: a word, a torch module that has them, or their names."""
+        """From the caller's argument: a mode, a torch module that has the buffers, or their names."""
         if isinstance(given, Buffers):
             return given
         if isinstance(given, str):
@@ -85,7 +85,7 @@ def layers_of(leaves: Sequence[Leaf], buffers: Buffers, sizes: Any = None) -> tu
         pieces = _cut(leaves, sizes)
     judged = [piece for piece in pieces if not buffers.hold(piece.name)]
     others = [piece for piece in pieces if buffers.hold(piece.name)]
-    if not judged:  # somebody has to be judged by something
+    if not judged:  # there must be something to judge by
         judged, others = others, []
     found = [_layer(group, judged) for group in _grouped(judged, MOST_LAYERS)]
     for group in _grouped(others, MOST_BUFFERS):
@@ -96,8 +96,8 @@ def layers_of(leaves: Sequence[Leaf], buffers: Buffers, sizes: Any = None) -> tu
 def _cut(leaves: Sequence[Leaf], sizes: Any) -> list[Piece]:
     if len(leaves) != 1:
         raise ValueError(
-            f"layers is {_short(sizes)}, but the updates hold {len(leaves)} tensors, which say themselves where each "
-            "ends; layers is for updates that are one flat array each"
+            f"layers is {_short(sizes)}, but the updates hold {len(leaves)} tensors, which are the layers; "
+            "leave layers out: it is for updates that are one flat array each"
         )
     if isinstance(sizes, Mapping):
         listed = [(str(name), size) for name, size in sizes.items()]
@@ -132,7 +132,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _grouped(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
-    """Runs of pieces, in order. What costs the same is joined together, so that equal blocks are cut alike."""
+    """Runs of pieces, in order. What costs the same is joined together, so equal blocks are cut alike."""
     n = len(pieces)
     if n <= most:
         return [[piece] for piece in pieces]

@@ -17,7 +17,7 @@ from honestly.sources.grouping import Buffers, layers_of
 
 
 class Layers(InMemory):
-    """K containers with the same layout. A client whose layout differs from the others' is refused by name.
+    """K containers with the same layout. A client whose layout differs from the others' is excluded by name.
 
     The layout that counts is the reference's where one is given, else that of most clients.
     """
@@ -63,7 +63,7 @@ class Layers(InMemory):
             tree.signature(leaves)
         except tree.UnusableError as reason:
             self.refused[k] = str(reason)
-        except Exception as error:  # a stranger's object may raise anything when it is touched: it costs his own vote
+        except Exception as error:  # a client's object may raise anything when it is touched: it is then excluded
             self.refused[k] = tree.unreadable(error)
         else:
             return leaves
@@ -90,7 +90,7 @@ class Layers(InMemory):
         return leaves
 
     def _prepared(self, k: int, row: dict[str, Any] | None) -> dict[str, Any] | None:
-        """What `_prepare` gives; an array whose values cannot be seen costs its client the vote."""
+        """The result of `_prepare`; a client with an array whose values cannot be read is excluded."""
         try:
             return self._prepare(row)
         except Exception as error:

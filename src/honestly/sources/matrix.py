@@ -16,7 +16,7 @@ from honestly.sources.tree import unreadable
 
 
 class Matrix(InMemory):
-    """The rows of one array of NumPy, torch, JAX, CuPy or any array-API library, read where they lie."""
+    """The rows of one array of NumPy, torch, JAX, CuPy or any array-API library, read in place."""
 
     def __init__(
         self,

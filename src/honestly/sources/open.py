@@ -36,7 +36,7 @@ def open_source(
         from honestly.sources.checkpoints import open_checkpoints
 
         if layers is not None:
-            raise ValueError("layers is for updates that are one flat array each: files say themselves what they hold")
+            raise ValueError("layers is for updates that are flat arrays; files name their tensors, so leave it out")
         files = updates if isinstance(updates, Checkpoints) else Checkpoints(updates)
         files = files if files.buffers is not None else replace(files, buffers=known)
         return open_checkpoints(files, reference=reference, root=root, out=out)

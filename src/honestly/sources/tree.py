@@ -1,4 +1,4 @@
-"""Flatten one update (an array, or dicts, lists and tuples of arrays, nested as they come) and build it again."""
+"""Flatten one update (an array, or dicts, lists and tuples of arrays, nested in any way) and rebuild it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def rebuild(template: Any, leaf_of: Callable[[str], Any]) -> Any:
-    """A container like `template` with `leaf_of(path)` in the place of each array."""
+    """A container like `template` in which each array is replaced by `leaf_of(path)`."""
     return _rebuild(template, "", leaf_of)
 
 
@@ -93,12 +93,12 @@ def difference(
 
 
 def named(path: str) -> str:
-    """How a tensor is called in a message; the names come from strangers, so they are cut and escaped."""
+    """A tensor's name for a message; names are untrusted, so they are cut and escaped."""
     return f"tensor {path[:100]!r}" if path else "its array"
 
 
 def unreadable(error: Exception) -> str:
-    """The reason for refusing an object that raised `error` when it was touched."""
+    """The reason for excluding a client whose object raised `error`."""
     return f"cannot be read ({type(error).__name__}: {str(error)[:200]})"
 
 

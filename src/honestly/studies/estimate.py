@@ -91,7 +91,7 @@ def calibrate(experiment: Experiment, device: str, *, enough: float = 0.5) -> fl
     e = experiment
     images, tests = numbers(e.dataset)
     share = max(1, images // e.clients)
-    # a processor trains clients one after the other, so that few show the speed; a GPU trains all at once
+    # a processor trains clients one after the other, so few show the speed; a GPU trains all at once
     clients = e.participants if device.startswith("cuda") else 1
     size, most = [min(e.batch, share), 1, clients], [share, e.epochs, e.participants]
     data_of_a_round = images * e.epochs * e.participants / e.clients

@@ -109,14 +109,15 @@ def recorded(path: Path, *, clients: int) -> Population:
     """The population of one round, as `honestly simulate --record` writes it.
 
     The file (.npz, never pickled) holds ``honest`` (K, d), and by the name of a data attack the updates (m, d) that the
-    last m clients send if they train on poisoned data. If fewer clients are asked for, the last ones are taken, so that
+    last m clients send if they train on poisoned data. If fewer clients are asked for, the last ones are taken, so
     the poisoned updates stay theirs. The root is the first client's update, which a server could have made itself.
     """
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except (ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: is no .npz file of plain arrays ({error})") from error
+        remedy = "make one with `honestly simulate --record`"
+        raise ValueError(f"{path} is not an .npz file of plain arrays ({error}); {remedy}") from error
     if "honest" not in arrays or arrays["honest"].ndim != 2:
         raise ValueError(f"{path}: has no array 'honest' of shape (K, d); it has {', '.join(arrays) or 'nothing'}")
     honest = arrays.pop("honest").astype(np.float64)

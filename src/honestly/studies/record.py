@@ -39,7 +39,7 @@ class Plan:
         rounds: which rounds are kept.
         attacks: data attacks, whose updates are made beside the honest ones and never averaged.
         poisoned: how many of the last clients also train on poisoned data.
-        left_out: how many of the last clients are never averaged, so that they lag behind.
+        left_out: how many of the last clients are never averaged, so they lag behind.
         idle: how many of the first clients send the model back unchanged.
     """
 
@@ -60,7 +60,7 @@ class Plan:
         if not 0 <= self.poisoned <= K:
             raise ValueError(f"poisoned = {self.poisoned}: there are {K} clients")
         if self.left_out < 0 or self.idle < 0 or self.left_out + self.idle >= K:
-            raise ValueError(f"left_out = {self.left_out}, idle = {self.idle}: somebody of {K} clients must train")
+            raise ValueError(f"left_out = {self.left_out}, idle = {self.idle}: one of {K} clients must train")
         if not self.rounds or min(self.rounds) < 1:
             raise ValueError(f"rounds = {list(self.rounds)}: give numbers from 1 on")
         if self.experiment.participation < 1 or self.experiment.dropout > 0:

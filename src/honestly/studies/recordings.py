@@ -99,12 +99,13 @@ def read(path: Path | str, *, rows: Sequence[str] | None = None) -> tuple[Course
             for key in file.files:
                 found = KEY.fullmatch(key)
                 if found is None:
-                    raise ValueError(f"'{key[:80]}' is no name such as COURSE|r1 or COURSE|names")
+                    raise ValueError(f"'{key[:80]}' is not a name such as COURSE|r1 or COURSE|names")
                 if KNOWN.fullmatch(found["what"]):
                     parts.setdefault(found["course"], {})[found["what"]] = np.asarray(file[key])
         return tuple(_course(name, arrays, rows) for name, arrays in parts.items())
     except (ValueError, EOFError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: is no recording of Gram matrices by layer ({error})") from error
+        remedy = "make one with `honestly stress --record`"
+        raise ValueError(f"{path} is not a recording of Gram matrices by layer ({error}); {remedy}") from error
 
 
 def _course(name: str, arrays: dict[str, npt.NDArray[Any]], rows: Sequence[str] | None) -> Course:
@@ -149,7 +150,7 @@ def _gram(key: str, value: npt.NDArray[Any]) -> Float:
     turned = gram.transpose(0, 2, 1)
     largest = np.abs(gram).max(axis=(1, 2), keepdims=True)
     if (np.abs(gram - turned) > 1e-4 * largest).any() or (gram.diagonal(0, 1, 2) < -1e-4 * largest[:, 0]).any():
-        raise ValueError(f"{key}: is no Gram matrix: not symmetric, or a negative square")
+        raise ValueError(f"{key} is not a Gram matrix: it is not symmetric, or has a negative square")
     return 0.5 * (gram + turned)
 
 

@@ -2,7 +2,7 @@
 
 `kappa = |aggregate - honest mean|^2 / honest variance` (the mean squared distance of honest clients to their mean): 0
 is the mean of the honest clients, 1 is as wrong as trusting one honest client at random, no bound is broken. One
-Gram matrix of each attacked round is shared by all rules, so that thousands of cases take seconds.
+Gram matrix of each attacked round is shared by all rules, so thousands of cases take seconds.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Study:
             _ = Contestant(spec).parts
         for K in self.clients:
             if K < 3:
-                raise ValueError(f"clients = {K}: must be at least 3, so that one attacker is a minority")
+                raise ValueError(f"clients = {K}: must be at least 3, so one attacker is a minority")
         for M in self.malicious:
             if M < 0 or (M >= 1 and int(M) != M):
                 raise ValueError(f"malicious = {M}: a number of clients, or a share between 0 and 1")

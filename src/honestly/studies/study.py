@@ -145,10 +145,12 @@ class Study(BaseModel):
                 experiment = Experiment.of(settings)
                 before = experiment.before
             except ExperimentError as error:
-                raise StudyError(f"the cell {shown(cell)} cannot be run: {error}") from error
+                raise StudyError(f"the cell {describe(cell)} cannot be run: {error}") from error
             if experiment.id in found:
                 twin = found[experiment.id].cell
-                raise StudyError(f"the cells {shown(twin)} and {shown(cell)} are the same experiment: exclude one")
+                raise StudyError(
+                    f"the cells {describe(twin)} and {describe(cell)} are the same experiment: exclude one"
+                )
             needs = None if before is None else before.id
             found[experiment.id] = PlannedRun(experiment.id, cell, experiment.canonical, experiment.rounds, needs)
             if before is not None:
@@ -209,7 +211,7 @@ def check_conditions(conditions: Mapping[str, Any], study: Study, key: str) -> N
                 raise StudyError(f"{key}: {axis} = {one!r}: no such value, {hint}Values: {allowed}")
 
 
-def shown(cell: Mapping[str, Any]) -> str:
+def describe(cell: Mapping[str, Any]) -> str:
     """A cell as a person reads it."""
     return " ".join(f"{name}={value}" for name, value in cell.items())
 

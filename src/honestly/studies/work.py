@@ -194,7 +194,7 @@ def _machine() -> str:
 
 
 def free_the_dead(store: Store) -> int:
-    """Take the runs from workers of this machine that are no more, without waiting for their lease to end."""
+    """Take the runs of dead workers of this machine without waiting for their lease to end."""
     freed = 0
     for worker in {run.worker for run in store.runs() if run.status == "running" and run.worker}:
         machine, _, rest = worker.partition("/")

@@ -1,4 +1,4 @@
-"""Several local processes on one study: one that dies is replaced, and another goes on with its run."""
+"""Several local processes on one study: one that dies is replaced, and another resumes its run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A robust all-reduce for PyTorch: data-parallel training that tells which ranks to believe (extra `[torch]`).
 
-`robust_all_reduce` stands where `dist.all_reduce` does; `RobustAverager` remembers the ranks from step to step, for
+`robust_all_reduce` replaces `dist.all_reduce`; `RobustAverager` remembers the ranks from step to step, for
 `ddp_hook`, for sharded models and for `RobustOuterOptimizer` (DiLoCo, local SGD).
 """
 

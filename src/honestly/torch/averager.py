@@ -1,4 +1,4 @@
-"""Averaging step after step: what a rank was suspected of is remembered, and every step can be on record."""
+"""Average step after step, remember suspicion of ranks, and record steps."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ logger = logging.getLogger("honestly.torch")
 
 #: Files of the history are written again when this many times the time of the last writing has passed.
 PATIENCE = 20.0
-#: A rank that was refused or accused within so many steps is no news.
+#: A rank that was refused or accused within so many steps is not news.
 RECENT = 100
 
 
 class RobustAverager:
-    """`robust_all_reduce` for a whole training: it carries the rule's memory on and keeps a record.
+    """`robust_all_reduce` for a whole training run: it keeps the rule's memory and a record.
 
     The state of `ddp_hook`; for sharded models see `average_gradients`; for parameters see `average`.
 
@@ -46,12 +46,12 @@ class RobustAverager:
         forgetting: above 0, a rank's suspicion is carried over the steps (rule "bayesian"): the share kept in a step.
         shards: the group among which this rank's update is spread (FSDP).
         unusable: what a step without a usable majority does: "raise" an AggregationError on every rank, or give "nan",
-            as a plain all-reduce would, so that a gradient scaler skips the step.
+            as a plain all-reduce would, so a gradient scaler skips the step.
         verify: slices that another rank checks in a step, on average.
         timeout: for each collective; None for the group's own.
         history: a folder that the first rank writes `rounds.jsonl` and `rounds.csv` to, for `honestly report` and
             `honestly watch`, in which ranks are clients and steps are rounds.
-        record_every: only every so many steps are put on record, and those at which a rank is refused or accused that
+        record_every: record every so many steps, and those at which a rank is excluded or accused that
             was not in the hundred steps before; these are logged, too.
         model: its parameters' names are those of the layers in DDP, where gradients come without.
 
@@ -92,7 +92,7 @@ class RobustAverager:
         if unusable not in ("raise", "nan"):
             raise ValueError(f'unusable={unusable!r}: use "raise" or "nan"')
         if record_every < 1:
-            raise ValueError(f"record_every={record_every}: it is a number of steps, at least 1")
+            raise ValueError(f"record_every must be a number of steps >= 1, got {record_every}")
         check_verify(verify)
         self.group, self.shards, self.unusable, self.verify, self.timeout = group, shards, unusable, verify, timeout
         self.step, self.last, self.record_every = 0, cast("Aggregate | None", None), record_every
@@ -126,7 +126,7 @@ class RobustAverager:
         try:
             given, apart = Tensors.of(tensors), buffers_of(buffers)
             extras = (extra("reference", reference, given, None), extra("root", self.rule.root, given, None))
-        except ValueError as error:  # the others must not wait for a rank that gave up
+        except ValueError as error:  # the others must not wait for a rank that failed
             fault = str(error)
         reduction = self.start(given, fault, size=size, reference=reference is not None, buffers=apart)
         assert given is not None, "a fault is raised by start"
@@ -201,12 +201,12 @@ class RobustAverager:
         self.average_gradients([parameter for group in optimizer.param_groups for parameter in group["params"]])
 
     def note(self, metrics: Mapping[str, float]) -> None:
-        """Put what was measured (`loss`, `accuracy`) beside this step, if it is on record."""
+        """Add measurements (`loss`, `accuracy`) to this step, if it is recorded."""
         if self.history and self.history[-1].number == self.step:
             self.history[-1].evaluation = {**self.history[-1].evaluation, **metrics}
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write what has not been written yet."""
         self._write()
 
     def state_dict(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class RobustAverager:
         return {"step": self.step, "chain": self._chain, "memory": kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         memory: Any = getattr(self.rule, "memory", None)
         if state["memory"] is not None and memory is not None:
             self.pipeline = self.pipeline.with_rule(memory=type(memory).from_dict(state["memory"]))
@@ -253,7 +253,7 @@ class RobustAverager:
             self._write()
 
     def _write(self) -> None:
-        """The files; a full disk costs the files, not the training."""
+        """Write the files; a full disk does not stop the training."""
         began = time.monotonic()
         try:
             self.history.write()

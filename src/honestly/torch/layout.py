@@ -1,6 +1,6 @@
 """Where each value of an update goes: tensors laid end to end, cut into chunks, a slice of each chunk for every rank.
 
-A *section* is a run of tensors of one dtype that are sent together. It travels in *chunks*, so that the memory to send
+A *section* is a run of tensors of one dtype that are sent together. It travels in *chunks*, so the memory to send
 from is small beside the update, and so that every rank has a share of every layer. Rank j keeps slice j of each chunk:
 its *blocks*, of one column for each value and one row for each rank.
 """

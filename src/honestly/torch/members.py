@@ -1,4 +1,4 @@
-"""The ranks that average together: their collectives, what a failure of one means, and that all ask for the same."""
+"""The ranks that average together: their collectives, their failures, and the check that all ask for the same."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Group: TypeAlias = "dist.ProcessGroup | None"
 
 
 class RankError(RuntimeError):
-    """A collective did not come to its end: a rank has died, hangs, or takes part in something else."""
+    """A collective did not finish: a rank died, hangs, or called something else."""
 
 
 class DisagreementError(ValueError):
-    """The ranks asked for different things; every rank gets this error, and it says who asked for what."""
+    """The ranks asked for different things. Every rank gets this error, which says who asked for what."""
 
 
 class Word(NamedTuple):
@@ -65,7 +65,7 @@ class Members:
 
     @contextmanager
     def _stage(self, what: str) -> Generator[None]:
-        """A broken connection or a timeout, said in terms of ranks."""
+        """Report a broken connection or a timeout in terms of ranks."""
         try:
             yield
         except RuntimeError as error:  # all errors of torch.distributed are
@@ -144,7 +144,7 @@ class Members:
         `common` is what the shards of an update must have in common; their tensors are of different shapes.
         """
         wrong, sizes = self._compare(mine, self.group, "rank")
-        if self.shards is not None:  # what is wrong in one group is everybody's concern
+        if self.shards is not None:  # a fault in one group concerns all
             wrong, _ = self._compare(Word(common, wrong), self.shards, "shard on rank")
             wrong, _ = self._compare(Word("", wrong), self.group, "rank")
         if wrong:

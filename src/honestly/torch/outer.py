@@ -1,4 +1,4 @@
-"""DiLoCo and local SGD: replicas train by themselves and meet every so many steps."""
+"""DiLoCo and local SGD: replicas train on their own and average every so many steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RobustOuterOptimizer:
         pseudo-gradient  g_k = theta - theta_k          of replica k, which started at theta and is at theta_k
         outer step       theta <- outer(theta, robust average of g_k)
 
-    All replicas then go on from theta. With `torch.optim.SGD` of learning rate 1 this is local SGD (a robust average of
+    All replicas continue from theta. With `torch.optim.SGD` of learning rate 1 this is local SGD (a robust average of
     the models), with Nesterov momentum DiLoCo, and `torch.optim.Adam` works as well.
 
     Args:
@@ -52,7 +52,7 @@ class RobustOuterOptimizer:
         broadcast: bool = True,
     ) -> None:
         if every < 1:
-            raise ValueError(f"every={every}: it is a number of steps, at least 1")
+            raise ValueError(f"every must be a number of steps >= 1, got {every}")
         self.averager = RobustAverager() if averager is None else averager
         self.every, self.inner, self.local_step = every, inner, 0
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -74,7 +74,7 @@ class RobustOuterOptimizer:
 
     @torch.no_grad()
     def meet(self) -> Aggregate:
-        """Average the movements of all replicas, make an outer step and go on from there."""
+        """Average the movements of all replicas, make an outer step and continue from there."""
         moved = {name: self._common[name] - p for name, p in self._parameters.items()}
         drifted = {name: self._settled[name] - b for name, b in self._buffers.items()}
         out = self.averager.average({**moved, **drifted}, reference=0, buffers=list(drifted))
@@ -106,7 +106,7 @@ class RobustOuterOptimizer:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint. The replica's own parameters are in the model's."""
+        """Resume from a checkpoint. The replica's own parameters are in the model's."""
         for name, p in self._common.items():
             p.copy_(state["common"][name])
         self._settled = {name: state["buffers"][name].clone() for name in self._buffers}

@@ -1,4 +1,4 @@
-"""The engine's passes over columns that lie on many ranks: each works on its own, and the numbers are added up."""
+"""The engine's passes over columns that lie on many ranks: each rank works on its own, and the numbers are summed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RankPasses:
         members: the ranks.
         slices: what this one holds.
         leaves: the tensors, for words about a fault.
-        kept: keep what each rank said, so that it can be checked later: numbers are gathered then and summed here.
+        kept: keep what each rank said, so it can be checked later: numbers are gathered then and summed here.
     """
 
     def __init__(self, members: Members, slices: Slices, leaves: Sequence[Leaf], *, kept: bool = False) -> None:
@@ -101,7 +101,7 @@ class RankPasses:
         return total if self.members.shards is None else self.members.gather(total, self.members.shards).sum(axis=0)
 
     def between(self, rows: int) -> bool:
-        """A rank has few columns, so that a median of each costs less than to ask the others for a sample."""
+        """A rank has few columns, so a median of each costs less than to ask the others for a sample."""
         return True
 
     def sample(self, clients: Sequence[int]) -> Float:
@@ -149,11 +149,11 @@ class RankPasses:
         return lambda: self.members.every(verdict())
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
-        """Asked for by `explain` alone, which a training step has no time for."""
+        """Used only by `explain`, which is too slow for a training step."""
         raise NotImplementedError
 
     def fault(self, client: int) -> str | None:
-        """The first fault in the order of the tensors, found by whoever holds that column."""
+        """The first fault in the order of the tensors, found by the rank that holds that column."""
         if client >= self.members.K:
             return self._own_fault(client)
         found = self.own.slices.first_fault(client)

@@ -1,4 +1,4 @@
-"""`robust_all_reduce`: where `dist.all_reduce` takes the mean, one that tells which ranks to believe."""
+"""`robust_all_reduce`: an all-reduce that tells which ranks to believe."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def eager(function: F) -> F:
-    """Not to be compiled: what it does depends on the values."""
+    """Exclude it from compilation: what it does depends on the values."""
     return cast("F", torch.compiler.disable(function))
 
 
 class Pending:
-    """A robust all-reduce that goes on while the rank does something else."""
+    """A robust all-reduce that runs while the rank does something else."""
 
     def __init__(self, future: Future[tuple[Aggregate, Any]]) -> None:
         self._future = future
@@ -101,7 +101,7 @@ def robust_all_reduce(
     """The robust average of what the ranks of a group hold, on every rank, and whom it believed.
 
     Each rank gets a slice of everybody's tensors; all add up their Gram matrices, decide alike, average their slice and
-    gather the result: the bytes of a ring all-reduce. A rank with NaN or infinite values loses its vote and is named.
+    gather the result: the bytes of a ring all-reduce. A rank with NaN or infinite values is excluded and named.
 
     Args:
         tensors: this rank's update: a tensor, a list or a mapping of tensors (float16, bfloat16, float32, float64;
@@ -115,7 +115,7 @@ def robust_all_reduce(
         layers: the sizes of the tensors in `tensors`, if that is one flat tensor.
         buffers: which tensors are not judged but averaged with the weights found on the others: "follow" knows them by
             their names (running_mean, ...), "judge" judges all; or their names.
-        size: how much this rank says that it has seen, for rules that use sizes.
+        size: the number of examples that this rank reports, for rules that use sizes.
         shards: for updates that are spread over several ranks (FSDP): the group among which this rank's update is.
             All shards of all ranks decide together.
         inplace: write the result into `tensors`; `value` is then `tensors`.
@@ -128,10 +128,10 @@ def robust_all_reduce(
         `clients` are the global ranks of the group (with `shards`, the numbers of the replicas).
 
     Raises:
-        DisagreementError: the ranks asked for different things, or one for something that cannot be. On every rank.
+        DisagreementError: the ranks asked for different things, or one for something impossible. On every rank.
         AggregationError: no majority of the ranks is usable. On every rank.
         RankError: a rank died or hangs.
-        VerificationError: a check found a slice that is not what it should be. On every rank.
+        VerificationError: a check found a wrong slice. On every rank.
     """
 
     def work(group: Group, shards: Group) -> Aggregate:
@@ -163,7 +163,7 @@ def _reduce(
         check_verify(verify)
         pipeline, apart = Pipeline.of(rule, pre), buffers_of(buffers)
         extras = (extra("reference", reference, given, layers), extra("root", pipeline.rule.root, given, layers))
-    except ValueError as error:  # the others must not wait for a rank that gave up
+    except ValueError as error:  # the others must not wait for a rank that failed
         fault = str(error)
     members = Members(group, shards, torch.device("cpu") if given is None else given.device, timeout)
     fault = fault or too_few(pipeline, members.K)
@@ -208,10 +208,10 @@ def question(pipeline: Pipeline, buffers: Buffers, *, verify: float, reference: 
 
 
 def buffers_of(given: Any) -> Buffers:
-    """Which tensors are not judged. Raises ValueError if they cannot be told."""
+    """Which tensors are not judged. Raises ValueError if that is unknown."""
     buffers = Buffers.of(given)
     if buffers.mode == "ignore":
-        raise ValueError("buffers='ignore': leave them out of the tensors instead")
+        raise ValueError("buffers='ignore' is not supported here: leave the buffers out of the tensors instead")
     return buffers
 
 
@@ -230,7 +230,7 @@ def extra(name: str, tensors: Any, like: Tensors, layers: Sequence[int] | None) 
 def check_verify(verify: float) -> None:
     """Raise ValueError unless it is a number of slices."""
     if not 0.0 <= verify < float("inf"):
-        raise ValueError(f"verify={verify!r}: it is how many slices are checked in a call on average, at least 0")
+        raise ValueError(f"verify must be a number >= 0, the mean number of slices to check per call; got {verify!r}")
 
 
 _lock = threading.Lock()

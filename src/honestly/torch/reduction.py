@@ -55,7 +55,7 @@ class Reduction:
     def send(
         self, tensors: Tensors, reference: Tensors | None = None, root: Tensors | None = None, *, waiting: bool = True
     ) -> None:
-        """Start to exchange the slices of these tensors; wait for all but a few, so that less memory is held."""
+        """Start to exchange the slices of these tensors; wait for all but a few, so less memory is held."""
         local = tensors.local
         dtypes = tuple((str(x.dtype), x.element_size()) for x in local)
         new = sections(tuple(x.numel() for x in local), dtypes, self.members.K, len(self.local))

@@ -1,4 +1,4 @@
-"""What a caller hands over: a tensor, a list or a mapping of them, whole or sharded, and the way back."""
+"""The caller's tensors: one, a list or a mapping, whole or sharded, and how to rebuild the container."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Tensors:
 
 
 def dtensor() -> Any:
-    """torch's class of sharded tensors, if anyone has imported it: else no tensor can be one."""
+    """torch's class of sharded tensors, if it was imported; otherwise no tensor can be one."""
     module = sys.modules.get("torch.distributed.tensor")
     return getattr(module, "DTensor", ()) if module is not None else ()
 

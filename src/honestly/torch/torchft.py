@@ -1,7 +1,7 @@
 """torchft: a `Manager` whose all-reduce tells which replicas to believe (extra `[torchft]`).
 
-torchft keeps a training alive when replicas crash and come back; what they send it trusts. `RobustManager` is its
-`Manager` in every other respect, so that its `LocalSGD`, `DiLoCo` and `DistributedDataParallel` take it as it is.
+torchft keeps training going when replicas crash and come back, but trusts what they send. `RobustManager` is its
+`Manager` in every other respect, so its `LocalSGD`, `DiLoCo` and `DistributedDataParallel` take it as it is.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -31,17 +31,19 @@ class RobustManager(Manager):
     Args:
         arguments: those of `torchft.Manager`.
         averager: with the rule, memory and history; `RobustAverager()` if None. Replicas are known by their
-            `replica_id`, so that one that comes back is remembered.
+            `replica_id`, so one that comes back is remembered.
 
     torchft asks for one average per parameter or bucket, and each is decided by itself: use
-    `DiLoCo(..., use_bucketization=True)` with a bucket that holds all, so that a replica is judged by all it sends. A
+    `DiLoCo(..., use_bucketization=True)` with a bucket that holds all, so a replica is judged by all it sends. A
     spare replica sends NaN, and so has no vote. The quorum is always synchronous: a replica that comes back gets the
     others' state, and what they remember, before it takes part.
     """
 
     def __init__(self, *arguments: Any, averager: RobustAverager | None = None, **more: Any) -> None:
         if more.setdefault("use_async_quorum", False):
-            raise ValueError("use_async_quorum=True: a replica that is behind could not decide as the others do")
+            raise ValueError(
+                "use_async_quorum=True: a replica that is behind cannot decide as the others do; pass False"
+            )
         self.averager = RobustAverager() if averager is None else averager
         self.averager.members_of = self._members
         self._known: tuple[Any, tuple[str, ...]] = (None, ())

@@ -1,6 +1,6 @@
 """Spot checks: another rank computes a slice again, both the numbers that were decided on and the result.
 
-Which slice and by whom is drawn when all results are in, from random numbers of all ranks: nobody knows it before.
+The slice and the checker are drawn when all results are in, from random numbers of all ranks: nobody knows them before.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def verify_slices(
         if found:
             names = [members.ids[k] for k in (owner, *checkers)]
             again = _check(reduction, updates, results, owner, checkers[1]) if len(checkers) > 1 else ""
-            raise VerificationError(_told(names, found, again))
+            raise VerificationError(_accusation(names, found, again))
         checked.append((members.ids[owner], members.ids[checkers[0]]))
     return {"verified": tuple(checked)}
 
 
-def _told(names: Sequence[ClientId], found: str, again: str) -> str:
-    """Who is to be looked at. (A rank that sent the owner other values than the checkers is not told from it.)"""
+def _accusation(names: Sequence[ClientId], found: str, again: str) -> str:
+    """A message that names the rank at fault. (It cannot tell the owner from a rank that sent it other values.)"""
     owner, checker, *others = names
     if again:
         return f"the slice of rank {owner}: {found}; ranks {checker} and {others[0]} computed it again and agree"
@@ -72,7 +72,7 @@ def _told(names: Sequence[ClientId], found: str, again: str) -> str:
 def _check(
     reduction: Reduction, updates: Sequence[torch.Tensor], results: Sequence[torch.Tensor], owner: int, checker: int
 ) -> str:
-    """What the checker found wrong, told to everybody; "" if nothing."""
+    """What the checker found wrong, sent to all ranks; "" if nothing."""
     members = reduction.members
     held = blocks(reduction.cut, owner)
     rows: list[torch.Tensor] = []

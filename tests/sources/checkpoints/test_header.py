@@ -43,8 +43,8 @@ def test_a_valid_header() -> None:
         (b'{"a":' + b"1" * 10_000 + b"}", "not valid JSON"),
         (b'{"\xff": 1}', "not UTF-8"),
         (b'{"\\ud800": {"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "not UTF-8"),
-        (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{}}', "stands twice"),
-        (b'{"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]}}', "stands twice"),
+        (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{}}', "occurs twice"),
+        (b'{"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]}}', "occurs twice"),
         ({"a": 3}, "not described"),
         ({"a": {**F32, "more": 1}}, "not described"),
         ({"a": {"dtype": "F32", "shape": [2]}}, "not described"),
@@ -103,7 +103,7 @@ def test_an_absurdly_long_header_is_not_read(tmp_path: Path) -> None:
 
 def test_many_equal_names_take_no_time() -> None:
     text = b"{" + b",".join(b'"%d":0' % i for i in range(200_000)) + b',"7":0}'
-    with pytest.raises(UnusableError, match="'7' stands twice"):
+    with pytest.raises(UnusableError, match="'7' occurs twice"):
         parse(text)
 
 

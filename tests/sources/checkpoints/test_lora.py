@@ -255,7 +255,7 @@ def test_pre_mixers_work_on_products(adapters: list[Path], tmp_path: Path) -> No
         ({"lora_alpha": None}, "has lora_alpha None"),
         ({"lora_alpha": 1e300}, "has lora_alpha 1e\\+300"),
         ({"lora_alpha": 1e-300}, "has lora_alpha 1e-300"),
-        ({"alpha_pattern": {"(a+)+$": 3}}, "only names of modules"),
+        ({"alpha_pattern": {"(a+)+$": 3}}, "only module names"),
         ({"rank_pattern": [4]}, "not a mapping"),
     ],
 )
@@ -300,7 +300,7 @@ def _unknown(tensors: dict[str, np.ndarray]) -> None:
         (_without_b, "lora_B.weight' is missing"),
         (_nan, "at flat index 6 is nan"),
         (_shape, "has shape"),
-        (_unknown, "not a factor"),
+        (_unknown, "not a known kind of LoRA factor"),
     ],
 )
 def test_tensors_that_cannot_be_averaged(adapters: list[Path], edit: Any, reason: str) -> None:

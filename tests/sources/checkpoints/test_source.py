@@ -138,7 +138,7 @@ def test_torch_files_only_if_asked_for(tmp_path: Path) -> None:
     paths = [tmp_path / f"{k}.pt" for k in range(5)]
     for path, state in zip(paths, tensors, strict=True):
         torch.save(state, path)
-    with pytest.raises(hn.AggregationError, match="allow them"):
+    with pytest.raises(hn.AggregationError, match="allow_torch=True"):
         hn.aggregate(paths, "mean")
     torch.save({"w": Path}, paths[4])  # a pickle that names something else than tensors
     found = hn.aggregate(Checkpoints(paths, allow_torch=True), "mean", out=tmp_path / "out.safetensors")

@@ -32,7 +32,7 @@ def left_over(folder: Path) -> list[str]:
 def test_aligned_with_metadata_like_the_inputs(clients: Clients, tmp_path: Path) -> None:
     out = hn.aggregate(clients(), "mean", out=tmp_path / "out.safetensors").value
     with safe_open(out, "numpy") as opened:
-        assert opened.metadata() == {"format": "pt"}
+        assert opened.metadata() == {"format": "pt", "honestly": "average of clients"}
     length = int.from_bytes(out.read_bytes()[:8], "little")
     header = json.loads(out.read_bytes()[8 : 8 + length])
     assert length % 8 == 0

@@ -11,10 +11,10 @@ from honestly.result import Float
 from honestly.rules.base import ColumnRule
 
 # A centre of `gram`: each coordinate's median of the first, the middle and the last client. It is near the honest ones
-# unless two of those three are not, and a kernel that holds all values of a column has it for nothing.
+# unless two of those three are not, and a kernel that holds all values of a column gets it for free.
 BETWEEN = -1
 
-# Whether what a pass made is finite and of a sane size: asked for late, so that a device can work in the meantime.
+# Whether what a pass made is finite and of a sane size: asked for late, so a device can work in the meantime.
 Verdict: TypeAlias = Callable[[], bool]
 
 
@@ -41,7 +41,7 @@ class Passes(Protocol):
     ) -> tuple[Float, Float]:
         """(m, L, k) squared distances of every row to each mixture `a @ X` by layer, `a` (m, k) of rows that sum to 1.
 
-        And the squared norms of the centred rows, (L, k), which the caller may pass when he knows them already. A row
+        And the squared norms of the centred rows, (L, k), which the caller may pass if they are known. A row
         that is not finite spoils its own norm; it spoils the mixtures that it is part of, and no others.
         """
         ...
@@ -56,7 +56,7 @@ class Passes(Protocol):
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`rule.reduce` of the sorted columns (of `mixing @ X` if given); and whether all rows are finite.
 
-        A rule for columns does not look at layers: it reduces buffers as it reduces parameters.
+        A coordinate-wise rule ignores layers: it reduces buffers like parameters.
         """
         ...
 
@@ -74,12 +74,12 @@ class Passes(Protocol):
 
 
 def symmetric(grams: Float) -> Float:
-    """(L, k, k) the same matrices, exactly symmetric, whatever order their halves were added up in."""
+    """(L, k, k) the same matrices, exactly symmetric, whatever the order in which their halves were summed."""
     with np.errstate(over="ignore", invalid="ignore"):
         return 0.5 * (grams + np.swapaxes(grams, 1, 2))
 
 
 def picked(mixing: Float) -> list[int] | None:
-    """The clients that the mixtures are, if each is one client: nothing has to be multiplied then."""
+    """The clients that the mixtures consist of, if each is a single client; then there is nothing to multiply."""
     single = (np.count_nonzero(mixing, axis=1) == 1).all() and (mixing.max(axis=1) == 1.0).all()
     return mixing.argmax(axis=1).tolist() if single else None

@@ -1,4 +1,4 @@
-"""The passes by the compiled program: rows in memory are read where they lie, all others block by block."""
+"""The passes by the compiled program: rows in memory are read in place, all others block by block."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from honestly.sources.checkpoints.source import CheckpointSource
 
 T = TypeVar("T")
 
-# Values of an item, which one thread works on: half a millisecond, so that a thread that the system stops keeps others
-# waiting for little.
+# Values of an item, which one thread works on: half a millisecond, so a thread that the system stops does not
+# keep the others waiting for long.
 ITEM = 1 << 20
 # Columns of an item whose Gram matrix is large: adding it up must cost less than making it.
 WIDE_ITEM, MANY_ROWS = 8 * RUN, 128
 # Fewer values than this are not worth a compiler's time: NumPy takes some milliseconds for them. A bound on the size
-# alone, so that the same updates always give the same bits.
+# alone, so the same updates always give the same bits.
 WORTH_COMPILING = 1 << 20
-# Values that a thread reads at once: 2 MiB in float32, so that Python's share of the time is small.
+# Values that a thread reads at once: 2 MiB in float32, so Python's share of the time is small.
 READ = 1 << 19
 # Bytes of a cache line: each row of the scratch begins with one.
 ALIGNED = 64
@@ -39,13 +39,13 @@ LIMITS = (LARGEST["float32"], LARGEST["float64"])
 
 
 def worth_it(source: Source) -> bool:
-    """Whether the program is to be used for this source, and is there."""
+    """Whether the program is available and worth using for this source."""
     values = len(source.ids) * sum(leaf.size for leaf in source.leaves)
     return values >= WORTH_COMPILING and program.available()
 
 
 class CompiledPasses(PlainPasses):
-    """Gram matrix, residuals, weighted mean, median and trimmed mean; what else is ranked is left to NumPy."""
+    """Gram matrix, residuals, weighted mean, median and trimmed mean; NumPy does all other ranking."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -64,11 +64,11 @@ class CompiledPasses(PlainPasses):
             else:
                 total = np.zeros((layers, n, n))
 
-                def one(block: Block) -> tuple[int, Float]:
+                def process(block: Block) -> tuple[int, Float]:
                     read = _Read(self, block, clients, centre)
                     return block.layer, program.gram(read.rows, read.centre, read.cut, 1, 1)[0]
 
-                for layer, part in self._each(one, n, WIDE_ITEM if n > MANY_ROWS else RUN, True):
+                for layer, part in self._each(process, n, WIDE_ITEM if n > MANY_ROWS else RUN, True):
                     total[layer] += part
         return np.stack([mirrored(G) for G in total]) if layers else total
 
@@ -85,11 +85,11 @@ class CompiledPasses(PlainPasses):
             else:
                 own, products, means = np.zeros((layers, n)), np.zeros((layers, m, n)), np.zeros((layers, m))
 
-                def one(block: Block) -> tuple[int, tuple[Float, Float, Float]]:
+                def process(block: Block) -> tuple[int, tuple[Float, Float, Float]]:
                     read = _Read(self, block, clients, centre)
                     return block.layer, program.residuals(a, read.rows, read.centre, read.cut, 1, norms is None, 1)
 
-                for layer, parts in self._each(one, n, RUN, True):
+                for layer, parts in self._each(process, n, RUN, True):
                     for sum_, part in zip((own, products, means), parts, strict=True):
                         sum_[layer] += part[0]
             own = own if norms is None else norms
@@ -107,7 +107,7 @@ class CompiledPasses(PlainPasses):
             fine = program.mix(table, rows, outs, cut, LIMITS, self._workers(len(clients)))
             return sink.finish(), lambda: fine
 
-        def one(block: Block) -> bool:
+        def process(block: Block) -> bool:
             own = table[block.layer]
             used = np.flatnonzero(own).tolist() or [0]  # all weight may be on a reference of zeros
             read = _Read(self, block, [clients[j] for j in used], None)
@@ -116,7 +116,7 @@ class CompiledPasses(PlainPasses):
             return fine
 
         used = int(np.count_nonzero(table, axis=1).max(initial=1))
-        fine = all(list(self._each(one, max(1, used), RUN, by_layer)))
+        fine = all(list(self._each(process, max(1, used), RUN, by_layer)))
         return sink.finish(), lambda: fine
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
@@ -133,17 +133,17 @@ class CompiledPasses(PlainPasses):
             fine = program.rank(network, mixing, rows, outs, self._cut(_columns(n), False), LIMITS, self._workers(n))
             return sink.finish(), lambda: fine
 
-        def one(block: Block) -> bool:
+        def process(block: Block) -> bool:
             read = _Read(self, block, clients, None)
             fine = program.rank(network, mixing, read.rows, read.outs, read.cut, LIMITS, 1)
             store(block, read.result, sink)
             return fine
 
-        fine = all(list(self._each(one, n, RUN, False)))
+        fine = all(list(self._each(process, n, RUN, False)))
         return sink.finish(), lambda: fine
 
     def room(self, nbytes: int) -> tuple[Host, int]:
-        """So many bytes of this thread's scratch, and where they are: memory used again costs no page faults."""
+        """This many bytes of the thread's scratch, and their address; reused memory causes no page faults."""
         held = getattr(self._local, "room", None)
         if held is None or len(held[0]) < nbytes:
             values = np.empty(nbytes, np.uint8)

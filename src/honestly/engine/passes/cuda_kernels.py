@@ -1,7 +1,7 @@
 # pyright: basic
-"""Launches the CUDA kernels of `kernels.cu` on torch tensors. Imported only where torch and a CUDA device are.
+"""Launches the CUDA kernels of `kernels.cu` on torch tensors. Imported only if torch and a CUDA device are available.
 
-A round of 20 clients is a few hundred microseconds of memory traffic, so that every call of the CUDA runtime counts:
+A round of 20 clients is a few hundred microseconds of memory traffic, so every call of the CUDA runtime counts:
 weights travel as arguments, and what the host must know is written straight into its own (pinned) memory.
 """
 
@@ -42,7 +42,7 @@ def gram(
 ) -> Float:
     """(parts, K, K) `C C^T` in float64 on the host, `C = rows - middle`, from one read; the middle may be `BETWEEN`.
 
-    While the device is at work the host does ``meanwhile``.
+    The host runs ``meanwhile`` while the device works.
     """
     K, n = rows.shape
     device = rows.device.index
@@ -50,7 +50,7 @@ def gram(
     table = _table(tuple(parts), THREADS * steps, device)
     blocks = len(table) // TABLE
     kind = 0 if middle is None else 1 if isinstance(middle, torch.Tensor) else 2
-    kernel = _compiled(
+    kernel = _compile(
         "gram", rows.dtype, device, (f"ROWS {K}", f"THREADS {THREADS}", f"MIDDLE {kind}", f"TABLE {TABLE}")
     )
     partial = torch.empty((blocks, K * (K + 1) // 2), dtype=torch.float64, device=rows.device)
@@ -75,7 +75,7 @@ TABLE = 5
 
 @lru_cache(maxsize=64)
 def _table(parts: tuple[Part, ...], columns: int, device: int) -> torch.Tensor:
-    """What each block does, so that no block crosses the bounds of a part: at most `columns` columns each."""
+    """What each block does, so no block crosses the bounds of a part: at most `columns` columns each."""
     rows: list[tuple[int, int, int, int, int]] = []
     for index, (start, stop, _) in enumerate(parts):
         starts, first = range(start, stop, columns), len(rows)
@@ -90,7 +90,7 @@ class Mixing:
     def __init__(self, rows: torch.Tensor, flag: Flag) -> None:
         K, n = rows.shape
         self._rows, self.flag, self.device = rows, flag, rows.device.index
-        self._kernel = _compiled("mix", rows.dtype, self.device, (f"CLIENTS {K}",))
+        self._kernel = _compile("mix", rows.dtype, self.device, (f"CLIENTS {K}",))
         self._value = torch.empty(n, dtype=torch.float32, device=rows.device)
         self._weights = (ctypes.c_float * K)()
         numbers = [_int(n), _int(rows.stride(0))]
@@ -118,7 +118,7 @@ def mix_parts(rows: torch.Tensor, weights: Float, parts: Sequence[Part], flag: F
     chosen = np.ascontiguousarray(weights[[part.layer for part in parts]], dtype=np.float32)
     moved = torch.from_numpy(chosen).pin_memory().to(rows.device, non_blocking=True)
     value = torch.empty(n, dtype=torch.float32, device=rows.device)
-    kernel = _compiled("mix_parts", rows.dtype, device, (f"CLIENTS {K}", f"TABLE {TABLE}"))
+    kernel = _compile("mix_parts", rows.dtype, device, (f"CLIENTS {K}", f"TABLE {TABLE}"))
     arguments = [*map(_pointer, (rows, moved, value, flag.raised, table)), _int(rows.stride(0))]
     _launch(kernel, device, len(table) // TABLE, BLOCK, arguments)
     flag.awaited = True
@@ -130,7 +130,7 @@ def rank(rows: torch.Tensor, network: Network, averaged: bool, flag: Flag) -> to
     n = rows.shape[1]
     shape = (n,) if averaged else (len(network.wanted), n)
     ranked = torch.empty(shape, dtype=torch.float32, device=rows.device)
-    kernel = _compiled("rank", rows.dtype, rows.device.index, _rank_defines(rows.shape[0], network, averaged))
+    kernel = _compile("rank", rows.dtype, rows.device.index, _rank_defines(rows.shape[0], network, averaged))
     arguments = [*map(_pointer, (rows, ranked, flag.raised)), _int(n), _int(rows.stride(0))]
     _launch(kernel, rows.device.index, -(-n // BLOCK), BLOCK, arguments)
     flag.awaited = True
@@ -230,7 +230,7 @@ def _rank_defines(K: int, network: Network, averaged: bool) -> tuple[str, ...]:
 
 
 @cache
-def _compiled(name: str, dtype: torch.dtype, device: int, defines: tuple[str, ...]) -> Any:
+def _compile(name: str, dtype: torch.dtype, device: int, defines: tuple[str, ...]) -> Any:
     """The kernel for this element type and these shapes, compiled by NVRTC on its first use."""
     head = "".join(f"#define {line}\n" for line in (TYPES[dtype], *defines))
     source = files("honestly.kernels").joinpath("passes", "kernels.cu").read_text(encoding="utf-8")

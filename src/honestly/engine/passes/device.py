@@ -86,7 +86,7 @@ class DevicePasses:
         return symmetric(found)
 
     def _make_ready(self, rows: Any, clients: Sequence[int]) -> None:
-        """Most often the clients that are measured are those that are mixed then; the device need not wait for us."""
+        """Usually the measured clients are the ones that are mixed next, so the device need not wait for the host."""
         ready = fused.mixing(rows, fused.flag(self._like))
         self._ready = None if ready is None else (list(clients), ready)
 

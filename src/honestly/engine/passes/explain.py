@@ -1,4 +1,4 @@
-"""How far each client is from the result, tensor by tensor: which layers give a liar away."""
+"""How far each client is from the result, tensor by tensor: which layers reveal a liar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from honestly.sources import Source
 def on_host(source: Source, clients: Sequence[int], values: Sequence[Any], width: int) -> Float:
     """(k, leaves) `||w_k - value||^2` by leaf, in one pass; `values[leaf][start:stop]` is the result's piece."""
 
-    def one(block: Block) -> list[tuple[int, Float]]:
+    def process(block: Block) -> list[tuple[int, Float]]:
         rows = np.empty((len(clients), block.width), block.dtype)
         found: list[tuple[int, Float]] = []
         for leaf, start, stop, offset in block.segments:
@@ -29,7 +29,7 @@ def on_host(source: Source, clients: Sequence[int], values: Sequence[Any], width
         return found
 
     total = np.zeros((len(clients), len(source.leaves)))
-    for found in in_order(one, blocks(source.leaves, width), threads()):
+    for found in in_order(process, blocks(source.leaves, width), threads()):
         for leaf, distances in found:
             total[:, leaf] += distances
     return total

@@ -1,4 +1,4 @@
-"""Fused CUDA kernels for torch tensors; every caller has a plain way beside them.
+"""Fused CUDA kernels for torch tensors; every caller has a fallback without them.
 
 A skinny product such as `X @ X.T` with 20 rows runs ten times slower through the vendor's library than memory allows,
 and a matrix unit rounds to TF32. Here each value is read once, centred in registers and multiplied at once in float32;
@@ -32,7 +32,7 @@ LARGEST_INDEX = 2**31 - 2**12
 def gram(rows: Any, middle: Any, parts: Sequence[Part], meanwhile: Callable[[], None] | None = None) -> Any | None:
     """`C C^T` of each part of torch CUDA rows less `middle` (a row, None or `BETWEEN`), in float64 on the host.
 
-    One launch, however many parts there are. The host does ``meanwhile`` as long as the device is at work. None if the
+    One launch, however many parts there are. The host runs ``meanwhile`` while the device works. None if the
     plain way must do it.
     """
     if getattr(middle, "dtype", rows.dtype) != rows.dtype:

@@ -74,7 +74,7 @@ class HostPasses:
         width = max(64, BLOCK // n)
         by_layer = any(layer.follows for layer in self.source.layers)
 
-        def one(block: Block) -> Float:
+        def process(block: Block) -> Float:
             if by_layer and self.source.layers[block.layer].follows:
                 return np.zeros((n if mixing is None else len(mixing), 3))
             values = np.empty((n, block.width), block.dtype)
@@ -86,7 +86,7 @@ class HostPasses:
             positive, negative = (mixed > 0).sum(axis=1), (mixed < 0).sum(axis=1)
             return np.stack([positive, block.width - positive - negative, negative], axis=1).astype(np.float64)
 
-        counts = self._way.run(one, width, n, by_layer=by_layer)
+        counts = self._way.run(process, width, n, by_layer=by_layer)
         return sum(counts, np.zeros((n if mixing is None else len(mixing), 3)))
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:

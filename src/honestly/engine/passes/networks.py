@@ -39,7 +39,7 @@ def sorted_ranks(rows: int, first: int, last: int) -> Network:
 
 @lru_cache(maxsize=64)
 def kept_ranks(rows: int, first: int, last: int) -> Network:
-    """The values of ranks first..last (exclusive) in any order: those inside need not be told apart.
+    """The values of ranks first..last (exclusive) in any order: the order inside does not matter.
 
     With g values to drop at each end, sorted groups of g are split in pairs into their lower and their upper g values.
     Nothing from a lower part can be among the g largest of all, for its own upper part lies above it; so only lower

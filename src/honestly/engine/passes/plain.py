@@ -45,7 +45,7 @@ class PlainPasses:
         n = len(clients)
         way = way_for(n)
 
-        def one(block: Block) -> tuple[int, Host]:
+        def process(block: Block) -> tuple[int, Host]:
             used = -(-block.width // way.multiple) * way.multiple
             scratch = self._scratch(way.rows, way.width, block.dtype)[:, :used]
             self.fill(block, clients, scratch[:n, : block.width], centre)
@@ -56,7 +56,7 @@ class PlainPasses:
 
         found = np.zeros((len(self.source.layers), way.rows, way.rows))
         with np.errstate(over="ignore", invalid="ignore"):
-            for layer, part in self.run(one, way.width, n, own_threads=way.own_threads, by_layer=True):
+            for layer, part in self.run(process, way.width, n, own_threads=way.own_threads, by_layer=True):
                 found[layer] += part
             return np.stack([way.finish(total, n) for total in found]) if len(found) else found[:, :n, :n]
 
@@ -70,7 +70,7 @@ class PlainPasses:
         few = used if len(used) < n else None  # 0 * NaN is not 0, and mixtures of a few clients cost little
         A = _two_rows(a if few is None else a[:, few])
 
-        def one(block: Block) -> tuple[int, Any, Float, Float]:
+        def process(block: Block) -> tuple[int, Any, Float, Float]:
             rows = self._direct(block, clients) if centre is None else None
             if rows is None:
                 rows = self._scratch(n, width, block.dtype)[:, : block.width]
@@ -83,7 +83,7 @@ class PlainPasses:
 
         total, products, mean_norms = np.zeros((L, n)), np.zeros((L, n, m)), np.zeros((L, m))
         with np.errstate(over="ignore", invalid="ignore"):
-            for layer, own, product, mean_norm in self.run(one, width, n, by_layer=True):
+            for layer, own, product, mean_norm in self.run(process, width, n, by_layer=True):
                 total[layer] += own
                 products[layer] += product
                 mean_norms[layer] += mean_norm
@@ -104,7 +104,7 @@ class PlainPasses:
         width = max(4 * NARROW, min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
         sink = self.source.sink()
 
-        def one(block: Block) -> bool:
+        def process(block: Block) -> bool:
             values = self._direct(block, rows)
             if values is None:
                 values = self._scratch(n, width, block.dtype)[:, : block.width]
@@ -116,7 +116,7 @@ class PlainPasses:
             store(block, result[0], sink)
             return fine
 
-        fine = all(list(self.run(one, width, n, by_layer=by_layer)))
+        fine = all(list(self.run(process, width, n, by_layer=by_layer)))
         return sink.finish(), lambda: fine
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
@@ -127,7 +127,7 @@ class PlainPasses:
         width = max(64, (RANKED_BLOCK if mixing is None and self._all_direct(clients) else COPIED_BLOCK) // (n + m))
         sink = self.source.sink()
 
-        def one(block: Block) -> bool:
+        def process(block: Block) -> bool:
             values = self._direct(block, clients)
             if values is None:
                 values = self._scratch(n, width, block.dtype)[:, : block.width]
@@ -145,7 +145,7 @@ class PlainPasses:
                 store(block, result, sink)
             return fine
 
-        fine = all(list(self.run(one, width, n, batch=1)))
+        fine = all(list(self.run(process, width, n, batch=1)))
         return sink.finish(), lambda: fine
 
     def run(

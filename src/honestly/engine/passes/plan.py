@@ -92,11 +92,11 @@ def _number(name: str) -> int:
 
 @cache
 def _quota() -> int:
-    """Whole cores that the container may use; many if nobody says."""
+    """Whole cores that the container may use; a large number if there is no limit."""
     try:
         allowed, period = QUOTA.read_text().split()
         return max(1, math.ceil(int(allowed) / int(period)))
-    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number
+    except (OSError, ValueError, ZeroDivisionError):  # "max" is not a number
         return 1 << 30
 
 
@@ -106,7 +106,7 @@ BATCH = 16
 
 
 def in_order(work: Callable[[Block], T], todo: Iterable[Block], workers: int, batch: int = BATCH) -> Iterator[T]:
-    """`map(work, todo)` on several threads. Results come in the order of the blocks, so that sums over them have the
+    """`map(work, todo)` on several threads. Results come in the order of the blocks, so sums over them have the
     same bits whatever the number of threads; at most two batches per thread are in flight."""
     if workers == 1:
         yield from map(work, todo)

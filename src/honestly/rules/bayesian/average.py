@@ -6,24 +6,33 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
+from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit
 from honestly.rules.bayesian.views import TINY, centred, cosines, kth
 
 CHANCE = 1.0  # t: a chi^2_d / d exceeds 1 + 2 sqrt(t/d) + 2t/d with probability e^-t at most (Laurent and Massart)
 
 
-def shortened(gram: Float, centre: Float, votes: Float, h: int, d: Float) -> tuple[Float, Float]:
+def shortened(
+    gram: Float, centre: Float, votes: Float, h: int, d: Float, size: ClientSizes | None = None
+) -> tuple[Float, Float]:
     """(V, n) weights of `c + sum_k v_k f_k (w_k - c) / sum_k v_k`, and the factors f.
 
         f_k = min(1, u s^2 / r_k^2),    s^2 = h-th smallest r_k^2,    u = 1 + 2 sqrt(t/d) + 2t/d
 
     What a client adds is at most `sqrt(u) s` long and falls with its distance, whatever it sends: errors of its own
-    average out, and of those who err alike at most half a spread remains.
+    average out, and of those who err alike at most half a spread remains. With sizes p, at most 1 and a factor of the
+    votes, r_k^2 p_k stands in the place of r_k^2; the factors that are returned are in the unit of the client's noise.
     """
     r2 = np.maximum(centred(gram, centre).diagonal(0, 1, 2), TINY)
     longest = kth(r2, h) * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
-    f = np.minimum(longest[:, None], r2) / r2
+    f = _factor(longest, r2 if size is None else in_own_unit(r2, size.vote))
     moved = f * (votes / votes.sum())
-    return moved + (1.0 - moved.sum(1, keepdims=True)) * centre, f
+    weights = moved + (1.0 - moved.sum(1, keepdims=True)) * centre
+    return weights, f if size is None else _factor(longest, in_own_unit(r2, size.noise))
+
+
+def _factor(longest: Float, r2: Float) -> Float:
+    return np.minimum(longest[:, None], r2) / r2
 
 
 def shared_votes(errors: Float) -> Float:

@@ -11,6 +11,7 @@ from honestly.result import Float, Status
 from honestly.rules.bayesian.average import copies, shared_votes, shortened
 from honestly.rules.bayesian.guard import guard
 from honestly.rules.bayesian.likeness import Judgement, judge
+from honestly.rules.bayesian.sizes import ClientSizes, sized_votes
 from honestly.rules.bayesian.views import TINY, distances, effective_dimension, kth, survey
 
 NO_UNIT = 1e-12  # of a majority's squared norms: where a majority is nearer than that, a layer has no unit
@@ -56,6 +57,7 @@ def estimate(
     tolerated: int,
     prior: Float | None = None,
     from_reference: bool = False,
+    size: ClientSizes | None = None,
 ) -> Estimate:
     """Whom to believe and how far, in every layer.
 
@@ -64,7 +66,8 @@ def estimate(
         judged: (L,) False for layers that follow (buffers): averaged and guarded, but nobody is judged by them.
         tolerated: how many clients may lie, f.
         prior: (n,) log-odds of honesty from earlier rounds.
-        from_reference: the Gram matrices are about the previous model, so that opposition has a meaning.
+        from_reference: the Gram matrices are about the previous model, so opposition has a meaning.
+        size: what is used of the clients' sizes; None: all the same.
     """
     G = np.ascontiguousarray(layers, dtype=np.float64)
     L, n, _ = G.shape
@@ -75,7 +78,8 @@ def estimate(
     known, follows = np.flatnonzero(unit & judged), np.flatnonzero(unit & ~judged)
     nothing = np.full((n, L), np.nan)
     if tolerated == 0:
-        return undecided(np.full((L, n), 1.0 / n), Status.CLOSED_FORM)
+        weights = np.full((L, n), 1.0 / n) if size is None else np.tile(size.vote / size.vote.sum(), (L, 1))
+        return undecided(weights, Status.CLOSED_FORM)
     if not len(known) and not len(follows):
         return undecided(weights, Status.MAJORITY_IDENTICAL)
     measured = np.concatenate([known, follows])
@@ -85,7 +89,7 @@ def estimate(
     if J > 1:  # all layers together: a Gaussian with d directions of variance s^2 / d in each
         views = survey(np.tensordot(d[:J] / views.s2[:J], views.gram[:J], 1)[None], h)[0] + views
         J += 1
-    verdict = judge(views[:J], h, prior, views.gram[:J] if from_reference else None) if J else None
+    verdict = judge(views[:J], h, prior, views.gram[:J] if from_reference else None, size) if J else None
     free = np.ones(n) if verdict is None else (~verdict.accused).astype(np.float64)
     if verdict is None:
         d, votes, rest = np.empty(0), np.ones(n), views
@@ -96,7 +100,7 @@ def estimate(
         votes = shared_votes(np.tensordot(share / verdict.views.s2, verdict.views.errors, 1))
         views = verdict.views + rest
     d = np.concatenate([d, effective_dimension(rest.errors)]) if len(rest.s2) else d
-    centre, kept = shortened(views.gram, _among(views.centre, free), votes * free, h, d)
+    centre, kept = shortened(views.gram, _among(views.centre, free), sized_votes(votes * free, size), h, d, size)
     skip = len(views.s2) - len(measured)
     weights[measured] = centre[skip:]
     weights, pulled = guard(G, weights, tolerated)

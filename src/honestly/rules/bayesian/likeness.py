@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from honestly.result import Float
 from honestly.rules.bayesian.average import shortened
+from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, usual_agreement
 from honestly.rules.bayesian.views import TINY, Views, cosines, kth, pairs
 
 COMMON = 0.1  # mean cosine that honest clients may have for their data's sake
@@ -67,7 +68,9 @@ class Judgement:
         return self.evidence.max(0)
 
 
-def judge(views: Views, h: int, prior: Float | None, reference: Float | None) -> Judgement:
+def judge(
+    views: Views, h: int, prior: Float | None, reference: Float | None, size: ClientSizes | None = None
+) -> Judgement:
     """Convict, move the centre to the others, look again; until nothing changes.
 
     Arguments:
@@ -75,11 +78,12 @@ def judge(views: Views, h: int, prior: Float | None, reference: Float | None) ->
         h: the smallest majority; at most n - h are accused.
         prior: (n,) log-odds of honesty, at most 0: what earlier rounds left.
         reference: (V, n, n) Gram matrices about the previous model, where opposition has a meaning; or None.
+        size: what is used of the clients' sizes; None: all the same.
     """
     n = views.r2.shape[1]
     accused, crowded, settled, rounds, recentred = np.zeros(n, bool), False, False, 0, False
     while True:
-        found = look(views, ~accused, reference)
+        found = look(views, ~accused, reference, size)
         against = found.against if prior is None else found.against - prior
         guilty = against > 0.0
         if int(guilty.sum()) > n - h:  # more than may lie: those with the most evidence against them
@@ -162,11 +166,11 @@ class Look:
         return self.opposing[self.view, np.arange(len(self.view))]
 
 
-def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> Look:
+def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None, size: ClientSizes | None = None) -> Look:
     """The evidence against every client in every view."""
     n = len(free)
     C = cosines(views.errors)
-    t = views.r2 / views.s2[:, None]
+    t = in_own_unit(views.r2 / views.s2[:, None], None if size is None else size.vote)
     d = dimension(C, free & (t[0] <= FARAWAY))
     chance = 1.0 / np.sqrt(d)[:, None]
     far = t > NEAR[0] + NEAR[1] * chance
@@ -187,6 +191,7 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None) -> 
         o = opposition(reference, views.centre)
         usual = -kth(o, n // 2 + 1)[:, None]  # where most clients go one way; else there is nothing to oppose
         plain = far & (usual > COMMON) & (o > COMMON) & (d[:, None] >= LOOSEST)
+        usual = usual_agreement(usual, size)
         against = np.where(plain, 0.5 * d[:, None] * np.square(o + usual) - OPPOSED * math.log(n), -cost)
         opposing = against > x
         x = np.maximum(x, against)

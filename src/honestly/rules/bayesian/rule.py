@@ -12,10 +12,12 @@ from honestly.result import Float, Status
 from honestly.rules.base import Geometry, GramGeometry, Mix, Rule
 from honestly.rules.bayesian.estimate import Estimate, estimate, undecided
 from honestly.rules.bayesian.paper import paper_mix
+from honestly.rules.bayesian.sizes import client_sizes
 from honestly.rules.bayesian.streamed import streamed
 from honestly.rules.bayesian.verdicts import verdicts
 from honestly.rules.memory import Memory
 from honestly.rules.settings import choice, number
+from honestly.rules.sizes import size_shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Bayesian(Rule):
         variant: "robust", or "paper": the published rule, Eq. 11-16 and Algorithm 1, kept for comparison.
         at_most: the largest share of the clients that may lie, if you know one: a better promise with f = floor(at_most
             K). None: fewer than half.
-        scale_free: only for the paper's rule: leave out `ln sigma^2`, so that the unit of the updates does not matter.
+        scale_free: only for the paper's rule: leave out `ln sigma^2`, so the unit of the updates does not matter.
         memory: what earlier rounds left; `rule.after(out.diagnostics)` carries it on. None: every round by itself.
 
     Example:
@@ -69,6 +71,7 @@ class Bayesian(Rule):
     reference: ClassVar[str] = "Karakulev et al. 2025, rebuilt (docs/explanation/bayesian.md)"
     streams: ClassVar[bool] = True
     infers_honesty: ClassVar[bool] = True
+    uses_sizes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         choice(self, "variant", self.variant, ("robust", "paper"))
@@ -94,11 +97,12 @@ class Bayesian(Rule):
         K = geometry.K
         ids = tuple(geometry.ids) or tuple(range(K))
         prior = None if self.memory is None else self.memory.prior(ids)
+        size = client_sizes(geometry.sizes, self.tolerated(K))
         if K <= 2:
             L = len(geometry.layer_sizes)
             found = undecided(np.full((L, K), 1.0 / K), Status.CLOSED_FORM)  # nothing to compare
         elif geometry.streaming:
-            found = streamed(geometry, self.tolerated, prior)
+            found = streamed(geometry, self.tolerated, prior, size)
         else:
             found = estimate(
                 geometry.layers,
@@ -106,6 +110,7 @@ class Bayesian(Rule):
                 tolerated=self.tolerated(K),
                 prior=prior,
                 from_reference=_about_reference(geometry),
+                size=size,
             )
         honesty = 1.0 / (1.0 + np.exp(np.clip(found.against - (0.0 if prior is None else prior), -500.0, 500.0)))
         honesty = np.where(found.accused, np.minimum(honesty, 0.5 - 1e-9), np.maximum(honesty, 0.5))
@@ -120,6 +125,8 @@ class Bayesian(Rule):
             "layer_names": tuple(geometry.layer_names),
             "guarded_layers": found.pulled,
         }
+        if geometry.sizes is not None:
+            diagnostics |= size_shares(geometry.sizes, np.ones(K) if size is None else size.vote)
         if self.memory is not None:
             diagnostics["memory"] = self.memory.with_round(ids, _seen(found))
         steps = 0 if found.judgement is None else found.judgement.rounds + 1

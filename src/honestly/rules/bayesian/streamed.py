@@ -12,6 +12,7 @@ from honestly.result import Float, Status
 from honestly.rules.bayesian.average import CHANCE
 from honestly.rules.bayesian.estimate import Estimate, estimate
 from honestly.rules.bayesian.likeness import ABSURD, COMMON, NEAR, SEARCH, TIGHT
+from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, sized_votes
 from honestly.rules.bayesian.views import TINY, kth, survey
 from honestly.rules.geometry import Geometry
 
@@ -19,7 +20,9 @@ SAMPLE = 256  # clients whose Gram matrices are formed
 ANCHORS = 15  # of them, to which every client's distance is measured: who is where they are is a copy
 
 
-def streamed(geometry: Geometry, tolerated: Callable[[int], int], prior: Float | None) -> Estimate:
+def streamed(
+    geometry: Geometry, tolerated: Callable[[int], int], prior: Float | None, size: ClientSizes | None = None
+) -> Estimate:
     """The same estimate, with one row of weights for all layers and without the guard.
 
     The sample gives a centre, effective dimensions and the directions of those who err alike. One pass gives every
@@ -31,7 +34,7 @@ def streamed(geometry: Geometry, tolerated: Callable[[int], int], prior: Float |
     rng = np.random.default_rng(K)
     sample = np.sort(rng.choice(K, size=min(SAMPLE, K), replace=False))
     few = geometry.subset(sample.tolist())
-    part = estimate(few.layers, few.judged, tolerated=tolerated(few.K))
+    part = estimate(few.layers, few.judged, tolerated=tolerated(few.K), size=None if size is None else size.of(sample))
     judged = geometry.judged if geometry.judged.any() else ~geometry.judged
     anchors = rng.choice(sample, size=min(ANCHORS, len(sample)), replace=False)
     rows = np.zeros((2 + len(anchors), K))
@@ -44,7 +47,7 @@ def streamed(geometry: Geometry, tolerated: Callable[[int], int], prior: Float |
     d = survey(few.layers, few.K - tolerated(few.K))[1]
     evidence = np.full((K, len(s2)), np.nan)
     cost = SEARCH * math.log(few.K)
-    t = r2 / s2[:, None]
+    t = in_own_unit(r2 / s2[:, None], None if size is None else size.vote)
     found = np.full(t.shape, -cost)
     if part.accused.any():
         members = sample[part.accused]
@@ -62,11 +65,12 @@ def streamed(geometry: Geometry, tolerated: Callable[[int], int], prior: Float |
         accused = np.zeros(K, bool)
         accused[order[: K - h]] = True
     longest = s2 * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
-    kept = np.minimum(longest[:, None], np.maximum(r2, TINY)) / np.maximum(r2, TINY)
+    own = in_own_unit(np.maximum(r2, TINY), None if size is None else size.vote)
+    kept = np.minimum(longest[:, None], own) / own
     whole = (distances[:, judged] / s2[judged][:, None]).sum(axis=1)
     group = _equal(whole[[0, *range(2, len(whole))]])
     votes = _votes(whole[0], whole[2:], anchors, group)
-    weights = votes * kept.min(axis=0) * ~accused
+    weights = sized_votes(votes * kept.min(axis=0) * ~accused, size)
     weights /= weights.sum()
     copies = [tuple(np.flatnonzero(group == g).tolist()) for g in np.flatnonzero(np.bincount(group) > 1)]
     return Estimate(

@@ -1,6 +1,6 @@
 """A view of the clients: one layer, or all layers together. In each, a robust centre and the honest spread about it.
 
-All arrays have the view as their first axis, so that 60 layers cost about as many NumPy calls as one.
+All arrays have the view as their first axis, so 60 layers cost about as many NumPy calls as one.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed(host: str) -> Callable[[str], bool]:
-    """Which names a server on `host` answers to; ports do not count, so that an ssh tunnel works.
+    """Which names a server on `host` answers to; ports do not count, so an ssh tunnel works.
 
     On all interfaces every bare address is allowed: a name can be made to point anywhere, an address cannot.
 

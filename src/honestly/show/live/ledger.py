@@ -75,7 +75,7 @@ class Ledger:
 
     @property
     def cursor(self) -> Cursor:
-        """Where somebody stands that knows everything."""
+        """The position of a reader that has seen every change."""
         return Cursor(self.epoch, self.number)
 
     def take(self, look: Look | None, problem: str, details: Mapping[str, Detail]) -> bool:

@@ -45,7 +45,7 @@ async def events(
             batch = ledger.after(known, told) if feed.fresh else []
             if batch:
                 known = ledger.cursor
-                # a run of which nothing is known yet stays unknown, so that its first rounds are sent from the start
+                # a run of which nothing is known yet stays unknown, so its first rounds are sent from the start
                 told = {run: known if run in ledger.details else mine for run, mine in told.items()}
             # only the end of a batch has an id: a reader that breaks off before it gets the batch again
             batch.append(("beat", {"now": round(time.time(), 1)}))

@@ -154,7 +154,7 @@ def _seconds_a_round(row: store.Run, rounds: int) -> float | None:
 
 
 def _scalar(value: Any) -> Any:
-    """A value of an axis: numbers stay numbers, so that they are put in order."""
+    """A value of an axis: numbers stay numbers, so they are put in order."""
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
         return value
     found = number(value, 9)

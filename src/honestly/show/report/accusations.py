@@ -13,7 +13,7 @@ from honestly.show.text import printable
 #: What is added up: runs that differ in nothing else are one setting.
 SUMMED = ("attack", "seed", "run")
 NOTE = (
-    "Clients a round, over all attacks and seeds, in the first and in the second half of the rounds. A client that is "
+    "Clients per round, over all attacks and seeds, in the first and the second half of the rounds. A client that is "
     "malicious but does not attack in a round is honest there."
 )
 

@@ -12,7 +12,7 @@ from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE
 from honestly.show.report.results import METRICS, Result, axes_of, is_warm_up
 from honestly.show.svg import Chart, Line
 
-#: More than so many charts are not looked at any more: such a study has a page a run.
+#: Nobody looks at more charts than this: a larger study has one page per run.
 MOST_CHARTS = 6
 #: Metric -> round -> number.
 Series = Mapping[str, Mapping[int, float]]

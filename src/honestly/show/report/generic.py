@@ -166,7 +166,15 @@ def detection(results: Sequence[Result]) -> tuple[dict[str, Quality], list[Table
     rows: list[list[Cell]] = [
         [printable(rule), q.auc, q.brier, q.calibration, q.false, q.missed, q.statements] for rule, q in overall.items()
     ]
-    columns = ["rule", "AUC", "Brier", "calibration error", "falsely accused a round", "missed a round", "statements"]
+    columns = [
+        "rule",
+        "AUC",
+        "Brier",
+        "calibration error",
+        "falsely accused per round",
+        "missed per round",
+        "statements",
+    ]
     note = (
         "Every client in every round is one statement: honesty where the rule infers it, else its weight relative to "
         "the largest. AUC: the chance that an honest client has a higher score than an attacker (0.5 is a coin). Brier "

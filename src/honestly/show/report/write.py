@@ -1,4 +1,4 @@
-"""The whole report on disk: `index.html`, a page a run, `README.md`, `tables.tex`, `cells.csv` and `figures/`."""
+"""The whole report on disk: `index.html`, one page per run, `README.md`, `tables.tex`, `cells.csv` and `figures/`."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _at(game: Game, t: float, j: float, u: Float, noise: Float) -> Line:
 
 
 def _rounded(line: Line) -> float:
-    """Kappa to three digits: ties go to the first line, so that rounding (and the array library) does not decide."""
+    """Kappa to three digits: ties go to the first line, so rounding (and the array library) does not decide."""
     return float(f"{line.kappa:.3g}")
 
 

@@ -72,7 +72,7 @@ def _digits(folder: Path | None, download: bool) -> Dataset:
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as file:
         images, labels = file["images"], file["labels"].astype(np.int64)
     pixels = np.round(images.astype(np.float64) * (255.0 / 16.0)).astype(np.uint8)[:, None]
-    # every fifth image is a test image, so that each writer is in both parts
+    # every fifth image is a test image, so each writer is in both parts
     test = np.arange(len(labels)) % 5 == 4
     names = tuple(str(i) for i in range(10))
     return Dataset("digits", pixels[~test], labels[~test], pixels[test], labels[test], (0.3053,), (0.3761,), names)

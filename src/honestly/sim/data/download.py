@@ -63,7 +63,7 @@ def _from_a_mirror(data: FileSet, path: Path, wanted: File, title: str) -> None:
     for mirror in data.mirrors:
         files = pooch.create(path.parent, mirror, registry={path.name: f"md5:{wanted.md5}"}, retry_if_failed=RETRIES)
         try:
-            with shown(title, wanted.size) as progress:
+            with show_progress(title, wanted.size) as progress:
                 # "identity": a server must not unpack what is packed, the sum is that of the packed file
                 options: Any = {"progressbar": progress, "headers": {"Accept-Encoding": "identity"}}
                 downloader: Any = pooch.HTTPDownloader(chunk_size=PIECE, timeout=TIMEOUT, **options)
@@ -114,7 +114,7 @@ class Progress:
 
 
 @contextmanager
-def shown(title: str, size: int) -> Generator[Progress]:
+def show_progress(title: str, size: int) -> Generator[Progress]:
     """A bar with speed and time left on a terminal, one line in a log."""
     if not sys.stderr.isatty():
         print(f"downloading {title} ({size / 1e6:.1f} MB)", file=sys.stderr)

@@ -50,7 +50,7 @@ MODELS: dict[str, ModelSource] = {
 
 
 def source(name: str) -> ModelSource:
-    """The model of that name, or a factory of one's own: ``package.module:factory``, ``file.py:factory``.
+    """The model of that name, or a user's factory: ``package.module:factory``, ``file.py:factory``.
 
     >>> source("lenet")
     Traceback (most recent call last):
@@ -68,7 +68,7 @@ def source(name: str) -> ModelSource:
 def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
     """The model with PyTorch's default initialisation, drawn from the seed alone.
 
-    A factory of one's own is called with (channels, height, width, classes), or with nothing if it takes nothing.
+    A user's factory is called with (channels, height, width, classes), or with nothing if it takes nothing.
     """
     from inspect import signature
 

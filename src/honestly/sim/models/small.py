@@ -1,4 +1,4 @@
-"""Small models: LeNet-5, and for little images an MLP and CNNs. Plain `nn.Sequential`, so that all clients batch."""
+"""Small models: LeNet-5, and for little images an MLP and CNNs. Plain `nn.Sequential`, so all clients batch."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from honestly.sim.train.schedule import Schedule, Stack
 from honestly.sim.train.sgd import SGD
 
 CACHE = 2 << 20  # bytes: a chunk of clients whose activations stay in a core's cache runs fastest
-EVALUATION = {"cpu": 125, "cuda": 2500}  # images a step of the evaluation
+EVALUATION = {"cpu": 125, "cuda": 2500}  # images per step of the evaluation
 
 
 class Chunk:
@@ -116,7 +116,7 @@ class Chunk:
 class BatchedTrainer(Trainer):
     """Trains clients in chunks: as many at once as fit a CPU core's cache, or a GPU's memory.
 
-    On a CPU each worker thread trains its own chunk with single-threaded operations, so that the numbers do not depend
+    On a CPU each worker thread trains its own chunk with single-threaded operations, so the numbers do not depend
     on the number of cores. On a GPU one training step of a whole chunk is a CUDA graph.
     """
 

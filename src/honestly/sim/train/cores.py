@@ -1,4 +1,4 @@
-"""Worker threads for training on a CPU: one a core, each with single-threaded operations."""
+"""Worker threads for training on a CPU: one per core, each with single-threaded operations."""
 
 from __future__ import annotations
 

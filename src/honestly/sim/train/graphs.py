@@ -20,7 +20,7 @@ MOST_GRAPHS = 100  # distinct sizes of last batches that get a graph; more of th
 
 class Lanes:
     """Every training step is a CUDA graph: one in which all lanes step side by side, where all have a full mini-batch,
-    else one for the lane and the size of its mini-batch, so that BatchNorm never sees padding."""
+    else one for the lane and the size of its mini-batch, so BatchNorm never sees padding."""
 
     def __init__(self, lanes: Sequence[Lane], batch: int) -> None:
         self.lanes, self.batch = list(lanes), batch

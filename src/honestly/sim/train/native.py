@@ -1,5 +1,5 @@
 # pyright: basic
-"""Local training of all clients by CUDA kernels of our own (`kernels.cu`): a step is about 25 launches in one graph.
+"""Local training of all clients by our own CUDA kernels (`kernels.cu`): a step is about 25 launches in one graph.
 
 What the plain `ops` do in many passes over memory is one kernel here: convolution, pooling, bias and ReLU with every
 window read once into registers; their gradients; the loss; the optimiser. Convolutions that fit are products on the
@@ -31,7 +31,7 @@ BLOCKS = 1500  # that many blocks keep every processor of a large GPU busy
 
 
 def source(defines: Sequence[str]) -> str:
-    """The text of the kernels that are meant by these macros."""
+    """The text of the kernels that these macros select."""
     tensor = [f"{line.lower()}.cu" for line in defines if line.startswith("TENSOR_")]
     names = ("shapes.cu", "tensorcores.cu", *tensor) if tensor else ("shapes.cu", "kernels.cu")
     head = "".join(f"#define {line}\n" for line in defines)
@@ -191,7 +191,7 @@ class ConvolutionPool:
 
 
 def threads(B: int) -> int:
-    """Threads of a block: whole warps, one lane an image."""
+    """Threads of a block: whole warps, one lane per image."""
     return min(128, -(-B // 32) * 32)
 
 
@@ -232,7 +232,7 @@ def fuse(ops: Sequence[Op], size: tuple[int, int, int]) -> list[Op] | None:
     rest = list(ops)
     _, H, W = size
 
-    def taken(kind: type) -> Any:
+    def take(kind: type) -> Any:
         return rest.pop(0) if rest and isinstance(rest[0], kind) else None
 
     while rest:
@@ -240,9 +240,9 @@ def fuse(ops: Sequence[Op], size: tuple[int, int, int]) -> list[Op] | None:
         if isinstance(op, Flatten) and not fused:  # an MLP: images as they come
             fused.append(op)
         elif isinstance(op, Dense):
-            fused.append(DenseRelu(op, relu=taken(Rectifier) is not None))
-        elif isinstance(op, Convolution) and taken(MaxPool) and ConvolutionPool.takes(op):
-            one = ConvolutionPool(op, taken(ChannelBias), taken(Rectifier) is not None, taken(Flatten) is not None)
+            fused.append(DenseRelu(op, relu=take(Rectifier) is not None))
+        elif isinstance(op, Convolution) and take(MaxPool) and ConvolutionPool.takes(op):
+            one = ConvolutionPool(op, take(ChannelBias), take(Rectifier) is not None, take(Flatten) is not None)
             _, C, R, S = op.weight.shape[1:]
             if fused and not one._inward((1, H, C, W, 1)):
                 return None

@@ -22,7 +22,7 @@ from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sgd import SGD
 
-EVALUATION = {"cpu": 125, "cuda": 1000}  # images a step of the evaluation
+EVALUATION = {"cpu": 125, "cuda": 1000}  # images per step of the evaluation
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Speed:
 class Lane:
     """One client at a time: parameters, gradients and momentum are flat rows; the module itself is only a skeleton.
 
-    The loss is a function of the parameters, so that all lanes share one compiled program.
+    The loss is a function of the parameters, so all lanes share one compiled program.
     """
 
     def __init__(self, loss: Loss, module: nn.Module, pixels: Pixels, sgd: SGD) -> None:
@@ -139,7 +139,7 @@ class Loss:
     def __init__(self, module: nn.Module, device: torch.device, speed: Speed) -> None:
         self.module = copy.deepcopy(module).to(device).train()
         self.bf16, self.device = speed.bf16, device
-        # a function of its own, so that the compiled program does not depend on which object called it
+        # a function of its own, so the compiled program does not depend on which object called it
         self.compiled: Any = torch.compile(self.__call__, dynamic=False) if speed.compile else self.__call__
 
     def __call__(
@@ -193,12 +193,12 @@ class SequentialTrainer(Trainer):
         self.batch = batch
         shared = Loss(module, self.device, self.speed)
 
-        def made() -> Lane:
+        def make_lane() -> Lane:
             # calling a module with other parameters is not safe in two threads: on a CPU each has its own skeleton
             loss = shared if self.device.type == "cuda" else Loss(module, self.device, self.speed)
             return Lane(loss, module, pixels, sgd)
 
-        self.made = made
+        self.make_lane = make_lane
         self.mine = local()
         self.cores = Cores()
         self.graphs: Any = None
@@ -207,7 +207,7 @@ class SequentialTrainer(Trainer):
         """This thread's lane, made once."""
         lane: Lane | None = getattr(self.mine, "lane", None)
         if lane is None:
-            lane = self.mine.lane = self.made()
+            lane = self.mine.lane = self.make_lane()
         return lane
 
     def train(self, start: Model, schedules: Sequence[Schedule]) -> Trained:
@@ -226,7 +226,7 @@ class SequentialTrainer(Trainer):
             from honestly.sim.train.graphs import Lanes
 
             if self.graphs is None:
-                self.graphs = Lanes([self.made() for _ in range(max(1, self.speed.lanes))], self.batch)
+                self.graphs = Lanes([self.make_lane() for _ in range(max(1, self.speed.lanes))], self.batch)
             with cudnn_settings(exact=not self.speed.bf16):
                 self.graphs.run(start, schedules, keep)
             return Trained(theta, statistics, counters, loss)

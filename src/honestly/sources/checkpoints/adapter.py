@@ -94,10 +94,10 @@ def read_adapter(checkpoint: Checkpoint) -> Adapter:
             if tensor.spec.kind != "float":
                 raise UnusableError(f"{named(name)} has dtype {tensor.spec.dtype}; adapters hold float tensors")
             if "lora_" in name:
-                raise UnusableError(f"{named(name)} is not a factor that is known here")
+                raise UnusableError(f"{named(name)} is not a known kind of LoRA factor")
             plain[name] = tensor
         elif factor.other not in checkpoint.tensors:
-            raise UnusableError(f"{named(factor.other)} is missing, without which {name[:100]!r} means nothing")
+            raise UnusableError(f"{named(factor.other)} is missing, but {name[:100]!r} needs it")
         elif factor.side == "A":
             pairs[factor.module] = _pair(factor.module, name, factor.other, checkpoint, config)
     if not pairs:
@@ -125,13 +125,13 @@ def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config:
 
 def _setting(config: Mapping[str, Any], name: str, pattern: str, module: str) -> Any:
     """A setting for one module. PEFT's patterns are regular expressions, of which only plain names are taken from
-    strangers: an expression can be made to run for ever."""
+    strangers: an expression can be made to run forever."""
     patterns = config.get(pattern) or {}
     if not isinstance(patterns, dict):
         raise UnusableError(f"its adapter_config.json has a {pattern} that is not a mapping")
     for key, value in patterns.items():
         if not re.fullmatch(r"\^?[\w.\\-]{1,500}\$?", key):
-            raise UnusableError(f"its {pattern} has the key {key[:60]!r}; only names of modules are understood")
+            raise UnusableError(f"its {pattern} has the key {key[:60]!r}; only module names are supported")
         wanted = key.replace("\\.", ".").strip("^$")
         if module == wanted or module.endswith(f".{wanted}"):
             return value
@@ -141,7 +141,7 @@ def _setting(config: Mapping[str, Any], name: str, pattern: str, module: str) ->
 def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales: Mapping[str, float] | None) -> bytes:
     """The adapter_config.json of the result: what most clients say of the model, and the result's own ranks.
 
-    `lora_alpha = r`, so that the scale is 1, unless `scales` gives one by module.
+    `lora_alpha = r`, so the scale is 1, unless `scales` gives one by module.
     """
     config: dict[str, Any] = {"peft_type": "LORA", "inference_mode": True, "use_rslora": False, "use_dora": False}
     for name in KEPT:

@@ -1,4 +1,4 @@
-"""Blocks of checkpoints on an accelerator: read into pinned memory and copied while the block before is worked on."""
+"""Blocks of checkpoints on an accelerator: read into pinned memory and copied while the previous block is processed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class OnDevice:
 
     @property
     def notes(self) -> Mapping[str, Any]:
-        """What is to be told of the result."""
+        """Notes about the result."""
         return self.host.notes
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
@@ -86,7 +86,7 @@ class OnDevice:
         return found
 
     def ahead(self, leaf: int, start: int, stop: int) -> None:
-        """Start to read this piece of the rows that were asked for of the piece before."""
+        """Start to read this piece of the rows that were last asked for."""
         for rows in sorted(self._asked):
             self._waiting[leaf, start, stop, rows] = self._loader.submit(self._load, leaf, start, stop, rows)
 
@@ -129,7 +129,7 @@ class OnDevice:
         return self.host.assemble(floats, integers)
 
     def close(self) -> None:
-        """Stop reading, throw away an unfinished output and close the files."""
+        """Stop reading, discard an unfinished output and close the files."""
         self._loader.shutdown(wait=True, cancel_futures=True)
         self._readers.shutdown(wait=True, cancel_futures=True)
         self.host.close()

@@ -1,4 +1,4 @@
-"""Reading strangers' files: regular files only, by position, never beyond their end, and never one that changed."""
+"""Read untrusted files: regular files only, by position, never past the end, and not if they changed."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class File:
 
     def open(self) -> int:
         """A new descriptor. Raises `UnusableError`, whose message is the reason, for all but the regular file."""
-        # O_NONBLOCK: opening a FIFO would wait for a writer who never comes. The check after opening is the one that
+        # O_NONBLOCK: opening a FIFO would wait for a writer that never comes. The check after opening is the one that
         # counts; the one before keeps devices, which may act when they are opened, from being opened at all.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         if not self._follow:
@@ -143,7 +143,7 @@ class File:
     def _check(self, found: os.stat_result) -> None:
         if stat.S_ISLNK(found.st_mode):
             raise UnusableError(
-                f"{self.name[:100]!r} is a symbolic link; allow them (follow_symlinks) if you trust who made it"
+                f"{self.name[:100]!r} is a symbolic link; to allow it, pass follow_symlinks=True or --follow-symlinks"
             )
         if not stat.S_ISREG(found.st_mode):
             kind = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}

@@ -1,9 +1,9 @@
-"""The header of a safetensors file: parsed and checked as a stranger's.
+"""The header of a safetensors file, parsed and checked as untrusted input.
 
 Layout: a little-endian u64, the header's length n; n bytes of JSON `{name: {dtype, shape, data_offsets}}`, which may
 begin with `__metadata__`; then the tensors' bytes, back to back, without holes, to the end of the file.
 
-Reference: https://huggingface.co/docs/safetensors (format), whose own reader is not used on strangers' files here.
+Reference: https://huggingface.co/docs/safetensors (format), whose own reader is not used on untrusted files here.
 """
 
 from __future__ import annotations
@@ -111,12 +111,12 @@ def _entry(name: str, tensor: Any, data_size: int, start: int) -> tuple[int, int
 
 
 def _are_sizes(values: Any) -> bool:
-    """True for a list of integers >= 0; True and False are integers to Python, but no sizes."""
+    """True for a list of integers >= 0; True and False are integers in Python, but not sizes."""
     return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
 def load_json(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object from a stranger: UTF-8, no name twice, no half of a surrogate pair, no endless numbers."""
+    """A JSON object from an untrusted file: UTF-8, unique names, no lone surrogates, no endless numbers."""
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
         if not isinstance(found, dict):
@@ -135,5 +135,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise UnusableError(f"the name {twice[:100]!r} stands twice in its header")
+        raise UnusableError(f"the name {twice[:100]!r} occurs twice in its header")
     return found

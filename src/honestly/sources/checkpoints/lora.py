@@ -28,7 +28,7 @@ def open_adapters(
     output: Output | None,
     pool: Pool,
 ) -> LoraSource:
-    """The source of these adapters; those of another base model or for other modules are refused by name."""
+    """The source of these adapters; those of another base model or for other modules are excluded by name."""
     if output is not None and output.kind != "folder":
         raise ValueError(f"out is {str(output.path)!r}; an adapter is a folder, with its adapter_config.json: name one")
     if files.device != "cpu":
@@ -160,7 +160,7 @@ class LoraSource:
         return voted_spec([tensor.spec for tensor in tensors]).dtype
 
     def begin(self, leaves: Sequence[Leaf], clients: Sequence[int], ranks: Mapping[str, int]) -> Any:
-        """A sink for the result's tensors; an earlier one is thrown away."""
+        """A sink for the result's tensors; an earlier one is discarded."""
         if self._sink is not None:
             self._sink.discard()
         config = result_config([self.adapter(k) for k in clients], ranks, None)
@@ -228,7 +228,7 @@ class LoraSource:
         return self._sink.commit()
 
     def close(self) -> None:
-        """Throw away an unfinished output and close the files."""
+        """Discard an unfinished output and close the files."""
         if self._sink is not None:
             self._sink.discard()
         self._pool.close()

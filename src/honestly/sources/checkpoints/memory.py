@@ -13,7 +13,7 @@ from honestly.sources.checkpoints.tensors import storage
 
 
 class Flat(Memory):
-    """Flat arrays that become a dict of shaped ones; bfloat16, which NumPy has not, becomes float32 without loss."""
+    """Flat arrays that become a dict of shaped ones; bfloat16, which NumPy lacks, becomes float32 without loss."""
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         super().__init__(leaves)

@@ -1,4 +1,4 @@
-"""NumPy's .npz: a zip of .npy files. Stored ones are read in place, compressed ones are unpacked to a nameless file."""
+"""NumPy's .npz: a zip of .npy files. Stored ones are read in place, compressed ones unpacked to a temporary file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from honestly.arrays import Host, Spec
 from honestly.sources.checkpoints.checkpoint import SINGLE, Checkpoint, Shard
+from honestly.sources.checkpoints.conflicts import MARK, MEANING
 from honestly.sources.checkpoints.files import File
 from honestly.sources.checkpoints.replace import write_all
 from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES, InFile, Tensor
@@ -57,27 +58,30 @@ class _View:
 def read_npz(file: File) -> Checkpoint:
     """The arrays of an .npz by name. Raises `UnusableError` with the reason; pickles are never loaded."""
     tensors: dict[str, Tensor] = {}
+    metadata: dict[str, str] = {}
     try:
         with zipfile.ZipFile(_View(file)) as archive:  # type: ignore[arg-type]
             members = archive.infolist()
+            if archive.comment == f"{MARK}: {MEANING}".encode():
+                metadata[MARK] = MEANING
             if len(members) > MOST_MEMBERS:
                 raise UnusableError(f"holds {len(members)} arrays, the limit is {MOST_MEMBERS}")
             for member in members:
                 name = member.filename.removesuffix(".npy")
                 name.encode("utf-8")
                 if name in tensors:
-                    raise UnusableError(f"the name {name[:100]!r} stands twice in its header")
+                    raise UnusableError(f"the name {name[:100]!r} occurs twice in its header")
                 tensors[name] = _tensor(file, archive, member, name)
     except UnusableError:
         raise
     except Exception as error:  # zipfile and zlib raise a dozen kinds of errors on damaged archives
         raise UnusableError(f"is not a valid .npz file ({type(error).__name__}: {str(error)[:100]})") from None
-    return Checkpoint("npz", tensors, (Shard(SINGLE, tuple(tensors)),), (file,))
+    return Checkpoint("npz", tensors, (Shard(SINGLE, tuple(tensors)),), (file,), metadata)
 
 
 def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UnusableError(f"{named(name)} is packed in a way that NumPy does not use")
+        raise UnusableError(f"{named(name)} uses a compression that NumPy does not write; save it with np.savez")
     with archive.open(member) as stream:
         start = stream.read(ENOUGH)
     try:
@@ -133,7 +137,7 @@ class _Packed:
                     raise UnusableError(f"{self._file.name[:100]!r}: an array is not as long as its header says")
         except UnusableError:
             raise
-        except OSError as error:  # the disk is full: no client is to blame for that
+        except OSError as error:  # the disk is full, which is no client's fault
             raise OSError(
                 error.errno, f"{error.strerror} while a compressed file was unpacked", tempfile.gettempdir()
             ) from error

@@ -1,7 +1,7 @@
-"""Open K checkpoints: agree on what the model is, refuse by name whoever differs.
+"""Open K checkpoints: agree on the model's layout, and exclude clients that differ, by name.
 
 Headers are read twice: once to see what most clients hold, of which only a digest is kept, and once to keep what will
-be read. So a stranger's header costs memory only while it is looked at.
+be read. So a client's header uses memory only while it is parsed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from honestly.sources.base import Source
 from honestly.sources.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from honestly.sources.checkpoints.conflicts import RESULT, check_place, is_result
 from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.names import factor_of
 from honestly.sources.checkpoints.options import Checkpoints
@@ -32,8 +33,10 @@ class _Look(NamedTuple):
 
 
 def open_checkpoints(files: Checkpoints, *, reference: Any = None, root: Any = None, out: Any = None) -> Source:
-    """The source for these files. A client that cannot be read or differs from the others is refused, not raised."""
+    """The source for these files. A client that cannot be read or differs from the others is excluded."""
     output = None if out is None else Output.at(out)
+    if output is not None and not files.allow_overwrite:
+        check_place(output.path, files.listed)
     return _Opening(files, output).source(reference, root)
 
 
@@ -65,7 +68,7 @@ class _Opening:
                 raise ValueError(f"{name}: {difference(signature(extra), expected)}")
         if self.files.lora != "factors" and any(factor_of(name) for name in expected):
             raise ValueError(
-                "these files hold LoRA factors without their adapter_config.json: pass the adapters' folders, so that "
+                "these files hold LoRA factors without their adapter_config.json: pass the adapters' folders, so "
                 "the products are averaged, or lora='factors' to average A and B by themselves"
             )
         source = CheckpointSource(
@@ -117,6 +120,8 @@ class _Opening:
             )  # fmt: skip
             if not found.tensors:
                 raise UnusableError("holds no tensors")
+            if is_result(found) and not self.files.allow_results:
+                raise UnusableError(RESULT)
         except UnusableError as reason:
             self.refused[k] = str(reason)
             return None
@@ -126,7 +131,7 @@ class _Opening:
         return found
 
     def _extra(self, name: str, extra: Any) -> Checkpoint | None:
-        """The reference or root. It is the caller's own, so that links are followed and faults are raised."""
+        """The reference or root. It is the caller's own, so links are followed and faults are raised."""
         if extra is None:
             return None
         if not isinstance(extra, str | PathLike):

@@ -1,4 +1,4 @@
-"""What a caller can say about the files that are averaged."""
+"""Options for the files that are averaged."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ LORA = ("exact", "svd", "factors")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """K checkpoint files to average, with what is to be known about them; plain paths do where the defaults are right.
+    """K checkpoint files to average, with options; where the defaults are right, plain paths suffice.
 
     Args:
         paths: a sequence of paths, or a mapping from client id to path: safetensors files, folders of shards, LoRA
             adapter folders (PEFT), `.npz` files, or PyTorch files if `allow_torch`.
         lora: how the mean of LoRA products `BA` is written: "exact" keeps it whole by concatenating the ranks, "svd"
             re-factors it to rank `rank` and reports the error, "factors" averages `A` and `B` by themselves, which is
-            another thing than the mean of `BA` and warns.
+            not the mean of `BA` and gives a warning.
         rank: rank of the result for `lora="svd"`; that of most clients by default.
         allow_torch: read PyTorch files too, with `weights_only=True`.
-        follow_symlinks: read through symbolic links, which otherwise cost a client its vote.
+        follow_symlinks: read through symbolic links, which otherwise exclude a client.
         device: "cpu", or a torch device such as "cuda" through which the blocks are streamed.
         progress: called now and then with the bytes read so far and the bytes of one pass over all clients.
         buffers: what becomes of BatchNorm's running means and variances; by default what `hn.aggregate` is told.
+        allow_results: False excludes files that an earlier aggregation wrote, which are no clients (the command's
+            default, as `*.safetensors` finds them); True counts them, such as the averages of edge servers.
+        allow_overwrite: let the output replace one of the inputs; otherwise that is a ValueError.
 
     Example:
         >>> Checkpoints(["a.safetensors", "b.safetensors", "c.safetensors"], lora="svd", rank=8).rank
@@ -44,6 +47,8 @@ class Checkpoints:
     device: str = "cpu"
     progress: Callable[[int, int], None] | None = None
     buffers: Any = None
+    allow_results: bool = True
+    allow_overwrite: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.paths, str | bytes | PathLike) or not are_paths(self.paths):

@@ -1,4 +1,4 @@
-"""What makes an output appear at once: space reserved beforehand, data on the disk, and one rename."""
+"""Make an output appear in one step: reserve space, flush the data to disk, rename."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RENAME_EXCHANGE, AT_FDCWD = 2, -100
 
 
 def fill(fd: int, size: int) -> None:
-    """Reserve the bytes, so that a full disk is found before the work and not in its midst."""
+    """Reserve the bytes, so a full disk is noticed before the work starts."""
     os.ftruncate(fd, size)
     if size and hasattr(os, "posix_fallocate"):
         try:
@@ -45,7 +45,7 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Put a folder in the place of another in one step where the system can, and remove the old one."""
+    """Replace a folder by another, in one step where the system can, and remove the old one."""
     try:
         new.rename(target)  # nothing there, or an empty folder
         return

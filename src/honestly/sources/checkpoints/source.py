@@ -1,4 +1,4 @@
-"""K checkpoints as a source: column blocks read by position, so that memory does not grow with the model."""
+"""K checkpoints as a source: column blocks read by position, so memory does not grow with the model."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class CheckpointSource:
         self._count((stop - start) * len(clients) * storage(self.leaves[leaf].spec).itemsize)
 
     def stores_as_agreed(self, leaf: int, client: int) -> bool:
-        """Whether the client's tensor has the dtype of the result, so that `raw` gives its values as they are."""
+        """Whether the client's tensor has the dtype of the result, so `raw` gives its values as they are."""
         tensor = self._columns[leaf][client]
         assert tensor is not None, "a refused client is never read"
         return tensor.spec.dtype == self.leaves[leaf].spec.dtype
@@ -142,7 +142,7 @@ class CheckpointSource:
         raise TypeError("this source is read on the host")
 
     def sink(self) -> Sink:
-        """The output's temporary file, or memory; what an earlier pass wrote there is thrown away."""
+        """The output's temporary file, or memory; what an earlier pass wrote there is discarded."""
         if self._sink is not None:
             self._sink.discard()
         everything = [*self.leaves, *self.integers, *self.constants]
@@ -154,7 +154,7 @@ class CheckpointSource:
         return self._sink
 
     def taken(self) -> Any:
-        """The sink of the last pass, for whoever uses this source as a part of his own."""
+        """The sink of the last pass, for a source that contains this one."""
         return self._sink
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
@@ -171,7 +171,7 @@ class CheckpointSource:
         return self._sink.commit()
 
     def close(self) -> None:
-        """Throw away an unfinished output and close the files."""
+        """Discard an unfinished output and close the files."""
         if self._sink is not None:
             self._sink.discard()
         self._pool.close()

@@ -18,7 +18,8 @@ def read_torch(file: File, *, allowed: bool) -> Checkpoint:
     """The state dict in a PyTorch file, its values mapped from the file where its format allows it."""
     if not allowed:
         raise UnusableError(
-            f"{file.name[:100]!r} is a PyTorch file; allow them (allow_torch), or convert it to safetensors"
+            f"{file.name[:100]!r} is a PyTorch file; pass allow_torch=True or --allow-torch, "
+            "or convert it to safetensors"
         )
     file.bytes(0, min(1, file.size))  # a regular file that can be read, before torch opens it by name
     import torch
@@ -34,7 +35,7 @@ def read_torch(file: File, *, allowed: bool) -> Checkpoint:
         raise
     except pickle.UnpicklingError:
         raise UnusableError(f"{file.name[:100]!r} holds more than tensors; it is never unpickled") from None
-    except Exception as error:  # a stranger's file may break the reader in any way: it costs his own vote
+    except Exception as error:  # a hostile file may break the reader in any way: then its client is excluded
         raise UnusableError(
             f"{file.name[:100]!r} is not a PyTorch file of tensors ({type(error).__name__}: {str(error)[:100]})"
         ) from None

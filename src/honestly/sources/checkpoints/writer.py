@@ -1,4 +1,4 @@
-"""The output: written block by block into a temporary file beside the target, which then takes its place at once."""
+"""The output: written block by block into a temporary file beside the target, which then replaces the target."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from honestly.arrays import Host, narrow
 from honestly.files import sync_folder
 from honestly.sources.base import Leaf
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
+from honestly.sources.checkpoints.conflicts import MARK, MEANING, marked
 from honestly.sources.checkpoints.replace import fill, naming, replace_folder, write_all
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 
@@ -71,7 +72,8 @@ class Output:
                     raise ValueError(f"tensor {leaf.name!r} {what}, which .npz cannot hold: write .safetensors")
         if self.kind != "folder":
             shards = [Shard(self.path.name, tuple(name for shard in shards for name in shard.names))]
-        plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, self.kind != "npz") for s in shards]
+        metadata, headed = marked(metadata), self.kind != "npz"
+        plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, headed) for s in shards]
         return FileSink(self, leaves, plans)
 
 
@@ -100,7 +102,7 @@ class _Plan:
 
     @classmethod
     def of(cls, filename: str, leaves: Sequence[Leaf], metadata: Mapping[str, str], with_header: bool) -> _Plan:
-        """Wide dtypes first, so that every tensor is aligned; otherwise in the order given."""
+        """Wide dtypes first, so every tensor is aligned; otherwise in the order given."""
         leaves = sorted(leaves, key=lambda leaf: -storage(leaf.spec).itemsize)
         at, begins = 0, dict[str, int]()
         described: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -163,7 +165,7 @@ class FileSink:
         return [Written(leaf, *self._places[leaf.name]) for leaf in self._leaves]
 
     def commit(self) -> Path:
-        """Make it durable and put it in the target's place: whoever looks sees the old output or the new one."""
+        """Make it durable and rename it to the target: readers see either the old output or the new one."""
         with naming(self._output.path):
             return self._commit()
 
@@ -213,10 +215,11 @@ class FileSink:
         return (json.dumps(found, ensure_ascii=False, indent=2) + "\n").encode()
 
     def _pack(self, raw: Path) -> Path:
-        """The raw values as an .npz: uncompressed, with a fixed date, so that the same values give the same bytes."""
+        """The raw values as an .npz: uncompressed, with a fixed date, so the same values give the same bytes."""
         (plan,), (fd,) = self._plans, self._fds.values()
         packed = raw.with_suffix(".zip.tmp")
         with zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            archive.comment = f"{MARK}: {MEANING}".encode()
             for leaf in plan.leaves:
                 member = zipfile.ZipInfo(f"{leaf.name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
                 stored = np.dtype("?") if leaf.spec.kind == "bool" else storage(leaf.spec)

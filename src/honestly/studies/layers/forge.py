@@ -138,7 +138,7 @@ def layer_duplicates(
 
 
 def jittered_mimic(space: Space, rng: np.random.Generator, jitter: float = 0.5, target: int | None = None) -> Float:
-    """`mimic` with noise in each layer's unit, so that nobody is a copy."""
+    """`mimic` with noise in each layer's unit, so nobody is a copy."""
     return mimic(space, rng, target) + by_layer(jitter * space.spread, space.noise)
 
 

@@ -93,7 +93,7 @@ def _role(space: Space, lie: Lie, rows: Float) -> Float:
 
 
 def drawn(space: Space, rng: np.random.Generator, directions: Sequence[str], number: int) -> Lie:
-    """A lie at random; directions and distances take turns, so that few tries see all of them."""
+    """A lie at random; directions and distances take turns, so few tries see all of them."""
     direction = directions[number % len(directions)]
     lie = Lie(
         direction=direction,

@@ -2,7 +2,7 @@
 
 In each layer a client is a row of coefficients over a small basis: the recorded updates about the honest mean, that
 mean, one random direction and a noise vector for each attacker. Noise is drawn as it would fall in a layer of p values
-(its part along the recorded updates, and the rest), so that an attack which combines updates and adds noise has exactly
+(its part along the recorded updates, and the rest), so an attack which combines updates and adds noise has exactly
 the Gram matrix that it would have if the updates themselves were at hand.
 """
 
@@ -44,7 +44,7 @@ class Population:
 
     @classmethod
     def of(cls, course: Course, round: int, *, clients: int | None = None, idle: int = 0) -> Population:
-        """One round of a course: the last ``clients`` of it (all, if None), so that poisoned rows stay theirs.
+        """One round of a course: the last ``clients`` of it (all, if None), so poisoned rows stay theirs.
 
         ``idle`` is how many of them, the first ones, send the model back unchanged whatever was recorded.
         """

@@ -10,7 +10,7 @@ import { points } from "./run.js";
 import { runHref } from "./runs.js";
 import { state } from "./state.js";
 
-const COLUMNS = ["run", "rounds", "accuracy", "mean of last 20", "ASR", "wrongly accused a round", "missed a round", ""];
+const COLUMNS = ["run", "rounds", "accuracy", "mean of last 20", "ASR", "falsely accused per round", "missed per round", ""];
 
 export function compareView(ids) {
   if (ids.length) setChosen(ids);

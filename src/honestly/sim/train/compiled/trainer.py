@@ -20,7 +20,7 @@ from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sgd import SGD
 
-EVALUATION = 500  # images a call
+EVALUATION = 500  # images per call
 
 
 def _address(array: npt.NDArray[Any] | None) -> int | None:
@@ -62,7 +62,7 @@ class CompiledTrainer(Trainer):
         return Trained(theta, empty, empty.to(torch.int64), loss / steps)
 
     def _train(self, schedule: Schedule, theta: Tensor, loss: Tensor) -> None:
-        """Train one row in place. The numbers are addresses for C, so that they are checked first."""
+        """Train one row in place. The numbers are addresses for C, so they are checked first."""
         T, B = schedule.samples.shape
         samples = np.ascontiguousarray(schedule.samples, dtype=np.int64)
         counts = np.ascontiguousarray(schedule.counts, dtype=np.int64)
@@ -104,7 +104,7 @@ class CompiledTrainer(Trainer):
 
     @staticmethod
     def _on_cores(work: Callable[[int], None], parts: Iterable[int]) -> None:
-        """One thread a core: the program runs without Python's lock."""
+        """One thread per core: the program runs without Python's lock."""
         with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
             for _ in pool.map(work, parts):
                 pass

@@ -32,7 +32,7 @@ NORMS = ("NORMS", f"LANES {LANES}", f"POSITIONS {POSITIONS}")
 
 
 def source(defines: Sequence[str]) -> str:
-    """The text of the kernels that are meant by these macros; the first names the file."""
+    """The text of the kernels that these macros select; the first names the file."""
     folder = files("honestly.kernels")
     names = ("lenet/shapes.cu", "lenet/tensorcores.cu", "resnet/tiles.cu", f"resnet/{defines[0].lower()}.cu")
     head = "".join(f"#define {line}\n" for line in defines[1:])

@@ -1,0 +1,66 @@
+"""Who the clients of a list of files are: their ids, names and sizes, from options and small files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def client_ids(asked: str | None, files: Sequence[str]) -> list[str]:
+    """A different name for each client: what was asked, or file names where these differ, or the paths."""
+    if asked is not None:
+        names = _text("--ids", asked[1:]).splitlines() if asked.startswith("@") else asked.split(",")
+        names = [name.strip() for name in names if name.strip()]
+        if len(names) != len(files):
+            raise ValueError(f"--ids names {len(names)} clients, but there are {len(files)} files")
+    else:
+        names = [Path(file).name for file in files]
+        if len(set(names)) < len(names):
+            names = [str(file) for file in files]
+    spelled = [os.path.normpath(Path(file).absolute()) for file in files]  # not resolved: links are refused one by one
+    for given, what in ((names, "client"), (spelled, "file")):
+        twice = next((name for i, name in enumerate(given) if name in given[:i]), None)
+        if twice is not None:
+            raise ValueError(f"the {what} {twice!r} is given twice")
+    return names
+
+
+def client_sizes(file: str | None) -> Any:
+    """What a file says of the clients' sizes: a mapping by id, or a list in order; None without a file."""
+    if file is None:
+        return None
+    text = _text("--sizes", file)
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"--sizes {file}: it begins like JSON and is none ({error})") from error
+    rows = [line.rsplit(",", 1) for line in text.splitlines() if line.strip()]
+    if all(len(row) == 1 for row in rows):
+        return [row[0] for row in rows]
+    return {row[0].strip(): row[-1] for row in rows}
+
+
+def _text(option: str, file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{option} {file}: it is no UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def named(ids: Sequence[str], file: str | None) -> list[str]:
+    """The labels of the clients: their names from a JSON file where it has them, else their ids; all different."""
+    if file is None:
+        return list(ids)
+    from honestly.federation.names import Names, read_names
+
+    names = Names(read_names(file))
+    return [names(client) for client in ids]
+
+
+def in_order(sizes: Any, ids: Sequence[str]) -> Any:
+    """Sizes by id as a list, so that the clients may go by other names from here on."""
+    return [sizes.get(client) for client in ids] if isinstance(sizes, Mapping) else sizes

@@ -1,0 +1,98 @@
+"""Where the result of a command goes, what happens if it is stopped, and the bar that shows how far it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+class Target:
+    """Where the engine writes: OUT, or beside it if OUT must not appear unless all clients were used."""
+
+    def __init__(self, out: str, exclusions: str) -> None:
+        self._final = Path(out)
+        hidden = f".{secrets.token_hex(4)}-{self._final.name}"
+        self.out = self._final.with_name(hidden) if exclusions == "fail" else self._final
+
+    def keep(self) -> None:
+        """The result is wanted."""
+        from honestly.sources.checkpoints.replace import replace_folder
+
+        if self.out == self._final:
+            return
+        if self.out.is_dir():
+            replace_folder(self.out, self._final)
+        else:
+            self.out.replace(self._final)
+
+    def drop(self) -> None:
+        """Remove a result that was not kept."""
+        import shutil
+
+        if self.out == self._final:
+            return
+        if self.out.is_dir():
+            shutil.rmtree(self.out, ignore_errors=True)
+        self.out.unlink(missing_ok=True)
+
+
+@contextmanager
+def opened(out: str, exclusions: str) -> Generator[Target]:
+    """The target while it is written; what was not kept is removed at the end."""
+    from honestly.sources.checkpoints.writer import Output
+
+    Output.at(out)
+    target = Target(out, exclusions)
+    try:
+        yield target
+    finally:
+        target.drop()
+
+
+@contextmanager
+def terminated_like_interrupted() -> Generator[None]:
+    """SIGTERM and a closed terminal (SIGHUP) clean up like Ctrl-C; only SIGKILL can leave a temporary file."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)  # Windows has no SIGHUP, and `nohup` ignores it
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def progress(silent: bool, passes: float) -> Generator[Any]:
+    """Bytes read, rate and time left, on a terminal only and where rich is installed."""
+    if silent or not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def update(done: int, one_pass: int) -> None:
+            bar.update(task, completed=done, total=max(done, passes * one_pass))
+
+        yield update

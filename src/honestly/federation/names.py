@@ -1,0 +1,103 @@
+"""Names for people: node ids are 64-bit numbers, reports and logs should say which hospital it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from honestly.printable import printable
+from honestly.result import ClientId
+
+#: What a caller may give: a mapping from id to name, or a function of the id.
+Naming: TypeAlias = Mapping[Any, Any] | Callable[[Any], Any]
+
+LONGEST = 60
+logger = logging.getLogger("honestly.federation")
+
+
+class Names:
+    """One label per client id: its name if it has one, else the id; printable, at most 60 characters, never the same
+    for two clients.
+
+    Names may come from strangers (a node's own configuration), so that two clients may claim one name: they are told
+    apart by their ids, in a mapping all of them, else whoever comes later.
+
+    Example:
+        >>> names = Names({1: "Uppsala", 2: "Lund", "3": "Lund"})
+        >>> [names(k) for k in (1, 2, 3, 4)]
+        ['Uppsala', 'Lund (2)', 'Lund (3)', '4']
+    """
+
+    def __init__(self, given: Naming | None = None) -> None:
+        if given is not None and not isinstance(given, Mapping) and not callable(given):
+            raise ValueError(
+                f"names is {str(given)[:100]!r}, expected a mapping from client id to name or a function of the id"
+            )
+        self._given = given
+        self._labels: dict[ClientId, str] = {}
+        self._taken: set[str] = set()
+        listed = list(given.values()) if isinstance(given, Mapping) else []
+        self._shared = {name for name, times in Counter(map(_clean, listed)).items() if times > 1}
+
+    def __bool__(self) -> bool:
+        return self._given is not None
+
+    def __call__(self, client: ClientId) -> str:
+        """The client's label; the same in every round."""
+        if not self:
+            return str(client)
+        known = self._labels.get(client)
+        if known is None:
+            known = self._labels[client] = self._unused(client)
+            self._taken.add(known)
+        return known
+
+    def both(self, client: ClientId) -> str:
+        """Label and id, for a log: a name is for people, the id is what the framework knows."""
+        if not self:
+            return str(client)
+        label, own = self(client), _clean(client)
+        return label if own in label else f"{label} [{own}]"
+
+    def _unused(self, client: ClientId) -> str:
+        own, name = _clean(client) or "?", self._name(client)
+        label = own if not name else f"{name} ({own})" if name in self._shared else name
+        if label not in self._taken:
+            return label
+        label, number = f"{name or own} ({own})", 2
+        while label in self._taken:
+            label, number = f"{name or own} ({own}, {number})", number + 1
+        return label
+
+    def _name(self, client: ClientId) -> str:
+        given = self._given
+        try:
+            if isinstance(given, Mapping):
+                found = given.get(client, given.get(str(client)))
+            else:
+                assert given is not None
+                found = given(client)
+        except Exception:
+            logger.exception("names failed for client %s; its id is used", printable(client)[:LONGEST])
+            return ""
+        return "" if found is None else _clean(found)
+
+
+def _clean(name: Any) -> str:
+    text = " ".join(printable(name).split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+def read_names(file: str) -> dict[str, str]:
+    """The mapping in a JSON file. Raises ValueError, naming the file, if it holds something else."""
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise ValueError(f"names {file}: it is no JSON ({error})") from error
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise ValueError(f'names {file}: expected one JSON object from client id to name, as in {{"17": "Uppsala"}}')
+    return found

@@ -1,0 +1,297 @@
+"""The server's own optimiser: what becomes of the average (Reddi et al., Adaptive Federated Optimization, 2021).
+
+A step takes the old model and the clients' average and gives the next model, with `d = average - old` for minus a
+gradient. The formulas, settings and defaults are those of Flower's strategies of the same names, so that a federation
+can change its framework. Buffers and counters are not optimised: they are taken from the average.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from honestly import arrays
+from honestly.catalog import Spec
+from honestly.files import write_atomically
+from honestly.rules.settings import number
+
+Model = Mapping[str, Any]
+FILE = "server.npz"
+
+
+@dataclass(kw_only=True)
+class ServerStep(ABC):
+    """A server optimiser with its moments.
+
+    Attributes:
+        steps: how many steps were taken.
+        moments: name of a moment -> tensor -> array.
+    """
+
+    name: ClassVar[str]
+    steps: int = field(default=0, init=False)
+    moments: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]], init=False)
+
+    def next(self, old: Model, average: Model, follow: Callable[[str], bool] = lambda name: False) -> dict[str, Any]:
+        """The next model, in the dtypes of the old one. Raises FloatingPointError if it is not finite.
+
+        Args:
+            old: the model that was sent out, by name of its tensors.
+            average: what the clients made of it.
+            follow: tells by its name which tensor is a buffer, which the server does not optimise.
+        """
+        before = {name: dict(tensors) for name, tensors in self.moments.items()}
+        self.steps += 1
+        found: dict[str, Any] = {}
+        for name, mean in average.items():
+            if follow(name) or not _is_float(mean):
+                found[name] = mean
+                continue
+            xp = arrays.namespace(mean)
+            start = xp.astype(xp.asarray(old[name]), mean.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                new = start + self._move(name, mean - start, xp)
+            if not bool(xp.all(xp.isfinite(new))):
+                self.steps, self.moments = self.steps - 1, before
+                raise FloatingPointError(f"{self.name}: the next value of {name!r} is not finite")
+            found[name] = xp.astype(new, mean.dtype)
+        return found
+
+    @abstractmethod
+    def _move(self, name: str, d: Any, xp: Any) -> Any:
+        """What is added to the old tensor, from `d = average - old`."""
+
+    def _moment(self, moment: str, name: str, d: Any, xp: Any) -> Any:
+        """The moment so far; 0 in the first step."""
+        held = self.moments.setdefault(moment, {}).get(name)
+        return xp.zeros_like(d) if held is None or held.shape != d.shape else xp.asarray(held)
+
+    def save(self, folder: Path, model: Model) -> None:
+        """Put the moments beside the history, with a mark of the model that they belong to."""
+        held = {f"{moment}/{name}": np.asarray(x) for moment, ts in self.moments.items() for name, x in ts.items()}
+        save_moments(folder, {"steps": np.array(self.steps), "optimiser": np.array(self.name), **held}, model)
+
+    def load(self, folder: Path, model: Model) -> bool:
+        """Go on with the moments that were saved for this model; False, and a fresh start, if there are none."""
+        held = load_moments(folder, model)
+        if held is None or str(held.pop("optimiser", "")) != self.name:
+            return False
+        self.steps = int(held.pop("steps"))
+        self.moments = {}
+        for key, values in held.items():
+            moment, _, name = key.partition("/")
+            self.moments.setdefault(moment, {})[name] = values
+        return True
+
+
+@dataclass(kw_only=True)
+class FedAvgM(ServerStep):
+    """Momentum: `b <- momentum b + d`, `old + lr b`.
+
+    >>> step = FedAvgM(lr=1.0, momentum=0.5)
+    >>> model = {"w": np.zeros(2)}
+    >>> for _ in range(2):
+    ...     model = step.next(model, {"w": model["w"] + 1.0})
+    >>> model["w"]
+    array([2.5, 2.5])
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.9
+    name: ClassVar[str] = "fedavgm"
+
+    def __post_init__(self) -> None:
+        number(self, "lr", self.lr, above=0.0)
+        number(self, "momentum", self.momentum, least=0.0, below=1.0)
+
+    def _move(self, name: str, d: Any, xp: Any) -> Any:
+        b = self.moments["momentum"][name] = self.momentum * self._moment("momentum", name, d, xp) + d
+        return self.lr * b
+
+
+@dataclass(kw_only=True)
+class _Adaptive(ServerStep):
+    """`m <- beta_1 m + (1 - beta_1) d`, `old + lr m / (sqrt(v) + tau)`."""
+
+    lr: float = 0.1
+    beta_1: float = 0.9
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        number(self, "lr", self.lr, above=0.0)
+        number(self, "beta_1", self.beta_1, least=0.0, below=1.0)
+        number(self, "tau", self.tau, above=0.0)
+
+    def _move(self, name: str, d: Any, xp: Any) -> Any:
+        old_m, old_v = self._moment("m", name, d, xp), self._moment("v", name, d, xp)
+        m = self.moments["m"][name] = self.beta_1 * old_m + (1 - self.beta_1) * d
+        v = self.moments["v"][name] = self._second(old_v, d * d, xp)
+        return self._rate() * m / (xp.sqrt(v) + self.tau)
+
+    def _rate(self) -> float:
+        return self.lr
+
+    @abstractmethod
+    def _second(self, v: Any, d2: Any, xp: Any) -> Any:
+        """The second moment from the old one and d^2."""
+
+
+@dataclass(kw_only=True)
+class FedAdagrad(_Adaptive):
+    """`v <- v + d^2`."""
+
+    beta_1: float = 0.0
+    name: ClassVar[str] = "fedadagrad"
+
+    def _second(self, v: Any, d2: Any, xp: Any) -> Any:
+        return v + d2
+
+
+@dataclass(kw_only=True)
+class FedAdam(_Adaptive):
+    """`v <- beta_2 v + (1 - beta_2) d^2`, with Adam's correction of the first rounds as Flower has it."""
+
+    beta_2: float = 0.99
+    name: ClassVar[str] = "fedadam"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "beta_2", self.beta_2, least=0.0, below=1.0)
+
+    def _rate(self) -> float:
+        t = self.steps + 1
+        return self.lr * math.sqrt(1 - self.beta_2**t) / (1 - self.beta_1**t)
+
+    def _second(self, v: Any, d2: Any, xp: Any) -> Any:
+        return self.beta_2 * v + (1 - self.beta_2) * d2
+
+
+@dataclass(kw_only=True)
+class FedYogi(_Adaptive):
+    """`v <- v - (1 - beta_2) d^2 sign(v - d^2)`."""
+
+    lr: float = 0.01
+    beta_2: float = 0.99
+    name: ClassVar[str] = "fedyogi"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "beta_2", self.beta_2, least=0.0, below=1.0)
+
+    def _second(self, v: Any, d2: Any, xp: Any) -> Any:
+        return v - (1 - self.beta_2) * d2 * xp.sign(v - d2)
+
+
+STEPS: dict[str, type[ServerStep]] = {step.name: step for step in (FedAvgM, FedAdagrad, FedAdam, FedYogi)}
+
+
+def make_server(given: ServerStep | str | None) -> ServerStep | None:
+    """A step from its text, such as `fedadam:lr=0.1,beta_1=0.9`; None for None, "" and "none" (the average itself).
+
+    Raises ValueError, naming what was given, if it is none.
+    """
+    if given is None or isinstance(given, ServerStep):
+        return given
+    if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"server is {given!r}; expected a step such as 'fedadam:lr=0.1'")
+    if given in ("", "none"):
+        return None
+    spec = Spec.parse(given)
+    if spec.name not in STEPS:
+        raise ValueError(f"server is {given!r}; expected one of none, {', '.join(STEPS)}, as in 'fedadam:lr=0.1'")
+    made = STEPS[spec.name]
+    known = [f.name for f in fields(made) if f.init]
+    for key in spec.settings:
+        if key not in known:
+            raise ValueError(f"server is {given!r}: {key} is no setting of {spec.name}; it has {', '.join(known)}")
+    return made(**spec.settings)
+
+
+class ServerSide:
+    """A step in a federation: it goes on over rounds and, with a folder, over restarts of the server.
+
+    Args:
+        step: the optimiser, its text, or None.
+        folder: where its moments are kept, or None.
+        follow: tells by its name which tensor is a buffer.
+    """
+
+    def __init__(self, step: ServerStep | str | None, folder: Path | None, follow: Callable[[str], bool]) -> None:
+        self.step, self._folder, self._follow = make_server(step), folder, follow
+        self._begun = False
+
+    def next(self, average: Any, reference: Any, *, difference: bool) -> tuple[Any, str | None]:
+        """What the server makes of the average, and a sentence for the log if that is the average itself.
+
+        Args:
+            average: a mapping or a list of arrays.
+            reference: the old model, in the same container.
+            difference: the average is one of differences to the old model, which need not be known.
+        """
+        if self.step is None:
+            return average, None
+        if reference is None and not difference:
+            return average, f"{self.step.name}: the previous model is not known, so the average is taken as it is"
+        named = _by_name(average)
+        zeros = {name: 0 * values for name, values in named.items()} if difference else None
+        old = _by_name(reference) if zeros is None else zeros
+        if not self._begun and self._folder is not None and not difference:
+            self.step.load(self._folder, old)
+        self._begun = True
+        try:
+            found = self.step.next(old, named, self._follow)
+        except FloatingPointError as error:
+            return average, f"{error}; the average is taken as it is"
+        found = {name: _cast(values, old[name]) for name, values in found.items()}
+        if self._folder is not None:
+            self.step.save(self._folder, found)
+        return (found if isinstance(average, Mapping) else list(found.values())), None
+
+
+def _by_name(model: Any) -> Model:
+    return model if isinstance(model, Mapping) else {f"[{i}]": values for i, values in enumerate(model)}
+
+
+def _cast(values: Any, like: Any) -> Any:
+    """In the dtype of the old model, as the adapters send it: the mark of the moments is made of these values."""
+    same = isinstance(values, np.ndarray) and isinstance(like, np.ndarray)
+    return values.astype(like.dtype, copy=False) if same else values
+
+
+def _is_float(values: Any) -> bool:
+    return "float" in str(values.dtype)
+
+
+def digest(model: Model) -> str:
+    """A mark of a model's values: moments go on only from the model that they led to."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in sorted(model):
+        values = np.ascontiguousarray(np.asarray(model[name]))
+        found.update(f"{name} {values.dtype} {values.shape}".encode("utf-8", "backslashreplace"))
+        found.update(values.tobytes())
+    return found.hexdigest()
+
+
+def save_moments(folder: Path, held: Mapping[str, Any], model: Model) -> None:
+    """Replace the file of moments as a whole: a reader, or a crash, sees the old ones or the new ones."""
+    stream = io.BytesIO()
+    np.savez(stream, allow_pickle=False, **{"model": np.array(digest(model)), **held})
+    write_atomically(folder / FILE, stream.getvalue())
+
+
+def load_moments(folder: Path, model: Model) -> dict[str, Any] | None:
+    """The moments that belong to this model; None if there are none, or if they cannot be read."""
+    try:
+        with np.load(folder / FILE, allow_pickle=False) as file:
+            held = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, KeyError):
+        return None
+    return held if str(held.pop("model", "")) == digest(model) else None

@@ -1,0 +1,162 @@
+"""Flower's server optimisers over the robust average: FedAdam, FedYogi, FedAdagrad, FedAvgM and FedProx.
+
+The optimiser is Flower's own class: it asks its parent for FedAvg's average and gets the robust one. What it does to
+BatchNorm's statistics and counters is undone: Adam's steps would make a running variance negative.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvgM, FedProx, FedYogi
+
+from honestly.federation import Doubt, Sizes
+from honestly.federation.names import Naming
+from honestly.federation.server import load_moments, save_moments
+from honestly.flower.replies import views
+from honestly.flower.strategy import RobustFedAvg
+from honestly.rules.base import Mixer, Rule
+
+logger = logging.getLogger("flwr")
+#: Attributes in which Flower's optimisers keep their moments.
+MOMENTS = ("m_t", "v_t", "momentum_vector")
+
+
+class _Optimised(RobustFedAvg):
+    """Stands before Flower's optimiser in the order of classes; `RobustFedAvg` stands behind it."""
+
+    def __init__(
+        self,
+        *,
+        rule: Rule | str = "bayesian",
+        pre: Sequence[Mixer | str] | Mixer | str = (),
+        quorum: float = 0.5,
+        doubt: Doubt = "accept",
+        history: Any = None,
+        buffers: Any = "follow",
+        sizes: Sizes = "use",
+        names: Naming | None = None,
+        **strategy_kwargs: Any,
+    ) -> None:
+        super().__init__(**strategy_kwargs)  # Flower's optimiser, which knows nothing of our settings
+        self._referee = self._judge_by(
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names
+        )
+        self._kept: dict[str, Array] = {}
+        self._resumed = False
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """As Flower's optimiser does; the moments of an earlier server go on if it ended with this model."""
+        if not self._resumed and self.history.folder is not None:
+            self._load(arrays)
+        self._resumed = True
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Flower's step over the robust average, in the model's dtypes; None keeps the old model and the moments."""
+        before = {name: getattr(self, name, None) for name in MOMENTS}
+        self._kept = {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+        if arrays is None:
+            return arrays, metrics
+        moved = {name: self._like_model(name, array) for name, array in arrays.items() if name not in self._follow}
+        if not all(np.isfinite(values).all() for values in moved.values()):
+            logger.error(
+                "round %s: the step of the server's optimiser is not finite; the average is taken", server_round
+            )
+            moved = {}
+            for name, value in before.items():
+                if hasattr(self, name):
+                    setattr(self, name, value)
+        record = ArrayRecord({name: Array(moved[name]) if name in moved else self._kept[name] for name in arrays})
+        if isinstance(getattr(self, "current_arrays", None), ArrayRecord):
+            self.current_arrays = record  # FedAvgM goes on from what it returned
+        self._save(record)
+        return record, metrics
+
+    def _averaged(self, average: ArrayRecord) -> None:
+        """Called with the robust average, before Flower's optimiser moves on from it."""
+        self._kept = dict(average.items())
+
+    @property
+    def _follow(self) -> set[str]:
+        """Tensors that are not optimised: buffers and what is no float."""
+        hold = self._referee.buffers.hold
+        return {name for name, array in self._kept.items() if hold(name) or np.dtype(array.dtype).kind != "f"}
+
+    def _like_model(self, name: str, array: Array) -> Any:
+        dtype = array.dtype if self._model is None or name not in self._model else self._model[name].dtype
+        return array.numpy().astype(np.dtype(dtype), copy=False)
+
+    def _save(self, record: ArrayRecord) -> None:
+        folder = self.history.folder
+        if folder is None:
+            return
+        names, held = list(record), {"optimiser": np.array(type(self).__name__)}
+        for moment in MOMENTS:
+            tensors: Any = getattr(self, moment, None)
+            pairs = tensors.items() if isinstance(tensors, dict) else zip(names, tensors or (), strict=False)
+            held |= {f"{moment}/{name}": np.asarray(values) for name, values in pairs}
+        try:
+            save_moments(folder, held, views(record))
+        except OSError as error:
+            logger.error("the moments could not be written to %s: %s", folder, error)
+
+    def _load(self, arrays: ArrayRecord) -> None:
+        folder = self.history.folder
+        assert folder is not None
+        try:
+            held = load_moments(folder, views(arrays))
+        except ValueError:
+            return
+        if held is None or str(held.pop("optimiser", "")) != type(self).__name__:
+            return
+        for moment in MOMENTS:
+            found = {key.partition("/")[2]: values for key, values in held.items() if key.startswith(f"{moment}/")}
+            if found and set(found) <= set(arrays) and hasattr(self, moment):
+                setattr(self, moment, list(found.values()) if moment == "momentum_vector" else found)
+        logger.info("the moments of the server's optimiser go on from %s", folder)
+
+
+class RobustFedAdam(_Optimised, FedAdam, RobustFedAvg):
+    """Flower's FedAdam over the robust average.
+
+    Args:
+        rule, pre, quorum, doubt, history, buffers, sizes, names: as for `RobustFedAvg`. With a history the moments are
+            kept in its folder and go on after a restart of the server from the same model.
+        strategy_kwargs: every keyword argument of Flower's FedAdam: `eta`, `beta_1`, `beta_2`, `tau`, and FedAvg's.
+
+    Example:
+        >>> from honestly.flower import RobustFedAdam
+        >>> RobustFedAdam(rule="bayesian", eta=0.05, beta_1=0.9).eta
+        0.05
+    """
+
+
+class RobustFedYogi(_Optimised, FedYogi, RobustFedAvg):
+    """Flower's FedYogi over the robust average; arguments as for `RobustFedAdam`, and FedYogi's."""
+
+
+class RobustFedAdagrad(_Optimised, FedAdagrad, RobustFedAvg):
+    """Flower's FedAdagrad over the robust average; arguments as for `RobustFedAdam`, and FedAdagrad's."""
+
+
+class RobustFedAvgM(_Optimised, FedAvgM, RobustFedAvg):
+    """Flower's FedAvgM over the robust average; arguments as for `RobustFedAdam`, and FedAvgM's (`server_momentum`)."""
+
+
+class RobustFedProx(_Optimised, FedProx, RobustFedAvg):
+    """Flower's FedProx over the robust average: clients get `proximal-mu` in their configuration.
+
+    Arguments as for `RobustFedAdam`, and FedProx's (`proximal_mu`).
+    """

@@ -1,0 +1,118 @@
+"""Updates of groups: edge servers and cohorts of secure aggregation send one update for many clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from honestly.arrays import is_array
+from honestly.result import ClientId, Float
+from honestly.sources.checkpoints.options import Checkpoints, are_paths
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How many clients are behind each update, and whether the update is their sum or their mean.
+
+    The groups are then judged, weighed and named: one liar in a group costs the group, see docs/how-to/groups.md.
+
+    Args:
+        counts: the number of clients in each group, in order, or a mapping by id. Counts are claims: they weigh a group
+            up to the cap that sizes have.
+        sums: the updates are sums, as secure aggregation gives them, and are divided by the counts (which copies
+            them); otherwise they are means.
+
+    Example:
+        >>> updates = np.array([[3.0, 3.0], [8.0, 8.0], [6.0, 6.0]])
+        >>> Groups([3, 8, 6], sums=True).means(updates, (0, 1, 2))
+        array([[1., 1.],
+               [1., 1.],
+               [1., 1.]])
+    """
+
+    counts: Any
+    sums: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.counts, str | bytes) or not isinstance(self.counts, Iterable):
+            raise ValueError(
+                f"groups is {str(self.counts)[:100]!r}, expected the number of clients in each group, in order or by id"
+            )
+
+    @classmethod
+    def of(cls, given: Any) -> Groups:
+        """From what the caller says: the counts, or a `Groups`."""
+        return given if isinstance(given, Groups) else cls(given)
+
+    def listed(self, ids: Sequence[ClientId]) -> Float:
+        """(K,) counts in the groups' order; NaN for what is no count."""
+        given: Any = self.counts
+        found = [given.get(name) for name in ids] if isinstance(given, Mapping) else list(given)
+        if len(found) != len(ids):
+            raise ValueError(f"groups has {len(found)} counts for {len(ids)} updates")
+        return np.array([_count(value) for value in found])
+
+    def means(self, updates: Any, ids: Sequence[ClientId]) -> Any:
+        """The updates as means, in the same containers. A group without a count becomes NaN, which is refused."""
+        if not self.sums:
+            return updates
+        if isinstance(updates, Checkpoints) or are_paths(updates):
+            raise ValueError("groups of sums: files cannot be divided on the way; write means, or pass arrays")
+        counts = self.listed(ids)
+        if is_array(updates):
+            return updates / _column(counts, updates)
+        if isinstance(updates, Mapping):
+            pairs = zip(cast("Mapping[Any, Any]", updates).items(), counts.tolist(), strict=True)
+            return {name: divided(update, count) for (name, update), count in pairs}
+        return [divided(update, count) for update, count in zip(updates, counts.tolist(), strict=True)]
+
+
+def identities(updates: Any) -> tuple[ClientId, ...] | None:
+    """The ids that the updates will have: the keys of a mapping, else 0..K-1; None for what cannot be updates."""
+    paths = updates.paths if isinstance(updates, Checkpoints) else updates
+    if isinstance(paths, Mapping):
+        return tuple(cast("Mapping[Any, Any]", paths))
+    try:
+        return None if isinstance(paths, str | bytes) else tuple(range(len(paths)))
+    except TypeError:
+        return None
+
+
+def divided(update: Any, count: float) -> Any:
+    """A container with every array in it divided; what is no array stays, and is refused by who reads it."""
+    if isinstance(update, Mapping):
+        return {name: divided(value, count) for name, value in cast("Mapping[Any, Any]", update).items()}
+    if isinstance(update, list | tuple):
+        return [divided(value, count) for value in cast("list[Any]", update)]
+    try:
+        if _is_counter(update):
+            return np.rint(update / count).astype(update.dtype) if math.isfinite(count) else update
+        return update / count if hasattr(update, "dtype") else update
+    except Exception:  # a stranger's object: whoever reads it says why it cannot be used
+        return update
+
+
+def _is_counter(values: Any) -> bool:
+    return isinstance(values, np.ndarray | np.generic) and values.dtype.kind in "iu"
+
+
+def _column(factors: Float, updates: Any) -> Any:
+    shape = (len(factors), *([1] * (updates.ndim - 1)))
+    if isinstance(updates, np.ndarray):
+        return factors.astype(updates.dtype).reshape(shape)
+    from honestly import arrays
+
+    xp = arrays.namespace(updates)
+    return xp.reshape(arrays.like(xp.asarray(factors.tolist(), dtype=updates.dtype), updates), shape)
+
+
+def _count(value: Any) -> float:
+    try:
+        count = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return count if math.isfinite(count) and count > 0 else math.nan

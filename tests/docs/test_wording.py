@@ -1,0 +1,84 @@
+"""Phrases that this project does not use. Spelling is checked by codespell, in `make lint`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from markdown_blocks import ROOT
+
+# A pattern, and what to write instead.
+PHRASES = {
+    r", so that\b": "', so'",
+    r"\b(object|row|record|page|file|line|folder|curve|images|accused|missed|accusations|\d (s|ms|kB)),? a "
+    r"(round|run|second|step|rule|client)\b": "'per round', 'per run', ...",
+    r"polite kill": "the name of the signal",
+    r"bearable": "'limited'",
+    r"where somebody stands": "what the value is",
+    r"whoever gets on": "what the code does",
+    r"(rule|attack)s? of the field": "what was compared, and where the list is",
+    r"\bgoes the other way than\b": "'moves against'",
+    r"\bcosts? (the|its|their) (client|site|vote)s?\b": "'is excluded'",
+    r"40 %%": "'40 %' in a description, which argparse does not expand",
+    r"\bthis is no \w+ as\b": "'not a'",
+}
+# Names of functions are verbs, or nouns for what they return.
+PARTICIPLES = {"told", "made", "written", "meant", "shown", "alone", "one", "said", "asked"}
+# Files with such names from before this rule; a file may leave this list, none may join it.
+RENAME = {
+    "src/honestly/runs/database.py",
+    "src/honestly/show/live/study.py",
+    "src/honestly/show/report/differences.py",
+    "src/honestly/studies/specs.py",
+    "src/honestly/studies/work.py",
+}
+# Release notes are history, generated tables belong to their scripts.
+SKIPPED = {"CHANGELOG.md", "docs/results/which-rule.md"}
+
+
+def _texts() -> list[Path]:
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    return [path for path in sorted(found) if str(path.relative_to(ROOT)) not in SKIPPED]
+
+
+def phrases(text: str) -> list[str]:
+    """The lines of a text with a phrase that we do not use."""
+    found: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, better in PHRASES.items():
+            match = re.search(pattern, line, flags=re.IGNORECASE)
+            if match:
+                found.append(f"{number}: {match[0]!r}: write {better}")
+    return found
+
+
+def participles(source: str) -> list[str]:
+    """Functions and methods that are named by a participle."""
+    functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    return [f"{f.lineno}: def {f.name}: name it by a verb" for f in functions if f.name.strip("_") in PARTICIPLES]
+
+
+def test_texts_avoid_the_phrases() -> None:
+    found = [f"{p.relative_to(ROOT)}:{hit}" for p in _texts() for hit in phrases(p.read_text(encoding="utf-8"))]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_functions_are_named_by_verbs() -> None:
+    sources = [path for path in _texts() if path.suffix == ".py" and str(path.relative_to(ROOT)) not in RENAME]
+    found = [f"{p.relative_to(ROOT)}:{hit}" for p in sources for hit in participles(p.read_text(encoding="utf-8"))]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["It is closed, so that nothing leaks.", "one JSON object a round", "attackers missed, a round", "2.5 s a round"],
+)
+def test_the_check_finds_something(text: str) -> None:
+    assert phrases(text)
+
+
+def test_the_check_leaves_other_text_alone() -> None:
+    assert not phrases("chosen so that it fits; a round ends; one object per round; it refuses a round")
+    assert participles("def told(): ...\ndef tell(): ...\n") == ["1: def told: name it by a verb"]
