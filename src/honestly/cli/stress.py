@@ -39,7 +39,7 @@ several courses. rounds= says which rounds are kept, attack= which data attacks 
 (default: label_flip,backdoor) by poisoned= of them (default: just under half), left_out= how many of the last clients
 are never averaged, idle= how many of the first ones send the model back unchanged.
 
-suites: fixed recordings, attacks and numbers of attackers under a name with a version, so that figures of different
+suites: fixed recordings, attacks and numbers of attackers under a name with a version, so figures of different
 people can be compared. --json prints one line for each rule. small-1 comes with the package; core-1 is made by
 --make-suite core-1 in the folder of the data sets.
 """

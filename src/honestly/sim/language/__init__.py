@@ -1,6 +1,6 @@
 """Federated fine-tuning of a tiny character-level language model, made from scratch: no download, seconds on a CPU.
 
-The text is an excerpt of this package's own documentation and licence, so that it is the same everywhere.
+The text is an excerpt of this package's own documentation and licence, so it is the same everywhere.
 """
 
 from __future__ import annotations
