@@ -230,9 +230,11 @@ def _settings(owner: type[Any]) -> str:
 
 def attacks() -> str:
     """Every attack from its class."""
-    knows = {"own": "its own update", "malicious": "all malicious updates", "all": "everything"}
+    from honestly.sim.attacks import KNOWS
+
     rows = [
-        f"| `{one.name}` | {_cell(one.summary)} | {knows[one.knows]} | {_kind(one)} | {_cell(one.reference)} |"
+        f"| `{one.name}` | {_cell(one.summary)} | {KNOWS[one.knows]} | {_kind(one)} | {one.training:g} x | "
+        f"{one.keeps or 'nothing'} | {_cell(one.reference)} |"
         for one in ATTACKS.values()
     ]
     return "\n".join(
@@ -240,11 +242,14 @@ def attacks() -> str:
             "# Attacks",
             "",
             "`honestly attacks` prints this list. An attack says how malicious clients lie; who lies and when is the "
-            "experiment's `malicious`, `dynamic`, `chosen`, `start` and `period` "
+            "experiment's `malicious`, `dynamic`, `chosen`, `start`, `stop`, `period`, `burst` and `turns` "
             "([configuration](configuration.md)). One of your own is [one class](../how-to/own-attack.md).",
             "",
-            "| name | what it does | it knows | changes | reference |",
-            "|---|---|---|---|---|",
+            "What an attacker computes in a round is given in local trainings of an honest client; what it holds "
+            "beside its own update in numbers: d coordinates, K clients, M of them malicious.",
+            "",
+            "| name | what it does | it knows | changes | computes | holds | reference |",
+            "|---|---|---|---|---|---|---|",
             *rows,
             "",
         )

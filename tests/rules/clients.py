@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
+from honestly.rules.geometry import Coordinates
 
 
 def geometry(
@@ -29,6 +30,7 @@ def geometry(
         about_reference=lambda: (X - origin) @ (X - origin).T,
         has_reference=reference is not None,
         root_products=products,
+        mixed_coordinates=lambda A: Coordinates(((X - origin) if A is None else A @ (X - origin),), (origin,)),
         signs=lambda: np.stack([(origin < X).sum(1), (origin == X).sum(1), (origin > X).sum(1)], axis=1).astype(float),
     )
 

@@ -198,3 +198,36 @@ def test_a_bug_in_a_check_is_not_taken_for_the_users_mistake(monkeypatch: pytest
     with pytest.raises(ValueError, match="invalid literal") as caught:
         Experiment.of({})
     assert not isinstance(caught.value, ExperimentError)
+
+
+def test_settings_that_came_later_leave_ids_as_they_were() -> None:
+    plain = Experiment.of({"attack": "sign_flip", "malicious": 0.4, "seed": 3})
+    assert plain.id == "e8ebec6ebf3bdcb897f09a3174d1edd2c31a931047c05b9e084e02983c877bde"
+    written_out = {"stop": 0, "burst": 1, "turns": 1, "warm_up": 0}
+    assert Experiment.of({"attack": "sign_flip", "malicious": 0.4, "seed": 3, **written_out}).id == plain.id
+    assert Experiment.of({"attack": "sign_flip", "malicious": 0.4, "seed": 3, "turns": 2}).id != plain.id
+
+
+def test_attackers_start_stop_and_sleep() -> None:
+    adversary = Adversary(clients=6, malicious=2, start=3, stop=9, period=4, burst=2)
+    assert [r for r in range(1, 15) if adversary.active(round=r).any()] == [3, 4, 7, 8]
+
+
+@pytest.mark.parametrize(("turns", "burst"), [(1, 1), (2, 1), (3, 2), (9, 3)])
+def test_attackers_take_turns(turns: int, burst: int) -> None:
+    adversary = Adversary(clients=9, malicious=5, turns=turns, period=3, burst=burst)
+    masks = [adversary.active(round=r) for r in range(1, 1 + 3 * turns * burst)]
+    times = sum(m.astype(int) for m in masks)
+    assert times[:4].tolist() == [0] * 4
+    assert len(set(times[4:].tolist())) == 1
+    assert times[4] >= 1
+    assert max(int(m.sum()) for m in masks) == -(-5 // turns)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["start=5", "stop=4"], "stop = 4: attacks begin in round start = 5"), (["burst=2"], "burst = 2: must be")],
+)
+def test_times_of_attack_that_never_come_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        experiment(words)

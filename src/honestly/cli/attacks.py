@@ -1,4 +1,4 @@
-"""`honestly attacks`: every attack, what it knows and its settings."""
+"""`honestly attacks`: every attack, what it knows, what it costs and its settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "attacks",
         help="list every attack",
-        description="List every attack: what it does, what it knows, its settings.",
+        description="List every attack: what it does, what it knows, what it costs, its settings.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
-    from honestly.sim.attacks import DataAttack, UpdateAttack, attacks, settings_of
+    from honestly.sim.attacks import KNOWS, DataAttack, UpdateAttack, attacks, settings_of
 
     rows: list[dict[str, Any]] = [
         {
@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
             "on": [k for k, kind in (("data", DataAttack), ("updates", UpdateAttack)) if issubclass(attack, kind)],
             "knows": attack.knows,
             "identical": attack.identical,
+            "training": attack.training,
+            "keeps": attack.keeps,
             "settings": settings_of(attack),
             "reference": attack.reference,
         }
@@ -39,14 +41,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from honestly.show.terminal import Table
 
-    knows = {"own": "its own update", "malicious": "all attackers' updates", "all": "everything"}
-    columns = ["name", "what it does", "on", "knows", "settings", "reference"]
+    columns = ["name", "what it does", "on", "knows", "training", "keeps", "settings", "reference"]
     table = [
         [
             row["name"],
             row["summary"],
             " and ".join(row["on"]),
-            knows[row["knows"]],
+            KNOWS[row["knows"]],
+            f"{row['training']:g} x",
+            row["keeps"],
             ", ".join(f"{key}={value}" for key, value in row["settings"].items()),
             row["reference"],
         ]

@@ -20,6 +20,7 @@ from honestly.engine.pipeline import Pipeline
 from honestly.engine.screening import Screen
 from honestly.result import AggregationError, Float
 from honestly.rules.base import Geometry, GramGeometry, squared_distances
+from honestly.rules.geometry import Coordinates
 
 # From this many clients on, a rule that can iterates on residuals: the Gram matrix costs K^2 d, a step K d.
 # Measured by benchmarks/crossover.py, which prints the time of both ways for rising K.
@@ -86,6 +87,7 @@ def _described(screen: Screen, layers: Float, centre: int, sizes: Float | None, 
         about_reference=None if centre == reference else (lambda: _about(screen, clients, reference)),
         root_products=_root_products(screen, clients, reference) if root else None,
         mixed_signs=lambda mixing: screen.passes.sign_counts(clients, reference, mixing),
+        mixed_coordinates=lambda mixing: screen.passes.coordinates(clients, reference, mixing),
         **_names(screen),
     )
 
@@ -278,3 +280,7 @@ class StreamGeometry:
     def sign_counts(self) -> Float:
         """One pass."""
         return self._screen.passes.sign_counts(self._clients, self._screen.reference, None)
+
+    def coordinates(self) -> Coordinates:
+        """One pass."""
+        return self._screen.passes.coordinates(self._clients, self._screen.reference, None)

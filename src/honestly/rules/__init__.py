@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from honestly.catalog import Catalog, Spec
+from honestly.rules.align_ins import AlignIns
 from honestly.rules.arc import ARC
 from honestly.rules.base import Mixer, Rule
 from honestly.rules.bayesian import Bayesian
@@ -19,11 +20,14 @@ from honestly.rules.centered_clipping import CenteredClipping
 from honestly.rules.cge import CGE
 from honestly.rules.clipped_clustering import ClippedClustering
 from honestly.rules.dnc import DnC
+from honestly.rules.fl_detector import FLDetector, FLDetectorMemory
 from honestly.rules.flame import FLAME
 from honestly.rules.fltrust import FLTrust
 from honestly.rules.foolsgold import FoolsGold, FoolsGoldMemory
+from honestly.rules.freq_fed import FreqFed
 from honestly.rules.geometric_median import GeometricMedian
 from honestly.rules.krum import Krum
+from honestly.rules.lasa import LASA
 from honestly.rules.mda import MDA
 from honestly.rules.meamed import Meamed
 from honestly.rules.mean import Mean
@@ -34,6 +38,9 @@ from honestly.rules.monna import MoNNA
 from honestly.rules.multi_krum import MultiKrum
 from honestly.rules.nnm import NNM
 from honestly.rules.norm_clipping import NormClipping
+from honestly.rules.que import QUE
+from honestly.rules.rflbat import RFLBAT
+from honestly.rules.rlr import RLR
 from honestly.rules.sign_guard import SignGuard
 from honestly.rules.smea import SMEA
 from honestly.rules.smoothed_geometric_median import SmoothedGeometricMedian
@@ -65,6 +72,13 @@ RULES: tuple[type[Rule], ...] = (
     FLTrust,
     FoolsGold,
     FLAME,
+    RLR,
+    QUE,
+    RFLBAT,
+    FLDetector,
+    AlignIns,
+    LASA,
+    FreqFed,
 )
 MIXERS: tuple[type[Mixer], ...] = (
     NNM,
@@ -78,22 +92,30 @@ __all__ = [
     "CAF",
     "CGE",
     "FLAME",
+    "LASA",
     "MDA",
     "MIXERS",
     "MIXER_CATALOG",
     "NNM",
+    "QUE",
+    "RFLBAT",
+    "RLR",
     "RULES",
     "RULE_CATALOG",
     "SMEA",
+    "AlignIns",
     "Bayesian",
     "Bucketing",
     "Bulyan",
     "CenteredClipping",
     "ClippedClustering",
     "DnC",
+    "FLDetector",
+    "FLDetectorMemory",
     "FLTrust",
     "FoolsGold",
     "FoolsGoldMemory",
+    "FreqFed",
     "GeometricMedian",
     "Krum",
     "Meamed",

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from honestly.result import ClientId, Float
+
+
+class Coordinates(NamedTuple):
+    """Whole updates `w_k - reference` of K clients, (K, n) for each judged layer, and the reference, (n,) for each."""
+
+    updates: Sequence[Any]
+    reference: Sequence[Any]
 
 
 class Geometry(Protocol):
@@ -98,6 +105,10 @@ class Geometry(Protocol):
         """(K, 3) how many coordinates of `w_k - reference` are > 0, == 0 and < 0."""
         ...
 
+    def coordinates(self) -> Coordinates:
+        """The updates themselves, all in memory at once: for the few rules whose ``needs`` has "updates"."""
+        ...
+
 
 def squared_distances(gram: Float) -> Float:
     """`D_kj = ||w_k - w_j||^2 = G_kk - 2 G_kj + G_jj`, exactly 0 on the diagonal, symmetric and never negative."""
@@ -126,6 +137,8 @@ class GramGeometry:
     root_products: Float | None = None
     #: counts of signs of the mixtures `A X`, or of the clients for None
     mixed_signs: Callable[[Float | None], Float] | None = None
+    #: whole updates of the mixtures `A X`, or of the clients for None
+    mixed_coordinates: Callable[[Float | None], Coordinates] | None = None
     layers: Float = None  # type: ignore[assignment]  # `gram` alone unless given
     judged: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
     layer_names: Sequence[str] = ()
@@ -223,9 +236,16 @@ class GramGeometry:
             raise ValueError("this geometry has no coordinates, so signs cannot be counted; call hn.aggregate instead")
         return self.mixed_signs(None)
 
+    def coordinates(self) -> Coordinates:
+        """The updates themselves, by layer."""
+        if self.mixed_coordinates is None:
+            raise ValueError("this geometry has no coordinates, and the rule needs updates; call hn.aggregate instead")
+        return self.mixed_coordinates(None)
+
     def subset(self, clients: Sequence[int]) -> GramGeometry:
         """The geometry of some of the clients."""
         rows = np.asarray(clients)
+        chosen, whole = np.eye(self.K)[rows], self.mixed_coordinates
         about = self.about_reference
         some = self.signs is not None or self.mixed_signs is not None
         return GramGeometry(
@@ -236,6 +256,7 @@ class GramGeometry:
             None if about is None else lambda: about()[..., rows, :][..., rows],
             (lambda: self.sign_counts()[rows]) if some else None,
             None if self.root_products is None else self.root_products[[*rows, -1]],
+            mixed_coordinates=None if whole is None else lambda B: whole(chosen if B is None else B @ chosen),
             layers=self.layers[:, rows][:, :, rows],
             judged=self.judged,
             layer_names=self.layer_names,
@@ -251,7 +272,7 @@ class GramGeometry:
         else:  # a clipped mixture leans on the reference, so its coordinates are needed about the reference
             layers, about = A @ self.layers_about_reference @ A.T, None
         ids = self.ids if len(A) == self.K else tuple(range(len(A)))
-        root, signs = self.root_products, self.mixed_signs
+        root, signs, whole = self.root_products, self.mixed_signs, self.mixed_coordinates
         return GramGeometry.of_layers(
             layers,
             ids,
@@ -259,6 +280,7 @@ class GramGeometry:
             about_reference=about,
             root_products=None if root is None else np.append(A @ root[:-1], root[-1]),
             mixed_signs=None if signs is None else lambda B: signs(A if B is None else B @ A),
+            mixed_coordinates=None if whole is None else lambda B: whole(A if B is None else B @ A),
             judged=self.judged,
             layer_names=self.layer_names,
             layer_sizes=self.layer_sizes,

@@ -24,13 +24,21 @@ class Adversary:
         dynamic: in each round a number n ~ Uniform{0 .. malicious} of them, drawn at random, attack and the others
             behave honestly (the paper's configuration 3).
         start: the first round with attacks; everybody is honest before.
+        stop: the last round with attacks; 0: they never end.
         period: attack only in every ``period``-th round from ``start`` on.
+        burst: of every ``period`` rounds attack in the first ``burst``, and sleep in the others.
+        turns: the malicious clients take turns in so many groups, one group in each round with attacks: client number
+            i of them attacks in every ``turns``-th such round, with those of the same i mod ``turns``.
         seed: where the draws come from.
 
     >>> Adversary(clients=5, malicious=2).active(round=7)
     array([False, False, False,  True,  True])
     >>> [int(Adversary(clients=5, malicious=2, start=2, period=3).active(round=r).sum()) for r in range(1, 7)]
     [0, 2, 0, 0, 2, 0]
+    >>> [int(Adversary(clients=5, malicious=2, period=3, burst=2, stop=4).active(round=r).sum()) for r in range(1, 7)]
+    [2, 2, 0, 2, 0, 0]
+    >>> [Adversary(clients=4, malicious=3, turns=2).active(round=r).nonzero()[0].tolist() for r in range(1, 4)]
+    [[1, 3], [2], [1, 3]]
     """
 
     clients: int
@@ -38,7 +46,10 @@ class Adversary:
     chosen: Literal["last", "random"] = "last"
     dynamic: bool = False
     start: int = 1
+    stop: int = 0
     period: int = 1
+    burst: int = 1
+    turns: int = 1
     seed: int = 0
 
     @property
@@ -52,9 +63,11 @@ class Adversary:
     def active(self, *, round: int) -> Mask:
         """(K,) which clients attack in this round; rounds count from 1."""
         mask = np.zeros(self.clients, dtype=np.bool_)
-        if round < self.start or (round - self.start) % self.period:
+        cycle, phase = divmod(round - self.start, self.period)
+        if round < self.start or (self.stop and round > self.stop) or phase >= self.burst:
             return mask
         who = np.array(self.who, dtype=np.int64)
+        who = who[(cycle * self.burst + phase) % self.turns :: self.turns]
         if self.dynamic:
             rng = generator(self.seed, "attackers", round)
             who = rng.choice(who, size=int(rng.integers(0, len(who) + 1)), replace=False) if len(who) else who

@@ -1,4 +1,4 @@
-"""What rules and mixers remember from round to round, as JSON and arrays for the state file."""
+"""What rules, mixers and attackers remember from round to round, as JSON and arrays for the state file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from array_api_compat import to_device
 
 from honestly.engine import Pipeline
 from honestly.federation.server import ServerStep
 from honestly.sim.rounds import State
 
+ATTACK = "attack/"  # in front of the names of what attackers remember
 HOME = "honestly.rules."  # classes are loaded from here, and from the file of a rule of the user's own that is in use
 
 
@@ -27,7 +29,8 @@ def remembered(state: State) -> dict[str, Any]:
     if state.server is not None:
         arrays["server"] = np.array(state.server.steps)
         arrays |= {f"server/{name}": held["theta"].cpu().numpy() for name, held in state.server.moments.items()}
-    return {**arrays, "memory": np.array(json.dumps(parts))}
+    attack = {f"{ATTACK}{name}": to_device(array, "cpu") for name, array in state.attack.items()}
+    return {**arrays, "memory": np.array(json.dumps(parts)), **{k: np.asarray(v) for k, v in attack.items()}}
 
 
 def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
@@ -38,7 +41,8 @@ def with_memory(state: State, arrays: Mapping[str, Any]) -> State:
     if [type(part) for part in parts] != kinds:
         raise ValueError("it was saved with another rule")
     pipeline = Pipeline(tuple(parts[1:]), parts[0])
-    return dataclasses.replace(state, pipeline=pipeline, server=_server(state, arrays))
+    attack = {name.removeprefix(ATTACK): array for name, array in arrays.items() if name.startswith(ATTACK)}
+    return dataclasses.replace(state, pipeline=pipeline, server=_server(state, arrays), attack=attack)
 
 
 def _server(state: State, arrays: Mapping[str, Any]) -> ServerStep | None:

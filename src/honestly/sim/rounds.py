@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,16 +22,19 @@ from honestly.rules.base import Rule
 from honestly.runs.record import RoundRecord
 from honestly.sim import metrics
 from honestly.sim.adversary import Mask
-from honestly.sim.attacks import DataAttack, UpdateAttack, View
+from honestly.sim.attacks import DataAttack, UpdateAttack
+from honestly.sim.attacks.learnt import LearntTrigger
 from honestly.sim.clients import Clients, gather
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import build
+from honestly.sim.painting import Painter
 from honestly.sim.seeds import generator
 from honestly.sim.stragglers import MOST_LATE, aggregate_late, first_to_answer, train_late
 from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.choose import choose_trainer
 from honestly.sim.train.schedule import Schedule
+from honestly.sim.views import clean_models, look
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class State:
     pipeline: Pipeline
     past: tuple[Model, ...] = ()  # the models before, newest first, if clients may be late
     server: ServerStep | None = None
+    #: what the attackers remember, see `UpdateAttack.remember`
+    attack: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     @property
     def rule(self) -> Rule:
@@ -110,6 +115,7 @@ class Federation:
         self.layers = {name: tensor.numel() for name, tensor in self.module.named_parameters() if tensor.requires_grad}
         self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, experiment)
         self.record = record
+        self.painter = Painter(self, self.attack) if isinstance(self.attack, LearntTrigger) else None
 
     def start(self) -> State:
         """The state before the first round."""
@@ -155,6 +161,8 @@ class Federation:
     def _round(self, state: State, plan: Plan) -> Record:
         clock = Clock(self.device)
         root: Tensor | None = None
+        if self.painter is not None:
+            state = replace(state, attack=self.painter.ready(state, plan))
         if plan.late is not None:
             trained = train_late(self.trainer, (state.model, *state.past), plan.schedules, plan.late)
             if plan.root is not None:
@@ -168,7 +176,7 @@ class Federation:
         clock.lap("train")
         if self.record is not None:
             self._save_updates(state, plan, trained)
-        sent = self._attack(state, plan, trained.theta)
+        sent, memory = self._attack(state, plan, trained.theta)
         clock.lap("attack")
         out, trouble = self._aggregate(state, plan, sent, root)
         model = state.model if out is None else self._merge(state, trained, out)
@@ -185,28 +193,18 @@ class Federation:
         clock.lap("evaluate")
         images = sum(s.images for s in plan.schedules)
         past = (state.model, *state.past)[:MOST_LATE] if plan.late is not None else ()
-        return Record(found, clock.laps, images, State(plan.round, model, pipeline, past, server))
+        return Record(found, clock.laps, images, State(plan.round, model, pipeline, past, server, memory))
 
-    def _attack(self, state: State, plan: Plan, theta: Tensor) -> Tensor:
-        """The models that the server receives: the attackers' ones are forged."""
+    def _attack(self, state: State, plan: Plan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
+        """The models that the server receives, the attackers' ones forged; and what the attackers remember."""
         rows = np.flatnonzero(plan.attacking)
         if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or self.attack.name == "none":
-            return theta
-        reference = state.model.theta
-        mine = torch.as_tensor(rows, device=theta.device)
-        rest = torch.as_tensor(np.flatnonzero(~plan.attacking), device=theta.device)
-        view = View(
-            own=theta[mine] - reference,
-            others=theta[rest] - reference if self.attack.knows == "all" else None,
-            reference=reference,
-            rng=generator(self.experiment.seed, "attack", plan.round),
-            clients=len(plan.clients),
-            rule=state.rule,
-            pre=state.pipeline.mixers,
-        )
+            return theta, state.attack
+        view = look(self, self.attack, state, plan, theta)
+        forged = self.attack.forge(view)
         sent = theta.clone()
-        sent[mine] = reference + self.attack.forge(view)
-        return sent
+        sent[torch.as_tensor(rows, device=theta.device)] = state.model.theta + forged
+        return sent, self.attack.remember(view, forged)
 
     def _aggregate(self, state: State, plan: Plan, sent: Tensor, root: Tensor | None) -> tuple[Aggregate | None, str]:
         """The robust average; None and the reason if too few clients are usable (the model then stays as it is)."""
@@ -274,10 +272,9 @@ class Federation:
         rows = np.flatnonzero(plan.attacking)
         honest, extra = trained.theta, {}
         if isinstance(self.attack, DataAttack) and len(rows):
-            again = [self.clients.schedule(plan.round, plan.clients[i], attacking=False) for i in rows]
             mine = torch.as_tensor(rows, device=self.device)
             honest = trained.theta.clone()
-            honest[mine] = self.trainer.train(state.model, again).theta
+            honest[mine] = clean_models(self, state, plan)
             extra[self.attack.name] = trained.theta[mine] - state.model.theta
         write_updates(self.record, plan.round, honest - state.model.theta, state.model.theta, extra)
 

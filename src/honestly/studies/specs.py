@@ -56,7 +56,7 @@ class Contestant:
     def on_gram(self) -> bool:
         """Whether Gram matrices are all that the rule looks at: no coordinates, and no update of the server's own."""
         parts = [part for part, _ in self.parts]
-        return not any(issubclass(part, ColumnRule) or {"root", "signs"} & part.needs for part in parts)
+        return not any(issubclass(part, ColumnRule) or {"root", "signs", "updates"} & part.needs for part in parts)
 
     @property
     def infers_honesty(self) -> bool:

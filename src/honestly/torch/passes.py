@@ -11,6 +11,7 @@ from honestly.engine.passes import BETWEEN, Verdict, passes_over
 from honestly.engine.passes.host import describe_fault
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
+from honestly.rules.geometry import Coordinates
 from honestly.sources import Leaf
 from honestly.torch.members import Members
 from honestly.torch.slices import MIDDLE, Slices
@@ -129,6 +130,10 @@ class RankPasses:
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """And counts."""
         return self._sum("sign_counts", list(clients), reference, mixing)
+
+    def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
+        """No rank holds more than its own columns."""
+        raise ValueError("this rule looks at whole updates, of which every rank holds a part only: use another rule")
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """This rank's slice of the mean."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from honestly.rules.base import Mix, Rule
-from honestly.sim.attacks import ATTACKS, Backdoor, DataAttack, UpdateAttack, View, attacks, make, settings_of
+from honestly.sim.attacks import ATTACKS, KNOWS, Backdoor, DataAttack, UpdateAttack, View, attacks, make, settings_of
 
 UPDATES = [name for name, attack in ATTACKS.items() if issubclass(attack, UpdateAttack)]
 DATA = [name for name, attack in ATTACKS.items() if issubclass(attack, DataAttack)]
@@ -94,6 +94,23 @@ def test_the_unit_of_the_updates_does_not_matter(name):
     np.testing.assert_allclose(make(name).forge(large), 1e3 * make(name).forge(seen), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", UPDATES)
+def test_what_is_remembered_can_be_saved_and_read_by_the_other_library(name):
+    """A run that is resumed finds NumPy arrays where the run before it left tensors."""
+    attack = make(name)
+    held = attack.remember(view(3), attack.forge(view(3)))
+    tensors = {key: torch.asarray(np.asarray(array)) for key, array in held.items()}
+
+    def second(memory, library=np.asarray):
+        return dataclasses.replace(view(3, seed=5, library=library), memory=memory)
+
+    straight = attack.forge(second(held))
+    resumed, kept = (attack.forge(second(memory, torch.asarray)).numpy() for memory in (held, tensors))
+    np.testing.assert_array_equal(resumed, kept)
+    np.testing.assert_allclose(resumed, straight, rtol=2e-3, atol=2e-4 * np.nanmax(np.abs(np.nan_to_num(straight))))
+    assert set(attack.remember(second(held), straight)) == set(held)
+
+
 @pytest.mark.parametrize("name", DATA)
 @pytest.mark.parametrize("library", [np.asarray, torch.asarray])
 def test_poisoned_data_fits_together(name, library):
@@ -137,7 +154,8 @@ def test_phases_spend_exactly_the_epochs(name, epochs):
 def test_every_attack_says_what_it_is(attack):
     assert attack.name in ATTACKS
     assert attack.summary
-    assert attack.knows in ("own", "malicious", "all")
+    assert attack.knows in KNOWS
+    assert attack.training >= 0.0
     assert attack.__doc__
     assert "nows" in attack.__doc__ or "knows" in attack.__doc__, "the docstring states what it knows"
     assert ">>>" in attack.__doc__
@@ -195,6 +213,26 @@ def test_a_misspelt_name_or_setting_is_explained():
         ("model_replacement", "scale", 0.0),
         ("edge_case", "share", 1.5),
         ("adaptive", "columns", 0),
+        ("poisoned_fl", "factor", 0.0),
+        ("poisoned_fl", "beta", 1.5),
+        ("poisoned_fl", "window", 0),
+        ("poisoned_fl", "seed", -1),
+        ("xfed", "z", -1.0),
+        ("xfed", "window", 0),
+        ("neurotoxin", "share", 1.0),
+        ("critical_layers", "strength", 0.0),
+        ("critical_layers", "tau", 1.5),
+        ("a3fl", "side", 0),
+        ("a3fl", "rate", 0.0),
+        ("a3fl", "balance", -1.0),
+        ("a3fl", "unlearn", -1),
+        ("iba", "epsilon", 1.5),
+        ("iba", "steps", -1),
+        ("iba", "seed", -1),
+        ("hybrid_sparse", "share", 0.0),
+        ("hybrid_sparse", "aggressive", -1.0),
+        ("sensitivity_curve", "towards", "up"),
+        ("sensitivity_curve", "points", 2),
     ],
 )
 def test_settings_out_of_bounds_name_themselves(name, setting, value):

@@ -9,6 +9,7 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
+from honestly.rules.geometry import Coordinates
 
 # A centre of `gram`: each coordinate's median of the first, the middle and the last client. It is near the honest ones
 # unless two of those three are not, and a kernel that holds all values of a column gets it for free.
@@ -62,6 +63,10 @@ class Passes(Protocol):
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """(m, 3) how many judged coordinates of `mixing @ X - reference` are positive, zero and negative."""
+        ...
+
+    def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
+        """`mixing @ (X - reference)` by judged layer, whole and on the host; ValueError where that cannot be."""
         ...
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:

@@ -13,12 +13,14 @@ from honestly import arrays
 from honestly.arrays import COMPUTE, LARGEST
 from honestly.engine.passes import fused
 from honestly.engine.passes.base import BETWEEN, Verdict, symmetric
+from honestly.engine.passes.coordinates import coordinates
 from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
 from honestly.engine.passes.parts import Part, cuts, parts_of
 from honestly.engine.passes.plan import Block, blocks
 from honestly.engine.passes.ranking import network_of, rank_device
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
+from honestly.rules.geometry import Coordinates
 from honestly.sources import Source
 from honestly.sources.layers import Layers
 from honestly.sources.matrix import Matrix
@@ -246,6 +248,10 @@ class DevicePasses:
                 counts = [arrays.to_host(xp.sum(found, axis=1, dtype=xp.int32)) for found in signed]
                 total += np.stack(counts, axis=1)
         return total
+
+    def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
+        """Whole updates by judged layer."""
+        return coordinates(self.source, clients, reference, mixing)
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the result."""

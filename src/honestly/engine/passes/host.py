@@ -12,10 +12,12 @@ from honestly.engine.passes import explain
 from honestly.engine.passes.base import Verdict
 from honestly.engine.passes.blas import BLOCK
 from honestly.engine.passes.compiled import CompiledPasses, worth_it
+from honestly.engine.passes.coordinates import coordinates
 from honestly.engine.passes.plain import PlainPasses, multiply
 from honestly.engine.passes.plan import Block, blocks
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
+from honestly.rules.geometry import Coordinates
 from honestly.sources import Leaf, Source
 from honestly.sources.tree import named
 
@@ -88,6 +90,10 @@ class HostPasses:
 
         counts = self._way.run(process, width, n, by_layer=by_layer)
         return sum(counts, np.zeros((n if mixing is None else len(mixing), 3)))
+
+    def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
+        """Whole updates by judged layer."""
+        return coordinates(self.source, clients, reference, mixing)
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the result."""

@@ -14,6 +14,7 @@ from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.products import blocks_summed, refactored, squared_norm
 from honestly.result import Float
 from honestly.rules.base import ColumnRule
+from honestly.rules.geometry import Coordinates
 from honestly.sources import Layer, Leaf
 from honestly.sources.checkpoints.adapter import Pair
 from honestly.sources.checkpoints.lora import LoraSource
@@ -75,6 +76,10 @@ class LoraPasses:
         raise ValueError(
             "this rule counts the signs of coordinates, which LoRA products do not have until they are formed"
         )
+
+    def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
+        """Coordinates of B A would need the product itself."""
+        raise ValueError("this rule looks at coordinates, which LoRA products do not have until they are formed")
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the weighted mean of the products, before it is re-factored."""

@@ -9,15 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from honestly.catalog import Catalog
+from honestly.sim.attacks.a3fl import A3FL
 from honestly.sim.attacks.adaptive import Adaptive
 from honestly.sim.attacks.alie import ALIE
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.base import Attack, Backdoor, DataAttack, Phase, UpdateAttack, View
+from honestly.sim.attacks.base import KNOWS, Attack, Backdoor, DataAttack, Phase, UpdateAttack, View
+from honestly.sim.attacks.critical_layers import CriticalLayers
 from honestly.sim.attacks.dba import DistributedBackdoor
 from honestly.sim.attacks.edge_case import EdgeCase
 from honestly.sim.attacks.fang import FangKrum, FangTrimmedMean
 from honestly.sim.attacks.free_rider import FreeRider
 from honestly.sim.attacks.gaussian import Gaussian
+from honestly.sim.attacks.hybrid_sparse import HybridSparse
+from honestly.sim.attacks.iba import IBA
 from honestly.sim.attacks.ipm import IPM
 from honestly.sim.attacks.label_flip import LabelFlip
 from honestly.sim.attacks.mimic import Mimic
@@ -25,14 +29,18 @@ from honestly.sim.attacks.min_max import MinMax, MinSum
 from honestly.sim.attacks.model_replacement import ModelReplacement
 from honestly.sim.attacks.mpaf import MPAF
 from honestly.sim.attacks.near_duplicates import NearDuplicates
+from honestly.sim.attacks.neurotoxin import Neurotoxin
 from honestly.sim.attacks.none import NoAttack
 from honestly.sim.attacks.not_finite import Infinite, NotANumber
+from honestly.sim.attacks.poisoned_fl import PoisonedFL
 from honestly.sim.attacks.random import Random, RandomColluding
 from honestly.sim.attacks.rop import ROP
 from honestly.sim.attacks.scaling import Scaling
+from honestly.sim.attacks.sensitivity_curve import SensitivityCurve
 from honestly.sim.attacks.sign_flip import SignFlip
+from honestly.sim.attacks.xfed import XFED
 
-__all__ = ["ATTACKS", "Attack", "Backdoor", "DataAttack", "Phase", "UpdateAttack", "View", "attacks", "make"]
+__all__ = ["ATTACKS", "KNOWS", "Attack", "Backdoor", "DataAttack", "Phase", "UpdateAttack", "View", "attacks", "make"]
 
 ATTACKS: Catalog[Attack] = Catalog(
     "attack",
@@ -62,6 +70,14 @@ ATTACKS: Catalog[Attack] = Catalog(
         DistributedBackdoor,
         ModelReplacement,
         EdgeCase,
+        PoisonedFL,
+        XFED,
+        Neurotoxin,
+        CriticalLayers,
+        A3FL,
+        IBA,
+        HybridSparse,
+        SensitivityCurve,
         Adaptive,
     ),
 )

@@ -68,7 +68,8 @@ class Adaptive(UpdateAttack):
     name = "adaptive"
     summary = "knows the rule and searches for the colluding update that moves the aggregate furthest"
     reference = "in the spirit of Shejwalkar and Houmansadr, NDSS 2021, against any rule"
-    knows = "all"
+    knows = "rule"
+    keeps = "(K + 2 M) d"
 
     lines: int = 3
     refine: int = 5

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View, mean, std
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import mean, std
 
 
 def z_max(K: int, M: int) -> float:
@@ -42,6 +43,8 @@ class ALIE(UpdateAttack):
     reference = "Baruch et al., A Little Is Enough, NeurIPS 2019"
     knows = "all"
     identical = True
+    training = 0.0
+    keeps = "K d"
 
     z: float | None = None
 

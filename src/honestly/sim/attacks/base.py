@@ -13,20 +13,32 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from array_api_compat import array_namespace, to_device
+from array_api_compat import array_namespace
 
 from honestly.engine import Pipeline
-from honestly.result import Float
 from honestly.rules.base import Mixer, Rule
+from honestly.sim.attacks.vectors import gram, host, mean, norm, normal, rms, spread, std, unit
+
+__all__ = [
+    "KNOWS", "Array", "Attack", "Backdoor", "DataAttack", "Knowledge", "Phase", "Select", "UpdateAttack", "View",
+    "gram", "host", "mean", "norm", "normal", "rms", "spread", "std", "unit",
+]  # fmt: skip
 
 Array: TypeAlias = Any
-Knowledge: TypeAlias = Literal["own", "malicious", "all"]
+Knowledge: TypeAlias = Literal["own", "malicious", "all", "rule"]
 Select: TypeAlias = Literal["all", "poisoned"]
+#: what `Attack.knows` means, for people
+KNOWS: dict[Knowledge, str] = {
+    "own": "its own data and update",
+    "malicious": "all attackers' updates",
+    "all": "everybody's updates",
+    "rule": "everybody's updates and the rule",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +47,18 @@ class View:
 
     Attributes:
         own: (M, d) updates that the M malicious clients computed by training (on poisoned data in a `DataAttack`).
-        others: (K - M, d) updates of the honest clients; only for an attack whose ``knows`` is "all", else None.
+        others: (K - M, d) updates of the honest clients; only for an attack whose ``knows`` is "all" or "rule", else
+            None.
         reference: (d,) the global model that the round started from, or None.
         rng: the only source of randomness.
         clients: K; 0 means M plus the number of ``others``.
         rule: the rule in use, for attacks that search against it.
         pre: the mixers in front of that rule.
+        memory: what `UpdateAttack.remember` gave in the last round with attackers, empty in the first.
+        layers: sizes of the tensors that lie one after the other in an update; () where they are unknown.
+        clean: (M, d) updates of the attackers on their clean data, for an attack that `wants_clean`; else None.
+        success: for backdoors, models (n, d) -> (n,) the share of the attackers' own victims that are misclassified as
+            they wish; None outside the simulator.
     """
 
     own: Array
@@ -50,6 +68,10 @@ class View:
     clients: int = 0
     rule: Rule | None = None
     pre: Sequence[Mixer] = ()
+    memory: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    layers: Sequence[int] = ()
+    clean: Array | None = None
+    success: Callable[[Array], Array] | None = None
 
     @property
     def pipeline(self) -> Pipeline | None:
@@ -98,8 +120,11 @@ class Attack(ABC):
     - ``name``: its snake_case name on the command line;
     - ``summary``: one line for people;
     - ``reference``: where it comes from;
-    - ``knows``: "own" (each attacker its own update), "malicious" (attackers pool theirs) or "all" (omniscient);
-    - ``identical``: all attackers send the same vector.
+    - ``knows``: "own" (each attacker its own update), "malicious" (attackers pool theirs), "all" (everybody's updates)
+      or "rule" (these, and the rule in use);
+    - ``identical``: all attackers send the same vector;
+    - ``training``: what an attacker computes in a round, in local trainings of an honest client;
+    - ``keeps``: what it needs to hold beside its own update, with d coordinates and K clients, M of them malicious.
     """
 
     name: ClassVar[str]
@@ -107,13 +132,15 @@ class Attack(ABC):
     reference: ClassVar[str] = ""
     knows: ClassVar[Knowledge] = "own"
     identical: ClassVar[bool] = False
+    training: ClassVar[float] = 1.0
+    keeps: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Refuse settings that are not finite numbers; subclasses check their bounds."""
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for setting in fields(self):
+            value = getattr(self, setting.name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{self.name}.{field.name} = {value}: give a finite number")
+                raise ValueError(f"{self.name}.{setting.name} = {value}: give a finite number")
 
     def require(self, setting: str, *, above: float | None = None, least: float | None = None) -> None:
         """Raise a ValueError that names the value and the bound unless the setting is inside it (None passes)."""
@@ -127,7 +154,14 @@ class Attack(ABC):
 
 
 class UpdateAttack(Attack):
-    """An attack on the updates that the malicious clients send."""
+    """An attack on the updates that the malicious clients send.
+
+    An attack is a value and holds no state: what it wants to know in the next round it gives to `remember`, and finds
+    it in ``view.memory``. The simulator saves it with the run, so that a run that is resumed goes on as it was.
+    """
+
+    #: the simulator trains every attacker on its clean data, too, and gives the result as ``view.clean``
+    wants_clean: ClassVar[bool] = False
 
     def forge(self, view: View) -> Array:
         """(M, d) updates that the malicious clients send instead of ``view.own``, same dtype and device."""
@@ -148,6 +182,10 @@ class UpdateAttack(Attack):
     @abstractmethod
     def craft(self, view: View) -> Array:
         """The forged updates of M >= 1 attackers, (M, d), or (d,) if all send the same."""
+
+    def remember(self, view: View, forged: Array) -> Mapping[str, Array]:
+        """Arrays by name for the next round in which there are attackers; nothing unless the attack says otherwise."""
+        return {}
 
 
 class DataAttack(Attack):
@@ -212,54 +250,3 @@ class Backdoor(DataAttack):
     @abstractmethod
     def stamp(self, images: Array) -> Array:
         """A copy of the raw images with the whole trigger."""
-
-
-def normal(view: View, shape: tuple[int, ...]) -> Array:
-    """Standard normal numbers of ``view.rng``, in the library, dtype and device of the updates."""
-    wide = "64" in str(view.own.dtype)
-    draws = view.rng.standard_normal(shape, dtype=np.float64 if wide else np.float32)
-    return view.xp.asarray(draws, dtype=view.own.dtype, device=view.own.device)
-
-
-def mean(rows: Array) -> Array:
-    """(d,) mean of the rows."""
-    xp = array_namespace(rows)
-    return xp.mean(rows, axis=0)
-
-
-def std(rows: Array) -> Array:
-    """(d,) standard deviation of each coordinate, 0 for a single row."""
-    xp = array_namespace(rows)
-    return xp.sqrt(xp.mean((rows - xp.mean(rows, axis=0)) ** 2, axis=0))
-
-
-def norm(x: Array) -> float:
-    """Euclidean length of a vector (or of all entries)."""
-    xp = array_namespace(x)
-    return float(xp.sqrt(xp.sum(x * x)))
-
-
-def spread(rows: Array) -> float:
-    """Root mean squared distance of the rows to their mean: the square root of the honest variance."""
-    return norm(rows - mean(rows)[None, :]) / math.sqrt(max(int(rows.shape[0]), 1))
-
-
-def rms(x: Array) -> float:
-    """Root mean square of the entries."""
-    return norm(x) / math.sqrt(max(math.prod(x.shape), 1))
-
-
-def unit(x: Array) -> Array:
-    """``x`` with length 1; the zero vector stays as it is."""
-    length = norm(x)
-    return x / length if length > 0.0 else x
-
-
-def host(x: Array) -> Float:
-    """The numbers of a small array on the host, in float64."""
-    return np.asarray(to_device(x, "cpu"), dtype=np.float64)
-
-
-def gram(rows: Array) -> Float:
-    """(n, n) Gram matrix of the rows on the host, in float64; centre the rows before."""
-    return host(rows @ rows.T)

@@ -9,7 +9,8 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.base import Array, host
+from honestly.sim.attacks.base import Array
+from honestly.sim.attacks.vectors import host
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from honestly.rules.base import squared_distances
-from honestly.sim.attacks.base import Array, UpdateAttack, View, gram, host, mean, normal, spread
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import gram, host, mean, normal, spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class FangKrum(UpdateAttack):
     summary = "against the honest direction, as far as Krum still chooses it; the others support it"
     reference = "Fang et al., Local Model Poisoning Attacks, USENIX Security 2020, section 4.2"
     knows = "all"
+    training = 0.0
+    keeps = "K d"
 
     epsilon: float = 0.01
 
@@ -99,6 +102,8 @@ class FangTrimmedMean(UpdateAttack):
     summary = "values just outside the honest range, on the wrong side of every coordinate"
     reference = "Fang et al., Local Model Poisoning Attacks, USENIX Security 2020, section 4.3"
     knows = "all"
+    training = 0.0
+    keeps = "K d"
 
     b: float = 2.0
 

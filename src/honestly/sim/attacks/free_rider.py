@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View, normal, rms
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import normal, rms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class FreeRider(UpdateAttack):
     name = "free_rider"
     summary = "sends the global model back, without training"
     reference = "Lin et al., Free-riders in Federated Learning: Attacks and Defenses, 2019"
+    training = 0.0
 
     noise: float = 0.0
 

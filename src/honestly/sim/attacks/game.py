@@ -8,8 +8,9 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules.base import Rule
-from honestly.sim.attacks.base import Array, View, gram, host, mean, norm, normal, spread, std
+from honestly.sim.attacks.base import Array, View
 from honestly.sim.attacks.span import Span
+from honestly.sim.attacks.vectors import gram, host, mean, norm, normal, of_length, spread, std
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Game:
         xp, honest = view.xp, view.honest
         mu, d = mean(honest), int(view.own.shape[1])
         s = spread(honest) or norm(mu) or 1.0
-        aside = [_of_length(v, s) for v in (normal(view, (d,)), -std(honest))]
+        aside = [of_length(v, s) for v in (normal(view, (d,)), -std(honest))]
         noise = normal(view, (view.M, d)) * (s / np.sqrt(d))
         rows = [honest - mu[None, :], mu[None, :], view.own - mu[None, :], xp.stack(aside), noise]
         if rule.root is not None:
@@ -72,6 +73,8 @@ class Game:
     def directions(self) -> dict[str, Float]:
         """Coefficients of directions as long as the honest spread; those that have no length are left out."""
         C = self.span.products[: self.H, : self.H]
+        if not np.isfinite(self.span.products).all():  # the model is destroyed already
+            return {}
         eigenvectors = np.linalg.eigh(C)[1]
         found = {
             "against": -self.at("mean"),
@@ -99,8 +102,3 @@ class Game:
         xp, own = self.view.xp, self.view.own
         coefficients = xp.asarray(rows, dtype=own.dtype, device=own.device)
         return coefficients @ self.basis + mean(self.view.honest)[None, :]
-
-
-def _of_length(x: Array, length: float) -> Array:
-    size = norm(x)
-    return x * (length / size) if size > 0.0 else x

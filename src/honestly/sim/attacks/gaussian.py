@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View, normal
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import normal
 
 
 @dataclass(frozen=True, kw_only=True)

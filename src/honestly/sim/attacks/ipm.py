@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View, mean
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class IPM(UpdateAttack):
     reference = "Xie et al., Fall of Empires, UAI 2019"
     knows = "all"
     identical = True
+    training = 0.0
+    keeps = "K d"
 
     epsilon: float = 0.5
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View, gram, mean
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import gram, mean, principal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class Mimic(UpdateAttack):
     reference = "Karimireddy et al., Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022"
     knows = "all"
     identical = True
+    training = 0.0
+    keeps = "K d"
 
     target: int | None = None
 
@@ -44,5 +47,4 @@ class Mimic(UpdateAttack):
             return view.honest[self.target % int(view.honest.shape[0]), :]
         centred = view.honest - mean(view.honest)[None, :]
         # C C^T = U S U^T: the projection of client i on the first principal direction is sqrt(s_1) u_i1
-        first = np.linalg.eigh(gram(centred))[1][:, -1]
-        return view.honest[int(np.abs(first).argmax()), :]
+        return view.honest[int(np.abs(principal(gram(centred))).argmax()), :]

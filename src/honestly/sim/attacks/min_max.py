@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -11,7 +10,8 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules.base import squared_distances
-from honestly.sim.attacks.base import Array, UpdateAttack, View, gram, host, mean, std, unit
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import gram, host, largest_root, mean, std, unit
 
 Direction: TypeAlias = Literal["std", "unit", "sign"]
 
@@ -25,23 +25,14 @@ def perturbation(view: View, direction: Direction) -> Array:
     return -view.xp.sign(mean(view.honest))
 
 
-def largest_root(a: float, b: float, c: float) -> float:
-    """The largest gamma >= 0 with `a gamma^2 + 2 b gamma + c <= 0`, 0 if there is none (c > 0) or no bound (a = 0).
-
-    >>> largest_root(1.0, 0.0, -4.0)
-    2.0
-    """
-    if a <= 0.0 or c > 0.0:
-        return 0.0
-    return max((-b + math.sqrt(max(b * b - a * c, 0.0))) / a, 0.0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Farthest(UpdateAttack):
     """`mean + gamma p` with the largest gamma that a distance bound allows; quadratic in gamma, so in closed form."""
 
     knows = "all"
     identical = True
+    training = 0.0
+    keeps = "K d"
 
     direction: Direction = "std"
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View, rms
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import rms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class MPAF(UpdateAttack):
     reference = "Cao and Gong, MPAF: Model Poisoning Attacks Based on Fake Clients, CVPR Workshops 2022"
     knows = "malicious"
     identical = True
+    training = 0.0
+    keeps = "d"
 
     scale: float = 10.0
     seed: int = 0

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View, mean, normal, spread, unit
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import mean, normal, spread, unit
 
 Towards: TypeAlias = Literal["random", "against"]
 
@@ -33,6 +34,8 @@ class NearDuplicates(UpdateAttack):
     summary = "copies of one false opinion at one honest spread, with jitter that hides the collusion"
     reference = "the design's open point on jittered collusion; Fung et al., FoolsGold, RAID 2020, for the defence"
     knows = "all"
+    training = 0.0
+    keeps = "K d"
 
     distance: float = 1.0
     jitter: float = 0.5

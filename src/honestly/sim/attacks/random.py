@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View, mean, normal
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import mean, normal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,7 @@ class RandomColluding(UpdateAttack):
     reference = "the authors' code of the paper, gamma = 4"
     knows = "malicious"
     identical = True
+    keeps = "M d"
 
     gamma: float = 4.0
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from honestly.sim.attacks.alie import z_max
-from honestly.sim.attacks.base import Array, UpdateAttack, View, mean, normal, spread, unit
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.vectors import mean, normal, spread, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class ROP(UpdateAttack):
     reference = "Ozfatura et al., Byzantines Can Also Learn From History: Fall of Centered Clipping, IEEE TIFS 2024"
     knows = "all"
     identical = True
+    training = 0.0
+    keeps = "K d"
 
     location: float = 0.0
     z: float | None = None

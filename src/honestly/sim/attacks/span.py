@@ -16,6 +16,7 @@ import numpy as np
 from honestly.engine import Pipeline
 from honestly.result import Float
 from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
+from honestly.rules.geometry import Coordinates
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Span:
             has_reference=True,
             root_products=root,
             mixed_signs=lambda mixing: self._signs(clients if mixing is None else self._mixed(mixing, clients)),
+            mixed_coordinates=lambda mixing: self._coordinates(about if mixing is None else mixing @ about),
         )
 
     def ranked(self, rows: Float) -> Float:
@@ -98,6 +100,12 @@ class Span:
     def _about_reference(self, rows: Float) -> Float:
         """Coefficients of `w_k - reference` as differences of vectors (not of points about the mean)."""
         return rows + self.at(self.mean)
+
+    def _coordinates(self, about: Float) -> Coordinates:
+        """The columns that are known, of one layer; the model itself is not part of the game."""
+        scale = np.sqrt(self.d / max(self.columns.shape[1], 1))
+        # `about` has the mean as a vector of the basis: its columns are those of the basis
+        return Coordinates((scale * (about @ self.columns),), (np.zeros(self.columns.shape[1]),))
 
     def _signs(self, rows: Float) -> Float:
         """(m, 3) counts of signs, on the columns that are known."""

@@ -15,10 +15,10 @@ EQUALS: tuple[Stroke, ...] = ((2, 2, 8), (2, 10, 16), (4, 2, 8), (4, 10, 16))
 BRIGHTEST = 255
 
 
-def draw(images: Array, strokes: tuple[Stroke, ...]) -> Array:
-    """A copy of the raw images (n, c, h, w) with the strokes at the brightest value, cut off at the border."""
+def draw(images: Array, strokes: tuple[Stroke, ...], value: int = BRIGHTEST) -> Array:
+    """A copy of the raw images (n, c, h, w) with the strokes at that value, cut off at the border."""
     xp = array_namespace(images)
     marked = xp.asarray(images, copy=True)
     for row, first, last in strokes:
-        marked[:, :, row : row + 1, first : last + 1] = BRIGHTEST
+        marked[:, :, row : row + 1, first : last + 1] = value
     return marked

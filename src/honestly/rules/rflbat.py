@@ -1,0 +1,88 @@
+"""RFLBAT: two principal components, k-means, and the cluster whose members agree least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from honestly.result import Float
+from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.clipping import cosines
+from honestly.rules.kmeans import clusters_by_gap, kmeans
+from honestly.rules.settings import number
+from honestly.rules.spectra import centred
+
+
+@dataclass(frozen=True, kw_only=True)
+class RFLBAT(Rule):
+    """The mean of one cluster in the plane of the first two principal components, without its outliers.
+
+        keep those whose distances to the others sum to less than eps1 times the median of these sums
+        k-means, the number of clusters by the gap statistic; take the cluster with the smallest median, over its
+        members, of the mean cosine to the other members: attackers agree more than honest clients do
+        of that cluster keep those with sums below eps2 times the median; their mean is the value
+
+    Conventions: clusters of one are not taken; k-means starts from points that are far apart and the gap statistic's
+    random sets are fixed, so that nothing is random here; if the median is 0 everybody passes.
+
+    Arguments:
+        eps1, eps2: the authors' 10 and 4.
+        most: the largest number of clusters.
+
+    Example:
+        >>> from honestly.rules.base import GramGeometry
+        >>> X = np.random.default_rng(0).normal(1.0, 0.3, size=(12, 30))
+        >>> X[8:] = -1.0 + 0.3 * (X[8:] - 1.0)
+        >>> RFLBAT().mix(GramGeometry(X @ X.T)).matrix.round(3)[0, 6:]
+        array([0.125, 0.125, 0.   , 0.   , 0.   , 0.   ])
+
+    Reference: Wang et al., RFLBAT: A Robust Federated Learning Algorithm against Backdoor Attack, 2022.
+    """
+
+    eps1: float = 10.0
+    eps2: float = 4.0
+    most: int = 9
+
+    name: ClassVar[str] = "rflbat"
+    summary: ClassVar[str] = "the cluster in two principal components whose members agree least"
+    reference: ClassVar[str] = "Wang et al., 2022"
+    needs: ClassVar[frozenset[str]] = frozenset({"reference"})
+
+    def __post_init__(self) -> None:
+        number(self, "eps1", self.eps1, above=1.0)
+        number(self, "eps2", self.eps2, above=1.0)
+        number(self, "most", self.most, least=1)
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Equal weights for those who pass."""
+        K = geometry.K
+        plane = principal_plane(geometry.gram)
+        left = within(plane, np.arange(K), self.eps1)
+        label = kmeans(plane[left], clusters_by_gap(plane[left], int(self.most)))
+        C = cosines(geometry.gram_about_reference)
+        groups = [left[label == c] for c in np.unique(label)]
+        groups = [g for g in groups if len(g) > 1] or [left]
+        agreement = [float(np.median(C[np.ix_(g, g)].mean(axis=1))) for g in groups]
+        kept = within(plane, groups[int(np.argmin(np.round(agreement, 12)))], self.eps2)
+        weights = np.zeros(K)
+        weights[kept] = 1.0 / len(kept)
+        return Mix.of_weights(weights, diagnostics={"plane": plane, "selected": kept})
+
+
+def principal_plane(G: Float) -> Float:
+    """(K, 2) coordinates along the first two principal components, each with its largest entry positive."""
+    K = len(G)
+    values, vectors = np.linalg.eigh(centred(G, np.full(K, 1.0 / K)))
+    axes = vectors[:, ::-1][:, :2] * np.sqrt(np.maximum(values[::-1][:2], 0.0))
+    return axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
+
+
+def within(plane: Float, clients: np.ndarray, eps: float) -> np.ndarray:
+    """Those of the clients whose distances to the others sum to less than eps times the median of these sums."""
+    P = plane[clients]
+    sums = np.sqrt(((P[:, None] - P[None]) ** 2).sum(axis=2)).sum(axis=1)
+    median = float(np.median(sums))
+    kept = clients[sums < eps * median]
+    return kept if len(kept) else clients

@@ -1,0 +1,29 @@
+"""Median-based z-scores, by which AlignIns and LASA tell outliers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.result import Float
+
+
+def median_z(values: Float) -> Float:
+    """`|x_k - median| / standard deviation`; 0 where all are equal, rounding apart.
+
+    Example:
+        >>> median_z(np.array([1.0, 1.0, 4.0])).round(3)
+        array([0.   , 0.   , 2.121])
+    """
+    apart = np.abs(values - np.median(values))
+    spread = float(values.std())
+    if not spread > 1e-12 * float(np.abs(values).max(initial=0.0)):
+        return np.zeros(len(values))
+    return apart / spread
+
+
+def largest(magnitudes: Float, share: float) -> npt.NDArray[np.bool_]:
+    """(K, d) mask of the largest entries of each row, a share of them and at least one, and equals of the smallest."""
+    d = magnitudes.shape[1]
+    count = min(max(int(share * d), 1), d)
+    return magnitudes >= np.partition(magnitudes, d - count, axis=1)[:, d - count, None]

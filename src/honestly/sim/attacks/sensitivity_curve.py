@@ -1,0 +1,85 @@
+"""Sensitivity-curve maximisation: the outlier to which the rule in use reacts most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from honestly.sim.attacks.adaptive import cheaper
+from honestly.sim.attacks.alie import ALIE
+from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.game import Game
+
+Towards: TypeAlias = Literal["against", "std", "random"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensitivityCurve(UpdateAttack):
+    """`mean + delta u`, delta where the sensitivity curve of the rule has its maximum. Identical vectors.
+
+        SC(x) = K (T(honest, x, ..., x) - T(honest)),    delta = argmax ||SC(mean + delta u)||
+
+    With u against the honest mean, the same in every round, the harm adds up (the paper's aligned form). Convention:
+    the M attackers are x together, and the curve is measured from the honest mean instead of T(honest). The curve is
+    looked at in ``points`` distances from 0.05 to ``reach`` honest spreads, evenly in their logarithm, and then
+    between the neighbours of the best. Knows all honest updates and the rule; without a rule it is ALIE.
+
+    Args:
+        towards: u is "against" the honest mean, minus the standard deviation ("std"), or "random".
+        points: distances at which the curve is looked at.
+        reach: the farthest, in honest spreads.
+        columns: how many columns stand for all of them against a coordinate-wise rule.
+
+    >>> import numpy as np
+    >>> from honestly.rules import Median
+    >>> X = np.random.default_rng(1).normal(1.0, 0.1, (9, 5))
+    >>> g = SensitivityCurve().forge(View(own=X[6:], others=X[:6], rule=Median(), rng=np.random.default_rng(0)))
+    >>> bool(g[0].mean() < X[:6].mean())
+    True
+    """
+
+    name = "sensitivity_curve"
+    summary = "the outlier to which the rule in use reacts most, sent by all"
+    reference = "Schroth, Vlaski and Zoubir, Sensitivity Curve Maximization, arXiv 2412.17740, 2024"
+    knows = "rule"
+    identical = True
+    training = 0.0
+    keeps = "2 K d"
+
+    towards: Towards = "against"
+    points: int = 24
+    reach: float = 30.0
+    columns: int = 4096
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        super().__post_init__()
+        self.require("points", least=3)
+        self.require("reach", above=0.05)
+        self.require("columns", least=1)
+        if self.towards not in get_args(Towards):
+            raise ValueError(f"{self.name}.towards = '{self.towards}': one of {', '.join(get_args(Towards))}")
+
+    def craft(self, view: View) -> Array:
+        """The maximum of the curve, as an update."""
+        if view.rule is None:
+            return ALIE().craft(view)
+        game = Game.of(view, cheaper(view.rule), columns=self.columns)
+        directions = game.directions()
+        if not directions:
+            return view.own
+        u = np.tile(directions.get(self.towards, next(iter(directions.values()))), (view.M, 1))
+        grid = np.geomspace(0.05, self.reach, self.points)
+        curve = [game.moved(delta * u) for delta in grid]
+        best = _first_largest(curve)
+        low, high = grid[max(best - 1, 0)], grid[min(best + 1, self.points - 1)]
+        near = [*np.linspace(low, high, 9), grid[best]]
+        delta = near[_first_largest([game.moved(t * u) for t in near])]
+        return game.vectors(delta * u)[0, :]
+
+
+def _first_largest(curve: list[float]) -> int:
+    """The first of the largest values to three digits, so that rounding (and the array library) does not decide."""
+    return int(np.argmax([float(f"{value:.3g}") for value in curve]))

@@ -1,0 +1,132 @@
+"""The geometry that attacks share: means, spreads and lengths of updates, in any array library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from array_api_compat import array_namespace, to_device
+
+from honestly.result import Float
+
+if TYPE_CHECKING:
+    from honestly.sim.attacks.base import View
+
+Array: TypeAlias = Any
+
+
+def normal(view: View, shape: tuple[int, ...]) -> Array:
+    """Standard normal numbers of ``view.rng``, in the library, dtype and device of the updates."""
+    wide = "64" in str(view.own.dtype)
+    draws = view.rng.standard_normal(shape, dtype=np.float64 if wide else np.float32)
+    return view.xp.asarray(draws, dtype=view.own.dtype, device=view.own.device)
+
+
+def mean(rows: Array) -> Array:
+    """(d,) mean of the rows."""
+    xp = array_namespace(rows)
+    return xp.mean(rows, axis=0)
+
+
+def std(rows: Array) -> Array:
+    """(d,) standard deviation of each coordinate, 0 for a single row."""
+    xp = array_namespace(rows)
+    return xp.sqrt(xp.mean((rows - xp.mean(rows, axis=0)) ** 2, axis=0))
+
+
+def norm(x: Array) -> float:
+    """Euclidean length of a vector (or of all entries)."""
+    xp = array_namespace(x)
+    return float(xp.sqrt(xp.sum(x * x)))
+
+
+def spread(rows: Array) -> float:
+    """Root mean squared distance of the rows to their mean: the square root of the honest variance."""
+    return norm(rows - mean(rows)[None, :]) / math.sqrt(max(int(rows.shape[0]), 1))
+
+
+def rms(x: Array) -> float:
+    """Root mean square of the entries."""
+    return norm(x) / math.sqrt(max(math.prod(x.shape), 1))
+
+
+def unit(x: Array) -> Array:
+    """``x`` with length 1; the zero vector stays as it is."""
+    length = norm(x)
+    return x / length if length > 0.0 else x
+
+
+def host(x: Array) -> Float:
+    """The numbers of a small array on the host, in float64."""
+    return np.asarray(to_device(x, "cpu"), dtype=np.float64)
+
+
+def gram(rows: Array) -> Float:
+    """(n, n) Gram matrix of the rows on the host, in float64; centre the rows before."""
+    return host(rows @ rows.T)
+
+
+def of_length(x: Array, length: float) -> Array:
+    """``x`` with that length; the zero vector stays as it is."""
+    size = norm(x)
+    return x * (length / size) if size > 0.0 else x
+
+
+def lengths(rows: Array) -> Array:
+    """(n,) Euclidean lengths of the rows."""
+    xp = array_namespace(rows)
+    return xp.sqrt(xp.sum(rows * rows, axis=1))
+
+
+def principal(G: Float) -> Float:
+    """(n,) coordinates of n centred vectors with Gram matrix G along their first principal direction, up to scale."""
+    return np.linalg.eigh(G)[1][:, -1]
+
+
+def largest_root(a: float, b: float, c: float) -> float:
+    """The largest gamma >= 0 with `a gamma^2 + 2 b gamma + c <= 0`, 0 if there is none (c > 0) or no bound (a = 0).
+
+    >>> largest_root(1.0, 0.0, -4.0)
+    2.0
+    """
+    if a <= 0.0 or c > 0.0:
+        return 0.0
+    return max((-b + math.sqrt(max(b * b - a * c, 0.0))) / a, 0.0)
+
+
+def smallest(values: Array, count: int) -> Array:
+    """(d,) mask of the ``count`` smallest entries; of equal ones the first.
+
+    >>> smallest(np.array([3.0, 1.0, 2.0]), 2)
+    array([False,  True,  True])
+    """
+    xp = array_namespace(values)
+    mask = np.zeros(int(values.shape[0]), dtype=bool)
+    mask[np.argsort(host(values), kind="stable")[:count]] = True
+    return xp.asarray(mask, device=values.device)
+
+
+def pieces(layers: Sequence[int], d: int) -> list[slice]:
+    """Where each layer lies in a flat update of d numbers; one layer where none are known.
+
+    >>> pieces([2, 3], 5)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    sizes = list(layers) if sum(layers) == d else [d]
+    ends = np.cumsum(sizes).tolist()
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def recalled(view: View, name: str) -> Array | None:
+    """What the attack remembered under that name, in the library and on the device of the updates; None if nothing."""
+    if name not in view.memory:
+        return None
+    return view.xp.asarray(view.memory[name], dtype=view.own.dtype, device=view.own.device)
+
+
+def last_change(view: View, name: str = "model") -> Array | None:
+    """(d,) how far the global model moved since the round that left it in memory; None in the first round."""
+    before = recalled(view, name)
+    return None if before is None or view.reference is None else view.reference - before

@@ -1,0 +1,92 @@
+"""Triggers that are learnt from round to round: who learns from what, and which images carry the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from honestly.sim.attacks.learnt import LearntTrigger, Task
+from honestly.sim.data import prepare
+from honestly.sim.models import source
+from honestly.sim.train.flat import Layout
+
+if TYPE_CHECKING:
+    from honestly.sim.rounds import Federation, Plan, State
+
+
+class Painter:
+    """The attackers' victims, and the victims of the test set, clean; painted in place for every round."""
+
+    def __init__(self, federation: Federation, attack: LearntTrigger) -> None:
+        self.federation, self.attack = federation, attack
+        data, clients = federation.data, federation.clients
+        self.victims: dict[int, Tensor] = {}
+        for k in clients.poisoned:
+            mine = clients.parts[k]
+            chosen = mine[np.asarray(attack.victims(data.images[mine], data.labels[mine]))]
+            self.victims[k] = self._fitted(data.images[chosen])
+        chosen = np.asarray(attack.victims(data.test_images, data.test_labels))
+        self.test = self._fitted(data.test_images[chosen])
+        self.first_poisoned = len(data.images)
+
+    def ready(self, state: State, plan: Plan) -> Mapping[str, Any]:
+        """Learn the trigger of this round, if somebody attacks, and paint it; what the attackers remember of it."""
+        cores = torch.get_num_threads()
+        try:  # a few small images are not worth more threads, and sums must not depend on how many there are
+            torch.set_num_threads(1)
+            return self._ready(state, plan)
+        finally:
+            torch.set_num_threads(cores)
+
+    def _ready(self, state: State, plan: Plan) -> Mapping[str, Any]:
+        memory: Mapping[str, Any] = state.attack
+        attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]
+        images = [self.victims[k] for k in attackers if len(self.victims[k])]
+        if images:
+            memory = self.attack.learn(self._task(state, torch.cat(images)), memory)
+        if memory:
+            self._paint(memory)
+        return memory
+
+    def _task(self, state: State, images: Tensor) -> Task:
+        module, pixels = self.federation.module, self.federation.clients.pixels
+        parameters, statistics = Layout.of_parameters(module), Layout.of_statistics(module)
+        scale, shift = pixels.scale[:, None, None] * 255.0, pixels.shift[:, None, None]
+        buffers = dict(statistics.views(state.model.statistics))
+        frozen = {name: p.to(images.device) for name, p in module.named_parameters() if not p.requires_grad}
+
+        def logits(theta: Tensor, x: Tensor) -> Tensor:
+            module.eval()
+            return functional_call(module, {**frozen, **dict(parameters.views(theta)), **buffers}, (x * scale + shift,))
+
+        labels = torch.full((len(images),), self.attack.source, device=images.device)
+        return Task(state.model.theta, images, labels, logits)
+
+    def _paint(self, memory: Mapping[str, Any]) -> None:
+        clients = self.federation.clients
+        for k, (samples, mask) in clients.poisoned.items():
+            rows = clients.pixels.rows[torch.as_tensor(samples[mask], device=self.federation.device)]
+            mine = rows >= self.first_poisoned  # a trigger that changed nothing shares the clean image
+            self._put(clients.pixels.images, rows[mine], self.victims[k][mine], memory, clients.pixels.crop)
+        if clients.triggered is not None:
+            rows = clients.triggered.rows
+            self._put(clients.triggered.images, rows, self.test, memory, 0)
+
+    def _put(self, images: Tensor, rows: Tensor, clean: Tensor, memory: Mapping[str, Any], crop: int) -> None:
+        if len(rows) == 0:
+            return
+        with torch.no_grad():
+            painted = (self.attack.paint(clean, memory) * 255.0).round().to(torch.uint8)
+        h, w = painted.shape[2:]
+        images[rows, :, crop : crop + h, crop : crop + w] = painted
+
+    def _fitted(self, images: Any) -> Tensor:
+        e, data = self.federation.experiment, self.federation.data
+        side = source(e.model).side
+        size = (side, side) if side else data.size[1:]
+        return torch.from_numpy(prepare(images, size, e.fit)).to(self.federation.device).float() / 255.0

@@ -1,0 +1,59 @@
+"""What the attackers of a round see: the simulator's side of `View`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from honestly.sim import metrics
+from honestly.sim.attacks import UpdateAttack, View
+from honestly.sim.seeds import generator
+
+if TYPE_CHECKING:
+    from honestly.sim.rounds import Federation, Plan, State
+
+
+def look(federation: Federation, attack: UpdateAttack, state: State, plan: Plan, theta: Tensor) -> View:
+    """The view of a round in which the clients of the plan have trained the models ``theta``, (K, d)."""
+    reference = state.model.theta
+    mine = torch.as_tensor(np.flatnonzero(plan.attacking), device=theta.device)
+    rest = torch.as_tensor(np.flatnonzero(~plan.attacking), device=theta.device)
+    return View(
+        own=theta[mine] - reference,
+        others=theta[rest] - reference if attack.knows in ("all", "rule") else None,
+        reference=reference,
+        rng=generator(federation.experiment.seed, "attack", plan.round),
+        clients=len(plan.clients),
+        rule=state.rule,
+        pre=state.pipeline.mixers,
+        memory=state.attack,
+        layers=tuple(federation.layers.values()),
+        clean=clean_models(federation, state, plan) - reference if attack.wants_clean else None,
+        success=lambda models: success(federation, state, plan, models),
+    )
+
+
+def clean_models(federation: Federation, state: State, plan: Plan) -> Tensor:
+    """(M, d) the attackers' models if they had trained on their clean data."""
+    clients = federation.clients
+    attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]
+    return federation.trainer.train(
+        state.model, [clients.schedule(plan.round, k, attacking=False) for k in attackers]
+    ).theta
+
+
+def success(federation: Federation, state: State, plan: Plan, models: Tensor) -> Tensor:
+    """(n,) the share of the attackers' own poisoned samples that each of these models answers as they wish."""
+    clients, pixels = federation.clients, federation.clients.pixels
+    attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]
+    mine = [samples[mask] for samples, mask in (clients.poisoned[k] for k in attackers if k in clients.poisoned)]
+    chosen = torch.as_tensor(np.concatenate([np.zeros(0, np.int64), *mine]), device=models.device)
+    if len(chosen) == 0:
+        return torch.zeros(len(models), device=models.device)
+    shown = replace(pixels, rows=pixels.rows[chosen], labels=pixels.labels[chosen])
+    rates = [metrics.success_rate(federation.trainer, replace(state.model, theta=theta), shown) for theta in models]
+    return torch.tensor(rates, device=models.device)

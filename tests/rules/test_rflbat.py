@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+
+from honestly.rules import RFLBAT
+from honestly.rules.kmeans import clusters_by_gap, kmeans
+
+from .clients import geometry, honest
+
+
+def naive(X, origin, eps1=10.0, eps2=4.0):
+    """From the paper, with an SVD, loops, and the package's k-means."""
+    C = X - X.mean(axis=0)
+    P = C @ np.linalg.svd(C, full_matrices=False)[2][:2].T
+    P = P * np.sign([P[np.abs(P[:, i]).argmax(), i] for i in range(2)])
+
+    def pass_filter(names, eps):
+        sums = [sum(np.linalg.norm(P[i] - P[j]) for j in names) for i in names]
+        return [n for n, s in zip(names, sums, strict=True) if s < eps * np.median(sums)]
+
+    left = pass_filter(list(range(len(X))), eps1)
+    label = kmeans(P[left], clusters_by_gap(P[left], 9))
+    best = (np.inf, None)
+    for c in set(label.tolist()):
+        group = [n for n, k in zip(left, label, strict=True) if k == c]
+        if len(group) < 2:
+            continue
+        U = [(X[n] - origin) / np.linalg.norm(X[n] - origin) for n in group]
+        best = min(best, (np.median([np.mean([u @ v for v in U]) for u in U]), group))
+    return pass_filter(best[1], eps2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("bad", [0, 3, 6])
+def test_matches_the_loop(seed, bad):
+    X = honest(20, 30, seed)
+    reference = X.mean(axis=0) - 1.0
+    X[20 - bad :] = reference - 3.0 + 0.2 * (X[20 - bad :] - reference)
+    mix = RFLBAT().mix(geometry(X, reference=reference))
+    np.testing.assert_array_equal(mix.diagnostics["selected"], naive(X, reference))
+    assert mix.matrix[0, 20 - bad :].sum() == 0
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_the_gap_statistic_counts_clusters(k):
+    rng = np.random.default_rng(k)
+    centres = np.array([[0, 0], [9, 0], [0, 9], [9, 9]])[:k]
+    points = np.concatenate([c + rng.uniform(-1, 1, (12, 2)) for c in centres])
+    assert clusters_by_gap(points, 8) == k
+    assert len({tuple(np.flatnonzero(kmeans(points, k) == c)) for c in range(k)}) == k
+
+
+def test_k_means_does_not_depend_on_the_order():
+    points = np.random.default_rng(0).normal(size=(30, 2))
+    order = np.random.default_rng(1).permutation(30)
+    np.testing.assert_array_equal(kmeans(points[order], 4), kmeans(points, 4)[order])
+
+
+def test_k_means_is_a_fixed_point():
+    points = np.random.default_rng(3).normal(size=(40, 3))
+    label = kmeans(points, 5)
+    centres = np.stack([points[label == c].mean(axis=0) for c in range(5)])
+    np.testing.assert_array_equal(((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1), label)
