@@ -65,6 +65,16 @@ def diloco(said: str) -> None:
     assert float(re.search(r"^weights: \[.* (\S+) *\]$", said, re.M)[1]) < 0.07
 
 
+def lora_transformer(said: str) -> None:
+    found = {
+        (rule, int(n)): float(phrase)
+        for rule, n, phrase in re.findall(r"^(\S+) +round (\d).* known (\S+),", said, re.M)
+    }
+    assert found["mean", 2] > 0.6
+    assert found["bayesian", 2] < 0.5
+    assert said.count("accused [6, 7, 8, 9]") == 2
+
+
 def async_buffer(said: str) -> None:
     accuracy = {name: float(a) for name, a in re.findall(r"^(\w+): accuracy (\S+);", said, re.M)}
     assert accuracy["mean"] < 0.75
@@ -84,6 +94,7 @@ CHECKS = {
     "study": study,
     "torch_ddp": torch_ddp,
     "diloco": diloco,
+    "lora_transformer": lora_transformer,
     "async_buffer": async_buffer,
 }
 SLOW = {"torch_ddp", "diloco"}  # eight processes each

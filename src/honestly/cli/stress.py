@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from honestly.cli import stress_suite
 from honestly.cores import usable_cores
 
 _T = TypeVar("_T")
@@ -28,12 +29,18 @@ examples
   honestly stress --populations recorded/ isotropic
   honestly stress --record layers.npz dataset=mnist alpha=0.1,0.5 left_out=0,8 rounds=1,3,10,40
   honestly stress --populations layers.npz
+  honestly stress --suite small-1 --rules bayesian geometric_median
+  honestly stress --submit rule.py:MyRule --json
 
 recordings by layer: --record OUT.npz trains federations and keeps one Gram matrix for each tensor. Settings are those
 of `honestly simulate` (dataset=, model=, clients=, alpha=, seed=, ...); several values, such as alpha=0.1,0.5, make
 several courses. rounds= says which rounds are kept, attack= which data attacks are recorded beside the honest clients
 (default: label_flip,backdoor) by poisoned= of them (default: just under half), left_out= how many of the last clients
 are never averaged, idle= how many of the first ones send the model back unchanged.
+
+suites: fixed recordings, attacks and numbers of attackers under a name with a version, so figures of different
+people can be compared. --json prints one line for each rule. small-1 comes with the package; core-1 is made by
+--make-suite core-1 in the folder of the data sets.
 """
 
 
@@ -95,7 +102,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     parser.add_argument("--record", type=Path, metavar="OUT.npz", help="record populations by layer, and stop")
     parser.add_argument("--device", default="cpu", help="of --record: cpu, cuda, cuda:1 or auto (default: cpu)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="of --record: where the data sets are")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="of --record and suites: where the data sets are")
+    stress_suite.add(parser)
     parser.set_defaults(run=run)
 
 
@@ -103,12 +111,16 @@ def run(args: argparse.Namespace) -> int:
     """Run the study and show it."""
     if args.record:
         return _record(args)
+    if args.make_suite:
+        return stress_suite.make(args)
     if args.words:
         raise ValueError(f"'{args.words[0]}': settings of training belong to --record OUT.npz")
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: give at least 1")
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+    if args.suite or args.submit:
+        return stress_suite.run(args, _flat(args.rules) if args.rules else None)
 
     from rich.console import Console
 

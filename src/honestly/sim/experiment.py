@@ -59,7 +59,8 @@ class Experiment(BaseModel):
     dataset: str = "digits"
     """`digits` (comes with the package), `mnist`, `fmnist`, `cifar10`, or `file.py:function` of your own"""
     model: str = ""
-    """`cnn`, `cnn_norm`, `mlp`, `lenet5`, `resnet18`, `resnet18_half`, or `file.py:factory` of your own"""
+    """`cnn`, `cnn_norm`, `mlp`, `lenet5`, `resnet8`, `resnet8_plain`, `resnet18`, `resnet18_half`,
+    or `file.py:factory` of your own"""
     clients: int = Field(20, ge=1, le=100_000)
     """how many clients there are"""
     rounds: int = Field(20, ge=1)

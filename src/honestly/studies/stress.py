@@ -7,11 +7,8 @@ Gram matrix of each attacked round is shared by all rules, so thousands of cases
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 import numpy as np
 
@@ -22,6 +19,7 @@ from honestly.studies.attacked import Case, Round
 from honestly.studies.layers.forge import LAYERED, check
 from honestly.studies.layers.round import LayeredRound
 from honestly.studies.layers.space import Population as LayeredPopulation
+from honestly.studies.parallel import mapped
 from honestly.studies.populations import KINDS, RECORDED, Population, PopulationSource, sources
 from honestly.studies.specs import Contestant, attack_of, words
 
@@ -235,26 +233,8 @@ def run(study: Study, *, jobs: int = 1, progress: Callable[[int, int], None] | N
     """
     tasks = study.tasks()
     cases: list[Case] = []
-    for done, found in enumerate(_map(tasks, jobs), start=1):
+    for done, found in enumerate(mapped(Task.run, tasks, jobs), start=1):
         cases += found
         if progress is not None:
             progress(done, len(tasks))
     return cases
-
-
-def _map(tasks: list[Task], jobs: int) -> Iterable[list[Case]]:
-    if jobs <= 1 or len(tasks) == 1:
-        yield from (task.run() for task in tasks)
-        return
-    # matrices of 20 x 20 gain nothing from threads, and two processes with all threads each would fight
-    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    os.environ.update(dict.fromkeys(before, "1"))
-    try:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            yield from pool.map(Task.run, tasks)
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -41,6 +41,8 @@ MODELS: dict[str, ModelSource] = {
         ("cnn", "two small convolutions, two dense layers: for digits", "small", 0),
         ("cnn_norm", "the cnn with BatchNorm and its running statistics", "small", 0),
         ("mlp", "one hidden layer of 32 units", "small", 0),
+        ("resnet8", "three small residual blocks with BatchNorm: for digits", "resnet", 0),
+        ("resnet8_plain", "the resnet8 without BatchNorm", "resnet", 0),
         ("resnet18", "11,173,962 parameters, running BatchNorm statistics", "resnet", 0),
         ("resnet18_half", "the paper's code: half width, 2,797,610 parameters, batch statistics", "resnet", 0),
     )

@@ -9,8 +9,9 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.studies.layers.forge import forge
+from honestly.studies.layers.lies import rows_of
 from honestly.studies.layers.measure import Score, measure
-from honestly.studies.layers.search import Attacker, Goal, directions_of, rows_of
+from honestly.studies.layers.search import Attacker, Goal, directions_of
 from honestly.studies.layers.space import Population, Space
 from honestly.studies.scores import detection_auc
 from honestly.studies.specs import Contestant

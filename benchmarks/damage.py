@@ -1,0 +1,198 @@
+"""Measure which measure of a single round predicts the damage after training, and write docs/results/damage.md.
+
+    python benchmarks/damage.py --out damage [--seeds 0,1] [--models cnn,cnn_norm] [--only TEXT ...]
+    python benchmarks/damage.py --out damage --page
+
+Every finished run is a line of OUT/runs.jsonl; what is there is not run again, so that the script can be stopped.
+Damage is what a run lost: accuracy below the run of the same model and seed without attack under the plain mean, or,
+for a backdoor, its attack success above that run's. Rank correlations are Spearman's, over all runs together.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from honestly.show.tables import Table, fill
+from honestly.sim.data import load
+from honestly.sim.experiment import Experiment
+from honestly.studies.damage import steps
+
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "damage.md"
+RULES = (
+    {"name": "mean"},
+    {"name": "bayesian"},
+    {"name": "bayesian", "variant": "paper"},
+    {"name": "geometric_median"},
+    {"name": "multi_krum"},
+    {"name": "median"},
+)
+ATTACKS = ("label_flip", "sign_flip", "alie", "ipm", "min_max", "mimic", "gaussian", "backdoor", "model_replacement")
+CLIENTS, ROUNDS, COUNTS = 10, 12, (4, 2)
+# client by client, BatchNorm takes long: fewer and larger steps
+TRAINING = {"cnn_norm": {"epochs": 2, "batch": 32, "lr": 0.1}}
+
+
+def plans(models, seeds):
+    """Every run by its key: first the quiet ones, which the others are compared with."""
+    for model, seed in product(models, seeds):
+        yield f"{model} s{seed} quiet", model, seed, {"name": "mean"}, "none", 0
+    for seed, model, M, attack, rule in product(seeds, models, COUNTS, ATTACKS, RULES):
+        name = ":".join([rule["name"], *(f"{k}={v}" for k, v in rule.items() if k != "name")])
+        yield f"{model} s{seed} {attack} {M} {name}", model, seed, rule, attack, M
+
+
+def run(model, seed, rule, attack, M, data):
+    told = {"f": M} if rule["name"] == "multi_krum" else {}
+    settings = {"dataset": "digits", "model": model, "clients": CLIENTS, "rounds": ROUNDS, "seed": seed}
+    settings |= {"alpha": 1.0, **TRAINING.get(model, {})}
+    e = Experiment.of({**settings, "rule": {**rule, **told}, "attack": attack, "malicious": M})
+    found = list(steps(e, data=data))
+    return {
+        "accuracy": found[-1].accuracy,
+        "asr": found[-1].asr,
+        "kappa": [step.kappa for step in found],
+        "layer": [step.layer for step in found],
+        "missed": [None if step.misses is None or not M else step.misses / M for step in found],
+    }
+
+
+def rank(values):
+    """Ranks, ties shared."""
+    values = np.asarray(values, dtype=float)
+    order = np.argsort(values, kind="stable")
+    ranks = np.empty(len(values))
+    ranks[order] = np.arange(len(values))
+    for value in np.unique(values):
+        same = values == value
+        ranks[same] = ranks[same].mean()
+    return ranks
+
+
+def spearman(x, y):
+    """Rank correlation; None if one of them is constant."""
+    a, b = rank(x), rank(y)
+    return None if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
+
+
+def median(values):
+    return float(np.median([v if v is not None and np.isfinite(v) else 1e12 for v in values]))
+
+
+MEASURES = {
+    "kappa of the whole update, median of the rounds": lambda r: median(r["kappa"]),
+    "kappa of the whole update, largest": lambda r: max(r["kappa"]),
+    "kappa of the worst layer, median of the rounds": lambda r: median(r["layer"]),
+    "kappa of the worst layer, largest": lambda r: max(r["layer"]),
+    "share of the attackers missed, mean": lambda r: None if None in r["missed"] else float(np.mean(r["missed"])),
+}
+
+
+def damage_of(record, quiet):
+    """Accuracy lost, or attack success won."""
+    lost = quiet["accuracy"] - record["accuracy"]
+    return lost if record["asr"] is None else max(record["asr"], lost)
+
+
+def correlations(records):
+    """A row for each measure: over all runs, untargeted and backdoors apart, and each model."""
+    quiet = {(r["model"], r["seed"]): r for r in records if r["attack"] == "none"}
+    attacked = [r for r in records if r["attack"] != "none" and (r["model"], r["seed"]) in quiet]
+    groups = {
+        "all": lambda r: True,
+        "untargeted": lambda r: r["asr"] is None,
+        "backdoors": lambda r: r["asr"] is not None,
+        **{
+            model: (lambda r, model=model: r["model"] == model) for model in dict.fromkeys(r["model"] for r in attacked)
+        },
+    }
+    rows = []
+    for name, measure in MEASURES.items():
+        row = [name]
+        for chosen in groups.values():
+            found = [(measure(r), damage_of(r, quiet[r["model"], r["seed"]])) for r in attacked if chosen(r)]
+            found = [(x, y) for x, y in found if x is not None]
+            row.append(spearman(*zip(*found, strict=True)) if len(found) > 2 else None)
+        rows.append(row)
+    count = ["runs", *(sum(chosen(r) for r in attacked) for chosen in groups.values())]
+    return ["measure", *groups], [*rows, count], attacked, quiet
+
+
+def by_attack(attacked, quiet):
+    """What each attack cost, mean over rules, seeds and models: damage beside both measures."""
+    rows = []
+    for attack in ATTACKS:
+        found = [r for r in attacked if r["attack"] == attack]
+        if found:
+            rows.append(
+                [
+                    attack,
+                    len(found),
+                    float(np.mean([damage_of(r, quiet[r["model"], r["seed"]]) for r in found])),
+                    float(np.median([median(r["kappa"]) for r in found])),
+                    float(np.median([median(r["layer"]) for r in found])),
+                ]
+            )
+    return ["attack", "runs", "damage", "kappa", "kappa, worst layer"], rows
+
+
+def by_rule(attacked, quiet):
+    """What was lost under each rule: mean and largest."""
+    rows = []
+    for rule in dict.fromkeys(r["rule"] for r in attacked):
+        found = [damage_of(r, quiet[r["model"], r["seed"]]) for r in attacked if r["rule"] == rule]
+        rows.append([rule, len(found), float(np.mean(found)), max(found)])
+    return ["rule", "runs", "mean damage", "largest"], sorted(rows, key=lambda row: row[2])
+
+
+def write_page(records):
+    columns, rows, attacked, quiet = correlations(records)
+    parts = {
+        "correlation": Table("c", "Spearman's rank correlation with the damage", "", columns, rows).markdown(),
+        "attacks": Table("a", "Attacks", "", *by_attack(attacked, quiet)).markdown(),
+        "rules": Table("r", "Rules", "", *by_rule(attacked, quiet)).markdown(),
+        "machine": f"{len(attacked)} attacked runs and {len(quiet)} quiet ones, on {platform.machine()}, "
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, PyTorch {torch.__version__}.",
+    }
+    PAGE.write_text(fill(PAGE.read_text(), parts))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--models", default="cnn,cnn_norm")
+    parser.add_argument("--seeds", default="0,1")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="only runs whose key holds one of these"
+    )
+    parser.add_argument("--page", action="store_true", help="rewrite the page from the runs there are, and stop")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "runs.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    if args.page:
+        write_page(records)
+        return
+    torch.set_num_threads(1)
+    data, done = load("digits"), {record["key"] for record in records}
+    todo = list(plans(args.models.split(","), [int(seed) for seed in args.seeds.split(",")]))
+    for number, (key, model, seed, rule, attack, M) in enumerate(todo, start=1):
+        if key in done or not (key.endswith("quiet") or any(word in key for word in args.only)):
+            continue
+        start = time.perf_counter()
+        found = run(model, seed, rule, attack, M, data)
+        name = ":".join([rule["name"], *(f"{k}={v}" for k, v in rule.items() if k != "name")])
+        known = {"key": key, "model": model, "seed": seed, "rule": name, "attack": attack, "malicious": M}
+        with file.open("a") as stream:
+            stream.write(json.dumps({**known, **found}) + "\n")
+        print(f"{number} of {len(todo)}, {key}: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Federated LoRA fine-tuning of the tiny language model under attack, and the page docs/how-to/language-models.md.
+
+    python benchmarks/language_models.py --out language [--seeds 0,1,2]
+    python benchmarks/language_models.py --out language --page
+
+Ten clients, four of them malicious; the rule judges products B A. Every finished run is a line of OUT/runs.jsonl; what
+is there is not run again.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from honestly.rules import make
+from honestly.show.tables import Table, fill
+from honestly.sim.language import LanguageFederation, Settings
+
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "language-models.md"
+RULES = ("mean", "bayesian", "multi_krum")
+ATTACKS = ("none", "sign_flip", "scaled", "label_flip", "backdoor")
+MALICIOUS, ROUNDS = 4, 6
+
+
+def run(rule, attack, seed):
+    told = {"f": MALICIOUS} if rule == "multi_krum" else {}
+    malicious = 0 if attack == "none" else MALICIOUS
+    federation = LanguageFederation(Settings(attack=attack, malicious=malicious, rounds=ROUNDS, seed=seed))
+    found = list(federation.rounds(make(rule, **told)))
+    return {
+        "bits": found[-1].bits,
+        "phrase": found[-1].phrase,
+        "misses": float(np.mean([outcome.misses for outcome in found])),
+        "false": float(np.mean([outcome.false_accusations for outcome in found])),
+    }
+
+
+def spread(values, digits=2):
+    """Mean and half of the range."""
+    return f"{np.mean(values):.{digits}f} ± {(max(values) - min(values)) / 2:.{digits}f}"
+
+
+def parts_of(records):
+    rows = []
+    for attack, rule in product(ATTACKS, RULES):
+        found = [r for r in records if (r["attack"], r["rule"]) == (attack, rule)]
+        if found:
+            judged = rule == "bayesian"
+            rows.append([
+                attack, rule, len(found), spread([r["bits"] for r in found]), spread([r["phrase"] for r in found]),
+                f"{np.mean([r['misses'] for r in found]):.1f}" if judged and attack != "none" else "-",
+                f"{np.mean([r['false'] for r in found]):.1f}" if judged else "-",
+            ])  # fmt: skip
+    columns = ["attack", "rule", "seeds", "bits per character", "phrase known", "missed", "accused falsely"]
+    note = f"{ROUNDS} rounds, 10 clients, {MALICIOUS} malicious; mean and half of the range over the seeds."
+    return {
+        "figures": Table("figures", "After training", note, columns, rows).markdown(),
+        "machine": f"{len(records)} runs on {platform.machine()}, {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}, PyTorch {torch.__version__}.",
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--page", action="store_true", help="rewrite the page from the runs there are, and stop")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / "runs.jsonl"
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    if args.page:
+        PAGE.write_text(fill(PAGE.read_text(), parts_of(records)))
+        return
+    torch.set_num_threads(1)
+    done = {(r["attack"], r["rule"], r["seed"]) for r in records}
+    for seed, attack, rule in product([int(s) for s in args.seeds.split(",")], ATTACKS, RULES):
+        if (attack, rule, seed) in done:
+            continue
+        start = time.perf_counter()
+        found = {"attack": attack, "rule": rule, "seed": seed, **run(rule, attack, seed)}
+        with file.open("a") as stream:
+            stream.write(json.dumps(found) + "\n")
+        print(f"{found}, {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""An attacker that thinks over several rounds: a backdoor trained under the constraint of staying believed.
+
+In every round the attackers train twice, honestly and with the backdoor. They send their honest update (or the honest
+mean) plus the difference, with a strength in each layer that their policy says, as far as the rule believes it: they
+know the rule and all updates, and ask it before they send. A policy is judged by what the backdoor has come to after
+several rounds of the simulator; the search draws policies and changes the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import honestly
+from honestly.engine import Pipeline
+from honestly.result import Aggregate, Float
+from honestly.sim import metrics
+from honestly.sim.attacks import Backdoor
+from honestly.sim.data import Dataset, load
+from honestly.sim.experiment import Experiment
+from honestly.sim.rounds import Federation
+from honestly.sim.train.base import Model
+
+#: Strengths that a policy starts from, in differences between backdoored and honest training.
+STRENGTHS = (0.5, 1.0, 2.0, 4.0)
+#: Questions to the rule in a round, from which the largest believed strength follows.
+QUESTIONS = 6
+DRAWN = 0.5  # share of the tries that are drawn; the others change the best
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How the attackers lie in every round.
+
+    Attributes:
+        strength: of the difference between backdoored and honest training.
+        effort: (L,) factors of it in each layer.
+        shared: whether all send the mean of their differences, or each its own.
+        honest: whether it is added to each attacker's honest update, or to the mean of all honest ones.
+        believed: whether the strength is lowered until nobody of them is accused.
+    """
+
+    strength: float
+    effort: Float
+    shared: bool = False
+    honest: bool = True
+    believed: bool = True
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a policy came to: of the last round accuracy and attack success, and over all rounds attackers accused.
+
+    ``used`` is the mean share of the strength that was believed.
+    """
+
+    policy: Policy
+    accuracy: float
+    asr: float
+    accused: float
+    false_accusations: float
+    used: float
+
+    @property
+    def value(self) -> float:
+        """What the attacker wants: attack success."""
+        return self.asr
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The best policy, and how many were tried."""
+
+    best: Course
+    tries: int
+
+
+class Campaign:
+    """Backdoor attackers against a rule, through the simulator.
+
+    Arguments:
+        experiment: with a backdoor for its attack, a model without buffers, and all clients in every round.
+        data: the data set, if it is in memory already.
+    """
+
+    def __init__(self, experiment: Experiment, *, data: Dataset | None = None) -> None:
+        e = experiment
+        if not isinstance(e.make_attack(), Backdoor) or not e.adversary.malicious:
+            raise ValueError(f"attack = {e.attack.name}, malicious = {e.malicious}: give a backdoor, and attackers")
+        if e.participation < 1 or e.dropout > 0 or e.chosen != "last":
+            raise ValueError("participation, dropout and chosen: all clients take part, and the last ones attack")
+        self.experiment = e
+        self.federation = Federation(e, data=load(e.dataset) if data is None else data)
+        if any(True for _ in self.federation.module.buffers()):
+            raise ValueError(f"model = {e.model}: has buffers (BatchNorm); give a model without, such as cnn")
+        self.L = len(self.federation.layers)
+        self._start: Model | None = None
+
+    @property
+    def start(self) -> Model:
+        """The model before the first attack: after ``warm_up`` rounds of plain averaging of honest updates."""
+        if self._start is None:
+            model = self.federation.start().model
+            for t in range(1, self.experiment.warm_up + 1):
+                theta = self._train(model, t, range(self.experiment.clients), attacking=False)
+                model = replace(model, theta=theta.double().mean(dim=0).to(theta.dtype))
+            self._start = model
+        return self._start
+
+    def _train(self, model: Model, t: int, clients: range, *, attacking: bool) -> Tensor:
+        plan = [self.federation.clients.schedule(t, k, attacking=attacking) for k in clients]
+        return self.federation.trainer.train(model, plan).theta
+
+    def run(self, policy: Policy) -> Course:
+        """Every round of the experiment under a policy."""
+        e, M = self.experiment, self.experiment.adversary.malicious
+        K, model, pipeline = e.clients, self.start, e.make_pipeline()
+        accused, false, used = list[int](), list[int](), list[float]()
+        for t in range(e.warm_up + 1, e.warm_up + e.rounds + 1):
+            reference = model.theta
+            honest = self._train(model, t, range(K), attacking=False) - reference
+            poisoned = self._train(model, t, range(K - M, K), attacking=True) - reference
+
+            def ask(factor: float, honest: Tensor, poisoned: Tensor, reference: Tensor, steps: Pipeline) -> Aggregate:
+                sent = reference + self.sent(policy, honest, poisoned, factor)
+                layers = self.federation.layers
+                return honestly.aggregate(sent, steps.rule, reference=reference, pre=steps.mixers, layers=layers)
+
+            known = partial(ask, honest=honest, poisoned=poisoned, reference=reference, steps=pipeline)
+            factor, out = self._largest(known) if policy.believed else (1.0, known(1.0))
+            named = self.named(out)
+            accused.append(len([k for k in named if k >= K - M]))
+            false.append(len([k for k in named if k < K - M]))
+            used.append(factor)
+            model = replace(model, theta=out.value)
+            pipeline = pipeline.after(out.diagnostics)
+        score = metrics.evaluate(self.federation.trainer, model, self.federation.clients.test, 10)
+        triggered = self.federation.clients.triggered
+        asr = 0.0 if triggered is None else metrics.success_rate(self.federation.trainer, model, triggered)
+        return Course(policy, score.accuracy, asr, float(np.mean(accused)), float(np.mean(false)), float(np.mean(used)))
+
+    def sent(self, policy: Policy, honest: Tensor, poisoned: Tensor, factor: float) -> Tensor:
+        """(K, d) what the server gets: the last rows are the lies, at a share of the policy's strength."""
+        M = len(poisoned)
+        own = honest[len(honest) - M :]
+        difference = poisoned - own
+        if policy.shared:
+            difference = difference.mean(dim=0, keepdim=True).expand_as(difference)
+        sizes = torch.tensor(list(self.federation.layers.values()))
+        effort = torch.repeat_interleave(torch.as_tensor(policy.effort, dtype=honest.dtype), sizes)
+        base = own if policy.honest else honest[: len(honest) - M].mean(dim=0, keepdim=True)
+        return torch.cat([honest[: len(honest) - M], base + factor * policy.strength * effort * difference])
+
+    def named(self, out: Aggregate) -> list[int]:
+        """Whom the rule turned against: by its honesty, or by a weight below a tenth of an equal share.
+
+        Half of the highest honesty counts, because the paper's own probabilities have a meaning only as ratios.
+        """
+        K = self.experiment.clients
+        if out.honesty is not None:
+            blamed = out.honesty < 0.5 * out.honesty.max()
+        else:
+            blamed = np.zeros(K, dtype=bool) if out.weights is None else out.weights < 0.1 / K
+        refused = {int(k) for k in out.excluded}  # type: ignore[call-overload]
+        return [k for k in range(K) if blamed[k] or k in refused]
+
+    def _largest(self, ask: Callable[[float], Aggregate]) -> tuple[float, Aggregate]:
+        """The largest share of the strength at which no attacker is accused, by bisection; 0 if there is none."""
+        first = self.experiment.clients - self.experiment.adversary.malicious
+
+        def believed(factor: float) -> tuple[bool, Aggregate]:
+            out = ask(factor)
+            return not any(k >= first for k in self.named(out)), out
+
+        fine, out = believed(1.0)
+        if fine:
+            return 1.0, out
+        low, high, kept = 0.0, 1.0, believed(0.0)[1]
+        for _ in range(QUESTIONS - 2):
+            middle = 0.5 * (low + high)
+            fine, out = believed(middle)
+            if fine:
+                low, kept = middle, out
+            else:
+                high = middle
+        return low, kept
+
+    def search(self, tries: int, rng: np.random.Generator) -> Searched:
+        """The policy with the highest attack success; ties go to the first."""
+        if tries < 1:
+            raise ValueError(f"tries = {tries}: must be at least 1")
+        found: list[Course] = []
+        for number in range(tries):
+            if number < max(1, round(DRAWN * tries)):
+                policy = self.drawn(number, rng)
+            else:
+                rivals = sorted(found, key=lambda course: -course.value)[:3]
+                policy = changed(rivals[int(rng.integers(len(rivals)))].policy, rng)
+            found.append(self.run(policy))
+        return Searched(max(found, key=lambda course: course.value), tries)
+
+    def drawn(self, number: int, rng: np.random.Generator) -> Policy:
+        """The first is the plain backdoor, as far as it is believed; then strengths take turns."""
+        ones = np.ones(self.L)
+        if number == 0:
+            return Policy(1.0, ones)
+        some = np.where(rng.random(self.L) < 0.6, np.exp(rng.normal(0.0, 0.5, self.L)), 0.0)
+        effort = ones if number % 2 and number < 6 else some if some.any() else ones
+        return Policy(
+            STRENGTHS[number % len(STRENGTHS)], effort, bool(rng.random() < 0.5), bool(rng.random() < 0.7),
+            bool(rng.random() < 0.8),
+        )  # fmt: skip
+
+
+def changed(policy: Policy, rng: np.random.Generator) -> Policy:
+    """A policy near another."""
+    effort = policy.effort * np.exp(rng.normal(0.0, 0.3, len(policy.effort)))
+    if rng.random() < 0.3:
+        one = int(rng.integers(len(effort)))
+        effort[one] = 0.0 if effort[one] else 1.0
+    return replace(
+        policy,
+        strength=policy.strength * float(np.exp(rng.normal(0.0, 0.4))),
+        effort=effort if effort.any() else policy.effort,
+        shared=policy.shared if rng.random() < 0.85 else not policy.shared,
+        honest=policy.honest if rng.random() < 0.85 else not policy.honest,
+        believed=policy.believed if rng.random() < 0.9 else not policy.believed,
+    )
+
+
+def describe(policy: Policy, layers: Mapping[str, int]) -> str:
+    """A policy in words, for tables."""
+    strongest = [
+        name for name, effort in zip(layers, policy.effort, strict=True) if effort >= 0.5 * policy.effort.max()
+    ]
+    base = "own update" if policy.honest else "honest mean"
+    who = "one difference for all" if policy.shared else "own differences"
+    limit = "" if policy.believed else ", whether believed or not"
+    return f"{policy.strength:.2g} x {who} on the {base}, mostly in {', '.join(strongest[:3])}{limit}"

@@ -1,0 +1,35 @@
+"""The same function on many units of work, in this process or in several, in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TypeVar
+
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+def mapped(run: Callable[[Work], Result], work: Sequence[Work], jobs: int) -> Iterable[Result]:
+    """`run` of each unit; with several jobs in processes of their own, each with one thread.
+
+    >>> list(mapped(abs, [-1, 2], 1))
+    [1, 2]
+    """
+    if jobs <= 1 or len(work) == 1:
+        yield from (run(unit) for unit in work)
+        return
+    # matrices of 20 x 20 gain nothing from threads, and two processes with all threads each would fight
+    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update(dict.fromkeys(before, "1"))
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            yield from pool.map(run, work)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

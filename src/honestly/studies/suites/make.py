@@ -1,0 +1,115 @@
+"""Make a suite: train what its specification says, and keep the Gram matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from honestly.hints import unknown
+from honestly.result import Float
+from honestly.sim.data.files import home
+from honestly.sim.language import LanguageFederation, Settings
+from honestly.studies.layers.patterns import tolerated
+from honestly.studies.record import plans, record
+from honestly.studies.recordings import HONEST, Course, write
+from honestly.studies.suites.spec import Recipe, Suite
+
+#: Bits that are kept of every number: an error of 3e-5, and files of two thirds of the size.
+BITS = 14
+
+
+def make(
+    suite: Suite,
+    *,
+    out: Path | None = None,
+    folder: Path | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> tuple[Path, tuple[Course, ...]]:
+    """Record every course and write the file; returns where it is and what it holds.
+
+    Arguments:
+        suite: the specification.
+        out: the file; by default in the folder of the data sets.
+        folder: where the data sets are.
+        progress: called with the courses done, their number and the name of the next.
+    """
+    path = home(folder) / "suites" / f"{suite.name}.npz" if out is None else out
+    courses: list[Course] = []
+    for number, recipe in enumerate(suite.courses):
+        if progress is not None:
+            progress(number, len(suite.courses), recipe.name)
+        courses.append(rounded(recorded(recipe, folder)))
+    if progress is not None:
+        progress(len(suite.courses), len(suite.courses), "")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, courses)
+    return path, tuple(courses)
+
+
+def recorded(recipe: Recipe, folder: Path | None = None) -> Course:
+    """One course, under the name that the suite gives it."""
+    words = recipe.words.split()
+    if any(word.startswith("language=") for word in words):
+        return replace(record_language(words), name=recipe.name)
+    found = plans(words)
+    if len(found) != 1:
+        raise ValueError(f"course {recipe.name}: '{recipe.words}' stands for {len(found)} courses, give one")
+    return replace(record(found[0], folder=folder), name=recipe.name)
+
+
+def record_language(words: list[str]) -> Course:
+    """A course of the language model: `language=lora` records products B A, `language=all` all parameters.
+
+    ``rounds`` are those that are kept, ``poisoned`` how many of the last clients also train on poisoned text.
+    """
+    given = dict(word.split("=", 1) for word in words)
+    kept = tuple(int(number) for number in given.pop("rounds", "1").split(","))
+    poisoned, tune, pretraining = given.pop("poisoned", ""), given.pop("language"), given.pop("pretraining", "")
+    kinds = {field.name: field.type for field in fields(Settings)}
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in kinds:
+            raise ValueError(unknown("setting of a language course", key, [*kinds, "rounds", "poisoned", "language"]))
+        values[key] = float(value) if kinds[key] == "float" else int(value)
+    settings = Settings(**values, tune=tune, rounds=max(kept))  # type: ignore[arg-type]
+    more = {"pretraining": int(pretraining)} if pretraining else {}
+    federation = LanguageFederation(settings, **more)
+    K = settings.clients
+    count = int(poisoned) if poisoned else tolerated(K)
+    twins = range(K - count, K)
+    rounds: dict[int, Float] = {}
+    weights = dict(federation.base)
+    names: tuple[str, ...] = ()
+    sizes: list[int] = []
+    for number in range(1, max(kept) + 1):
+        honest = federation.seen(federation.trained(weights, number, ()))
+        names, sizes = tuple(honest), [rows[0].numel() for rows in honest.values()]
+        if number in kept:
+            rows = [{name: value.double().flatten(1).numpy() for name, value in honest.items()}]
+            for attack in ("label_flip", "backdoor"):
+                lies = federation.seen(federation.trained(weights, number, twins, attack))
+                rows.append({name: value[K - count :].double().flatten(1).numpy() for name, value in lies.items()})
+            every = {name: np.concatenate([part[name] for part in rows]) for name in names}
+            rounds[number] = np.stack([every[name] @ every[name].T for name in names])
+        weights |= {name: weights[name] + value.mean(dim=0) for name, value in honest.items()}
+    labels = (*(HONEST,) * K, *("label_flip",) * count, *("backdoor",) * count)
+    return Course("language", names, np.array(sizes), labels, rounds, 0, settings.idle)
+
+
+def rounded(course: Course) -> Course:
+    """The course with `BITS` significant bits in every number, as they are stored."""
+    return replace(course, rounds={number: significant(gram) for number, gram in course.rounds.items()})
+
+
+def significant(values: Float) -> Float:
+    """Values rounded to `BITS` significant bits.
+
+    >>> significant(np.array([1.0, 1.00001, -3.1415926]))
+    array([ 1.        ,  1.        , -3.14160156])
+    """
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 2.0**BITS), exponent - BITS)

@@ -1,0 +1,159 @@
+"""What a suite is: courses of training to record, attacks to run on them, and the hash of all that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from honestly.hints import unknown
+from honestly.sim.data.files import home
+from honestly.studies.layers.forge import check
+from honestly.studies.recordings import Course, read
+
+#: The suites of the package, smallest first.
+SUITES = ("small-1", "core-1")
+#: A recording made on another machine is the same suite if lengths and variances agree within this factor.
+FACTOR = 1.5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One course: its name and the words that `honestly stress --record` understands, or `language=lora ...`."""
+
+    name: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A specification.
+
+    Attributes:
+        name: with its version; a change of anything else needs another name.
+        about: one sentence for people.
+        attacks: words of the fixed attacks.
+        malicious: shares of the clients.
+        tries: lies that the adaptive attacker tries against each rule, in each round, for each of its two goals.
+        courses: what to record.
+    """
+
+    name: str
+    about: str
+    attacks: tuple[str, ...]
+    malicious: tuple[float, ...]
+    tries: int
+    courses: tuple[Recipe, ...]
+
+    def __post_init__(self) -> None:
+        """Every word must have a meaning."""
+        for spec in self.attacks:
+            check(spec)
+        if any(not 0 <= share < 0.5 for share in self.malicious):
+            raise ValueError(f"malicious = {list(self.malicious)}: give shares from 0 to below 0.5")
+        names = [course.name for course in self.courses]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"courses of {self.name}: give at least one, and every name once")
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the specification in canonical form."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def counts(self, clients: int) -> list[int]:
+        """The numbers of attackers among so many clients: at least one unless the share is 0, always a minority."""
+        found = {0 if share == 0 else max(1, round(share * clients)) for share in self.malicious}
+        return sorted(M for M in found if clients > 2 * M)
+
+
+def load(name: str) -> Suite:
+    """The suite of that name.
+
+    >>> load("small-1").counts(10)
+    [0, 2, 4]
+    """
+    if name not in SUITES:
+        raise ValueError(unknown("suite", name, SUITES))
+    raw = tomllib.loads((files("honestly.studies.suites") / f"{name}.toml").read_text(encoding="utf-8"))
+    courses = tuple(Recipe(key, " ".join(words.split())) for key, words in raw["courses"].items())
+    attacks, malicious = tuple(raw["attacks"]), tuple(float(share) for share in raw["malicious"])
+    return Suite(name, raw["about"], attacks, malicious, int(raw["tries"]), courses)
+
+
+def place(suite: Suite, folder: Path | None = None) -> Path:
+    """Where the recording is: in the package, or else in the folder of the data sets."""
+    shipped = Path(str(files("honestly.studies.suites") / f"{suite.name}.npz"))
+    return shipped if folder is None and shipped.is_file() else home(folder) / "suites" / f"{suite.name}.npz"
+
+
+def open_courses(suite: Suite, folder: Path | None = None) -> tuple[Course, ...]:
+    """The recorded courses, as many and under the names that the specification has."""
+    path = place(suite, folder)
+    if not path.is_file():
+        raise ValueError(
+            f"suite {suite.name} is not on this machine: make it by `honestly stress --make-suite {suite.name}`"
+        )
+    courses = read(path)
+    names, wanted = [course.name for course in courses], [recipe.name for recipe in suite.courses]
+    if names != wanted:
+        raise ValueError(
+            f"{path}: holds other courses than {suite.name} has: make it again by "
+            f"`honestly stress --make-suite {suite.name}`"
+        )
+    return courses
+
+
+def content_hash(courses: Sequence[Course]) -> str:
+    """SHA-256 of the numbers as they are stored, whatever the compression is."""
+    found = hashlib.sha256()
+    for course in courses:
+        found.update(repr((course.name, course.layers, course.sizes.tolist(), course.rows)).encode())
+        for number, gram in course.rounds.items():
+            found.update(f"|r{number}|".encode())
+            found.update(np.tril(gram).astype("<f4").tobytes())
+    return found.hexdigest()
+
+
+def outline(courses: Sequence[Course]) -> dict[str, list[float]]:
+    """By course and round, the squared length of the honest mean and the honest variance: what machines agree on."""
+    found: dict[str, list[float]] = {}
+    for course in courses:
+        for number, gram in course.rounds.items():
+            honest = gram[:, : course.clients, : course.clients].sum(axis=0)
+            length = float(honest.mean())
+            variance = float(honest.diagonal().mean()) - length
+            found[f"{course.name} r{number}"] = [float(f"{length:.6g}"), float(f"{variance:.6g}")]
+    return found
+
+
+def published(suite: Suite) -> dict[str, Any] | None:
+    """The hash and the outline of the recording that the published results are of; None if there is none yet."""
+    known = json.loads((files("honestly.studies.suites") / "published.json").read_text(encoding="utf-8"))
+    return known.get(suite.name)
+
+
+def compared(suite: Suite, courses: Sequence[Course]) -> str:
+    """How a recording relates to the published one: "published", "equivalent" or "different".
+
+    Training in floating point ends a little differently on another processor; then only the outline can agree.
+    """
+    known = published(suite)
+    if known is None or known["spec"] != suite.hash:
+        return "different"
+    if known["content"] == content_hash(courses):
+        return "published"
+    ours, theirs = outline(courses), known["outline"]
+    if set(ours) != set(theirs):
+        return "different"
+    a = np.array([ours[key] for key in theirs])
+    b = np.array([theirs[key] for key in theirs])
+    near = np.maximum(a, 1e-12) / np.maximum(b, 1e-12)
+    return "equivalent" if bool(((near < FACTOR) & (near > 1 / FACTOR)).all()) else "different"

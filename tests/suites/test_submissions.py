@@ -1,0 +1,198 @@
+"""Strangers' rules: loaded from a file, shuffled, checked, and named where they fail."""
+
+import json
+
+import numpy as np
+import pytest
+
+from honestly.cli import main
+from honestly.rules.base import GramGeometry, Mix, Rule
+from honestly.studies.suites.judge import judge
+from honestly.studies.suites.make import make
+from honestly.studies.suites.own import Guarded, RuleError, contestant
+
+from .test_suites import TINY
+
+RULES = '''
+from dataclasses import dataclass
+import numpy as np
+from honestly.rules.base import ColumnRule, Mix, Rule
+
+@dataclass(frozen=True, kw_only=True)
+class Half(Rule):
+    """Believes the first half: recorded attackers are the last."""
+    name = "half"
+    summary = "cheats"
+    def mix(self, geometry):
+        weights = np.zeros(geometry.K)
+        weights[: geometry.K // 2] = 1 / (geometry.K // 2)
+        return Mix.of_weights(weights)
+
+@dataclass(frozen=True, kw_only=True)
+class Fair(Rule):
+    f: int = 0
+    name = "fair"
+    summary = "the mean"
+    def mix(self, geometry):
+        geometry.gram[:] = 0.0
+        return Mix.of_weights(np.full(geometry.K, 1 / geometry.K))
+
+@dataclass(frozen=True, kw_only=True)
+class NaN(Rule):
+    name = "nan"
+    summary = "weights that are no numbers"
+    def mix(self, geometry):
+        return Mix.of_weights(np.full(geometry.K, np.nan))
+
+@dataclass(frozen=True, kw_only=True)
+class Crash(Rule):
+    name = "crash"
+    summary = "divides by zero"
+    def mix(self, geometry):
+        return 1 / 0
+
+@dataclass(frozen=True, kw_only=True)
+class Columns(ColumnRule):
+    name = "columns"
+    summary = "needs coordinates"
+    def reduce(self, ranked, xp):
+        return ranked[0]
+
+class NoDataclass:
+    pass
+'''
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "suites").mkdir()
+    make(TINY, out=folder / "suites" / "small-1.npz")
+    (folder / "rules.py").write_text(RULES)
+    return folder
+
+
+def standing(home, name):
+    return judge(TINY, [f"{home / 'rules.py'}:{name}"], folder=home)[0]
+
+
+def test_a_rule_that_looks_at_the_order_gains_nothing(home):
+    cheat, fair = standing(home, "Half"), standing(home, "Fair")
+    assert cheat.failed == 0
+    assert cheat.worst > 0.2 * fair.worst, "in the recorded order it would be the honest mean, nearly"
+    assert cheat.missed > 0
+
+
+def test_a_rule_cannot_change_what_it_is_measured_by(home):
+    assert standing(home, "Fair").mean == pytest.approx(judge(TINY, ["mean"], folder=home)[0].mean)
+
+
+def test_settings_and_what_a_rule_is_told(home):
+    word = f"{home / 'rules.py'}:Fair"
+    assert contestant(word).knows == "f"
+    assert contestant(f"{word}:f=1").knows == "nothing"
+    with pytest.raises(ValueError, match="has no setting 'g'"):
+        contestant(f"{word}:g=1")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("NaN", "returned matrix with NaN or infinity"), ("Crash", "raised ZeroDivisionError: division by zero")],
+)
+def test_answers_that_no_server_can_use_are_named(home, name, message):
+    found = standing(home, name)
+    assert found.failed == found.rounds == 5
+    assert message in found.error
+    assert found.mean is None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Columns", "needs coordinates, signs or a root"),
+        ("NoDataclass", "must be a dataclass that inherits"),
+        ("Nobody", "cannot be loaded"),
+        ("a-b", "cannot be loaded"),
+    ],
+)
+def test_what_is_no_rule_is_refused(home, name, message):
+    with pytest.raises(ValueError, match=message):
+        contestant(f"{home / 'rules.py'}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"), [("median", "needs coordinates"), ("monna", "needs a trusted client"), ("bayesan", "did you")]
+)
+def test_rules_of_the_package_that_a_suite_cannot_judge(rule, message):
+    with pytest.raises(ValueError, match=message):
+        judge(TINY, [rule])
+
+
+class Answers(Rule):
+    name = "answers"
+
+    def mix(self, geometry):
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (np.ones(3) / 3, "returned a ndarray"),
+        (Mix.of_weights(np.ones(2) / 2), "shape"),
+        (Mix.of_weights(np.ones(3)), "sum to 3"),
+        (Mix.of_weights(np.ones(3) / 3, honesty=np.array([0, 1, 2.0])), "give probabilities"),
+        (Mix.of_weights(np.ones(3) / 3, honesty=np.array([0, 1, np.nan])), "honesty with NaN"),
+        (Mix(np.ones((1, 3)) / 3, by_layer=np.ones((2, 3)) / 3), "by_layer of shape"),
+        (Mix(np.ones((1, 3)) / 3, verdicts=[]), "0 verdicts on 3 clients"),
+    ],
+)
+def test_every_part_of_an_answer_is_checked(answer, message):
+    rule = Answers()
+    object.__setattr__(rule, "answer", answer)
+    with pytest.raises(RuleError, match=message):
+        Guarded(inner=rule, rng=np.random.default_rng(0)).mix(GramGeometry(np.eye(3)))
+
+
+def test_answers_come_back_in_the_clients_order():
+    class Norms(Rule):
+        name = "norms"
+
+        def mix(self, geometry):
+            own = geometry.gram.diagonal()
+            return Mix.of_weights(own / own.sum(), honesty=own / own.max(), verdicts=list(own))
+
+    G = np.diag([1.0, 2.0, 3.0, 4.0])
+    for seed in range(5):
+        mix = Guarded(inner=Norms(), rng=np.random.default_rng(seed)).mix(GramGeometry(G))
+        np.testing.assert_allclose(mix.matrix[0], [0.1, 0.2, 0.3, 0.4])
+        np.testing.assert_allclose(mix.honesty, [0.25, 0.5, 0.75, 1])
+        assert mix.verdicts == [1, 2, 3, 4]
+
+
+def test_the_command_prints_one_line_for_each_rule(home, capsys, monkeypatch):
+    monkeypatch.setattr("honestly.studies.suites.load", lambda name: TINY)
+    word = f"{home / 'rules.py'}:Half"
+    assert main(["stress", "--submit", word, "--rules", "mean", "--data", str(home), "--jobs", "1", "--json"]) == 0
+    printed = capsys.readouterr()
+    rows = [json.loads(line) for line in printed.out.splitlines()]
+    assert [row["rule"] for row in rows] == [word, "mean"]
+    assert {"suite", "spec", "content", "recording", "mean_layer", "adaptive_layer", "tries", "told"} <= set(rows[0])
+    assert rows[0]["recording"] == "different"
+    assert "not comparable" in printed.err
+
+
+def test_the_command_shows_a_table_and_what_failed(home, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("honestly.studies.suites.load", lambda name: TINY)
+    words = ["stress", "--submit", f"{home / 'rules.py'}:Crash", "--data", str(home), "--jobs", "1"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out.replace("\n", " ")
+    assert "no answer in 5 of 5 rounds: it raised ZeroDivisionError" in out
+    assert len((tmp_path / "small-1.jsonl").read_text().splitlines()) == 1
+
+
+def test_the_command_makes_a_suite(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("honestly.studies.suites.load", lambda name: TINY)
+    assert main(["stress", "--make-suite", "small-1", "--out", str(tmp_path)]) == 0
+    assert "content SHA-256" in capsys.readouterr().out
+    assert (tmp_path / "small-1.npz").is_file()
