@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from honestly.cli import main
+from honestly.sim.data.files import SETS
 
 SMALL = ["rounds=2", "clients=6", "epochs=1", "model=mlp", "rule=mean"]
 
@@ -92,9 +94,8 @@ def test_without_out_the_id_names_the_folder() -> None:
 def test_mistakes_end_with_a_message_and_no_traceback(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from honestly.sim.data import download
-
-    monkeypatch.setitem(download.MIRRORS, "mnist", ("http://127.0.0.1:9/",))
+    monkeypatch.setitem(SETS, "mnist", replace(SETS["mnist"], mirrors=("http://127.0.0.1:9/",)))
+    monkeypatch.setattr("honestly.sim.data.download.RETRIES", 0)
     Path("taken").write_text("x")
     assert main(["simulate", *words]) != 0
     captured = capsys.readouterr()

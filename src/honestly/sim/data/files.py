@@ -10,7 +10,6 @@ import struct
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +51,14 @@ class FileSet:
     def source(self) -> Source:
         """How the data set is listed."""
         return Source(
-            self.name, self.summary, self.size, partial(read, self.name), partial(find, self.name),
-            model=self.model, flip=self.flip,
-        )  # fmt: skip
+            self.name,
+            self.summary,
+            self.size,
+            lambda folder, download: read(self.name, folder, download),
+            lambda folder: find(self.name, folder),
+            model=self.model,
+            flip=self.flip,
+        )
 
 
 # Sizes and sums as the data sets' publishers and torchvision give them.
