@@ -141,6 +141,7 @@ PAGES = {
     "docs/results/speed.md": {"speed": speed},
     "docs/how-to/own-rule.md": {},
     "docs/how-to/own-attack.md": {},
+    "docs/how-to/stress.md": {},
 }
 EXAMPLE = re.compile(r"(<!-- the same as (examples/\w+\.py) -->\n```python[^\n]*\n).*?(?=^```$)", flags=re.S | re.M)
 

@@ -391,9 +391,7 @@ def test_excluded_is_not_accused(files: list[str], tmp_path: Path, capsys: pytes
     assert report["excluded"] == ["client-2.safetensors"]
     assert report["accused"] == ["client-5.safetensors", "client-6.safetensors"]
     assert report["malicious"] == 2.0
-    assert "2 of them accused of lying" in page.read_text()
-    assert page.read_text().count('<tr class="s">') == 2
-    assert page.read_text().count('<tr class="x">') == 1
+    assert "accused of lying: client-5.safetensors, client-6.safetensors" in page.read_text()
     run(*files, "-o", tmp_path / "out.safetensors")
     assert "clients accused of lying: 2\n" in capsys.readouterr().out
 
@@ -408,7 +406,7 @@ def test_names_for_the_table_and_the_reports(
     options = ["--names", names, "--sizes", sizes, "--rule", "mean:sizes=trusted", "--report", page]
     assert run(*files, "-o", tmp_path / "out.safetensors", *options) == 0
     assert "Uppsala" in capsys.readouterr().out
-    assert "<td>Lund</td>" in page.read_text()
+    assert "Lund" in page.read_text()
     assert run(*files, "-o", tmp_path / "out.safetensors", *options, "--json") == 0
     clients = json.loads(capsys.readouterr().out)["clients"]
     assert [client["id"] for client in clients[:2]] == ["Lund", "client-1.safetensors"]

@@ -14,8 +14,8 @@ from honestly.federation.audit import audit, seal
 from honestly.runs.reader import read_rounds
 
 
-def federation(folder: Path, rounds: int, *, newcomers: bool = False) -> None:
-    referee = Referee("mean", history=folder)
+def federation(folder: Path, rounds: int, *, newcomers: bool = False, rule: str = "mean") -> None:
+    referee = Referee(rule, history=folder)
     for number in range(1, rounds + 1):
         clients = range(4 + (number if newcomers else 0))
         referee.judge(number, [Reply(f"site-{k}", update={"w": np.full(3, float(k))}) for k in clients])
@@ -61,7 +61,9 @@ def test_a_hash_is_final_once_another_round_follows(tmp_path: Path) -> None:
     assert audit(tmp_path).heads == seen
 
 
-def test_newcomers_have_their_place_in_the_report(folder: Path) -> None:
+def test_newcomers_have_their_place_in_the_report(tmp_path: Path) -> None:
+    folder = tmp_path
+    federation(folder, 6, newcomers=True, rule="bayesian")
     found = read_rounds(folder / "rounds.jsonl")
     assert len(found.clients) == 10
     assert {len(record.weights or ()) for record in found.records} == {10}

@@ -48,7 +48,7 @@ def _text(option: str, file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{option} {file}: it is no UTF-8 text ({error.reason} at byte {error.start})") from error
+        raise ValueError(f"{option} {file}: it is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def named(ids: Sequence[str], file: str | None) -> list[str]:

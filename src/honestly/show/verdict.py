@@ -155,7 +155,7 @@ def messages(records: Sequence[RoundRecord]) -> list[str]:
             clients.setdefault(key, set()).add(str(name))
             rounds.setdefault(key, set()).add(record.round)
     order = sorted(texts, key=lambda key: (-len(clients[key]) * len(rounds[key]), key))
-    return [f"{_count(len(clients[key]), 'client')}, {_count(len(rounds[key]), 'round')}: {_shown(texts[key])}"
+    return [f"{_count(len(clients[key]), 'client')}, {_count(len(rounds[key]), 'round')}: {shortened(texts[key], 300)}"
             for key in order]  # fmt: skip
 
 
@@ -168,16 +168,12 @@ def statuses(records: Sequence[RoundRecord]) -> list[str]:
             text = f"the old model was kept: {r.status}" if r.kept else r.status or "look at this round"
             found.setdefault(_numberless(text), []).append(r.round)
             texts.setdefault(_numberless(text), text)
-    return [f"{_spans(numbers)}: {_shown(texts[key])}" for key, numbers in found.items()]
+    return [f"{_spans(numbers)}: {shortened(texts[key], 300)}" for key, numbers in found.items()]
 
 
 def _numberless(text: str) -> str:
     """Messages that differ in their numbers alone are one message."""
     return re.sub(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", "N", text)
-
-
-def _shown(text: str) -> str:
-    return shortened(text, 300)
 
 
 def _spans(numbers: Sequence[int]) -> str:

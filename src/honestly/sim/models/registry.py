@@ -54,7 +54,7 @@ def source(name: str) -> ModelSource:
 
     >>> source("lenet")
     Traceback (most recent call last):
-    ValueError: unknown model 'lenet': did you mean lenet5 or resnet18? Allowed: lenet5, cnn, ...
+    ValueError: unknown model 'lenet': did you mean lenet5 or resnet8 or resnet18? Allowed: ...
     """
     if name in MODELS:
         return MODELS[name]
