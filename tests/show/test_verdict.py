@@ -52,6 +52,8 @@ def test_the_story_of_the_demo() -> None:
         (records(5, attacked=[3], accused=lambda t: [3] if t > 2 else []), "the liar caught from round 3, no honest"),
         (records(5, attacked=[2, 3], accused=lambda t: [3]), "on average 1 of 2 liars caught per round"),
         (records(5, attacked=[2, 3]), "none of the liars was caught"),
+        (records(5, attacked=[2, 3], weights=[0.5, 0.4, 0.06, 0.04]),
+         "none of the liars was caught (together they never had more than 10 % of the weight)"),
         (records(4, attacked=lambda t: [3] if t % 2 else [], accused=[3]),
          "the liar caught from round 1, no honest client doubted, 1 liar while behaving, in 2 of 4 rounds."),
         (records(1, attacked=[3], accused=[3]), "the liar caught from round 1"),

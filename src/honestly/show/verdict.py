@@ -84,13 +84,24 @@ def _caught(run: Run, bad: set[int]) -> str:
     caught = [len(set(r.attacked) & _against(r)) for r in attacked]
     whole = [n == len(r.attacked) for n, r in zip(caught, attacked, strict=True)]
     if not any(caught):
-        return "none of the liars was caught"
+        return "none of the liars was caught" + _weight(attacked)
     if not whole[-1]:
         mean, of = sum(caught) / len(caught), sum(len(r.attacked) for r in attacked) / len(attacked)
-        return f"on average {_digit(mean)} of {_digit(of)} liars caught per round"
+        return f"on average {_digit(mean)} of {_digit(of)} liars caught per round" + _weight(attacked)
     first = len(whole) - next((i for i, ok in enumerate(reversed(whole)) if not ok), len(whole))
     everybody = f"all {len(bad)}" if len(bad) > 1 else "the liar"
     return f"{everybody} caught from round {attacked[first].round}"
+
+
+def _weight(attacked: Sequence[RoundRecord]) -> str:
+    """The most that the liars weighed in a round: whoever is not accused may still count for little."""
+    shares = [
+        sum(w for k, w in enumerate(r.weights) if w is not None and k in set(r.attacked))
+        / max(sum(w for w in r.weights if w is not None), 1e-300)
+        for r in attacked
+        if r.weights is not None
+    ]
+    return f" (together they never had more than {percent(max(shares))} of the weight)" if shares else ""
 
 
 def _digit(value: float) -> str:
