@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.neighbours import smallest
 from honestly.rules.base import Geometry, Mix, Rule, squared_distances
-from honestly.rules.neighbours import smallest
 from honestly.rules.settings import integer
 
 

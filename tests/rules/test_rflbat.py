@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from honestly.rules import RFLBAT
-from honestly.rules.kmeans import clusters_by_gap, kmeans
+from honestly.rules._lib.kmeans import clusters_by_gap, kmeans
 
 from .clients import geometry, honest
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from honestly.rules.clusters import largest_by_mean_shift
+from honestly.rules._lib.clusters import largest_by_mean_shift
 from honestly.rules.sign_guard import SignGuard
 
 from .clients import geometry, honest, value

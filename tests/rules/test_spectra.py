@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from honestly.rules.spectra import centred, top_eigenpair
+from honestly.rules._lib.spectra import centred, top_eigenpair
 
 from .clients import honest
 

@@ -2,7 +2,7 @@ import array_api_strict
 import numpy as np
 import pytest
 
-from honestly.rules.windows import mean_nearest_to_median
+from honestly.rules._lib.windows import mean_nearest_to_median
 
 from .clients import honest
 

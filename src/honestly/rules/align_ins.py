@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.clipping import shortened
+from honestly.rules._lib.scores import largest, median_z
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import shortened
-from honestly.rules.scores import largest, median_z
 from honestly.rules.settings import number
 
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
+from honestly.rules._lib.clipping import norms, shortened
+from honestly.rules._lib.minority import Minority
 from honestly.rules.base import Geometry, Mixer
-from honestly.rules.clipping import norms, shortened
-from honestly.rules.minority import Minority
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 
 from honestly.result import Float, Status, Verdict
+from honestly.rules._lib.windows import mean_of_rows
 from honestly.rules.geometry import Geometry, GramGeometry, squared_distances
-from honestly.rules.windows import mean_of_rows
 
 __all__ = [
     "AveragingRule",

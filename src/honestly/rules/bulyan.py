@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
+from honestly.rules._lib.windows import mean_nearest_to_median
 from honestly.rules.base import ColumnRule, Geometry, Mix, squared_distances
 from honestly.rules.settings import integer
-from honestly.rules.windows import mean_nearest_to_median
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Status
+from honestly.rules._lib.minority import Minority
+from honestly.rules._lib.spectra import centred, top_eigenpair
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.minority import Minority
-from honestly.rules.spectra import centred, top_eigenpair
 
 
 @dataclass(frozen=True, kw_only=True)

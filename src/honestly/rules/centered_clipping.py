@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.clipping import shortened
+from honestly.rules._lib.neighbours import central_client
 from honestly.rules.base import Geometry, Mix, Rule, squared_distances
-from honestly.rules.clipping import shortened
-from honestly.rules.neighbours import central_client
 from honestly.rules.settings import integer, number
 
 

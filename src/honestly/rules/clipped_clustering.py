@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.clipping import cosines, norms, shortened
+from honestly.rules._lib.clusters import larger_of_two
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import cosines, norms, shortened
-from honestly.rules.clusters import larger_of_two
 from honestly.rules.settings import number
 
 

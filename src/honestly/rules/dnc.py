@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.minority import Minority
+from honestly.rules._lib.neighbours import smallest
+from honestly.rules._lib.spectra import centred, top_eigenpair
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.minority import Minority
-from honestly.rules.neighbours import smallest
 from honestly.rules.settings import number
-from honestly.rules.spectra import centred, top_eigenpair
 
 
 @dataclass(frozen=True, kw_only=True)

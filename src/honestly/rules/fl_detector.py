@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from honestly.result import ClientId, Float
+from honestly.rules._lib.kmeans import clusters_by_gap, kmeans
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.kmeans import clusters_by_gap, kmeans
 from honestly.rules.settings import integer
 
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.clipping import cosines, norms, shortened
+from honestly.rules._lib.clusters import majority_component
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import cosines, norms, shortened
-from honestly.rules.clusters import majority_component
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.clipping import norms
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import norms
 
 
 @dataclass(frozen=True, kw_only=True)

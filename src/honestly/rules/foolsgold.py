@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from honestly.result import ClientId, Float
+from honestly.rules._lib.clipping import cosines
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import cosines
 from honestly.rules.settings import number
 
 

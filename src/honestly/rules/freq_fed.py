@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.clipping import cosines
+from honestly.rules._lib.clusters import majority_component
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import cosines
-from honestly.rules.clusters import majority_component
 from honestly.rules.settings import number
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float, Status
+from honestly.rules._lib.neighbours import majority, majority_mean
+from honestly.rules._lib.weiszfeld import inverse_weights
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.neighbours import majority, majority_mean
 from honestly.rules.settings import integer, number
-from honestly.rules.weiszfeld import inverse_weights
 
 PASSES, SETTLED = 15, 1e-4
 

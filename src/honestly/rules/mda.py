@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
+from honestly.rules._lib.subsets import Subset, SubsetRule, concentrated, lightest_subset
 from honestly.rules.base import squared_distances
-from honestly.rules.subsets import Subset, SubsetRule, concentrated, lightest_subset
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from honestly.rules._lib.minority import Minority
+from honestly.rules._lib.windows import mean_nearest_to_median
 from honestly.rules.base import ColumnRule
-from honestly.rules.minority import Minority
-from honestly.rules.windows import mean_nearest_to_median
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from honestly.result import Float
+from honestly.rules._lib.subsets import Subset, SubsetRule, lightest_subset
 from honestly.rules.base import squared_distances
-from honestly.rules.subsets import Subset, SubsetRule, lightest_subset
 
 
 @dataclass(frozen=True, kw_only=True)

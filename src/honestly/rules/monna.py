@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import AggregationError, ClientId
+from honestly.rules._lib.minority import Minority
+from honestly.rules._lib.neighbours import smallest
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.minority import Minority
-from honestly.rules.neighbours import smallest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.neighbours import krum_order
 from honestly.rules.base import Geometry, Mix, Rule, require, squared_distances
-from honestly.rules.neighbours import krum_order
 from honestly.rules.settings import integer
 
 

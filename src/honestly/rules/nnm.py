@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
+from honestly.rules._lib.minority import Minority
+from honestly.rules._lib.neighbours import smallest
 from honestly.rules.base import Geometry, Mixer, squared_distances
-from honestly.rules.minority import Minority
-from honestly.rules.neighbours import smallest
 
 
 @dataclass(frozen=True, kw_only=True)

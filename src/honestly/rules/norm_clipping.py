@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.clipping import norms, shortened
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import norms, shortened
 from honestly.rules.settings import number
 
 

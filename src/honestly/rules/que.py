@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
+from honestly.rules._lib.minority import Minority
+from honestly.rules._lib.spectra import centred
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.minority import Minority
 from honestly.rules.settings import number
-from honestly.rules.spectra import centred
 
 
 @dataclass(frozen=True, kw_only=True)

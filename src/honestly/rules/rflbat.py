@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
+from honestly.rules._lib.clipping import cosines
+from honestly.rules._lib.kmeans import clusters_by_gap, kmeans
+from honestly.rules._lib.spectra import centred
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import cosines
-from honestly.rules.kmeans import clusters_by_gap, kmeans
 from honestly.rules.settings import number
-from honestly.rules.spectra import centred
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.clipping import norms, shortened
+from honestly.rules._lib.clusters import largest_by_mean_shift
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.clipping import norms, shortened
-from honestly.rules.clusters import largest_by_mean_shift
 from honestly.rules.settings import number
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
+from honestly.rules._lib.subsets import Subset, SubsetRule, concentrated
 from honestly.rules.base import squared_distances
-from honestly.rules.subsets import Subset, SubsetRule, concentrated
 
 # Subsets whose eigenvalues are computed together.
 _CHUNK = 256

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from honestly.rules._lib.neighbours import majority_mean
+from honestly.rules._lib.weiszfeld import inverse_weights
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.neighbours import majority_mean
 from honestly.rules.settings import integer, number
-from honestly.rules.weiszfeld import inverse_weights
 
 
 @dataclass(frozen=True, kw_only=True)

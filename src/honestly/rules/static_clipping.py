@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
+from honestly.rules._lib.clipping import norms, shortened
 from honestly.rules.base import Geometry, Mixer
-from honestly.rules.clipping import norms, shortened
 from honestly.rules.settings import number
 
 

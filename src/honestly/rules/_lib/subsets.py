@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float, Status
+from honestly.rules._lib.minority import Minority
 from honestly.rules.base import Geometry, Mix, Rule
-from honestly.rules.minority import Minority
 from honestly.rules.settings import integer
 
 Indices = npt.NDArray[np.intp]

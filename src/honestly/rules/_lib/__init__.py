@@ -1,0 +1,1 @@
+"""What several rules share: small functions, no rule."""
