@@ -89,7 +89,8 @@ def test_the_design_page_names_what_there_is() -> None:
         assert any((ROOT / top / path).exists() for top in ("", "src/honestly")), path
     for name in re.findall(r"`(\w+Rule)`", page):
         assert any(
-            f"class {name}" in file.read_text(encoding="utf-8") for file in (ROOT / "src").glob("honestly/rules/**/*.py")
+            f"class {name}" in file.read_text(encoding="utf-8")
+            for file in (ROOT / "src").glob("honestly/rules/**/*.py")
         ), name
 
 

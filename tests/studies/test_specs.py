@@ -14,10 +14,10 @@ def test_words():
 
 
 def test_a_rule_is_told_f_unless_it_has_one_or_needs_none():
-    assert Contestant("multi_krum").told
-    assert not Contestant("multi_krum:f=3").told
-    assert not Contestant("geometric_median").told
-    assert Contestant("nnm+geometric_median").told
+    assert Contestant("multi_krum").needs_f
+    assert not Contestant("multi_krum:f=3").needs_f
+    assert not Contestant("geometric_median").needs_f
+    assert Contestant("nnm+geometric_median").needs_f
     pre, rule, told = Contestant("nnm+multi_krum").build(K=20, f=8, root=None)
     assert (pre[0].f, rule.f, told) == (8, 8, 8)
     assert Contestant("multi_krum:f=3").build(K=20, f=8, root=None)[1].f == 3

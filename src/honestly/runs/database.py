@@ -47,7 +47,7 @@ class Database:
         except OSError as error:
             reason = error.strerror or error
             raise StoreError(f"cannot make {folder}: {reason}. Choose a folder that you may write to.") from error
-        with _told(path):
+        with _name_errors(path):
             connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         database = cls(path, connection)
         try:
@@ -57,7 +57,7 @@ class Database:
                         connection.execute(table)
                     connection.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
                 database.check()
-            with _told(path):
+            with _name_errors(path):
                 connection.execute("PRAGMA journal_mode = WAL")
                 # a round is on the disk before the state after it is: without FULL the power may take it back
                 connection.execute("PRAGMA synchronous = FULL")
@@ -84,7 +84,7 @@ class Database:
         failed: Exception | None = None
         for options in ("mode=ro", f"mode=ro{frozen}"):
             try:
-                with _told(path):
+                with _name_errors(path):
                     connection = sqlite3.connect(
                         f"{address}?{options}",
                         uri=True,
@@ -118,13 +118,13 @@ class Database:
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """What a query gives."""
-        with self.lock, _told(self.path):
+        with self.lock, _name_errors(self.path):
             return self.connection.execute(query, values).fetchall()
 
     @contextmanager
     def writing(self) -> Generator[sqlite3.Connection]:
         """One transaction: all of it happens, or nothing."""
-        with self.lock, _told(self.path):
+        with self.lock, _name_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self.connection
@@ -141,7 +141,7 @@ class Database:
 
 
 @contextmanager
-def _told(path: Path) -> Generator[None]:
+def _name_errors(path: Path) -> Generator[None]:
     """SQLite's errors as sentences that say what to do."""
     try:
         yield

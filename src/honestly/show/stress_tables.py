@@ -214,7 +214,7 @@ def wrong_f(cases: Sequence[Case], K: int) -> Table:
     rows: list[list[Cell]] = []
     for rule in rules_of(cases):
         of_rule = [case for case in cases if case.rule == rule]
-        if not Contestant(rule).told:
+        if not Contestant(rule).needs_f:
             rows.append([rule, "needs none", *_mean_worst(of_rule, counts)])
             continue
         for label, chosen in (("the truth", [case for case in of_rule if not case.guessed]), *_guesses(of_rule)):

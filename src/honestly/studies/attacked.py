@@ -122,7 +122,7 @@ class Round:
             missed = float((~against[liar]).mean()) if M else None
             auc = detection_auc(belief, liar.tolist())
         return {
-            "believed": told if contestant.told else None,
+            "believed": told if contestant.needs_f else None,
             "kappa": answer.moved / self.variance if np.isfinite(answer.moved) else float("inf"),
             "auc": auc,
             "accused": accused,

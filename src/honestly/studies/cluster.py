@@ -24,7 +24,7 @@ from honestly.runs.store import ATTEMPTS, LostClaimError, Run, Store, StoreError
 from honestly.sim.checkpoint import final_model, latest_state, packed
 from honestly.sim.run import Stop
 from honestly.sim.summary import summary
-from honestly.studies.work import Datasets, Heartbeat, Options, forget, free_the_dead, new_worker, told
+from honestly.studies.work import Datasets, Heartbeat, Options, describe_error, forget, free_the_dead, new_worker
 
 # A task sends the state after every round if it is small, else every few seconds: what a lost node costs at most.
 SMALL, STATE_EVERY = 1 << 20, 20.0
@@ -151,7 +151,7 @@ def check_address(address: str) -> None:
 
 @contextlib.contextmanager
 def _connected(ray: Any, address: str) -> Generator[None]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody else is told what is computed here
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what is computed here is nobody else's business
     mine = not ray.is_initialized()
     if mine:
         check_address(address)
@@ -231,7 +231,7 @@ class Driver:
                     {} if before is None else self._state(self.store.run(before)), self.shared[name],
                 )  # fmt: skip
             except (ValueError, OSError) as error:  # a data set that is not there
-                self.store.fail(run.id, told(error), worker=worker)
+                self.store.fail(run.id, describe_error(error), worker=worker)
                 continue
             self.tasks.append(Task(run, stream, worker))
 
@@ -254,7 +254,7 @@ class Driver:
                 ended = True
                 cause = error.cause if isinstance(error.cause, Exception) else error
                 with contextlib.suppress(LostClaimError):
-                    self.store.fail(task.run.id, told(cause), worker=task.worker)
+                    self.store.fail(task.run.id, describe_error(cause), worker=task.worker)
             except self.ray.exceptions.RayError:  # the node or its process is gone
                 ended = True
                 self._lose(task)

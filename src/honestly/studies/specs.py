@@ -41,14 +41,14 @@ class Contestant:
         return (*(_part(MIXER_CATALOG, mixer) for mixer in mixers), _part(RULE_CATALOG, rule))
 
     @property
-    def told(self) -> bool:
+    def needs_f(self) -> bool:
         """Whether a part needs f and has not been given a fixed one."""
         return any(_takes_f(part) and "f" not in settings for part, settings in self.parts)
 
     @property
     def knows(self) -> str:
         """What the rule is told that a server rarely knows: "f", "root", "trusted client", or "nothing"."""
-        what = ["f"] if self.told else []
+        what = ["f"] if self.needs_f else []
         what += [need for need in ("root", "trusted client") if any(need in part.needs for part, _ in self.parts)]
         return ", ".join(what) or "nothing"
 

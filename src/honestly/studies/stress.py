@@ -165,7 +165,7 @@ class Task:
         """Every rule with the f that it is told; a rule that needs none runs once."""
         for spec in self.study.rules:
             contestant = Contestant(spec)
-            for believed in self.study.believed if contestant.told else (None,):
+            for believed in self.study.believed if contestant.needs_f else (None,):
                 yield contestant, self.malicious if believed is None else believed, believed is not None
 
     def _cases(

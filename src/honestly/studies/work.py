@@ -73,12 +73,12 @@ def work(store: Store, run: Run, *, worker: str, options: Options, data: Dataset
         experiment = Experiment.of(run.experiment)
         before = experiment.before
 
-        def one(record: Record) -> None:
+        def after_round(record: Record) -> None:
             if options.halt is not None and options.halt():
                 raise StoppedError
 
         outcome = simulate(
-            experiment, sink=StoreSink(store, run.id, worker), device=options.device, on_round=one,
+            experiment, sink=StoreSink(store, run.id, worker), device=options.device, on_round=after_round,
             data=(data or Datasets(options.data)).get(experiment.dataset),
             warm_up=None if before is None else store.run_folder(before.id),
         )  # fmt: skip
@@ -96,7 +96,9 @@ def work(store: Store, run: Run, *, worker: str, options: Options, data: Dataset
         raise  # no fault of the run: the study stops, and goes on when the disk has space again
     except Exception as error:
         with contextlib.suppress(LostClaimError):
-            store.fail(run.id, told(error), provenance(options.device, run.experiment.get("seed", 0)), worker=worker)
+            store.fail(
+                run.id, describe_error(error), provenance(options.device, run.experiment.get("seed", 0)), worker=worker
+            )
     return True
 
 
@@ -106,7 +108,7 @@ def forget(store: Store, id: str) -> None:
         shutil.rmtree(store.run_folder(id), ignore_errors=True)
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """An error as it is kept: what happened and, unless it explains itself, where."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, ValueError | OSError):
@@ -167,7 +169,7 @@ class Heartbeat:
     def _beat(self) -> None:
         with Store.open(self.folder) as store:
             while not self.ended.wait(self.every):
-                with contextlib.suppress(StoreError):  # a full disk is told by whoever writes rounds
+                with contextlib.suppress(StoreError):  # whoever writes rounds reports a full disk
                     store.heartbeat(self.worker)
 
     def __enter__(self) -> Heartbeat:
@@ -180,7 +182,7 @@ class Heartbeat:
 
 
 def new_worker(pid: int | None = None) -> str:
-    """A name for a worker: the machine, the process (this one, unless told), and something that nobody else has."""
+    """A name for a worker: the machine, the process (this one by default), and something that nobody else has."""
     return f"{_machine()}/{pid or os.getpid()}/{secrets.token_hex(3)}"
 
 

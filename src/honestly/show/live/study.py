@@ -32,7 +32,7 @@ class StudySource:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store: store.Store = self._told(lambda: store.Store.read(folder, live=True))
+        self.store: store.Store = self._ask(lambda: store.Store.read(folder, live=True))
         self.file = (folder / DATABASE).stat().st_ino
         self.version = -1
         self.name = ""
@@ -44,11 +44,11 @@ class StudySource:
     def look(self) -> Look:
         """Every run as it is now; the database is read only if somebody has written to it."""
         self._still_there()
-        version = self._told(self.store.version)
+        version = self._ask(self.store.version)
         if version != self.version:
             told = [tuple(row) for row in self._rows(f"SELECT {TOLD_BY} FROM runs ORDER BY ordinal, id")]
             self.rows = {row[0]: self._row(row) for row in told}
-            self.name = text(self._told(self.store.meta).get("name") or self.folder.resolve().name, 200)
+            self.name = text(self._ask(self.store.meta).get("name") or self.folder.resolve().name, 200)
             self.version = version
         now = time.time()
         self.runs = {id: self._run(row, _status(row, now)) for id, (_, row) in self.rows.items()}
@@ -62,7 +62,7 @@ class StudySource:
         if run not in self.details or self.details[run][0] is not row:
             while len(self.details) >= KEPT:
                 self.details.pop(next(iter(self.details)))
-            self.details[run] = (row, detail(self._told(lambda: self.store.rounds(run)), row.experiment))
+            self.details[run] = (row, detail(self._ask(lambda: self.store.rounds(run)), row.experiment))
         return self.details[run][1]
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class StudySource:
         if here != self.file:
             raise SourceError(f"{self.folder / DATABASE} was replaced: reading the new one")
 
-    def _told(self, read: Any) -> Any:
+    def _ask(self, read: Any) -> Any:
         """What `read` gives; a damaged database becomes a message for the page."""
         try:
             return read()
@@ -91,17 +91,17 @@ class StudySource:
             raise SourceError(f"{where} holds a row that cannot be read ({text(str(error))})") from error
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        return self._told(lambda: self.store.database.rows(query, values))
+        return self._ask(lambda: self.store.database.rows(query, values))
 
     def _row(self, told: tuple[Any, ...]) -> tuple[tuple[Any, ...], store.Run]:
         held = self.rows.get(told[0])
-        return held if held and held[0] == told else (told, self._told(lambda: self.store.run(told[0])))
+        return held if held and held[0] == told else (told, self._ask(lambda: self.store.run(told[0])))
 
     def _run(self, row: store.Run, status: Status) -> tuple[store.Run, RunRow]:
         held = self.runs.get(row.id)
         if held is not None and held[0] is row and held[1].status == status:
             return held
-        return row, self._told(lambda: self._decoded(row, status))
+        return row, self._ask(lambda: self._decoded(row, status))
 
     def _decoded(self, row: store.Run, status: Status) -> RunRow:
         numbers = summary(self._tail(row)) if row.summary is None else fields(row.summary)

@@ -23,13 +23,13 @@ def differences(found: Mapping[Key, Compared], statistic: str) -> Table:
         "Mean over data sets, configurations and α, from the lowest to the highest, and how many numbers. "
         "A positive difference is better for ACC and worse for ASR.",
         ["rule", *(f"{ATTACKS[attack]} {metric}" for attack, metric in MEASURED)],
-        [[rule, *(_shown(apart.get((rule, attack, metric), [])) for attack, metric in MEASURED)] for rule in RULES],
+        [[rule, *(_range(apart.get((rule, attack, metric), [])) for attack, metric in MEASURED)] for rule in RULES],
     )
 
 
-def _shown(values: list[float]) -> str:
+def _range(values: list[float]) -> str:
     """
-    >>> _shown([-0.014, 0.0]), _shown([])
+    >>> _range([-0.014, 0.0]), _range([])
     ('-0.01 (-0.01 to +0.00, 2)', '·')
     """
     if not values:

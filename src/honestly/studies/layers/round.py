@@ -55,7 +55,7 @@ class LayeredRound:
         found: Score = measure(self.space, self.rows, rule, pre)
         honesty = found.honesty
         return {
-            "believed": told if contestant.told else None,
+            "believed": told if contestant.needs_f else None,
             "kappa": found.kappa,
             "auc": detection_auc(found.belief, [k >= K - M for k in range(K)]),
             "accused": found.false / (K - M),
