@@ -281,13 +281,13 @@ def test_a_second_server_on_a_history_is_told_so_until_the_first_is_dead(tmp_pat
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_child_that_outlives_its_server_does_not_hold_the_folder(tmp_path: Path) -> None:
-    code = HOLD.replace("print(", "import os, time\nif os.fork() == 0:\n    time.sleep(30)\n    os._exit(0)\nprint(")
+    code = HOLD.replace("print(", "import os, time\nif os.fork() == 0:\n    print('child', flush=True)\n    time.sleep(60)\n    os._exit(0)\nprint(")
     first = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=ENVIRONMENT, start_new_session=True,
     )  # fmt: skip
     assert first.stdout is not None
-    assert first.stdout.readline() == "ready\n"
+    assert {first.stdout.readline(), first.stdout.readline()} == {"ready\n", "child\n"}  # in any order
     try:
         first.kill()
         first.wait(timeout=60)
