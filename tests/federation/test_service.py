@@ -281,7 +281,8 @@ def test_a_second_server_on_a_history_is_told_so_until_the_first_is_dead(tmp_pat
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_child_that_outlives_its_server_does_not_hold_the_folder(tmp_path: Path) -> None:
-    code = HOLD.replace("print(", "import os, time\nif os.fork() == 0:\n    print('child', flush=True)\n    time.sleep(60)\n    os._exit(0)\nprint(")
+    fork = "import os, time\nif os.fork() == 0:\n    print('child', flush=True)\n    time.sleep(60)\n    os._exit(0)\n"
+    code = HOLD.replace("print(", fork + "print(")
     first = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=ENVIRONMENT, start_new_session=True,
