@@ -32,7 +32,7 @@ NOT_RUN = {
     "results/README.md": 1,
 }
 # Several commands each that have tests of their own; `make test-all` follows these pages.
-SLOW = {"docs/how-to/cluster.md", "docs/how-to/report.md", "docs/how-to/stress.md", "docs/how-to/watch.md"}
+SLOW = {f"docs/how-to/{name}.md" for name in ("cluster", "language-models", "report", "stress", "watch")}
 
 
 def _name(page: Path) -> str:

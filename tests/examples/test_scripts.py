@@ -97,7 +97,7 @@ CHECKS = {
     "lora_transformer": lora_transformer,
     "async_buffer": async_buffer,
 }
-SLOW = {"torch_ddp", "diloco"}  # eight processes each
+SLOW = {"torch_ddp", "diloco", "lora_transformer"}  # eight processes each; twice ten clients
 
 
 @pytest.mark.timeout(400)
