@@ -159,9 +159,9 @@ def test_state_dicts_on_the_device_and_one_on_the_host() -> None:
     assert out.excluded == ()
     assert out.value["n"].dtype == torch.int64
     assert out.value["w"].is_cuda
-    expected = hn.aggregate([np.concatenate([s["w"].cpu().numpy().ravel(), s["b"].cpu().numpy()]) for s in states])
-    joined = torch.cat([out.value["w"].reshape(-1), out.value["b"]]).cpu().numpy()
-    np.testing.assert_allclose(joined, expected.value, atol=1e-5)
+    expected = hn.aggregate([{name: tensor.cpu().numpy() for name, tensor in state.items()} for state in states])
+    for name in ("w", "b"):
+        np.testing.assert_allclose(out.value[name].cpu().numpy(), expected.value[name], atol=1e-5)
 
 
 def test_same_bits_twice() -> None:
