@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -175,6 +176,15 @@ def test_keeping_the_old_model_is_an_empty_difference_that_flare_can_add() -> No
     np.testing.assert_array_equal(new.params["w"], params(1)["w"])
     nothing, _ = aggregated([])
     assert nothing.params == {}
+
+
+@pytest.mark.parametrize(("run", "name"), [("", "job-17"), ("spring", "spring")])
+def test_the_history_names_the_run_or_flares_job(tmp_path: Path, run: str, name: str) -> None:
+    aggregator = RobustAggregator(rule="mean", history=str(tmp_path), run=run)
+    aggregator.fl_ctx = FLContext()
+    aggregator.fl_ctx.set_prop(ReservedKey.RUN_NUM, "job-17")
+    aggregated([model(k, params(k)) for k in range(4)], aggregator)
+    assert json.loads((tmp_path / "rounds.jsonl").read_text())["run"] == name
 
 
 def test_the_global_model_decides_layout_order_and_dtype() -> None:

@@ -17,7 +17,7 @@ from appfl.algorithm.aggregator import BaseAggregator
 from honestly.federation import History, Reply
 from honestly.federation.settings import common_names, referee_of
 
-OPTIONS = ("rule", "settings", "pre", "quorum", "doubt", "history", "forgetting", "buffers")
+OPTIONS = ("rule", "settings", "pre", "quorum", "doubt", "history", "forgetting", "buffers", "run")
 MODEL = ("model_path", "model_name", "model_kwargs")
 #: what APPFL itself writes into the aggregator's configuration
 THEIRS = ("num_clients", "gradient_based", "optimize_memory", "client_weights_mode", "use_secure_agg")
@@ -33,7 +33,7 @@ class RobustAggregator(BaseAggregator):
         model: the model that training starts with. APPFL passes none to an aggregator that it loads from a file: then
             `model_path`, `model_name` and `model_kwargs` in `aggregator_kwargs` say where it is.
         aggregator_configs: APPFL's `aggregator_kwargs`: `rule`, `settings`, `pre`, `quorum`, `doubt`, `history`,
-            `forgetting` and `buffers`, see `honestly.federation.settings.referee_of`.
+            `forgetting`, `buffers` and `run`, see `honestly.federation.settings.referee_of`.
         logger: APPFL's logger.
 
     Attributes:

@@ -44,12 +44,13 @@ class RobustAggregator(Aggregator):
         history: str = "",
         forgetting: float = 0.0,
         buffers: str | list[str] = "follow",
+        run: str = "",
     ) -> None:
         super().__init__()
         self.aggregator_name = "RobustAggregator"
         self._options: dict[str, Any] = {
             "rule": rule, "settings": settings, "pre": pre, "quorum": quorum, "doubt": doubt, "history": history,
-            "forgetting": forgetting, "buffers": buffers,
+            "forgetting": forgetting, "buffers": buffers, "run": run,
         }  # fmt: skip
         self.referee: Referee = referee_of(**self._options)
 

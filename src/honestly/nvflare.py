@@ -49,6 +49,7 @@ class RobustAggregator(ModelAggregator):
         sizes: "use" weighs clients by the steps that they report, up to a cap by which no minority of them gets a
             majority of the weight; "ignore" counts heads.
         names: from client name to the name that logs and the history use, such as `{"site-1": "Uppsala"}`.
+        run: the name of the run, for the history and the title of its report; FLARE's job id if you give none.
 
     What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's
     metadata, which FLARE sends to the clients, liars among them.
@@ -72,6 +73,7 @@ class RobustAggregator(ModelAggregator):
         server: str = "",
         sizes: Sizes = "use",
         names: dict[str, str] | None = None,
+        run: str = "",
     ) -> None:
         super().__init__()
         self.rule = rule
@@ -85,6 +87,7 @@ class RobustAggregator(ModelAggregator):
         self.server = server
         self.sizes: Sizes = sizes
         self.names = names
+        self.run = run
         self._models: list[FLModel] = []
         # made now, so a wrong argument is an error where it was written; the folder is made where the server runs
         self._referee: Referee | None = None
@@ -100,7 +103,7 @@ class RobustAggregator(ModelAggregator):
             RULE_CATALOG.build(Spec(rule.name, {**rule.settings, **settings}), own=False),
             pre=[*before, *map(str, behind)],
             quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers,
-            server=self.server, sizes=self.sizes, names=self.names, log=self._report,
+            server=self.server, sizes=self.sizes, names=self.names, run=self.run, log=self._report,
         )  # fmt: skip
 
     @property
@@ -122,6 +125,7 @@ class RobustAggregator(ModelAggregator):
     def aggregate_model(self) -> FLModel:
         """The robust average. If the old model is to be kept: a difference of nothing."""
         models, self._models = self._models, []
+        self.rounds.run = self.rounds.run or self._job()
         kind = _usual([model.params_type for model in models])
         replies = [self._reply(i, model, kind) for i, model in enumerate(models)]
         reference = self._global_weights() if kind == ParamsType.FULL else None
@@ -161,6 +165,10 @@ class RobustAggregator(ModelAggregator):
         except Exception as error:
             self._report(logging.WARNING, f"the global model cannot be read ({error}); the majority's layout is used")
             return None
+
+    def _job(self) -> str:
+        job = self.fl_ctx.get_job_id() if self.fl_ctx else None
+        return job if isinstance(job, str) else ""
 
     def _round(self, models: Sequence[FLModel]) -> int:
         """FLARE's number of the round: from its context, else what most models say, else one more than the last."""

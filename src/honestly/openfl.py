@@ -34,7 +34,7 @@ class RobustAggregation(AggregationFunction):
     training task. OpenFL keeps one instance of each aggregation function in a process, so all tasks share its settings.
 
     Args:
-        rule, settings, pre, quorum, doubt, history, forgetting, buffers: plain values, see
+        rule, settings, pre, quorum, doubt, history, forgetting, buffers, run: plain values, see
             `honestly.federation.settings.referee_of`.
 
     Attributes:
@@ -51,11 +51,12 @@ class RobustAggregation(AggregationFunction):
         history: str = "",
         forgetting: float = 0.0,
         buffers: str | list[str] = "follow",
+        run: str = "",
     ) -> None:
         super().__init__()
         self.referee = referee_of(
             rule=rule, settings=settings, pre=pre, quorum=quorum, doubt=doubt, history=history, forgetting=forgetting,
-            buffers=buffers, log=logger.log,
+            buffers=buffers, run=run, log=logger.log,
         )  # fmt: skip
         self._judged: tuple[Any, ...] = ()
         self._values: dict[str, Any] = {}

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from honestly.federation import Referee, Reply
+from honestly.federation.audit import audit
+from honestly.federation.names import LONGEST
 
 
 def federation(folder: Path, rounds: int, name: str = "site") -> None:
@@ -50,3 +53,21 @@ def test_a_clients_words_neither_end_a_line_nor_steer_a_terminal(tmp_path: Path)
     assert "x\\x1b[2J\\nround 1" in written
     assert all(character.isprintable() for character in written)
     assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 5
+
+
+def test_every_line_names_the_run_and_the_chain_still_holds(tmp_path: Path) -> None:
+    referee = Referee("mean", history=tmp_path, run="hospitals\x1b[2J, " + "spring " * 20)
+    for number in (1, 2):
+        referee.judge(number, [Reply(k, update=np.full(3, float(k))) for k in range(4)])
+    names = [json.loads(line)["run"] for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert len(set(names)) == 1
+    assert names[0].startswith("hospitals\\x1b[2J, spring")
+    assert len(names[0]) == LONGEST
+    assert audit(tmp_path).sound
+
+
+def test_a_run_without_a_name_leaves_the_key_out(tmp_path: Path) -> None:
+    federation(tmp_path, 1)
+    assert "run" not in json.loads((tmp_path / "rounds.jsonl").read_text())
+    with pytest.raises(ValueError, match="run is 7; expected a name"):
+        Referee("mean", run=7)  # type: ignore[arg-type]

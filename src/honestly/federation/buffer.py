@@ -63,6 +63,7 @@ class Buffer:
             (the server was killed after the average and before the model was saved), it steps back and has the
             updates of that average again.
         history: a folder for `rounds.jsonl` and `rounds.csv`, see `honestly report`.
+        run: the name of the run, for the history and the title of its report.
         buffers: what becomes of BatchNorm's statistics, see `hn.aggregate`.
 
     Attributes:
@@ -96,6 +97,7 @@ class Buffer:
         folder: str | os.PathLike[str] | None = None,
         version: int | None = None,
         history: str | os.PathLike[str] | None = None,
+        run: str = "",
         buffers: Any = "follow",
         log: Callable[[int, str], None] = logger.log,
     ) -> None:
@@ -125,7 +127,7 @@ class Buffer:
             self._restore(self._shelf, version)
         elif version is not None:
             self.version = version
-        self.history = History(history)
+        self.history = History(history, run=run)
         if self.history.folder is not None:
             claim(self.history.folder, self)
 

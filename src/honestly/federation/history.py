@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 from honestly.federation.audit import last_hash, seal
+from honestly.federation.names import clean_name
 from honestly.federation.record import Round
 from honestly.files import write_atomically
 from honestly.printable import printable
@@ -28,13 +29,21 @@ class History(Sequence[Round]):
     of an earlier federation in the folder are kept as `rounds-1.jsonl`, `rounds-1.csv` and so on. Each line carries its
     hash and that of the line before, which `honestly audit` verifies.
 
+    Args:
+        folder: where the files are written; None keeps the rounds in memory only.
+        run: the name of the run, which the report has as its title. Adapters set the attribute `run` to their
+            framework's id of the run if you give no name.
+
     Example:
         >>> History(None)
         History(0 rounds)
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, run: str = "") -> None:
+        if not isinstance(run, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"run is {run!r}; expected a name for the run, as text")
         self.folder = None if folder is None else Path(folder)
+        self.run = run
         self._rounds: list[Round] = []
         self._begun = False
         self._lines: list[str] = []  # of rounds.jsonl; all but the last are final
@@ -83,7 +92,8 @@ class History(Sequence[Round]):
                 self._roster |= dict.fromkeys(r.clients)
                 self._widths.append(len(self._roster))
             roster = list(itertools.islice(self._roster, self._widths[i]))
-            line, found = seal(_plain(r.as_json(roster)), self._hashes[i])
+            record = r.as_json(roster) | ({"run": clean_name(self.run)} if self.run else {})
+            line, found = seal(_plain(record), self._hashes[i])
             self._lines.append(line)
             self._hashes[i + 1 :] = [found]
 

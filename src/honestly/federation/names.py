@@ -41,7 +41,7 @@ class Names:
         self._labels: dict[ClientId, str] = {}
         self._taken: set[str] = set()
         listed = list(given.values()) if isinstance(given, Mapping) else []
-        self._shared = {name for name, times in Counter(map(_clean, listed)).items() if times > 1}
+        self._shared = {name for name, times in Counter(map(clean_name, listed)).items() if times > 1}
 
     def __bool__(self) -> bool:
         return self._given is not None
@@ -60,11 +60,11 @@ class Names:
         """Label and id, for a log: a name is for people, the id is what the framework knows."""
         if not self:
             return str(client)
-        label, own = self(client), _clean(client)
+        label, own = self(client), clean_name(client)
         return label if own in label else f"{label} [{own}]"
 
     def _unused(self, client: ClientId) -> str:
-        own, name = _clean(client) or "?", self._name(client)
+        own, name = clean_name(client) or "?", self._name(client)
         label = own if not name else f"{name} ({own})" if name in self._shared else name
         if label not in self._taken:
             return label
@@ -84,10 +84,11 @@ class Names:
         except Exception:
             logger.exception("names failed for client %s; its id is used", printable(client)[:LONGEST])
             return ""
-        return "" if found is None else _clean(found)
+        return "" if found is None else clean_name(found)
 
 
-def _clean(name: Any) -> str:
+def clean_name(name: Any) -> str:
+    """A name on one line, printable and at most 60 characters long."""
     text = " ".join(printable(name).split())
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 

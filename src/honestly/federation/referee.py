@@ -46,6 +46,7 @@ class Referee:
         sizes: "use" lets the rule use the sizes that clients report, up to a cap by which no minority of them gets a
             majority of the weight; "ignore" counts heads.
         names: a mapping from client id to a name, or a function of the id, for logs and the history.
+        run: the name of the run, for the history and the title of its report.
         log: receives a level of `logging` and a sentence; the adapter's framework has its own way to log.
     """
 
@@ -61,6 +62,7 @@ class Referee:
         server: ServerStep | str | None = None,
         sizes: Sizes = "use",
         names: Naming | None = None,
+        run: str = "",
         log: Any = logger.log,
     ) -> None:
         if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -73,7 +75,8 @@ class Referee:
         self.pipeline = Pipeline.of(rule, pre)
         self.buffers = Buffers.of(buffers)
         self.names = Names(names)
-        self.quorum, self.doubt, self.history, self._write_log = float(quorum), doubt, History(history), log
+        self.quorum, self.doubt, self._write_log = float(quorum), doubt, log
+        self.history = History(history, run=run)
         self.server = ServerSide(server, self.history.folder, self.buffers.hold)
         if self.history.folder is not None:
             claim(self.history.folder, self)

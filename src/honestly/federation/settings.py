@@ -21,6 +21,7 @@ def referee_of(
     history: str = "",
     forgetting: float = 0.0,
     buffers: Any = "follow",
+    run: str = "",
     log: Callable[[int, str], None] | None = None,
 ) -> Referee:
     """A referee from names and numbers; ValueError names what is wrong.
@@ -34,6 +35,7 @@ def referee_of(
         history: a folder for `rounds.jsonl` and `rounds.csv`; "" for none.
         forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
         buffers: what becomes of BatchNorm's running means and variances: "follow", "judge" or "ignore".
+        run: the name of the run, for the history and the title of its report.
         log: receives a level of `logging` and a sentence.
 
     Example:
@@ -46,8 +48,9 @@ def referee_of(
         chosen["memory"] = Memory(forgetting=forgetting)
     more: dict[str, Any] = {} if log is None else {"log": log}
     return Referee(
-        make(rule, **chosen), pre=steps, quorum=quorum, doubt=doubt, history=history or None, buffers=buffers, **more
-    )
+        make(rule, **chosen), pre=steps, quorum=quorum, doubt=doubt, history=history or None, buffers=buffers, run=run,
+        **more,
+    )  # fmt: skip
 
 
 def common_names(updates: Iterable[Any]) -> set[Any]:

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from honestly.federation.buffer import Buffer
-from honestly.flower.replies import record_of, train_reply, views
+from honestly.flower.replies import name_run, record_of, train_reply, views
 
 
 def train_buffered(
@@ -51,6 +51,7 @@ def train_buffered(
         ...     buffer = hn.Buffer(10, folder="state")
         ...     train_buffered(grid, buffer, ArrayRecord(new_model()), versions=100)
     """
+    name_run(buffer.history, grid)
     model = dict(views(arrays))
     models: dict[int, dict[str, Any]] = {buffer.version: model}
     waiting: dict[str, tuple[int, int, float]] = {}  # message -> node, version, when it is given up

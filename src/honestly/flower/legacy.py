@@ -25,7 +25,8 @@ class LegacyRobustFedAvg(FedAvg):
     """FedAvg of the older API that tells which clients to believe; see `RobustFedAvg` for the new one.
 
     Args:
-        rule, pre, quorum, doubt, history, sizes, names: as for `RobustFedAvg`. Clients are known by `ClientProxy.cid`.
+        rule, pre, quorum, doubt, history, sizes, names, run: as for `RobustFedAvg`. Clients are known by
+            `ClientProxy.cid`. The older API has no run id: give `run` for a title of the report.
         buffers: as for `RobustFedAvg`. Arrays come without names here: pass the torch module, in whose `state_dict`
             they are in the same order, if it has BatchNorm.
         fedavg_kwargs: every keyword argument of `flwr.server.strategy.FedAvg`. A metrics function of yours sees the
@@ -48,12 +49,13 @@ class LegacyRobustFedAvg(FedAvg):
         buffers: Any = "follow",
         sizes: Sizes = "use",
         names: Naming | None = None,
+        run: str = "",
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
         self._referee = Referee(
             rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names,
-            log=logger.log,
+            run=run, log=logger.log,
         )  # fmt: skip
         self._model: Parameters | None = None
         self._asked: tuple[int, tuple[str, ...]] = (-1, ())

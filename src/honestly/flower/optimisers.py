@@ -41,12 +41,14 @@ class _Optimised(RobustFedAvg):
         buffers: Any = "follow",
         sizes: Sizes = "use",
         names: Naming | None = None,
+        run: str = "",
         **strategy_kwargs: Any,
     ) -> None:
         super().__init__(**strategy_kwargs)  # Flower's optimiser, which knows nothing of our settings
         self._referee = self._judge_by(
-            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names
-        )
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names,
+            run=run,
+        )  # fmt: skip
         self._kept: dict[str, Array] = {}
         self._resumed = False
 
@@ -132,8 +134,8 @@ class RobustFedAdam(_Optimised, FedAdam, RobustFedAvg):
     """Flower's FedAdam over the robust average.
 
     Args:
-        rule, pre, quorum, doubt, history, buffers, sizes, names: as for `RobustFedAvg`. With a history the moments are
-            kept in its folder and go on after a restart of the server from the same model.
+        rule, pre, quorum, doubt, history, buffers, sizes, names, run: as for `RobustFedAvg`. With a history, the
+            moments are kept in its folder and used again after a restart of the server from the same model.
         strategy_kwargs: every keyword argument of Flower's FedAdam: `eta`, `beta_1`, `beta_2`, `tau`, and FedAvg's.
 
     Example:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 
-from honestly.federation import Reply, Round
+from honestly.federation import History, Reply, Round
 from honestly.federation.npy import BadArrayError, read_npy, write_npy
 
 NUMPY = "numpy.ndarray"  # Flower's name for the bytes of an .npy file
@@ -130,3 +131,10 @@ def metric_record(record: Round, extra: Mapping[str, Any]) -> MetricRecord:
     metrics |= {f"refused/{record.names(client)}": 1 for client in record.excluded}
     metrics["kept-old-model"] = int(record.kept)
     return MetricRecord(metrics)
+
+
+def name_run(history: History, grid: Grid) -> None:
+    """Call a run that has no name by Flower's id, which `flwr ls` lists."""
+    number = getattr(getattr(grid, "run", None), "run_id", None)
+    if not history.run and isinstance(number, int):
+        history.run = str(number)

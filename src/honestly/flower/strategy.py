@@ -18,6 +18,7 @@ from honestly.flower.replies import (
     capped_contents,
     evaluate_reply,
     metric_record,
+    name_run,
     record_of,
     train_reply,
     views,
@@ -48,6 +49,7 @@ class RobustFedAvg(FedAvg):
             `hn.Mean` has a setting of its own.
         names: a mapping from node id to a name, or a function of the id, for the log, the history and the metrics:
             `names={1234567890: "Uppsala"}`. A client without a name goes by its id.
+        run: the name of the run, for the history and the title of its report; Flower's run id if you give none.
         fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless
             you give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
             only, with `weighted_by_key` capped at three times its median.
@@ -76,12 +78,14 @@ class RobustFedAvg(FedAvg):
         buffers: Any = "follow",
         sizes: Sizes = "use",
         names: Naming | None = None,
+        run: str = "",
         **fedavg_kwargs: Any,
     ) -> None:
         super().__init__(**fedavg_kwargs)
         self._referee = self._judge_by(
-            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names
-        )
+            rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names,
+            run=run,
+        )  # fmt: skip
         self._train_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
         self._train_metrics = fedavg_kwargs.get("train_metrics_aggr_fn")
         self._evaluate_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
@@ -137,6 +141,7 @@ class RobustFedAvg(FedAvg):
     ) -> Iterable[Message]:
         """Sample nodes as FedAvg does; remember the model, which replies are held against, and who was asked."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
+        name_run(self.history, grid)
         self._model = arrays
         self._asked = server_round, tuple(message.metadata.dst_node_id for message in messages)
         if messages:

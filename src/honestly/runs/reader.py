@@ -38,6 +38,11 @@ class Rounds:
     known: bool
     damaged: int = 0
 
+    @property
+    def run(self) -> str:
+        """What the server calls its run, in the last round that says so; "" if none does."""
+        return next((record.run for record in reversed(self.records) if record.run), "")
+
 
 def read_rounds(path: Path) -> Rounds:
     """The rounds of a `rounds.jsonl`; a line that is cut short or damaged is counted and left out."""

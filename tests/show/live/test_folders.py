@@ -116,6 +116,17 @@ def test_the_history_of_a_federation(tmp_path: Path) -> None:
     assert run.accuracy == pytest.approx(0.6)
 
 
+def test_a_federation_goes_by_the_name_of_its_run(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    for t, name in ((1, ""), (2, "hospitals, spring")):
+        history.run = name
+        history.add(Round(t, ("a", "b"), None, None, {}, False, "fine", False))
+        history.write()
+        look = open_source(tmp_path).look()
+        assert look.name == (name or tmp_path.name)
+        assert only(look).cell == {"run": name or tmp_path.name}
+
+
 def test_a_folder_that_vanishes_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write(folder, 1)

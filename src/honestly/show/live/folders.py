@@ -75,6 +75,12 @@ class WatchedRun:
                 break
         self.lines, self.records = lines, records
 
+    @property
+    def name(self) -> str:
+        """What a federation's server calls its run, else the folder's name."""
+        given = (fields(r).get("run") for r in reversed(self.records))
+        return text(next((name for name in given if isinstance(name, str) and name), self.folder.resolve().name), 100)
+
     def run(self, now: float) -> RunRow:
         """The run in a few numbers."""
         e = self.experiment
@@ -83,7 +89,7 @@ class WatchedRun:
         of = whole(e.get("rounds"))
         return RunRow(
             id=self.folder.name,
-            cell=cell or {"run": text(self.folder.name, 100)},
+            cell=cell or {"run": self.name},
             status=self._status(now, of),
             rounds=len(self.records),
             of=of,
@@ -123,12 +129,10 @@ class FolderSource:
         except OSError as error:
             raise SourceError(f"{self.folder} cannot be read: {error.strerror or error}") from error
         now = time.time()
-        name = text(self.folder.resolve().name, 200)
-        return Look(
-            "federation" if there.kind is Kind.RUN else "folder",
-            name,
-            tuple(one.run(now) for one in self.known.values()),
-        )
+        single = there.kind is Kind.RUN
+        name = next(iter(self.known.values())).name if single else text(self.folder.resolve().name, 200)
+        runs = tuple(one.run(now) for one in self.known.values())
+        return Look("federation" if single else "folder", name, runs)
 
     def detail(self, run: str) -> Detail | None:
         """One run with its rounds."""

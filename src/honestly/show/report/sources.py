@@ -134,7 +134,7 @@ def _runs(name: str, files: Sequence[Path]) -> Study:
         if experiment:
             cell = {"rule": _name(experiment.get("rule")), "attack": _name(experiment.get("attack")), **cell}
         else:
-            cell = {"run": file.parent.resolve().name}
+            cell = {"run": found.run or file.parent.resolve().name}
         details = {"experiment": json.dumps(experiment, sort_keys=True)} if experiment else {}
         entries.append(
             Entry(

@@ -137,8 +137,7 @@ def _heading(study: Study, kept: Sequence[tuple[Entry, Rounds]]) -> str:
     entry, rounds = kept[0]
     if rounds.known:
         return f"{named(entry)} ({study.name})"
-    names = [r.run for r in rounds.records if r.run]
-    return f"Federation {shortened(names[-1] if names else study.name, 80)}"
+    return f"Federation {shortened(rounds.run or study.name, 80)}"
 
 
 def _downloads(runs: Sequence[run_page.Run], results: Sequence[Result], shown: Sequence[Section]) -> list[Download]:
