@@ -19,7 +19,7 @@ import numpy as np
 from bayesian_variants import Variant
 from whole_update_rule import WholeUpdates
 
-from honestly.rules.base import GramGeometry
+from honestly.rules.rule import GramGeometry
 
 MNIST = {"dataset": "mnist", "model": "lenet5", "clients": 20, "malicious": 4, "attack": "sign_flip", "alpha": 0.5}
 GAMMA = 4.0  # what the attackers of sign flip multiply their updates with, times -1

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import honestly as hn
-from honestly.rules.base import GramGeometry, squared_distances
+from honestly.rules.rule import GramGeometry, squared_distances
 
 ROUNDING = 1e-6
 TRIALS = 20

@@ -14,10 +14,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from honestly.rules.base import GramGeometry
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.geometric_median import GeometricMedian
 from honestly.rules.mean import Mean
+from honestly.rules.rule import GramGeometry
 
 K, M, d = 20, 8, 2000
 SHIPPED, PAPER, RIVAL = "#1b6ca8", "#d95f02", "0.55"

@@ -23,7 +23,7 @@ from whole_update_rule import (
 )
 
 from honestly.result import Float
-from honestly.rules.base import Geometry, GramGeometry, Mix, Rule, squared_distances
+from honestly.rules.rule import Geometry, GramGeometry, Mix, Rule, squared_distances
 
 CHANGES = (
     "nothing",  # the rule, rebuilt from its parts: must agree with it

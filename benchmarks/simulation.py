@@ -25,7 +25,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from honestly.sim.models import build
-from honestly.sim.train.base import Model, Trainer
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.compiled.build import library
 from honestly.sim.train.compiled.trainer import CompiledTrainer
@@ -34,6 +33,7 @@ from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.schedule import plan
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model, Trainer
 
 SGD_PAPER = SGD(0.01, 0.9, 1e-4)
 CLIENTS, BATCH = 20, 128

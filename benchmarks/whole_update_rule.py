@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.rules.base import GramGeometry, Mix, Rule
+from honestly.rules.rule import GramGeometry, Mix, Rule
 
 TINY = float(np.finfo(float).tiny)
 ODDS = 4.0  # log-odds lost per unit of ln r^2: how fast belief falls with distance

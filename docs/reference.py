@@ -42,9 +42,9 @@ API = {
         "a rule of your own are at the end.",
         (
             *(f"hn.{rule.__name__}" for rule in (*RULES, *MIXERS)),
-            "honestly.rules.base.Rule", "honestly.rules.base.ColumnRule", "honestly.rules.base.Mixer",
-            "honestly.rules.base.Geometry", "honestly.rules.base.GramGeometry", "honestly.rules.base.Mix",
-            "honestly.rules.base.squared_distances",
+            "honestly.rules.rule.Rule", "honestly.rules.rule.ColumnRule", "honestly.rules.rule.Mixer",
+            "honestly.rules.rule.Geometry", "honestly.rules.rule.GramGeometry", "honestly.rules.rule.Mix",
+            "honestly.rules.rule.squared_distances",
         ),
     ),
     "api-frameworks": (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import honestly as hn
-from honestly.rules.base import Geometry, Mix, Rule, squared_distances
+from honestly.rules.rule import Geometry, Mix, Rule, squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import honestly as hn
-from honestly.rules.base import Mix
+from honestly.rules.rule import Mix
 
 
 def updates(K: int, sizes: tuple[int, ...], liars: tuple[int, ...] = (), seed: int = 0) -> list[list[np.ndarray]]:

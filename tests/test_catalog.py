@@ -108,7 +108,7 @@ def test_python_does_not_run_code_by_name(tmp_path: Path) -> None:
 OWN = """
     from dataclasses import dataclass
     import numpy as np
-    from honestly.rules.base import Mix, Rule
+    from honestly.rules.rule import Mix, Rule
 
     @dataclass(frozen=True, kw_only=True)
     class First(Rule):

@@ -8,7 +8,7 @@ import pytest
 from honestly.engine.geometry import measured
 from honestly.engine.passes import passes_over
 from honestly.engine.screening import Screen
-from honestly.rules.base import squared_distances
+from honestly.rules.rule import squared_distances
 from honestly.sources import open_source
 
 

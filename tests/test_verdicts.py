@@ -13,7 +13,7 @@ import honestly as hn
 from honestly.engine import Pipeline
 from honestly.federation import Referee, Reply
 from honestly.result import Verdict
-from honestly.rules.base import Geometry, GramGeometry, Mix
+from honestly.rules.rule import Geometry, GramGeometry, Mix
 
 
 @dataclass(frozen=True, kw_only=True)

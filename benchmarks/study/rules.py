@@ -14,7 +14,7 @@ from bayesian_variants import Variant
 from whole_update_rule import WholeUpdates
 
 from honestly.rules import RULE_CATALOG
-from honestly.rules.base import Mix, Rule
+from honestly.rules.rule import Mix, Rule
 from honestly.studies.specs import Contestant
 
 for one in (WholeUpdates, Variant):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.rules._lib.neighbours import smallest
-from honestly.rules.base import Geometry, Mix, Rule, squared_distances
+from honestly.rules.rule import Geometry, Mix, Rule, squared_distances
 from honestly.rules.settings import integer
 
 
@@ -23,7 +23,7 @@ class MedoidMean(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [2.0], [50.0]])
         >>> MedoidMean(f=1).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.]])

@@ -48,8 +48,8 @@ from honestly.rules import (
     make,
     make_mixer,
 )
-from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
+from honestly.rules.rule import Mixer, Rule
 from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.groups import Groups
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.engine import Pipeline, run
 from honestly.result import Aggregate, AggregationError, Float, Verdict
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 from honestly.sources import Source, open_source
 from honestly.sources.groups import Groups, identities
 

@@ -24,8 +24,8 @@ from jax import lax
 
 from honestly.arrays import COMPUTE, LARGEST, Spec
 from honestly.engine import Pipeline
-from honestly.rules.base import ColumnRule, GramGeometry, Mixer, Rule
 from honestly.rules.mean import Mean
+from honestly.rules.rule import ColumnRule, GramGeometry, Mixer, Rule
 from honestly.sources import Layer, Leaf
 from honestly.sources.grouping import Buffers, layers_of
 

@@ -201,7 +201,7 @@ def test_code_of_the_users_own_is_not_called_our_bug(tmp_path: Path, capsys: pyt
     own = tmp_path / "mine.py"
     own.write_text(
         "from dataclasses import dataclass\n"
-        "from honestly.rules.base import Rule\n"
+        "from honestly.rules.rule import Rule\n"
         "@dataclass(frozen=True, kw_only=True)\n"
         "class Broken(Rule):\n"
         "    name = 'broken'\n"

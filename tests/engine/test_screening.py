@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import honestly as hn
-from honestly.rules.base import Geometry, Mix
+from honestly.rules.rule import Geometry, Mix
 
 Federation = Callable[..., np.ndarray]
 

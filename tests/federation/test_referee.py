@@ -12,8 +12,8 @@ import pytest
 
 from honestly.federation import History, Referee, Reply, Round
 from honestly.rules import Bayesian, Mean
-from honestly.rules.base import Geometry, Mix, Rule
 from honestly.rules.memory import Memory
+from honestly.rules.rule import Geometry, Mix, Rule
 
 
 def replies(K: int = 6, seed: int = 0) -> list[Reply]:

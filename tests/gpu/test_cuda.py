@@ -13,7 +13,7 @@ from honestly.engine.geometry import measured
 from honestly.engine.passes import BETWEEN, fused, passes_over
 from honestly.engine.passes.parts import Part
 from honestly.engine.screening import Screen
-from honestly.rules.base import squared_distances
+from honestly.rules.rule import squared_distances
 from honestly.sources import open_source
 
 pytestmark = pytest.mark.gpu

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
 from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 
 
 def geometry(

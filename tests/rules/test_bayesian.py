@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from honestly.result import Status, Verdict
-from honestly.rules.base import GramGeometry
 from honestly.rules.bayesian import Bayesian
+from honestly.rules.rule import GramGeometry
 
 from .clients import geometry
 

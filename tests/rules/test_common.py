@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from honestly.rules import *
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 
 from .clients import geometry, honest, mixtures, value
 

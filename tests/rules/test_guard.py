@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from honestly.rules.base import GramGeometry
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.bayesian.guard import all_subsets, certificate, guard, worst_subset
 from honestly.rules.bayesian.views import centred
+from honestly.rules.rule import GramGeometry
 from honestly.studies.layers.patterns import bound, patterns, tolerated
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import honestly as hn
-from honestly.rules.base import GramGeometry
 from honestly.rules.bayesian.guard import EXACT, WITHIN
+from honestly.rules.rule import GramGeometry
 from honestly.rules.sizes import MOST_MEDIANS, used_sizes
 from honestly.studies.layers.patterns import bound
 

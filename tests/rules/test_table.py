@@ -5,7 +5,7 @@ from inspect import getmodule, getsource
 import pytest
 
 from honestly.rules import MIXERS, RULES, Krum, list_rules, make, make_mixer
-from honestly.rules.base import Rule
+from honestly.rules.rule import Rule
 
 
 def test_names_are_snake_case_of_the_class_and_unique():

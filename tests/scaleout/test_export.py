@@ -19,7 +19,7 @@ import pytest
 
 from honestly.aggregate import aggregate
 from honestly.rules import RULES, make
-from honestly.rules.base import ColumnRule
+from honestly.rules.rule import ColumnRule
 from honestly.scaleout import server_functions, shake
 from honestly.scaleout.export import CANNOT, VARIABLES
 from honestly.scaleout.shake import gather

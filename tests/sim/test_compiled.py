@@ -17,7 +17,6 @@ from torch import nn
 from honestly.kernels import build
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import build as build_model
-from honestly.sim.train.base import Model
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.choose import choose_trainer
 from honestly.sim.train.compiled import trainer as trainers
@@ -28,6 +27,7 @@ from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule, plan
 from honestly.sim.train.sequential import SequentialTrainer
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model
 
 
 def pixels(size: tuple[int, int, int], n: int = 90) -> Pixels:

@@ -9,13 +9,13 @@ import torch
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import build
 from honestly.sim.rounds import Federation
-from honestly.sim.train.base import Model
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.schedule import plan
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model
 
 pytestmark = pytest.mark.gpu
 RATE = SGD(0.05, 0.9, 1e-3)

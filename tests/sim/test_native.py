@@ -11,12 +11,12 @@ from torch import nn
 
 from honestly.sim.models import build
 from honestly.sim.train import tensorcores
-from honestly.sim.train.base import Model
 from honestly.sim.train.batched import BatchedTrainer, Chunk
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.program import compile_program
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.schedule import Schedule, Stack, plan
+from honestly.sim.train.trainer import Model
 from tests.sim.emulation import emulated, libraries  # noqa: F401 - fixtures
 from tests.sim.test_train import RATE, by_hand, store, uneven_work
 

@@ -89,7 +89,7 @@ def test_what_is_wrong_with_a_data_set_is_said(task, changes, name, message):
 PARTS = """
     from dataclasses import dataclass
     import numpy as np
-    from honestly.rules.base import Mix, Rule
+    from honestly.rules.rule import Mix, Rule
     from honestly.sim.attacks import UpdateAttack
 
 
@@ -157,7 +157,7 @@ def test_a_model_in_a_module_and_a_file_are_the_same(task):
 WRONG = """
     from dataclasses import dataclass
     import numpy as np
-    from honestly.rules.base import ColumnRule
+    from honestly.rules.rule import ColumnRule
     from honestly.sim.attacks import DataAttack, UpdateAttack
 
 

@@ -14,7 +14,6 @@ from torch import nn
 
 from honestly.kernels import find_compiler
 from honestly.sim.models import build
-from honestly.sim.train.base import Model, Trainer
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.flat import Layout
@@ -23,6 +22,7 @@ from honestly.sim.train.program import compile_program
 from honestly.sim.train.schedule import Schedule, plan
 from honestly.sim.train.sequential import SequentialTrainer
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model, Trainer
 
 RATE = SGD(0.05, 0.9, 1e-3)
 TOLERANCE = 2e-6

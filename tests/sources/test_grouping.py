@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import honestly as hn
 from honestly.arrays import Spec
 from honestly.sources import open_source
-from honestly.sources.base import Leaf
 from honestly.sources.grouping import Buffers, layers_of
+from honestly.sources.source import Leaf
 
 
 def leaves(sizes: dict[str, int]) -> list[Leaf]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import honestly as hn
-from honestly.rules.base import GramGeometry
+from honestly.rules.rule import GramGeometry
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from honestly.cli import main
-from honestly.rules.base import GramGeometry, Mix, Rule
+from honestly.rules.rule import GramGeometry, Mix, Rule
 from honestly.studies.suites.judge import judge
 from honestly.studies.suites.make import make
 from honestly.studies.suites.own import Guarded, RuleError, contestant
@@ -16,7 +16,7 @@ from .test_suites import TINY
 RULES = '''
 from dataclasses import dataclass
 import numpy as np
-from honestly.rules.base import ColumnRule, Mix, Rule
+from honestly.rules.rule import ColumnRule, Mix, Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Half(Rule):

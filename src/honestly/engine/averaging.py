@@ -14,7 +14,7 @@ from honestly.engine.passes import picked
 from honestly.engine.pipeline import Decision
 from honestly.engine.screening import Screen
 from honestly.result import Float
-from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Rule
+from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Rule
 from honestly.sources.checkpoints.device import OnDevice
 from honestly.sources.checkpoints.source import CheckpointSource
 

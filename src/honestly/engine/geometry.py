@@ -19,8 +19,8 @@ from honestly.engine.passes.blas import gram_of
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.screening import Screen
 from honestly.result import AggregationError, Float
-from honestly.rules.base import Geometry, GramGeometry, squared_distances
 from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import Geometry, GramGeometry, squared_distances
 
 # From this many clients on, a rule that can iterates on residuals: the Gram matrix costs K^2 d, a step K d.
 # Measured by benchmarks/crossover.py, which prints the time of both ways for rising K.

@@ -11,7 +11,7 @@ import numpy as np
 from honestly.catalog import Spec
 from honestly.result import Float
 from honestly.rules import MIXER_CATALOG, make_steps
-from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
+from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
 from honestly.rules.sizes import reweighted, size_shares, used_sizes
 
 #: Weights may miss a sum of 1 by this much.

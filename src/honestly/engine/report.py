@@ -10,7 +10,7 @@ import numpy as np
 from honestly.engine.pipeline import Decision
 from honestly.engine.screening import Screen
 from honestly.result import Float, Status, Verdict
-from honestly.rules.base import ColumnRule, Geometry, GramGeometry, Rule
+from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Rule
 
 #: Two clients contradict one another if their updates point in opposite directions (cosine below this), or one is this
 #: many times as long as the other.

@@ -14,7 +14,7 @@ from honestly.engine.pipeline import Pipeline
 from honestly.engine.report import describe
 from honestly.engine.screening import Screen
 from honestly.result import Aggregate, AggregationError, Float
-from honestly.rules.base import TooFewClientsError
+from honestly.rules.rule import TooFewClientsError
 from honestly.sources import Source
 
 

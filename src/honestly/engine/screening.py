@@ -10,7 +10,7 @@ from honestly.arrays import COMPUTE, LARGEST
 from honestly.engine.passes import Passes
 from honestly.engine.pipeline import Pipeline
 from honestly.result import AggregationError, ClientId
-from honestly.rules.base import TooFewClientsError
+from honestly.rules.rule import TooFewClientsError
 from honestly.sources import Source
 
 

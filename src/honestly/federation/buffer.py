@@ -24,7 +24,7 @@ from honestly.federation.recovery import Counted, recover, state_of
 from honestly.federation.shelf import Entry, Shelf
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 from honestly.sources.tree import UnusableError, difference, flatten, named, rebuild, signature, unreadable
 
 logger = logging.getLogger("honestly.federation")

@@ -14,7 +14,7 @@ from honestly.engine import Pipeline, run
 from honestly.engine.pipeline import Decision
 from honestly.federation.shelf import Entry
 from honestly.result import Aggregate, ClientId, Float, Verdict
-from honestly.rules.base import ColumnRule, Geometry
+from honestly.rules.rule import ColumnRule, Geometry
 from honestly.sources import Source, open_source
 from honestly.sources.tree import signature
 

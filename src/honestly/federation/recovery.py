@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from honestly.federation.shelf import Entry, Shelf
 from honestly.result import ClientId
-from honestly.rules.base import Rule
 from honestly.rules.memory import Memory
+from honestly.rules.rule import Rule
 
 #: the version of an update, and its digest
 Counted: TypeAlias = tuple[int, str]

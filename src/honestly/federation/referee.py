@@ -19,7 +19,7 @@ from honestly.federation.server import ServerSide, ServerStep
 from honestly.files import write_atomically
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
 
 Doubt: TypeAlias = Literal["accept", "keep"]

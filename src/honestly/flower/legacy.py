@@ -15,7 +15,7 @@ from flwr.server.strategy import FedAvg
 from honestly.federation import Doubt, History, Referee, Reply, Round, Sizes
 from honestly.federation.names import Naming
 from honestly.federation.npy import BadArrayError, read_npy, write_npy
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 
 NUMPY = "numpy.ndarray"
 logger = logging.getLogger("flwr")

@@ -20,7 +20,7 @@ from honestly.federation.names import Naming
 from honestly.federation.server import load_moments, save_moments
 from honestly.flower.replies import views
 from honestly.flower.strategy import RobustFedAvg
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 
 logger = logging.getLogger("flwr")
 #: Attributes in which Flower's optimisers keep their moments.

@@ -23,7 +23,7 @@ from honestly.flower.replies import (
     train_reply,
     views,
 )
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 
 logger = logging.getLogger("flwr")
 

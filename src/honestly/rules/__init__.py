@@ -11,7 +11,6 @@ from typing import Any
 from honestly.catalog import Catalog, Spec
 from honestly.rules.align_ins import AlignIns
 from honestly.rules.arc import ARC
-from honestly.rules.base import Mixer, Rule
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.bucketing import Bucketing
 from honestly.rules.bulyan import Bulyan
@@ -41,6 +40,7 @@ from honestly.rules.norm_clipping import NormClipping
 from honestly.rules.que import QUE
 from honestly.rules.rflbat import RFLBAT
 from honestly.rules.rlr import RLR
+from honestly.rules.rule import Mixer, Rule
 from honestly.rules.sign_guard import SignGuard
 from honestly.rules.smea import SMEA
 from honestly.rules.smoothed_geometric_median import SmoothedGeometricMedian

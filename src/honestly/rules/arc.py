@@ -10,7 +10,7 @@ import numpy as np
 from honestly.result import Float
 from honestly.rules._lib.clipping import norms, shortened
 from honestly.rules._lib.minority import Minority
-from honestly.rules.base import Geometry, Mixer
+from honestly.rules.rule import Geometry, Mixer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class ARC(Minority, Mixer):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[1.0], [2.0], [-8.0]])
         >>> ARC(f=1).mix(GramGeometry(X @ X.T)) @ X
         array([[ 1.],

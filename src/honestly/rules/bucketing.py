@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.base import Geometry, Mixer
+from honestly.rules.rule import Geometry, Mixer
 from honestly.rules.settings import integer
 
 
@@ -29,7 +29,7 @@ class Bucketing(Mixer):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> Bucketing(size=2, seed=0).mix(GramGeometry(np.eye(3))).sum(axis=1)
         array([1., 1.])
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from honestly.result import Float
 from honestly.rules._lib.windows import mean_nearest_to_median
-from honestly.rules.base import ColumnRule, Geometry, Mix, squared_distances
+from honestly.rules.rule import ColumnRule, Geometry, Mix, squared_distances
 from honestly.rules.settings import integer
 
 
@@ -29,7 +29,7 @@ class Bulyan(ColumnRule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [2.0], [3.1], [4.3], [5.6], [7.0], [50.0]])
         >>> mix = Bulyan(f=1).mix(GramGeometry(X @ X.T))
         >>> Bulyan(f=1).reduce(np.sort(mix.matrix @ X, axis=0), np)

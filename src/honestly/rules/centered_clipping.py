@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.clipping import shortened
 from honestly.rules._lib.neighbours import central_client
-from honestly.rules.base import Geometry, Mix, Rule, squared_distances
+from honestly.rules.rule import Geometry, Mix, Rule, squared_distances
 from honestly.rules.settings import integer, number
 
 
@@ -29,7 +29,7 @@ class CenteredClipping(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [2.0], [1e12]])
         >>> CenteredClipping(tau=1.0, steps=1).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.25]])

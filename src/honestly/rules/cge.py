@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.minority import Minority
 from honestly.rules._lib.neighbours import smallest
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class CGE(Minority, Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[1.0], [-1.0], [3.0], [50.0]])
         >>> CGE(f=1).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.]])

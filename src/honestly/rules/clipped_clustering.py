@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.clipping import cosines, norms, shortened
 from honestly.rules._lib.clusters import larger_of_two
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
 
@@ -27,7 +27,7 @@ class ClippedClustering(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [-9.0, 0.0]])
         >>> ClippedClustering(radius=2.0).mix(GramGeometry(X @ X.T)).matrix.round(3)
         array([[0.333, 0.333, 0.333, 0.   ]])

@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.result import ClientId, Float
 from honestly.rules._lib.kmeans import clusters_by_gap, kmeans
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import integer
 
 
@@ -56,7 +56,7 @@ class FLDetector(Rule):
         memory: what earlier rounds left in `diagnostics["memory"]`; `rule.after(out.diagnostics)` carries it on.
 
     Example:
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> from honestly.rules.geometry import Coordinates
         >>> X = np.array([[1.0, 2.0], [3.0, 4.0]])
         >>> seen = GramGeometry(X @ X.T, mixed_coordinates=lambda A: Coordinates((X,), (np.zeros(2),)))

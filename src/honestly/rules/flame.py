@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.clipping import cosines, norms, shortened
 from honestly.rules._lib.clusters import majority_component
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class FLAME(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[1.0, 0.0], [1.0, 0.1], [4.0, 0.0], [-1.0, 0.0]])
         >>> FLAME().mix(GramGeometry(X @ X.T)).matrix.round(3)
         array([[0.333, 0.333, 0.084, 0.   ]])

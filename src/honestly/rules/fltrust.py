@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from honestly.rules._lib.clipping import norms
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class FLTrust(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X, root = np.array([[2.0, 0.0], [0.0, 5.0], [-9.0, 0.0]]), np.array([1.0, 0.0])
         >>> clients = GramGeometry(X @ X.T, root_products=np.append(X @ root, root @ root))
         >>> FLTrust(root=root).mix(clients).matrix @ X

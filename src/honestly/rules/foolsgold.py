@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.result import ClientId, Float
 from honestly.rules._lib.clipping import cosines
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
 
@@ -55,7 +55,7 @@ class FoolsGold(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[1.0, 0.0, 0.2], [0.0, 1.0, 0.1], [-1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
         >>> FoolsGold().mix(GramGeometry(X @ X.T)).matrix.round(2)
         array([[0.5, 0.5, 0. , 0. ]])

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.clipping import cosines
 from honestly.rules._lib.clusters import majority_component
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
 
@@ -27,7 +27,7 @@ class FreqFed(Rule):
         low: the share of frequencies that is kept in each layer, at least one; the authors keep the lower half.
 
     Example:
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> from honestly.rules.geometry import Coordinates
         >>> X = np.array([[1.0, 1.1, 0.9], [1.0, 0.9, 1.1], [1.1, 1.0, 1.0], [-2.0, -2.0, -2.0]])
         >>> seen = GramGeometry(X @ X.T, mixed_coordinates=lambda A: Coordinates((X,), (np.zeros(3),)))

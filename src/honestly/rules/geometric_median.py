@@ -10,7 +10,7 @@ import numpy as np
 from honestly.result import Float, Status
 from honestly.rules._lib.neighbours import majority, majority_mean
 from honestly.rules._lib.weiszfeld import inverse_weights
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import integer, number
 
 PASSES, SETTLED = 15, 1e-4
@@ -39,7 +39,7 @@ class GeometricMedian(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 3.0], [4.0, 3.0], [2.0, 1.5]])
         >>> GeometricMedian().mix(GramGeometry(X @ X.T)).matrix @ X
         array([[2. , 1.5]])

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.clipping import shortened
 from honestly.rules._lib.scores import largest, median_z
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
 
@@ -31,7 +31,7 @@ class LASA(Rule):
         radius_n, radius_s: of the median z-scores; the authors' 1.
 
     Example:
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> from honestly.rules.geometry import Coordinates
         >>> X = np.array([[1.0, 1.0], [1.0, 1.2], [1.2, 1.0], [-1.1, -1.1]])
         >>> seen = GramGeometry(X @ X.T, mixed_coordinates=lambda A: Coordinates((X,), (np.zeros(2),)))

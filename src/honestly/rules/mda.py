@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules._lib.subsets import Subset, SubsetRule, concentrated, lightest_subset
-from honestly.rules.base import squared_distances
+from honestly.rules.rule import squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class MDA(SubsetRule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [1.5], [2.0], [50.0]])
         >>> MDA(f=2).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.5]])

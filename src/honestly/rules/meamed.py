@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from honestly.rules._lib.minority import Minority
 from honestly.rules._lib.windows import mean_nearest_to_median
-from honestly.rules.base import ColumnRule
+from honestly.rules.rule import ColumnRule
 
 
 @dataclass(frozen=True, kw_only=True)

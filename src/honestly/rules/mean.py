@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from honestly.result import AggregationError
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import choice, number
 from honestly.rules.sizes import positive, size_shares
 
@@ -27,7 +27,7 @@ class Mean(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> clients = GramGeometry(np.eye(4), sizes=np.array([10.0, 10.0, 20.0, 1e9]))
         >>> Mean(sizes="capped", cap=2.0).mix(clients).matrix
         array([[0.14285714, 0.14285714, 0.28571429, 0.42857143]])

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from honestly.result import Float
 from honestly.rules._lib.subsets import Subset, SubsetRule, lightest_subset
-from honestly.rules.base import squared_distances
+from honestly.rules.rule import squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class MinimumVariance(SubsetRule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [1.5], [2.0], [50.0]])
         >>> MinimumVariance(f=2).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.5]])

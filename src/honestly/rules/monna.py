@@ -10,7 +10,7 @@ import numpy as np
 from honestly.result import AggregationError, ClientId
 from honestly.rules._lib.minority import Minority
 from honestly.rules._lib.neighbours import smallest
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class MoNNA(Minority, Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [2.0], [50.0]])
         >>> MoNNA(f=1, trusted=1).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.]])

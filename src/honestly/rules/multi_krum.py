@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.rules._lib.neighbours import krum_order
-from honestly.rules.base import Geometry, Mix, Rule, require, squared_distances
+from honestly.rules.rule import Geometry, Mix, Rule, require, squared_distances
 from honestly.rules.settings import integer
 
 
@@ -27,7 +27,7 @@ class MultiKrum(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [1.5], [2.0], [50.0]])
         >>> MultiKrum(f=1, keep=2).mix(GramGeometry(X @ X.T)).matrix
         array([[0. , 0.5, 0.5, 0. , 0. ]])

@@ -10,7 +10,7 @@ import numpy as np
 from honestly.result import Float
 from honestly.rules._lib.minority import Minority
 from honestly.rules._lib.neighbours import smallest
-from honestly.rules.base import Geometry, Mixer, squared_distances
+from honestly.rules.rule import Geometry, Mixer, squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class NNM(Minority, Mixer):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [9.0]])
         >>> NNM(f=1).mix(GramGeometry(X @ X.T)) @ X
         array([[0.5],

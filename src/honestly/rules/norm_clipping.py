@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.rules._lib.clipping import norms, shortened
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
 
@@ -23,7 +23,7 @@ class NormClipping(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[1.0], [1.0], [2.0], [1e12]])
         >>> NormClipping(radius=2.0).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.5]])

@@ -10,7 +10,7 @@ import numpy as np
 from honestly.result import Float
 from honestly.rules._lib.minority import Minority
 from honestly.rules._lib.spectra import centred
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
 
@@ -31,7 +31,7 @@ class QUE(Minority, Rule):
         alpha: the paper's 4.
 
     Example:
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [50.0, 0.0], [0.0, 40.0]])
         >>> QUE(f=2).mix(GramGeometry(X @ X.T)).matrix.round(3)
         array([[0.333, 0.333, 0.333, 0.   , 0.   ]])

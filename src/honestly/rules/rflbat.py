@@ -11,7 +11,7 @@ from honestly.result import Float
 from honestly.rules._lib.clipping import cosines
 from honestly.rules._lib.kmeans import clusters_by_gap, kmeans
 from honestly.rules._lib.spectra import centred
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
 
@@ -32,7 +32,7 @@ class RFLBAT(Rule):
         most: the largest number of clusters.
 
     Example:
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.random.default_rng(0).normal(1.0, 0.3, size=(12, 30))
         >>> X[8:] = -1.0 + 0.3 * (X[8:] - 1.0)
         >>> RFLBAT().mix(GramGeometry(X @ X.T)).matrix.round(3)[0, 6:]

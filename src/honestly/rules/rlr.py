@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from honestly.rules.base import ColumnRule, Geometry, Mix
+from honestly.rules.rule import ColumnRule, Geometry, Mix
 from honestly.rules.settings import number
 
 

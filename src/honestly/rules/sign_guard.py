@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.clipping import norms, shortened
 from honestly.rules._lib.clusters import largest_by_mean_shift
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
 
@@ -28,7 +28,7 @@ class SignGuard(Rule):
         lower, upper: bounds of the length relative to the median.
 
     Example:
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[1.0, 2.0, 1.0], [1.0, 1.0, 2.0], [2.0, 1.0, 1.0], [-1.0, -1.0, -2.0], [90.0, 90.0, 90.0]])
         >>> signs = lambda: np.stack([(X > 0).sum(1), (X == 0).sum(1), (X < 0).sum(1)], axis=1)
         >>> SignGuard().mix(GramGeometry(X @ X.T, signs=signs)).matrix.round(3)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from honestly.result import Float
 from honestly.rules._lib.subsets import Subset, SubsetRule, concentrated
-from honestly.rules.base import squared_distances
+from honestly.rules.rule import squared_distances
 
 # Subsets whose eigenvalues are computed together.
 _CHUNK = 256
@@ -33,7 +33,7 @@ class SMEA(SubsetRule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [1.5], [2.0], [50.0]])
         >>> SMEA(f=2).mix(GramGeometry(X @ X.T)).matrix @ X
         array([[1.5]])

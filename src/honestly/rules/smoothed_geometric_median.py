@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.neighbours import majority_mean
 from honestly.rules._lib.weiszfeld import inverse_weights
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import integer, number
 
 
@@ -28,7 +28,7 @@ class SmoothedGeometricMedian(Rule):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[0.0], [1.0], [2.0], [1e12]])
         >>> bool(SmoothedGeometricMedian().mix(GramGeometry(X @ X.T)).matrix[0] @ X < 3)
         True

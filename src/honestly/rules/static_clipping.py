@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules._lib.clipping import norms, shortened
-from honestly.rules.base import Geometry, Mixer
+from honestly.rules.rule import Geometry, Mixer
 from honestly.rules.settings import number
 
 
@@ -24,7 +24,7 @@ class StaticClipping(Mixer):
 
     Example:
         >>> import numpy as np
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> X = np.array([[1.0], [-8.0]])
         >>> StaticClipping(radius=2.0).mix(GramGeometry(X @ X.T)) @ X
         array([[ 1.],

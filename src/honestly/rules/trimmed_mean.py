@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from honestly.rules.base import AveragingRule
+from honestly.rules.rule import AveragingRule
 from honestly.rules.settings import integer, number
 
 

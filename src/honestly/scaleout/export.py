@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly._version import __version__
 from honestly.rules import RULE_CATALOG
-from honestly.rules.base import ColumnRule, GramGeometry, Rule
+from honestly.rules.rule import ColumnRule, GramGeometry, Rule
 from honestly.scaleout import template
 from honestly.scaleout.shake import gather, method
 

@@ -20,7 +20,7 @@ from honestly.runs.writing import remedies, write_file
 from honestly.sim.experiment import Experiment, ExperimentError
 from honestly.sim.memory import remembered, with_memory
 from honestly.sim.rounds import State
-from honestly.sim.train.base import Model
+from honestly.sim.train.trainer import Model
 
 Warn = Callable[[str], None]
 ROWS = ("theta", "statistics", "counters")  # of a model

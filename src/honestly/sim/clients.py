@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from honestly.sim.attacks import Attack, Backdoor, DataAttack
-from honestly.sim.attacks.base import check_poison
+from honestly.sim.attacks.attack import check_poison
 from honestly.sim.data import Dataset, prepare
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import source

@@ -23,7 +23,7 @@ from honestly.federation.server import make_server
 from honestly.hints import did_you_mean
 from honestly.own import is_own
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 from honestly.sim.adversary import Adversary
 from honestly.sim.attacks import ATTACKS, Attack
 from honestly.sim.choices import Choice, parsed, separated, sequence

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from honestly.result import Aggregate
-from honestly.sim.train.base import Model, Trainer
 from honestly.sim.train.pixels import Pixels
+from honestly.sim.train.trainer import Model, Trainer
 
 
 @dataclass(frozen=True)

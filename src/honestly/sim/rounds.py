@@ -18,7 +18,7 @@ from honestly.aggregate import aggregate
 from honestly.engine import Pipeline
 from honestly.federation.server import ServerStep, make_server
 from honestly.result import Aggregate, AggregationError
-from honestly.rules.base import Rule
+from honestly.rules.rule import Rule
 from honestly.runs.record import RoundRecord
 from honestly.sim import metrics
 from honestly.sim.adversary import Mask
@@ -31,9 +31,9 @@ from honestly.sim.models import build
 from honestly.sim.painting import Painter
 from honestly.sim.seeds import generator
 from honestly.sim.stragglers import MOST_LATE, aggregate_late, first_to_answer, train_late
-from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.choose import choose_trainer
 from honestly.sim.train.schedule import Schedule
+from honestly.sim.train.trainer import Model, Trained, Trainer
 from honestly.sim.views import clean_models, look
 
 

@@ -18,7 +18,7 @@ from honestly.sim.checkpoint import final_model, open_folder, packed, resume
 from honestly.sim.data import Dataset
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation, Record
-from honestly.sim.train.base import Model
+from honestly.sim.train.trainer import Model
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from honestly.federation.discount import judge_stale
 from honestly.result import Aggregate
 from honestly.sim.experiment import Experiment
 from honestly.sim.seeds import generator
-from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.schedule import Schedule
+from honestly.sim.train.trainer import Model, Trained, Trainer
 from honestly.sources import open_source
 
 #: No update is more versions late: so many models are kept beside the current one.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from honestly.sources.base import Layer, Leaf
+from honestly.sources.source import Layer, Leaf
 
 #: Layers of parameters, and of buffers, which are not judged: more tensors than this are joined.
 MOST_LAYERS, MOST_BUFFERS = 100, 40

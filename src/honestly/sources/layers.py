@@ -12,8 +12,8 @@ from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources import tree
-from honestly.sources.base import InMemory, Leaf, Memory, voted_spec
 from honestly.sources.grouping import Buffers, layers_of
+from honestly.sources.source import InMemory, Leaf, Memory, voted_spec
 
 
 class Layers(InMemory):

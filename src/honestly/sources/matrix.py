@@ -10,8 +10,8 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
-from honestly.sources.base import InMemory, Leaf, Memory
 from honestly.sources.grouping import Buffers, layers_of
+from honestly.sources.source import InMemory, Leaf, Memory
 from honestly.sources.tree import unreadable
 
 

@@ -8,11 +8,11 @@ from os import PathLike
 from typing import Any
 
 from honestly.arrays import is_array
-from honestly.sources.base import Source
 from honestly.sources.checkpoints.options import Checkpoints, are_paths
 from honestly.sources.grouping import Buffers
 from honestly.sources.layers import Layers
 from honestly.sources.matrix import Matrix
+from honestly.sources.source import Source
 
 ACCEPTED = (
     "a (K, d) array, a sequence of K state dicts, of K lists of arrays or of K arrays, "

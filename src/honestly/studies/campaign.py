@@ -24,7 +24,7 @@ from honestly.sim.attacks import Backdoor
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
-from honestly.sim.train.base import Model
+from honestly.sim.train.trainer import Model
 
 #: Strengths that a policy starts from, in differences between backdoored and honest training.
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)

@@ -19,8 +19,8 @@ from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 from honestly.sim.settings import override
-from honestly.sim.train.base import Model, Trained
 from honestly.sim.train.flat import Layout
+from honestly.sim.train.trainer import Model, Trained
 from honestly.studies.layers.patterns import tolerated
 from honestly.studies.recordings import HONEST, Course
 

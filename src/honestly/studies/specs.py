@@ -9,7 +9,7 @@ from typing import Any
 
 from honestly.catalog import Catalog, Spec
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG
-from honestly.rules.base import ColumnRule, Mixer, Rule
+from honestly.rules.rule import ColumnRule, Mixer, Rule
 from honestly.sim.attacks import ATTACKS, Attack
 
 

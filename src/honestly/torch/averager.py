@@ -18,8 +18,8 @@ from honestly.federation import History, Round
 from honestly.files import write_atomically
 from honestly.result import Aggregate, AggregationError
 from honestly.rules import Bayesian
-from honestly.rules.base import Mixer, Rule
 from honestly.rules.memory import Memory
+from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
 from honestly.torch.members import Group, Members, Word
 from honestly.torch.reduce import buffers_of, check_verify, eager, extra, finish, question, too_few

@@ -10,8 +10,8 @@ import numpy as np
 from honestly.engine.passes import BETWEEN, Verdict, passes_over
 from honestly.engine.passes.host import describe_fault
 from honestly.result import Float
-from honestly.rules.base import ColumnRule
 from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import ColumnRule
 from honestly.sources import Leaf
 from honestly.torch.members import Members
 from honestly.torch.slices import MIDDLE, Slices

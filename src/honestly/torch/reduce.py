@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from honestly.engine import Pipeline
 from honestly.result import Aggregate
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
 from honestly.torch.members import Group, Members, Word
 from honestly.torch.reduction import FOLLOW, Reduction

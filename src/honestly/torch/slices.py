@@ -13,7 +13,7 @@ from honestly import arrays
 from honestly.arrays import Host, Spec
 from honestly.result import ClientId
 from honestly.sources import Layer, Leaf
-from honestly.sources.base import InMemory, Memory
+from honestly.sources.source import InMemory, Memory
 from honestly.torch.layout import Block
 
 #: Columns whose few rows stay in a core's cache.

@@ -6,7 +6,7 @@ import torch
 
 import honestly as hn
 from honestly.engine.passes import coordinates
-from honestly.rules.base import Mix, Rule
+from honestly.rules.rule import Mix, Rule
 
 SEEN = []
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
+from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 from honestly.sim.attacks import View, make
 from honestly.sim.attacks.adaptive import JITTERS
 from honestly.sim.attacks.game import Game

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from honestly.rules.base import Mix, Rule
+from honestly.rules.rule import Mix, Rule
 from honestly.sim.attacks import ATTACKS, KNOWS, Backdoor, DataAttack, UpdateAttack, View, attacks, make, settings_of
 
 UPDATES = [name for name, attack in ATTACKS.items() if issubclass(attack, UpdateAttack)]

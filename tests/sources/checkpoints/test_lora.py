@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import honestly as hn
 from honestly.engine.passes.products import blocks_summed, refactored, squared_norm
-from honestly.rules.base import squared_distances
+from honestly.rules.rule import squared_distances
 from honestly.sources.checkpoints import Checkpoints
 
 MODULES = {"base_model.model.layers.0.q_proj": (19, 33), "base_model.model.layers.1.v_proj": (27, 11)}

@@ -8,9 +8,9 @@ import pytest
 
 import honestly as hn
 from honestly.result import Verdict
-from honestly.rules.base import Mix, Rule
 from honestly.rules.mean import Mean
 from honestly.rules.nnm import NNM
+from honestly.rules.rule import Mix, Rule
 from honestly.rules.static_clipping import StaticClipping
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import geometry_of, in_units, measure

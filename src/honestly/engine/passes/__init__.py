@@ -1,9 +1,9 @@
 """The passes over the data: Gram matrix, residuals, weighted mean and ranking, on the host or on an accelerator."""
 
-from honestly.engine.passes.base import BETWEEN, Passes, Verdict, picked
 from honestly.engine.passes.device import DevicePasses
 from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.lora import LoraPasses
+from honestly.engine.passes.protocol import BETWEEN, Passes, Verdict, picked
 from honestly.engine.passes.streamed import StreamedPasses
 from honestly.sources import Source
 from honestly.sources.checkpoints.device import OnDevice

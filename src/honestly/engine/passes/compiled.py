@@ -8,18 +8,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST, Host, host_dtype
-from honestly.engine.passes.base import Verdict
 from honestly.engine.passes.blas import mirrored
 from honestly.engine.passes.plain import WORTH_THREADS, PlainPasses, store
 from honestly.engine.passes.plan import Block, blocks, in_order, threads
+from honestly.engine.passes.protocol import Verdict
 from honestly.engine.passes.ranking import LARGEST_NETWORK, network_of, steps_of
 from honestly.kernels import rows as program
 from honestly.kernels.rows import KINDS, RUN, Cut, Places
 from honestly.result import Float
-from honestly.rules.base import ColumnRule
+from honestly.rules.rule import ColumnRule
 from honestly.sources import Source
-from honestly.sources.base import InMemory, Memory
 from honestly.sources.checkpoints.source import CheckpointSource
+from honestly.sources.source import InMemory, Memory
 
 T = TypeVar("T")
 

@@ -12,15 +12,15 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import COMPUTE, LARGEST
 from honestly.engine.passes import fused
-from honestly.engine.passes.base import BETWEEN, Verdict, symmetric
 from honestly.engine.passes.coordinates import coordinates
 from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
 from honestly.engine.passes.parts import Part, cuts, parts_of
 from honestly.engine.passes.plan import Block, blocks
+from honestly.engine.passes.protocol import BETWEEN, Verdict, symmetric
 from honestly.engine.passes.ranking import network_of, rank_device
 from honestly.result import Float
-from honestly.rules.base import ColumnRule
 from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import ColumnRule
 from honestly.sources import Source
 from honestly.sources.layers import Layers
 from honestly.sources.matrix import Matrix

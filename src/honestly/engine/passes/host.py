@@ -9,15 +9,15 @@ import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST
 from honestly.engine.passes import explain
-from honestly.engine.passes.base import Verdict
 from honestly.engine.passes.blas import BLOCK
 from honestly.engine.passes.compiled import CompiledPasses, worth_it
 from honestly.engine.passes.coordinates import coordinates
 from honestly.engine.passes.plain import PlainPasses, multiply
 from honestly.engine.passes.plan import Block, blocks
+from honestly.engine.passes.protocol import Verdict
 from honestly.result import Float
-from honestly.rules.base import ColumnRule
 from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import ColumnRule
 from honestly.sources import Leaf, Source
 from honestly.sources.tree import named
 

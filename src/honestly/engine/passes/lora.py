@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from honestly.arrays import LARGEST, Spec
-from honestly.engine.passes.base import Verdict, symmetric
 from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.products import blocks_summed, refactored, squared_norm
+from honestly.engine.passes.protocol import Verdict, symmetric
 from honestly.result import Float
-from honestly.rules.base import ColumnRule
 from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import ColumnRule
 from honestly.sources import Layer, Leaf
 from honestly.sources.checkpoints.adapter import Pair
 from honestly.sources.checkpoints.lora import LoraSource

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST, Host
-from honestly.engine.passes.base import Verdict
 from honestly.engine.passes.blas import BLOCK, SMALL_PRODUCT, way_for
 from honestly.engine.passes.plan import BATCH, Block, blocks, in_order, threads
+from honestly.engine.passes.protocol import Verdict
 from honestly.engine.passes.ranking import network_of, rank_rows
 from honestly.result import Float
-from honestly.rules.base import ColumnRule
+from honestly.rules.rule import ColumnRule
 from honestly.sources import Sink, Source
 from honestly.sources.matrix import Matrix
 

@@ -16,7 +16,7 @@ import numpy as np
 from honestly.arrays import Host
 from honestly.engine.passes.networks import Network, kept_ranks, sorted_ranks
 from honestly.rules._lib.windows import mean_of_rows
-from honestly.rules.base import ColumnRule
+from honestly.rules.rule import ColumnRule
 
 __all__ = ["LARGEST_NETWORK", "mean_of_rows", "network_of", "rank_device", "rank_rows"]
 

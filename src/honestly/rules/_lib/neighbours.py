@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules.base import Geometry
+from honestly.rules.rule import Geometry
 
 
 def smallest(values: Float, count: int) -> npt.NDArray[np.intp]:

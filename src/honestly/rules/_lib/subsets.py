@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from honestly.result import Float, Status
 from honestly.rules._lib.minority import Minority
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import integer
 
 Indices = npt.NDArray[np.intp]

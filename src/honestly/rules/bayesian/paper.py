@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from honestly.result import Float, Status
-from honestly.rules.base import Geometry, Mix
+from honestly.rules.rule import Geometry, Mix
 
 START = 0.95  # Algorithm 1 starts at pi = 1, which Eq. 16 never leaves; the authors' code starts its inner loop here
 INNER, OUTER, TOLERANCE = 100, 100, 1e-3  # as in the authors' code

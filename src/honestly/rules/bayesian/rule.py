@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from honestly.result import Float, Status
-from honestly.rules.base import Geometry, GramGeometry, Mix, Rule
 from honestly.rules.bayesian.estimate import Estimate, estimate, undecided
 from honestly.rules.bayesian.paper import paper_mix
 from honestly.rules.bayesian.sizes import client_sizes
 from honestly.rules.bayesian.streamed import streamed
 from honestly.rules.bayesian.verdicts import verdicts
 from honestly.rules.memory import Memory
+from honestly.rules.rule import Geometry, GramGeometry, Mix, Rule
 from honestly.rules.settings import choice, number
 from honestly.rules.sizes import size_shares
 
@@ -48,7 +48,7 @@ class Bayesian(Rule):
         memory: what earlier rounds left; `rule.after(out.diagnostics)` carries it on. None: every round by itself.
 
     Example:
-        >>> from honestly.rules.base import GramGeometry
+        >>> from honestly.rules.rule import GramGeometry
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(9, 1000))
         >>> X[6:] += 2 * rng.normal(size=1000)  # three err alike

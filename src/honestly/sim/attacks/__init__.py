@@ -12,8 +12,8 @@ from honestly.catalog import Catalog
 from honestly.sim.attacks.a3fl import A3FL
 from honestly.sim.attacks.adaptive import Adaptive
 from honestly.sim.attacks.alie import ALIE
+from honestly.sim.attacks.attack import KNOWS, Attack, Backdoor, DataAttack, Phase, UpdateAttack, View
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.base import KNOWS, Attack, Backdoor, DataAttack, Phase, UpdateAttack, View
 from honestly.sim.attacks.critical_layers import CriticalLayers
 from honestly.sim.attacks.dba import DistributedBackdoor
 from honestly.sim.attacks.edge_case import EdgeCase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from honestly.sim.attacks.base import Array
+from honestly.sim.attacks.attack import Array
 from honestly.sim.attacks.learnt import LearntTrigger, Task
 from honestly.sim.attacks.triggers import draw
 

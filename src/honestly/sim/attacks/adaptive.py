@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.base import Rule
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.rules.rule import Rule
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.game import Game
 from honestly.sim.attacks.min_max import MinMax
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.vectors import mean, std
 
 

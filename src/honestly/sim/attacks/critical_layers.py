@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.base import Array, UpdateAttack, View
 from honestly.sim.attacks.vectors import host, mean, pieces
 
 

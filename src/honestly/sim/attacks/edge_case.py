@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
+from honestly.sim.attacks.attack import Array
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.base import Array
 from honestly.sim.attacks.vectors import host
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.rules.base import squared_distances
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.rules.rule import squared_distances
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.vectors import gram, host, mean, normal, spread
 
 

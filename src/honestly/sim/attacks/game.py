@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.base import Rule
-from honestly.sim.attacks.base import Array, View
+from honestly.rules.rule import Rule
+from honestly.sim.attacks.attack import Array, View
 from honestly.sim.attacks.span import Span
 from honestly.sim.attacks.vectors import gram, host, mean, norm, normal, of_length, spread, std
 

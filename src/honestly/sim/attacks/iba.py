@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from honestly.sim.attacks.base import Array
+from honestly.sim.attacks.attack import Array
 from honestly.sim.attacks.learnt import LearntTrigger, Task
 
 WIDTH = 8  # channels between the generator's two convolutions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from honestly.sim.attacks.base import Array, DataAttack
+from honestly.sim.attacks.attack import Array, DataAttack
 
 
 @dataclass(frozen=True, kw_only=True)

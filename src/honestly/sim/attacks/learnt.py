@@ -6,8 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from honestly.sim.attacks.attack import Array
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.base import Array
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.base import squared_distances
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.rules.rule import squared_distances
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.vectors import gram, host, largest_root, mean, std, unit
 
 Direction: TypeAlias = Literal["std", "unit", "sign"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.base import Array, UpdateAttack, View
 from honestly.sim.attacks.vectors import last_change, pieces, smallest
 
 

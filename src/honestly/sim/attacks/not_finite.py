@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from honestly.sim.attacks.alie import z_max
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.vectors import mean, normal, spread, unit
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 
 
 @dataclass(frozen=True, kw_only=True)

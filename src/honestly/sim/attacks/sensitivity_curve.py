@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.sim.attacks.adaptive import cheaper
 from honestly.sim.attacks.alie import ALIE
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.game import Game
 
 Towards: TypeAlias = Literal["against", "std", "random"]

@@ -15,8 +15,8 @@ import numpy as np
 
 from honestly.engine import Pipeline
 from honestly.result import Float
-from honestly.rules.base import ColumnRule, GramGeometry, Mix, Mixer, Rule
 from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from array_api_compat import array_namespace
 
-from honestly.sim.attacks.base import Array
+from honestly.sim.attacks.attack import Array
 
 Stroke: TypeAlias = tuple[int, int, int]  # row, first column, last column: one pixel high, both ends included
 

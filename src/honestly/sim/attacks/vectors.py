@@ -12,7 +12,7 @@ from array_api_compat import array_namespace, to_device
 from honestly.result import Float
 
 if TYPE_CHECKING:
-    from honestly.sim.attacks.base import View
+    from honestly.sim.attacks.attack import View
 
 Array: TypeAlias = Any
 

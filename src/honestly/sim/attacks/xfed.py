@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.base import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.vectors import host, last_change, lengths, norm
 
 

@@ -13,7 +13,7 @@ from torch.func import grad, vmap  # pyright: ignore[reportPrivateImportUsage]
 
 import honestly
 from honestly.result import Aggregate
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 from honestly.sim.language import model, text
 from honestly.sim.language.settings import Settings
 from honestly.sim.seeds import generator

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from honestly.sim.train import native
-from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.cores import Cores
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
@@ -18,6 +17,7 @@ from honestly.sim.train.program import Program, compile_program
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.schedule import Schedule, Stack
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model, Trained, Trainer
 
 CACHE = 2 << 20  # bytes: a chunk of clients whose activations stay in a core's cache runs fastest
 EVALUATION = {"cpu": 125, "cuda": 2500}  # images per step of the evaluation

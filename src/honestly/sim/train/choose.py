@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import nn
 
 from honestly.sim.experiment import Experiment
-from honestly.sim.train.base import Trainer
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.compiled.trainer import CompiledTrainer
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.residual.trainer import ResidualTrainer
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Trainer
 
 
 def choose_trainer(module: nn.Module, pixels: Pixels, experiment: Experiment) -> Trainer:

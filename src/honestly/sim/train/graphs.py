@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from honestly.sim.train.base import Model
 from honestly.sim.train.capture import captured
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sequential import Lane
+from honestly.sim.train.trainer import Model
 
 MOST_GRAPHS = 100  # distinct sizes of last batches that get a graph; more of them run step by step
 

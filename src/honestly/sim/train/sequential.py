@@ -15,12 +15,12 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from honestly.kernels.torch_private import copy_each
-from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.cores import Cores
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model, Trained, Trainer
 
 EVALUATION = {"cpu": 125, "cuda": 1000}  # images per step of the evaluation
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from honestly.arrays import Host, host_view
 from honestly.result import ClientId
-from honestly.sources.base import Layer, Leaf, Sink
 from honestly.sources.checkpoints.source import CheckpointSource
+from honestly.sources.source import Layer, Leaf, Sink
 
 #: Threads that read from the files at once.
 READERS = 8

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from honestly.arrays import Host, Spec
-from honestly.sources.base import Layer, Leaf, Sink, voted_spec
 from honestly.sources.checkpoints.adapter import Adapter, Pair, read_adapter, result_config
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
@@ -17,6 +16,7 @@ from honestly.sources.checkpoints.source import CheckpointSource
 from honestly.sources.checkpoints.tensors import Scaled, Tensor
 from honestly.sources.checkpoints.writer import Output
 from honestly.sources.grouping import Buffers, layers_of
+from honestly.sources.source import Layer, Leaf, Sink, voted_spec
 from honestly.sources.tree import UnusableError, difference, named
 
 

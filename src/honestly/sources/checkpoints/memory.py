@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from honestly.arrays import Host, widen
-from honestly.sources.base import Leaf, Memory
 from honestly.sources.checkpoints.tensors import storage
+from honestly.sources.source import Leaf, Memory
 
 
 class Flat(Memory):

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, NamedTuple
 
-from honestly.sources.base import Source
 from honestly.sources.checkpoints.checkpoint import Checkpoint, read_checkpoint
 from honestly.sources.checkpoints.conflicts import RESULT, check_place, is_result
 from honestly.sources.checkpoints.files import Pool
@@ -20,6 +19,7 @@ from honestly.sources.checkpoints.names import factor_of
 from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.checkpoints.source import CheckpointSource
 from honestly.sources.checkpoints.writer import Output
+from honestly.sources.source import Source
 from honestly.sources.tree import UnusableError, difference
 
 Signature = dict[str, tuple[tuple[int, ...], str]]

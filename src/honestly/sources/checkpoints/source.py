@@ -11,13 +11,13 @@ import numpy as np
 
 from honestly.arrays import COMPUTE, Host, narrow
 from honestly.result import ClientId
-from honestly.sources.base import Layer, Leaf, Sink, voted_spec
 from honestly.sources.checkpoints.checkpoint import Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.memory import Flat
 from honestly.sources.checkpoints.tensors import InFile, Tensor, storage
 from honestly.sources.checkpoints.writer import Output
 from honestly.sources.grouping import Buffers, layers_of
+from honestly.sources.source import Layer, Leaf, Sink, voted_spec
 from honestly.sources.tree import UnusableError, named
 
 #: Values compared or copied at a time of tensors that are not averaged.

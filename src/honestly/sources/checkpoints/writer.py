@@ -17,11 +17,11 @@ import numpy as np
 
 from honestly.arrays import Host, narrow
 from honestly.files import sync_folder
-from honestly.sources.base import Leaf
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
 from honestly.sources.checkpoints.conflicts import MARK, MEANING, marked
 from honestly.sources.checkpoints.replace import fill, naming, replace_folder, write_all
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
+from honestly.sources.source import Leaf
 
 PIECE = 1 << 20
 #: Endings of names that nobody gives to a folder of weights.

@@ -16,7 +16,7 @@ import numpy as np
 from honestly.hints import unknown
 from honestly.own import is_own
 from honestly.result import Float
-from honestly.rules.base import squared_distances
+from honestly.rules.rule import squared_distances
 from honestly.sim.attacks import ATTACKS, DataAttack
 from honestly.sim.attacks.alie import z_max
 from honestly.sim.attacks.min_max import MinMax, MinSum

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float, Verdict
-from honestly.rules.base import GramGeometry, Mix, Mixer, Rule
+from honestly.rules.rule import GramGeometry, Mix, Mixer, Rule
 from honestly.studies.layers.space import Space
 
 # of the squared length of their mean: honest clients who differ less than that may differ by rounding alone

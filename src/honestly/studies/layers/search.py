@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 from honestly.studies.layers.lies import Lie, changed, drawn, rows_of
 from honestly.studies.layers.measure import Score, measure
 from honestly.studies.layers.space import Space

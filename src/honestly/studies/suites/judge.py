@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from honestly.rules.base import Mixer, Rule
+from honestly.rules.rule import Mixer, Rule
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import Score, measure
 from honestly.studies.layers.search import Attacker, Goal

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.base import Geometry, Mix, Rule
+from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.studies.specs import Contestant
 
 
@@ -68,7 +68,7 @@ class Guarded(Rule):
 def checked(mix: Any, K: int, L: int) -> None:
     """Raise RuleError unless a server could use the answer."""
     if not isinstance(mix, Mix):
-        raise RuleError(f"returned a {type(mix).__name__}: mix must return a honestly.rules.base.Mix")
+        raise RuleError(f"returned a {type(mix).__name__}: mix must return a honestly.rules.rule.Mix")
     _weights("matrix", mix.matrix, (1, K))
     if mix.by_layer is not None:
         _weights("by_layer", mix.by_layer, (L, K))

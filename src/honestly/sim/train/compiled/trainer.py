@@ -12,13 +12,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.compiled.build import library
 from honestly.sim.train.compiled.structures import CSchedule, Shown, layers_of
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model, Trained, Trainer
 
 EVALUATION = 500  # images per call
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from honestly.sim.train import native, tensorcores
-from honestly.sim.train.base import Model, Trained, Trainer
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.residual import launches, tiles
@@ -18,6 +17,7 @@ from honestly.sim.train.residual.step import Clones
 from honestly.sim.train.schedule import Schedule, Stack
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model, Trained, Trainer
 
 
 class ResidualTrainer(Trainer):

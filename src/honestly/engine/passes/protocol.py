@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.base import ColumnRule
 from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import ColumnRule
 
 # A centre of `gram`: each coordinate's median of the first, the middle and the last client. It is near the honest ones
 # unless two of those three are not, and a kernel that holds all values of a column gets it for free.
