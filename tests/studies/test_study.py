@@ -199,3 +199,13 @@ def test_the_paper_tables_have_every_published_cell_and_tell_rules_what_the_pape
 def test_an_unknown_study_is_named() -> None:
     with pytest.raises(StudyError, match=r"no such file or study: quik; did you mean quick\?.*paper-ablation"):
         text_of("quik")
+
+
+@pytest.mark.parametrize("name", ["tables", "ablation", "figure1"])
+def test_the_two_readings_of_the_paper_differ_in_nothing_but_the_images(name: str) -> None:
+    code, text = (Study.parse(text_of(f"paper-{kind}{name}")).entries() for kind in ("", "text-"))
+    assert [entry.cell for entry in code] == [entry.cell for entry in text]
+    for one, other in zip(code, text, strict=True):
+        a, b = json.loads(one.experiment), json.loads(other.experiment)
+        differing = {key: (a[key], b[key]) for key in a.keys() | b.keys() if a[key] != b[key]}
+        assert differing == ({"crop": (4, 0)} if a["dataset"] == "cifar10" else {"fit": ("resize", "pad")})

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from honestly.runs.store import PlannedRun, Store
     from honestly.studies.study import Study
+    from honestly.studies.work import Options
 
 EPILOG = """\
 examples:
@@ -26,9 +27,11 @@ examples:
   honestly bench --out results/tables --import other/tables             (merge the results of several machines)
   honestly bench paper-ablation --out results/ablation --reuse results/tables   (reuse the runs that both have)
   honestly bench --out results/tables                                   (resume the study in that folder)
+  honestly bench --out results/tables --stop-after 55m                  (in a queue that allows an hour)
 
 Finished runs are skipped, interrupted runs resume, failed runs are tried again. Exit status: 0 if every run is done,
-1 if some failed or the store cannot be used, 2 if the study or an option is wrong, 130 if stopped.
+1 if some failed or the store cannot be used, 2 if the study or an option is wrong, 75 if --stop-after ended it with
+runs left, 130 if stopped.
 """
 
 
@@ -70,6 +73,10 @@ def add(commands: Any) -> None:
         "--gpus-per-run", type=float, default=0.0, metavar="X", help="with --ray: GPUs per run, e.g. 0.25 (0: CPU)"
     )
     how.add_argument("--cpus-per-run", type=float, default=1.0, metavar="X", help="with --ray: CPU cores per run")
+    how.add_argument(
+        "--stop-after", metavar="TIME",
+        help="end before so much time has passed (560, 9m, 1.5h): a round that would take longer is not begun",
+    )  # fmt: skip
     how.add_argument("--keep-models", action="store_true", help="keep the final model of every run in DIR/runs")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -83,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.list:
         for name in studies.shipped():
-            print(f"{name:16} {studies.Study.parse(studies.text_of(name)).about}")
+            print(f"{name:20} {studies.Study.parse(studies.text_of(name)).about}")
         return 0
     try:
         return _bench(args)
@@ -97,8 +104,10 @@ def _go_on(args: argparse.Namespace) -> str:
 
 def _bench(args: argparse.Namespace) -> int:
     from honestly.runs.store import Store
+    from honestly.studies.limit import seconds_of
     from honestly.studies.study import Study, text_of
 
+    args.ends = None if args.stop_after is None else time.time() + seconds_of(args.stop_after)
     text = None if args.study is None else text_of(args.study)
     study = None if text is None else Study.parse(text, str(args.study))
     if args.out is None:
@@ -213,39 +222,48 @@ def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
 
 
 def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list[PlannedRun]) -> int:
+    from honestly.cli.failures import DONE, INTERRUPTED, OUT_OF_TIME
     from honestly.show.progress import Lines, Live, Monitor
-    from honestly.studies.work import Options, free_the_dead, new_worker, one_by_one
+    from honestly.studies.limit import OutOfTimeError
+    from honestly.studies.work import Options, free_the_dead
 
     chosen = _selected(args, study, entries)
     ids = {entry.id for entry in chosen}
     if not args.skip_failed:
         store.retry(ids)
     free_the_dead(store)
-    options = Options(device=args.device, data=args.data, keep_models=args.keep_models)
+    options = Options(device=args.device, data=args.data, keep_models=args.keep_models, ends=args.ends)
     kind = Lines if args.json else Monitor if args.quiet else Live
     begun = time.perf_counter()
     with kind(args.out, ids):
-        if args.ray is not None:
-            from honestly.studies.cluster import on_ray
-
-            finished = on_ray(
-                store, ids, options, address=args.ray, gpus=args.gpus_per_run, cpus=args.cpus_per_run
-            )  # fmt: skip
-        elif args.workers:
-            from honestly.studies.workers import processes
-
-            finished = processes(args.out, ids, args.workers, options)
-        elif args.together > 1:
-            from honestly.studies.together import side_by_side
-
-            finished = side_by_side(args.out, ids, args.together, options)
-        else:
-            finished = one_by_one(store, ids, new_worker(), options)
-    return _end(args, store, study, ids, time.perf_counter() - begun, finished)
+        try:
+            status = DONE if _do(args, store, ids, options) else INTERRUPTED
+        except OutOfTimeError:
+            status = OUT_OF_TIME
+    return _end(args, store, study, ids, time.perf_counter() - begun, status)
 
 
-def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], seconds: float, finished: bool) -> int:
-    from honestly.cli.failures import DONE, FAILED, INTERRUPTED, complain
+def _do(args: argparse.Namespace, store: Store, ids: set[str], options: Options) -> bool:
+    """Do the runs in the way that was chosen; False if asked to stop."""
+    from honestly.studies.work import new_worker, one_by_one
+
+    if args.ray is not None:
+        from honestly.studies.cluster import on_ray
+
+        return on_ray(store, ids, options, address=args.ray, gpus=args.gpus_per_run, cpus=args.cpus_per_run)
+    if args.workers:
+        from honestly.studies.workers import processes
+
+        return processes(args.out, ids, args.workers, options)
+    if args.together > 1:
+        from honestly.studies.together import side_by_side
+
+        return side_by_side(args.out, ids, args.together, options)
+    return one_by_one(store, ids, new_worker(), options)
+
+
+def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], seconds: float, status: int) -> int:
+    from honestly.cli.failures import DONE, FAILED, OUT_OF_TIME, complain
     from honestly.show.progress import duration
     from honestly.studies.study import describe
 
@@ -261,6 +279,8 @@ def _end(args: argparse.Namespace, store: Store, study: Study, ids: set[str], se
         complain("honestly bench", f"failed: {describe(run.cell)}: {run.error}", FAILED)
     if failed:
         complain("honestly bench", f"{len(failed)} run(s) failed; run the same command to try them again", FAILED)
-    if not finished:
-        return complain("honestly bench", _go_on(args), INTERRUPTED)
+    if status == OUT_OF_TIME:
+        return complain("honestly bench", f"the time of --stop-after {args.stop_after} is up: {_go_on(args)}", status)
+    if status != DONE:
+        return complain("honestly bench", _go_on(args), status)
     return FAILED if failed or left else DONE

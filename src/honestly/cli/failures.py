@@ -14,7 +14,7 @@ from pathlib import Path
 from honestly._version import __version__
 from honestly.result import AggregationError
 
-DONE, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+DONE, FAILED, USAGE, OUT_OF_TIME, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 75, 130, 141
 
 OUT_OF_MEMORY = "out of memory: use fewer clients, a smaller batch or a smaller model; finished rounds are saved"
 

@@ -24,6 +24,7 @@ from honestly.runs.store import ATTEMPTS, LostClaimError, Run, Store, StoreError
 from honestly.sim.checkpoint import final_model, latest_state, packed
 from honestly.sim.run import Stop
 from honestly.sim.summary import summary
+from honestly.studies.limit import OutOfTimeError
 from honestly.studies.work import Datasets, Heartbeat, Options, describe_error, forget, free_the_dead, new_worker
 
 # A task sends the state after every round if it is small, else every few seconds: what a lost node costs at most.
@@ -185,13 +186,15 @@ class Driver:
         self.base = new_worker()
 
     def run(self) -> bool:
-        """Until nothing is left; False if asked to stop."""
+        """Until nothing is left; False if asked to stop, `OutOfTimeError` when the time is up."""
         if self.room() == 0:
             need = " and ".join(f"{amount:g} {name}" for name, amount in self.need.items())
             raise ValueError(f"no node of the cluster has {need}: ask for less with --gpus-per-run and --cpus-per-run")
         with Heartbeat(self.store.folder, self.base), Stop() as stop:
             try:
                 while not stop.asked:
+                    if self.options.ends is not None and time.time() >= self.options.ends and self.store.left(self.ids):
+                        raise OutOfTimeError  # what tasks did since their last state is done again
                     self._hand_out()
                     if not self.tasks:
                         if not self.store.left(self.ids):

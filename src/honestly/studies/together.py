@@ -16,11 +16,15 @@ import torch
 
 from honestly.runs.store import Store
 from honestly.sim.run import Stop
+from honestly.studies.limit import OutOfTimeError
 from honestly.studies.work import Datasets, Options, new_worker, one_by_one
 
 
 def side_by_side(folder: Path, ids: Collection[str], count: int, options: Options) -> bool:
-    """Do runs in ``count`` threads on one GPU; False if asked to stop. Ctrl-C lets every run end its round."""
+    """Do runs in ``count`` threads on one GPU; False if asked to stop, `OutOfTimeError` at the time limit.
+
+    Ctrl-C lets every run end its round.
+    """
     if torch.device(options.device).type != "cuda":
         raise ValueError(f"--together is for a GPU, the device is {options.device}: use --workers on CPU cores")
     data, broken = Datasets(options.data), threading.Event()
@@ -31,6 +35,8 @@ def side_by_side(folder: Path, ids: Collection[str], count: int, options: Option
             try:
                 with Store.open(folder) as store, torch.cuda.stream(torch.cuda.Stream(options.device)):
                     return one_by_one(store, ids, new_worker(), own, data)
+            except OutOfTimeError:
+                raise  # the others end their rounds, too
             except BaseException:
                 broken.set()  # a full disk stops the others, too
                 raise

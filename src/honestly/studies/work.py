@@ -22,6 +22,7 @@ from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Record
 from honestly.sim.run import run as simulate
 from honestly.sim.summary import summary
+from honestly.studies.limit import OutOfTimeError, TimeLimit
 
 
 class StoppedError(Exception):
@@ -37,12 +38,14 @@ class Options:
         data: where the data sets are.
         keep_models: keep the final model of every run, not only those that others start from.
         halt: asked after each round whether to stop.
+        ends: the time (seconds since 1970) by which every worker must have ended; None: there is no limit.
     """
 
     device: str = "cpu"
     data: Path | None = None
     keep_models: bool = False
     halt: Callable[[], bool] | None = None
+    ends: float | None = None
 
 
 class Datasets:
@@ -61,10 +64,14 @@ class Datasets:
             return self.held[name]
 
 
-def work(store: Store, run: Run, *, worker: str, options: Options, data: Datasets | None = None) -> bool:
+def work(
+    store: Store, run: Run, *, worker: str, options: Options, data: Datasets | None = None,
+    limit: TimeLimit | None = None,
+) -> bool:  # fmt: skip
     """Do one claimed run: go on from its latest state, write every round to the store, and its end.
 
-    A run that cannot be done is written down as failed, with its error, and the study goes on.
+    A run that cannot be done is written down as failed, with its error, and the study goes on. `OutOfTimeError` if the
+    next round would not end within the ``limit``.
 
     Returns:
         False if it was asked to stop before the end.
@@ -76,6 +83,8 @@ def work(store: Store, run: Run, *, worker: str, options: Options, data: Dataset
         def after_round(record: Record) -> None:
             if options.halt is not None and options.halt():
                 raise StoppedError
+            if limit is not None and record.state.round < experiment.rounds:
+                limit.check()
 
         outcome = simulate(
             experiment, sink=StoreSink(store, run.id, worker), device=options.device, on_round=after_round,
@@ -92,8 +101,8 @@ def work(store: Store, run: Run, *, worker: str, options: Options, data: Dataset
         return False
     except LostClaimError:
         return True  # another worker has it: nothing to write
-    except StoreError:
-        raise  # no fault of the run: the study stops, and goes on when the disk has space again
+    except (StoreError, OutOfTimeError):
+        raise  # no fault of the run: the study stops, and goes on when there is space on the disk or time again
     except Exception as error:
         with contextlib.suppress(LostClaimError):
             store.fail(
@@ -146,14 +155,17 @@ def serve(store: Store, ids: Collection[str], worker: str, turn: Callable[[], bo
 
 
 def one_by_one(store: Store, ids: Collection[str], worker: str, options: Options, data: Datasets | None = None) -> bool:
-    """Do runs one after the other in this process; False if asked to stop."""
+    """Do runs one after the other in this process; False if asked to stop, `OutOfTimeError` at the time limit."""
     data = data or Datasets(options.data)
+    limit = None if options.ends is None else TimeLimit(options.ends)
 
     def turn() -> bool | None:
         if options.halt is not None and options.halt():
             return False
+        if limit is not None and store.left(ids):
+            limit.check()
         run = store.claim(worker, among=ids)
-        return None if run is None else work(store, run, worker=worker, options=options, data=data)
+        return None if run is None else work(store, run, worker=worker, options=options, data=data, limit=limit)
 
     return serve(store, ids, worker, turn)
 

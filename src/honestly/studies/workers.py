@@ -16,13 +16,14 @@ from pathlib import Path
 from honestly.cores import usable_cores
 from honestly.runs.store import Store, StoreError
 from honestly.sim.run import Stop
+from honestly.studies.limit import OutOfTimeError
 from honestly.studies.work import Options, new_worker, one_by_one
 
-STOPPED, BROKEN = 130, 2  # exit statuses of a worker: asked to stop, the store cannot be written
+STOPPED, BROKEN, LATE = 130, 2, 75  # exit statuses of a worker: asked to stop, the store is broken, out of time
 
 
 def processes(folder: Path, ids: Collection[str], count: int, options: Options) -> bool:
-    """Do runs in ``count`` processes; False if asked to stop.
+    """Do runs in ``count`` processes; False if asked to stop, `OutOfTimeError` at the time limit.
 
     Ctrl-C lets every process end its round; the second one ends them at once.
     """
@@ -30,6 +31,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
     threads = max(1, usable_cores() // count)
     alive: dict[str, BaseProcess] = {}
     asked: set[str] = set()
+    late = False
 
     def hire() -> None:
         receiving, sending = context.Pipe(duplex=False)
@@ -53,12 +55,15 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
                     alive[name].terminate()
                 for name in [name for name, process in alive.items() if not process.is_alive()]:
                     code = alive.pop(name).exitcode
-                    store.release(name, died=code not in (0, STOPPED))
+                    store.release(name, died=code not in (0, STOPPED, LATE))
+                    late = late or code == LATE
                     if code == BROKEN:
                         stop.asked = True
                         raise StoreError(_why(folder))
-                    if code != 0 and not stop.asked and store.left(ids):
+                    if code != 0 and not late and not stop.asked and store.left(ids):
                         hire()
+            if late and not stop.asked and store.left(ids):
+                raise OutOfTimeError
             return not stop.asked
     finally:
         for process in alive.values():
@@ -103,6 +108,8 @@ def _main(
         name.close()
         with Store.open(folder) as store:
             code = 0 if one_by_one(store, ids, worker, options) else STOPPED
+    except OutOfTimeError:
+        code = LATE
     except (KeyboardInterrupt, EOFError):  # asked to stop, or the driver was gone at once
         code = STOPPED
     except StoreError as error:
