@@ -109,7 +109,7 @@ def stress(out: Path) -> list[Path]:
 def federation(out: Path) -> list[Path]:
     """Twelve rounds of a federation with names as servers know them."""
     folder = out / "federation"
-    written = History(folder)
+    written = History(folder, run="hospitals-spring")
     rng = np.random.default_rng(0)
     clients = [f"hospital-{city}" for city in ("aachen", "bern", "cordoba", "dresden", "eindhoven", "faro")]
     for t in range(1, 13):

@@ -21,13 +21,13 @@ def report(table: dict[str, list[Any]], verdicts: list[str] | None = None, **mor
     return {"layers": table, "clients": clients, "excluded": excluded, "malicious": 0.0, **more}
 
 
-def test_colours_follow_the_multiple_of_the_middle_client() -> None:
+def test_colours_follow_the_multiple_of_the_median_client() -> None:
     found = layer_map(report({"a": [1.0, 1.0, 100.0], "b": [2.0, 20.0, 2.0]}))
     assert found is not None
     assert found.rows == ["a", "b"]
     assert found.columns == ["c0", "c1", "c2"]
     np.testing.assert_allclose(found.values, [[1, 1, 0], [1, 0.5, 1]])
-    assert found.word(0, 2) == "100 times as far as the middle client"
+    assert found.word(0, 2) == "100 times as far as the median client"
 
 
 def test_what_the_rule_holds_against_a_client_is_marked() -> None:
@@ -35,7 +35,7 @@ def test_what_the_rule_holds_against_a_client_is_marked() -> None:
     table = {"block.0.weight": [1.0, 50.0, None], "head.bias": [1.0, 1.0, None]}
     found = layer_map(report(table, ["trusted", "accused", "excluded"], evidence=held))
     assert found is not None
-    assert found.columns == ["c0", "c1"]  # nothing was measured of a client that was refused
+    assert found.columns == ["c0", "c1"]  # nothing was measured of a client that was excluded
     assert found.marks is not None
     assert found.marks.tolist() == [[0, DOT], [0, 0]]
     assert "evidence against it 3.5" in found.word(0, 1)
@@ -65,8 +65,8 @@ def test_a_layer_in_which_nobody_moved_accuses_nobody() -> None:
 def test_the_sentence_names_whom_to_look_at() -> None:
     verdicts = ["trusted", "accused", "unusual", "excluded"]
     assert sentence(report({"a": [1.0] * 4}, verdicts)) == (
-        "3 of 4 clients used; accused of lying: c1.safetensors; unusual: c2.safetensors; refused: c3.safetensors."
+        "3 of 4 updates were usable; accused of lying: c1; unusual: c2; excluded: c3."
     )
     many = sentence(report({"a": [1.0] * 9}, ["accused"] * 9))
-    assert many.endswith("c4.safetensors and 4 more.")
-    assert sentence(report({"a": [1.0]})) == "1 of 1 clients used; nobody accused of lying."
+    assert many.endswith("c4 and 4 more.")
+    assert sentence(report({"a": [1.0]})) == "1 of 1 updates were usable; nobody accused of lying."

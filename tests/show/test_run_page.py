@@ -49,11 +49,11 @@ def test_accusations_are_counted_client_by_client() -> None:
     rounds = [record(t, {"accused": [3, 0] if t == 1 else [3], "excluded": [1]}, K=4, M=1) for t in (1, 2, 3)]
     found = accusations(Run("r", rounds, ["a", "b", "c", "d"]))
     assert found is not None
-    assert found.columns == ["client", "attacked", "accused", "wrongly", "refused"]
+    assert found.columns == ["client", "attacked", "accused", "wrongly", "excluded"]
     assert found.rows == [["b", 0, 0, 0, 3], ["d", 3, 3, 0, 0], ["a", 0, 1, 1, 0]]
     federation = accusations(Run("r", rounds, ["a", "b", "c", "d"], known=False))
     assert federation is not None
-    assert federation.columns == ["client", "accused", "refused"]  # nobody knows who attacked
+    assert federation.columns == ["client", "accused", "excluded"]  # nobody knows who attacked
 
 
 def test_maps_beside_each_other_have_the_same_rows() -> None:

@@ -63,7 +63,7 @@ def test_marks_are_dots_and_rings_and_stay_readable_on_their_cell() -> None:
     text = heatmap(of(grid, marks=marks))
     found = re.findall(r'<circle class="(mark[^"]*)" cx="([\d.]+)%"', text)
     assert found == [("mark on", "12.5"), ("mark", "37.5"), ("mark ring on", "62.5"), ("mark ring", "87.5")]
-    assert '<rect class="none" x="75%"' in text  # a client that was refused and not judged has a cell, without colour
+    assert '<rect class="none" x="75%"' in text  # a client that was excluded and not judged has a cell, without colour
 
 
 def test_the_rows_in_words_have_every_value() -> None:
@@ -80,6 +80,15 @@ def test_of_thousands_of_clients_the_least_believed_are_shown() -> None:
     assert {17, 4000} <= set(kept)
     assert 18 not in kept
     assert "100 of 5000 clients" in heatmap(of(grid))
+
+
+def test_a_transposed_map_says_the_same() -> None:
+    grid = np.array([[1.0, 0.25, 0.5], [np.nan, 0.5, 0.0]])
+    what = Heatmap("t", "attack", "rule", ["a", "b"], ["x", "y", "z"], grid, lambda i, j: f"{'ab'[i]}{'xyz'[j]}")
+    other = what.transposed()
+    assert (other.x, other.y, list(other.rows), list(other.columns)) == ("rule", "attack", ["x", "y", "z"], ["a", "b"])
+    np.testing.assert_array_equal(other.values, grid.T)
+    assert other.word(2, 1) == "bz"
 
 
 def test_columns_with_names_are_all_named() -> None:

@@ -39,7 +39,7 @@ def test_the_story_of_the_demo() -> None:
     ours = run("the Bayesian rule", records(15, attacked=[2, 3], accused=doubts, accuracy=0.97))
     assert sentence([calm, fooled, ours]) == (
         "2 of 4 clients lied; FedAvg ended at 13 %, the Bayesian rule at 97 %; all 2 caught from round 1, "
-        "one honest client doubted in 2 of 15 rounds."
+        "one honest client accused in 2 of 15 rounds."
     )
     assert in_question([calm, ours, fooled]) == 1
 
@@ -47,19 +47,19 @@ def test_the_story_of_the_demo() -> None:
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (records(5), "Nobody lied; the accuracy ended at 90 %; no client doubted."),
-        (records(5, accused=[0, 1]), "Nobody lied; the accuracy ended at 90 %; 2 honest clients doubted in 5 of"),
+        (records(5), "Nobody lied; the accuracy ended at 90 %; no client accused."),
+        (records(5, accused=[0, 1]), "Nobody lied; the accuracy ended at 90 %; 2 honest clients accused in 5 of"),
         (records(5, attacked=[3], accused=lambda t: [3] if t > 2 else []), "the liar caught from round 3, no honest"),
-        (records(5, attacked=[2, 3], accused=lambda t: [3]), "on average 1 of 2 liars caught per round"),
-        (records(5, attacked=[2, 3]), "none of the liars was caught"),
+        (records(5, attacked=[2, 3], accused=lambda t: [3]), "1 of 2 liars caught per round on average"),
+        (records(5, attacked=[2, 3]), "no liar was caught"),
         (records(5, attacked=[2, 3], weights=[0.5, 0.4, 0.06, 0.04]),
-         "none of the liars was caught (together they never had more than 10 % of the weight)"),
+         "no liar was caught (all of them together had at most 10 % of the weight)"),
         (records(4, attacked=lambda t: [3] if t % 2 else [], accused=[3]),
-         "the liar caught from round 1, no honest client doubted, 1 liar while behaving, in 2 of 4 rounds."),
+         "the liar caught from round 1, no honest client accused, 1 liar accused while behaving in 2 of 4 rounds."),
         (records(1, attacked=[3], accused=[3]), "the liar caught from round 1"),
         ([{**r, "asr": 0.25} for r in records(3, attacked=[3])], "the accuracy ended at 90 % (attack success 25 %)"),
         ([{**r, "accused": [], "excluded": [3]} for r in records(3, attacked=[3])], "the liar caught from round 1"),
-        ([{**r, "excluded": [0]} for r in records(3)], "1 honest client refused."),
+        ([{**r, "excluded": [0]} for r in records(3)], "1 honest client excluded."),
         ([], "No round is finished yet."),
     ],
 )  # fmt: skip
@@ -73,7 +73,7 @@ def test_a_federation_knows_no_truth() -> None:
         "12 rounds with 4 clients; accused: c in 9 of 12 rounds; the accuracy ended at 80 %."
     )
     quiet = sentence([run("r", records(2, accuracy=0.8), known=False)])
-    assert quiet == "2 rounds with 4 clients; nobody was accused or refused; the accuracy ended at 80 %."
+    assert quiet == "2 rounds with 4 clients; nobody was accused or excluded; the accuracy ended at 80 %."
 
 
 def test_messages_are_counted_and_said_once() -> None:

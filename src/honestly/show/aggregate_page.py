@@ -199,7 +199,7 @@ def as_html(report: Mapping[str, Any]) -> str:
         files += downloads.inside("layers.png", figure.heatmap_png(drawn)) if figure.available() else []
     return render(
         "aggregate.html", heading="Whom the average believed", verdict=sentence(report), warnings=report["warnings"],
-        map=drawn, dot="held against it by the rule" if drawn is not None and np.any(drawn.marks) else "",
+        map=drawn, dot="counted against the client by the rule" if drawn is not None and np.any(drawn.marks) else "",
         shown_layers=0 if drawn is None else len(drawn.rows), all_layers=len(report.get("layers") or ()),
         noticed=_table([c for c in clients if c["verdict"] in NOTICED][:MOST_CLIENTS]), everybody=_table(clients),
         reasons=[text.replace(", 1 round", "") for text in reasons], facts=_facts(report), downloads=files,
@@ -207,12 +207,16 @@ def as_html(report: Mapping[str, Any]) -> str:
 
 
 def sentence(report: Mapping[str, Any]) -> str:
-    """The verdict in words: who is accused, who is unusual, who was refused."""
+    """The verdict in words: who is accused, who is unusual, who was excluded."""
+    from honestly.show.layer_map import bare_names
+
     clients = report["clients"]
-    said = [f"{len(clients) - len(report['excluded'])} of {len(clients)} clients used"]
-    words = {"accused": "accused of lying", "unusual": "unusual", "abstained": "abstained", "excluded": "refused"}
+    said = [f"{len(clients) - len(report['excluded'])} of {len(clients)} updates were usable"]
+    ids = [c["id"] for c in clients]
+    short = dict(zip(ids, bare_names(ids), strict=True))
+    words = {"accused": "accused of lying", "unusual": "unusual", "abstained": "abstained", "excluded": "excluded"}
     for verdict, word in words.items():
-        names = [shortened(c["id"], 40) for c in clients if c["verdict"] == verdict]
+        names = [shortened(short[c["id"]], 40) for c in clients if c["verdict"] == verdict]
         if names:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             said.append(f"{word}: {', '.join(names[:MOST_NAMES])}{more}")
@@ -227,7 +231,7 @@ def _table(clients: Sequence[Mapping[str, Any]]) -> Any:
     rows: list[list[Any]] = []
     for c in clients:
         layers = ", ".join(f"{la['layer']} ({100 * la['share']:.0f} %)" for la in (c.get("layers") or [])[:3])
-        why = f"refused: {c['reason']}" if c["excluded"] else c["why"]
+        why = f"excluded: {c['reason']}" if c["excluded"] else c["why"]
         numbers = [_digits(c["honesty"], 3), _digits(c["weight"], 4)]
         distance = "-" if c["distance"] is None else f"{c['distance']:.4g}"
         rows.append([shortened(c["id"], 60), c["verdict"], *numbers, distance, shortened(why, 200), layers])

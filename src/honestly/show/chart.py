@@ -78,6 +78,13 @@ class Heatmap:
         """The rows that are drawn: those that were chosen, all, or those with the lowest means."""
         return shown_rows(self.values) if self.chosen is None else list(self.chosen)
 
+    def transposed(self) -> Heatmap:
+        """Rows and columns exchanged, for screens that are taller than wide."""
+        columns, marks = [str(name) for name in self.columns], None if self.marks is None else self.marks.T
+        return Heatmap(
+            self.title, self.y, self.x, columns, self.rows, self.values.T, lambda i, j: self.word(j, i), marks
+        )
+
     def stretches(self, row: int) -> list[tuple[int, int, str]]:
         """(start, end, words) of neighbours in a row with the same words, mark and, to two decimals, value."""
         return self._stretches[row]

@@ -12,7 +12,7 @@ import numpy as np
 
 from honestly.runs.record import ACCURACY, ASR, RoundRecord
 from honestly.show.chart import DOT, Chart, Heatmap, dashes
-from honestly.show.maps import belief_map, truth_map
+from honestly.show.maps import belief_map, truth_map, weight_map
 from honestly.show.palette import colours, line_colour
 from honestly.show.text import shortened
 
@@ -37,6 +37,7 @@ def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", 
     found = [
         (truth_map(records, names) if attack is not None and clients else None, attack or ""),
         (belief_map(records, names) if clients else None, rule),
+        (weight_map(records, names) if clients else None, ""),
     ]
     maps = [(one, f"{one.title} ({word})" if word else one.title) for one, word in found if one is not None]
     tall = min(3.2, max(1.6, 0.12 * clients))

@@ -10,9 +10,9 @@ import numpy as np
 
 from honestly.show.chart import DOT, Grid, Heatmap
 
-#: Layers and clients of the map: of more, those that differ most.
+#: The most layers and clients on the map; of more, those that differ most are shown.
 MOST_LAYERS, MOST_CLIENTS = 40, 60
-#: So many times the middle client's squared distance is fully orange.
+#: A client at this many times the median squared distance is fully orange.
 FARTHEST = 100.0
 
 
@@ -27,12 +27,12 @@ def layer_map(report: Mapping[str, Any]) -> Heatmap | None:
     evidence = _evidence(report, list(layers), usable)
     rows = _most(ratios.max(axis=1), MOST_LAYERS)
     columns = _most(ratios.max(axis=0), MOST_CLIENTS)
-    names = _bare([report["clients"][usable[j]]["id"] for j in columns])
+    names = bare_names([report["clients"][usable[j]]["id"] for j in columns])
     ratios, evidence = ratios[np.ix_(rows, columns)], evidence[np.ix_(rows, columns)]
 
     def word(i: int, j: int) -> str:
         held = f", evidence against it {evidence[i, j]:.1f}" if evidence[i, j] > 0 else ""
-        return f"{ratios[i, j]:.3g} times as far as the middle client{held}"
+        return f"{ratios[i, j]:.3g} times as far as the median client{held}"
 
     kept = list(layers)
     values = 1 - np.clip(np.log10(np.maximum(ratios, 1.0)) / math.log10(FARTHEST), 0, 1)
@@ -43,14 +43,14 @@ def layer_map(report: Mapping[str, Any]) -> Heatmap | None:
 
 
 def _ratios(table: Grid) -> Grid:
-    """Squared distances as multiples of the middle client's; 1 where nobody differs."""
+    """Squared distances as multiples of the median client's; 1 where nobody differs."""
     middle = np.median(table, axis=1, keepdims=True)
     far = np.where(table > 0, 1e6, 1.0)
     return np.where(middle > 0, table / np.where(middle > 0, middle, 1.0), far)
 
 
 def _evidence(report: Mapping[str, Any], tensors: Sequence[str], usable: Sequence[int]) -> Grid:
-    """What the rule holds against a client in the layer that a tensor belongs to; 0 where it says nothing."""
+    """The evidence against each client in the layer that a tensor belongs to; 0 if there is none."""
     found = np.zeros((len(tensors), len(usable)))
     held: Mapping[str, Sequence[float | None]] = report.get("evidence") or {}
     for name, values in held.items():
@@ -65,10 +65,10 @@ def _most(odd: Grid, most: int) -> list[int]:
     return sorted(np.argsort(-odd, kind="stable")[:most].tolist())
 
 
-def _bare(names: Sequence[str]) -> list[str]:
+def bare_names(names: Sequence[str]) -> list[str]:
     """Names without the ending that all of them share.
 
-    >>> _bare(["a.safetensors", "b.safetensors"]), _bare(["a.x", "b.y"])
+    >>> bare_names(["a.safetensors", "b.safetensors"]), bare_names(["a.x", "b.y"])
     (['a', 'b'], ['a.x', 'b.y'])
     """
     endings = {name[name.rfind(".") :] if "." in name else "" for name in names}

@@ -12,7 +12,9 @@ from honestly.show.chart import DOT, RING, Chart, Grid, Heatmap, Line
 
 #: The colour of a client that behaved: blue, but paler than one that is surely believed.
 BEHAVED = 0.7
-BELIEF = {"honesty": "Probability of being honest", "weights": "Weight, the largest of a round is 1"}
+BELIEF = {"honesty": "Probability of being honest", "weights": "Weight, relative to the largest of the round"}
+#: Less than this share of the largest weight is worth showing if the client is believed nevertheless.
+SHORTENED = 0.5
 
 Records = Sequence[RoundRecord]
 
@@ -36,6 +38,10 @@ def belief_grid(records: Records, clients: int) -> tuple[Grid, str] | None:
     key = belief_of(records)
     if key is None:
         return None
+    return _grid(records, clients, key), key
+
+
+def _grid(records: Records, clients: int, key: str) -> Grid:
     grid = np.full((clients, len(records)), np.nan)
     for t, record in enumerate(records):
         row: Sequence[float | None] | None = getattr(record, key)
@@ -43,11 +49,11 @@ def belief_grid(records: Records, clients: int) -> tuple[Grid, str] | None:
             grid[: len(row), t] = [np.nan if v is None else v for v in row]
             if key == "weights":
                 grid[:, t] /= max(np.nanmax(grid[:, t], initial=0.0), 1e-300)
-    return grid, key
+    return grid
 
 
 def mark_grid(records: Records, clients: int) -> Any:
-    """(K, rounds): DOT where a client is accused, RING where it was refused, 0 elsewhere."""
+    """(K, rounds): DOT where a client is accused, RING where it is excluded, 0 elsewhere."""
     grid = np.zeros((clients, len(records)), dtype=np.int8)
     for t, record in enumerate(records):
         grid[list(record.accused or ()), t] = DOT
@@ -69,7 +75,7 @@ def truth_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
 
 
 def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
-    """Whom the rule believed, with accusations and refusals; None if it says nothing of clients, or of all the same."""
+    """Whom the rule believed, accused and excluded; None if it judges no client, or weighs all of them alike."""
     found = belief_grid(records, len(clients))
     if found is None:
         return None
@@ -85,10 +91,28 @@ def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
             parts.append("accused")
         elif marks[k, t] == RING:
             why = records[t].reasons.get(clients[k])
-            parts.append(f"refused: {why}" if why else "refused")
+            parts.append(f"excluded: {why}" if why else "excluded")
         return ", ".join(parts)
 
     return Heatmap(BELIEF[key], "round", "client", clients, _rounds(records), grid, word, marks)
+
+
+def weight_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
+    """Weights beside honesty; None unless some client was believed and still had a small weight.
+
+    The default rule shortens the updates of clients that are far away without accusing them. Honesty alone looks as if
+    such a client had its full influence.
+    """
+    if belief_of(records) != "honesty":
+        return None
+    honesty, weights = _grid(records, len(clients), "honesty"), _grid(records, len(clients), "weights")
+    if not ((honesty > SHORTENED) & (weights < SHORTENED)).any():
+        return None
+
+    def word(k: int, t: int) -> str:
+        return "" if np.isnan(weights[k, t]) else f"weight {weights[k, t]:.2f} of the largest"
+
+    return Heatmap(BELIEF["weights"], "round", "client", clients, _rounds(records), weights, word)
 
 
 def _rounds(records: Records) -> list[int]:

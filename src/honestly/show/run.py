@@ -11,7 +11,7 @@ import numpy as np
 
 from honestly.runs.record import RoundRecord
 from honestly.show.chart import MOST_ROWS, Heatmap, shown_rows
-from honestly.show.maps import belief_map, truth_map
+from honestly.show.maps import belief_map, truth_map, weight_map
 
 if TYPE_CHECKING:
     from honestly.sim.experiment import Experiment
@@ -42,12 +42,13 @@ class Run:
         return cls(title, records, names, True, {"id": experiment.id, "experiment": experiment.canonical})
 
     def maps(self) -> list[Heatmap]:
-        """Who attacked, if anybody did and it is known, and whom the rule believed."""
+        """Who attacked, if anybody did and it is known, whom the rule believed, and weights that tell more."""
         return self._maps
 
     @cached_property
     def _maps(self) -> list[Heatmap]:
-        maps = [truth_map(self.records, self.clients) if self.known else None, belief_map(self.records, self.clients)]
+        truth = truth_map(self.records, self.clients) if self.known else None
+        maps = [truth, belief_map(self.records, self.clients), weight_map(self.records, self.clients)]
         found = [one for one in maps if one is not None]
         if len(found) < 2 or len(self.clients) <= MOST_ROWS:
             return found

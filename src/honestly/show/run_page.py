@@ -13,7 +13,7 @@ from honestly.show import downloads, svg, verdict
 from honestly.show.chart import Chart
 from honestly.show.downloads import Download
 from honestly.show.html import part, render
-from honestly.show.maps import belief_of, over_rounds
+from honestly.show.maps import BELIEF, belief_of, over_rounds
 from honestly.show.run import Run
 from honestly.show.tables import Cell, Table
 from honestly.sim.summary import LAST, summary
@@ -62,11 +62,14 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
 def _story(run: Run) -> dict[str, Any]:
     """What the template shows of one run."""
     judged = any(r.accused is not None or r.excluded for r in run.records)
+    maps, belief = run.maps(), belief_of(run.records)
     return {
-        "title": run.title, "maps": run.maps(), "belief": belief_of(run.records), "known": run.known,
+        "title": run.title, "maps": maps, "belief": belief, "known": run.known,
         "accusations": accusations(run) if judged else None, "messages": verdict.messages(run.records),
         "statuses": verdict.statuses(run.records), "details": run.details,
-        "refused": any(r.excluded for r in run.records), "lied": bool(verdict.liars(run)),
+        "accused": any(r.accused for r in run.records), "excluded": any(r.excluded for r in run.records),
+        "weighed": belief == "honesty" and any(one.title == BELIEF["weights"] for one in maps),
+        "lied": bool(verdict.liars(run)),
     }  # fmt: skip
 
 
@@ -87,27 +90,27 @@ def numbers(runs: Sequence[Run]) -> Table | None:
 
 
 def accusations(run: Run) -> Table | None:
-    """One row for each client that something was held against, the most accused first; None if there is none."""
-    counts = {key: Counter[int]() for key in ("attacked", "accused", "wrongly", "missed", "refused")}
+    """One row for each client that attacked, was accused or was excluded, the most accused first; None if none did."""
+    counts = {key: Counter[int]() for key in ("attacked", "accused", "wrongly", "missed", "excluded")}
     judged = any(r.accused is not None for r in run.records)
     for r in run.records:
-        attacked, refused = set(r.attacked), set(r.excluded)
+        attacked, excluded = set(r.attacked), set(r.excluded)
         accused = set(r.accused or ())
         counts["attacked"].update(attacked)
         counts["accused"].update(accused)
         counts["wrongly"].update(accused - attacked)
-        counts["missed"].update(attacked - accused - refused if r.accused is not None else ())
-        counts["refused"].update(refused)
-    held = sorted(set().union(*counts.values()), key=lambda k: (-counts["accused"][k] - counts["refused"][k], k))
+        counts["missed"].update(attacked - accused - excluded if r.accused is not None else ())
+        counts["excluded"].update(excluded)
+    held = sorted(set().union(*counts.values()), key=lambda k: (-counts["accused"][k] - counts["excluded"][k], k))
     if not held:
         return None
     kept = [
         key for key in counts
-        if any(counts[key].values()) and (run.known or key in ("accused", "refused")) and (judged or key != "missed")
+        if any(counts[key].values()) and (run.known or key in ("accused", "excluded")) and (judged or key != "missed")
     ]  # fmt: skip
     rows: list[list[Cell]] = [[run.clients[k], *(counts[key][k] for key in kept)] for k in held[:MOST_ROWS]]
     note = f"{len(held) - MOST_ROWS} more clients are not shown." if len(held) > MOST_ROWS else ""
-    return Table("accusations", "", f"Rounds in which a client attacked, was accused, ... {note}".strip(),
+    return Table("accusations", "", f"The number of rounds in which each happened. {note}".strip(),
                  ["client", *kept], rows)  # fmt: skip
 
 
@@ -122,7 +125,7 @@ def files(runs: Sequence[Run]) -> list[Download]:
         for run in shown
         for r in run.records
     ]
-    columns = ["run", "round", "accuracy", "asr", "attacked", "accused", "refused"]
+    columns = ["run", "round", "accuracy", "asr", "attacked", "accused", "excluded"]
     kept = [
         {"run": run.title, "clients": list(run.clients),
          "rounds": [{k: v for k, v in r.as_json().items() if k not in ("per_class", "clients")} for r in run.records]}

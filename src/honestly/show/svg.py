@@ -15,7 +15,7 @@ from honestly.show.palette import colours
 from honestly.show.text import shortened
 
 #: Letters of a name beside a heatmap, and pixels of one letter.
-LETTERS, LETTER = 14, 6.6
+LETTERS, LETTER = 22, 6.6
 FILE_WIDTH = 720
 
 
@@ -149,8 +149,8 @@ def _counted(what: Heatmap) -> bool:
 def _cells(what: Heatmap) -> _Drawing:
     kept, T = what.shown_rows(), max(len(what.columns), 1)
     K = len(kept)
-    tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 else 8.0
-    names = [_ends(what.rows[k], LETTERS if _counted(what) else 2 * LETTERS) for k in kept]
+    tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 or not _counted(what) else 8.0
+    names = [_ends(what.rows[k], LETTERS if _counted(what) else 30) for k in kept]
     left = 14 + LETTER * max((len(name) for name in [*names, what.y]), default=1)
     drawing = _Drawing(K * tall, left=left, below=36, above=20)
     out = drawing.parts

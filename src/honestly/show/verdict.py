@@ -1,4 +1,4 @@
-"""Runs in one sentence: how many lied, how the averages ended, who was caught from when, who was doubted wrongly."""
+"""Runs in one sentence: how many clients lied, how accurate the models are, who was accused, and who wrongly."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from honestly.runs.record import RoundRecord
 from honestly.show.run import Run
 from honestly.show.text import shortened
 
-#: Names of clients in one sentence.
+#: The most clients named in one sentence.
 MOST_NAMES = 5
 
 
 def liars(run: Run) -> set[int]:
-    """Everybody who attacked in any round."""
+    """The clients that attacked in any round."""
     return {k for r in run.records for k in r.attacked} if run.known else set()
 
 
 def judges(run: Run) -> bool:
-    """Whether the rule says whom it accuses: it infers honesty, or has accused somebody."""
+    """Whether the rule accuses: it infers honesty, or has accused a client."""
     return any(r.honesty is not None or r.accused for r in run.records)
 
 
@@ -43,8 +43,8 @@ def sentence(runs: Sequence[Run]) -> str:
     if not run.known:
         return _join(f"{_count(len(run.records), 'round')} with {_count(len(run.clients), 'client')}", _held(run), ends)
     who = f"{len(bad)} of {_count(len(run.clients), 'client')} lied" if bad else "Nobody lied"
-    caught = [*([_caught(run, bad)] if bad else []), _doubted(run, bad)] if judges(run) else []
-    return _join(who, ends, _list([text for text in caught if text]), _refused(run))
+    caught = [*([_caught(run, bad)] if bad else []), _wrongly(run, bad)] if judges(run) else []
+    return _join(who, ends, _list([text for text in caught if text]), _excluded(run))
 
 
 def _join(*parts: str) -> str:
@@ -79,29 +79,29 @@ def _end(run: Run, *, alone: bool) -> str:
 
 
 def _caught(run: Run, bad: set[int]) -> str:
-    """From which round on every attacker was accused or refused; else how many were, on average."""
+    """From which round on every attacker was accused or excluded; else how many were, on average."""
     attacked = [r for r in run.records if r.attacked]
     caught = [len(set(r.attacked) & _against(r)) for r in attacked]
     whole = [n == len(r.attacked) for n, r in zip(caught, attacked, strict=True)]
     if not any(caught):
-        return "none of the liars was caught" + _weight(attacked)
+        return "no liar was caught" + _weight(attacked)
     if not whole[-1]:
         mean, of = sum(caught) / len(caught), sum(len(r.attacked) for r in attacked) / len(attacked)
-        return f"on average {_digit(mean)} of {_digit(of)} liars caught per round" + _weight(attacked)
+        return f"{_digit(mean)} of {_digit(of)} liars caught per round on average" + _weight(attacked)
     first = len(whole) - next((i for i, ok in enumerate(reversed(whole)) if not ok), len(whole))
     everybody = f"all {len(bad)}" if len(bad) > 1 else "the liar"
     return f"{everybody} caught from round {attacked[first].round}"
 
 
 def _weight(attacked: Sequence[RoundRecord]) -> str:
-    """The most that the liars weighed in a round: whoever is not accused may still count for little."""
+    """The largest share of the weight that the liars had in a round: a client that is not accused may weigh little."""
     shares = [
         sum(w for k, w in enumerate(r.weights) if w is not None and k in set(r.attacked))
         / max(sum(w for w in r.weights if w is not None), 1e-300)
         for r in attacked
         if r.weights is not None
     ]
-    return f" (together they never had more than {percent(max(shares))} of the weight)" if shares else ""
+    return f" (all of them together had at most {percent(max(shares))} of the weight)" if shares else ""
 
 
 def _digit(value: float) -> str:
@@ -112,39 +112,39 @@ def _against(record: RoundRecord) -> set[int]:
     return {*(record.accused or ()), *record.excluded}
 
 
-def _doubted(run: Run, bad: set[int]) -> str:
-    """Accusations of clients that behaved; a liar that rests in a round behaves in it."""
+def _wrongly(run: Run, bad: set[int]) -> str:
+    """Accusations of clients that behaved; a liar that pauses for a round behaves in it."""
     wrong = [set(r.accused or ()) - set(r.attacked) for r in run.records]
     rounds = sum(bool(found) for found in wrong)
     everybody: set[int] = set().union(*wrong)
     honest = everybody - bad
     if not rounds:
-        return "no honest client doubted" if bad else "no client doubted"
+        return "no honest client accused" if bad else "no client accused"
     when = f"in {rounds} of {_count(len(run.records), 'round')}"
     if not honest:
-        return f"no honest client doubted, {_count(len(everybody), 'liar')} while behaving, {when}"
-    return f"{'one honest client' if len(honest) == 1 else f'{len(honest)} honest clients'} doubted {when}"
+        return f"no honest client accused, {_count(len(everybody), 'liar')} accused while behaving {when}"
+    return f"{'one honest client' if len(honest) == 1 else f'{len(honest)} honest clients'} accused {when}"
 
 
-def _refused(run: Run) -> str:
+def _excluded(run: Run) -> str:
     found = {k for r in run.records for k in r.excluded} - liars(run)
-    return f"{_count(len(found), 'honest client')} refused" if found else ""
+    return f"{_count(len(found), 'honest client')} excluded" if found else ""
 
 
 def _held(run: Run) -> str:
-    """Of a federation: whom something was held against, and how often."""
+    """Of a federation: who was accused or excluded, and in how many rounds."""
     T = len(run.records)
     parts: list[str] = []
     accused = Counter(k for r in run.records for k in r.accused or ())
-    refused = Counter(k for r in run.records for k in r.excluded)
-    for counts, verb in ((accused, "accused"), (refused, "refused")):
+    excluded = Counter(k for r in run.records for k in r.excluded)
+    for counts, verb in ((accused, "accused"), (excluded, "excluded")):
         named = [f"{shortened(run.clients[k], 30)} {_often(n, T)}" for k, n in counts.most_common(MOST_NAMES)]
         if named:
             more = f" and {len(counts) - MOST_NAMES} more" if len(counts) > MOST_NAMES else ""
             parts.append(f"{verb}: {_list(named)}{more}")
     kept = sum(r.kept for r in run.records)
     parts += [f"the old model was kept in {_count(kept, 'round')}"] if kept else []
-    return "; ".join(parts) if parts else "nobody was accused or refused"
+    return "; ".join(parts) if parts else "nobody was accused or excluded"
 
 
 def _often(n: int, rounds: int) -> str:
@@ -155,7 +155,7 @@ def _often(n: int, rounds: int) -> str:
 
 
 def messages(records: Sequence[RoundRecord]) -> list[str]:
-    """Why clients were refused, each message once: "8 clients, 15 rounds: square overflows"."""
+    """Why clients were excluded, each message once: "8 clients, 15 rounds: square overflows"."""
     clients: dict[str, set[str]] = {}
     rounds: dict[str, set[int]] = {}
     texts: dict[str, str] = {}
@@ -171,7 +171,7 @@ def messages(records: Sequence[RoundRecord]) -> list[str]:
 
 
 def statuses(records: Sequence[RoundRecord]) -> list[str]:
-    """Rounds that a person should look at, each reason once, with the rounds in which it was given."""
+    """Rounds that need attention, each reason once, with the rounds that it applies to."""
     found: dict[str, list[int]] = {}
     texts: dict[str, str] = {}
     for r in records:
@@ -183,7 +183,7 @@ def statuses(records: Sequence[RoundRecord]) -> list[str]:
 
 
 def _numberless(text: str) -> str:
-    """Messages that differ in their numbers alone are one message."""
+    """The message without its numbers: messages that differ in nothing else are counted as one."""
     return re.sub(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", "N", text)
 
 

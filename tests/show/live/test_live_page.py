@@ -44,6 +44,25 @@ def test_a_study_fills_in_while_it_is_watched(browser: Browser, server: Watched,
     assert {url for url in browser.requested() if not url.startswith(server.url)} <= {"about:blank"}
 
 
+def test_a_run_can_be_saved(browser: Browser, server: Watched, study: FakeStudy) -> None:
+    first = study.ids()[0]
+    study.finish(first)
+    browser.goto(f"{server.url}#/run/{first}")
+    browser.until("document.querySelectorAll('.downloads button').length === 4")
+    blobs = "window.saved = []; URL.createObjectURL = (b) => { window.saved.push(b); return 'about:blank'; };"
+    browser.script(blobs + "HTMLAnchorElement.prototype.click = () => {};")
+    browser.script("for (const b of document.querySelectorAll('.downloads button')) b.click();")
+    browser.until("window.saved.length === 4")
+    types = browser.script("return window.saved.map((b) => b.type)")
+    assert sorted(types) == ["application/json", "image/png", "image/svg+xml", "text/csv"]
+    table = browser.wait_for("window.saved.find((b) => b.type === 'text/csv').text()")
+    assert table.splitlines()[0] == "round,accuracy,asr,attacked,accused,excluded"
+    assert len(table.splitlines()) == 1 + 10
+    hostile = {"head": {"shown": [0], "names": ['=1+1,"x"']}, "rounds": [{"round": 1, "attacked": [0]}]}
+    written = browser.wait_for("import('/static/save.js').then((m) => m.csv(given[0]))", hostile)
+    assert written.splitlines()[1] == """1,,,"'=1+1,""x""\",,"""
+
+
 def test_a_first_round_is_not_coloured_as_bad(browser: Browser, server: Watched, study: FakeStudy) -> None:
     show(browser, server)
     first = study.ids()[0]
@@ -63,7 +82,7 @@ def test_one_run_with_its_curves_and_heatmaps(browser: Browser, server: Watched,
     show(browser, server, f"#/run/{ours}")
     points = "document.querySelector('polyline')?.getAttribute('points').split(' ').length"
     browser.until(f"{points} === 4")
-    assert browser.script("return document.querySelectorAll('canvas').length") == 2
+    assert browser.script("return document.querySelectorAll('figure:not([hidden]) canvas').length") == 2
     assert "4 rounds" in browser.script("return document.querySelectorAll('canvas')[1].getAttribute('aria-label')")
     colours = (
         "const c = document.querySelectorAll('canvas')[1]; const copy = new OffscreenCanvas(c.width, c.height);"
@@ -212,7 +231,7 @@ def test_a_federation_that_really_runs(browser: Browser, tmp_path: Path) -> None
         finally:
             process.terminate()
             process.wait(20)
-        assert browser.script("return document.querySelectorAll('canvas').length") == 2
+        assert browser.script("return document.querySelectorAll('figure:not([hidden]) canvas').length") >= 2
         records = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
         shown = browser.script("return document.querySelector('.legend b').textContent")
         assert shown == f"{records[-1]['accuracy']:.3f}"

@@ -68,6 +68,7 @@ class Detail:
         clients: how many clients there are; `shown` are the indices of those that are sent.
         names: what the clients are called; None if their index is all they have.
         belief: what the rule says about a client: its honesty, its weight, or nothing.
+        weights: whether weights are sent beside honesty.
         truth: whether it is known who attacked (in a real federation nobody knows).
         settings: the experiment, for a person to read.
         rounds: see `honestly.show.live.rounds`.
@@ -78,6 +79,7 @@ class Detail:
     names: tuple[str, ...] | None
     belief: Literal["honesty", "weight"] | None
     truth: bool
+    weights: bool = False
     settings: dict[str, str] = field(default_factory=dict[str, str])
     rounds: tuple[dict[str, Any], ...] = ()
 

@@ -1,16 +1,17 @@
 """A run's rounds as the page needs them, out of the records of the simulator or of a federation's history.
 
-A record may have been written by a stranger, an older version or half a process: whatever it holds, what comes
-out is small, finite and of one form:
+A record may come from a stranger, an older version or a process that was killed. Whatever it holds, the result is
+small, finite and has these fields:
 
 round       its number
 accuracy, asr, estimate        numbers or None
-belief      for each client that is shown, 0 to 1000, None if it was not there; None if the rule says nothing
-attacked, accused              indices of clients; accused is None if the rule accuses nobody by design
-here        indices of those who took part; left out if everybody did
-false, missed                  how many were accused wrongly and how many attackers were not
-excluded    index -> why the client was refused
-note        how the round ended, if a person should look at it
+belief      for each client that is shown, 0 to 1000, None if it did not take part; None if the rule judges nobody
+weight      the same for the weight, relative to the largest; only where weights tell more than honesty
+attacked, accused              indices of clients; accused is None if the rule never accuses
+here        indices of the clients that took part; left out if all of them did
+false, missed                  how many clients were accused wrongly, and how many attackers were not accused
+excluded    index -> why the client was excluded
+note        how the round ended, if it needs attention
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from honestly.runs.clean import fields, flat, number, text, whole
 from honestly.runs.reader import join, read_record
 from honestly.runs.record import RoundRecord
 from honestly.show.live.model import Detail
+from honestly.show.maps import SHORTENED
 
 MOST_CLIENTS = 256  # rows of a heatmap beyond this are no longer seen; a sample of the clients is sent
 MOST_ROUNDS = 5000
@@ -40,14 +42,16 @@ def detail(raw: Sequence[Any], experiment: Any) -> Detail:
     shown = _sample(clients)
     honesty = any(record.honesty for record in records)
     judged = honesty or any(record.weights for record in records)
+    weights = honesty and any(_shortened(record) for record in records)
     return Detail(
         clients=clients,
         shown=shown,
         names=tuple(text(roster[k], 100) for k in shown) if named else None,
         belief=("honesty" if honesty else "weight") if judged else None,
+        weights=weights,
         truth=not named,
         settings=flat(experiment),
-        rounds=tuple(_round(record, t, honesty, shown) for t, record in enumerate(records)),
+        rounds=tuple(_round(record, t, honesty, weights, shown) for t, record in enumerate(records)),
     )
 
 
@@ -58,7 +62,7 @@ def _sample(clients: int) -> tuple[int, ...]:
     return tuple(round(i * (clients - 1) / (MOST_CLIENTS - 1)) for i in range(MOST_CLIENTS))
 
 
-def _round(record: RoundRecord, t: int, honesty: bool, shown: Sequence[int]) -> dict[str, Any]:
+def _round(record: RoundRecord, t: int, honesty: bool, weights: bool, shown: Sequence[int]) -> dict[str, Any]:
     visible = set(shown)
 
     def clients(found: Sequence[int]) -> list[int]:
@@ -76,6 +80,8 @@ def _round(record: RoundRecord, t: int, honesty: bool, shown: Sequence[int]) -> 
         "false": number(record.false_accusations, 2),
         "missed": number(record.misses, 2),
     }
+    if weights:
+        slim["weight"] = _belief(_relative(record.weights), shown)
     here = clients(record.participants or ())
     if here and len(here) < len(shown):
         slim["here"] = here
@@ -92,6 +98,12 @@ def _belief(values: Sequence[float | None] | None, shown: Sequence[int]) -> list
         return None
     found = [values[k] if k < len(values) else None for k in shown]
     return [None if v is None else round(1000 * min(max(v, 0.0), 1.0)) for v in found]
+
+
+def _shortened(record: RoundRecord) -> bool:
+    """Whether a client was believed and still had less than half of the largest weight."""
+    pairs = zip(record.honesty or (), _relative(record.weights), strict=False)
+    return any(p is not None and w is not None and p > SHORTENED > w for p, w in pairs)
 
 
 def _relative(weights: Sequence[float | None] | None) -> list[float | None]:

@@ -10,7 +10,7 @@ from honestly.runs.reader import Rounds
 from honestly.show.chart import Chart, Line
 from honestly.show.maps import curve
 from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE
-from honestly.show.report.results import METRICS, Result, axes_of, is_warm_up
+from honestly.show.report.results import METRICS, Result, axes_of, default_first, is_warm_up
 
 #: Nobody looks at more charts than this: a larger study has one page per run.
 MOST_CHARTS = 6
@@ -27,7 +27,7 @@ def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> list[Ch
     """A chart for each metric, attack and setting of the other axes; none if there would be too many."""
     shown = [r for r in results if r.entry.id in series and not is_warm_up(r.cell)]
     axes = axes_of(shown)
-    rules = axes.pop(RULE, [""])
+    rules = default_first(axes.pop(RULE, [""]), shown)
     charts: list[Chart] = []
     for values in itertools.product(*axes.values()):
         where = dict(zip(axes, values, strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 
 from honestly.show.chart import Chart, Line
 from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE, SHARE
-from honestly.show.report.results import Result, axes_of, is_warm_up, mean_of, usual_statistic
+from honestly.show.report.results import Result, axes_of, default_first, is_warm_up, mean_of, usual_statistic
 
 
 def ablation(results: Sequence[Result]) -> list[Chart]:
@@ -18,7 +18,7 @@ def ablation(results: Sequence[Result]) -> list[Chart]:
     shares = sorted(v for v in axes.pop(SHARE, []) if isinstance(v, int | float))
     if len(shares) < 2:
         return []
-    rules = axes.pop(RULE, [""])
+    rules = default_first(axes.pop(RULE, [""]), shown)
     attacks = axes.pop(ATTACK, [""])
     charts: list[Chart] = []
     for values in itertools.product(*axes.values()):

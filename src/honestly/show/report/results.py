@@ -13,7 +13,7 @@ from honestly.show.report.detection import Statements, statements
 from honestly.show.report.sources import Entry
 from honestly.sim.summary import LAST, summary
 
-SEED = "seed"
+SEED, DEFAULT_RULE = "seed", "bayesian"
 #: What a table shows: the last round, as the paper's tables seem to, and the mean of the last 20, as its ablation does.
 STATISTICS = {"last": "last round", "mean_last_20": "mean of the last 20 rounds"}
 METRICS = {"ACC": ACCURACY, "ASR": ASR}
@@ -96,6 +96,12 @@ def axes_of(results: Sequence[Result]) -> dict[str, list[Any]]:
                 axes[axis].append(value)
     numeric = [axis for axis, values in axes.items() if all(isinstance(v, int | float) for v in values)]
     return axes | {axis: sorted(axes[axis]) for axis in numeric}
+
+
+def default_first(rules: Sequence[Any], results: Sequence[Result]) -> list[Any]:
+    """The labels of rules with the default rule in front, which is drawn as the first, blue curve on every page."""
+    ours = {r.cell.get("rule") for r in results if r.entry.rule == DEFAULT_RULE}
+    return sorted(rules, key=lambda rule: rule not in ours)
 
 
 def same(a: Any, b: Any) -> bool:

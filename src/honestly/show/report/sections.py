@@ -151,10 +151,11 @@ def overview(results: Sequence[Result]) -> Section | None:
 def worst_cases(results: Sequence[Result]) -> str:
     """The ranking in a sentence; "" if there is none."""
     said: list[str] = []
+    note = "the lowest accuracy, or 1 - the highest attack success rate if that is less"
     for table in generic.ranking(results):
         found = [f"{row[0]} {row[1]:.2f}" for row in table.rows if isinstance(row[1], float)]
         shown = found if len(found) <= 4 else [*found[:3], "...", found[-1]]
-        said.append(f"{table.title}: {', '.join(shown)}.")
+        said.append(f"{table.title}{'' if said else f' ({note})'}: {', '.join(shown)}.")
     return " ".join(said)
 
 

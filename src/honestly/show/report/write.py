@@ -202,21 +202,21 @@ def _few(study: Study, kept: Sequence[tuple[Entry, Rounds]], out: Path | None, f
 
 
 def _held_against(rounds: Rounds) -> list[str]:
-    """Whom the rule accused or refused, and in how many rounds."""
+    """Which clients were accused or excluded, and in how many rounds."""
     accused = [0] * len(rounds.clients)
-    refused = [0] * len(rounds.clients)
+    excluded = [0] * len(rounds.clients)
     for record in rounds.records:
         for k in record.accused or ():
             accused[k] += 1
         for k in record.excluded:
-            refused[k] += 1
-    held = [k for k in range(len(rounds.clients)) if accused[k] or refused[k]]
+            excluded[k] += 1
+    held = [k for k in range(len(rounds.clients)) if accused[k] or excluded[k]]
     if not held:
-        return ["Nobody was accused or refused."]
-    held.sort(key=lambda k: -(accused[k] + refused[k]))
-    rows = [f"| {for_markdown(rounds.clients[k])} | {accused[k]} | {refused[k]} |" for k in held[:50]]
+        return ["Nobody was accused or excluded."]
+    held.sort(key=lambda k: -(accused[k] + excluded[k]))
+    rows = [f"| {for_markdown(rounds.clients[k])} | {accused[k]} | {excluded[k]} |" for k in held[:50]]
     more = [] if len(held) <= 50 else ["", f"{len(held) - 50} more clients are not shown."]
-    return ["| client | rounds accused | rounds refused |", "|---|---:|---:|", *rows, *more]
+    return ["| client | rounds accused | rounds excluded |", "|---|---:|---:|", *rows, *more]
 
 
 def _slug(name: str) -> str:

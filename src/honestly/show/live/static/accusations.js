@@ -1,11 +1,11 @@
-// Client by client: how often it attacked, was accused, wrongly or rightly, and was refused, with the last reason.
+// Client by client: how often it attacked, was accused, wrongly or rightly, and was excluded, with the last reason.
 
 import { el, foreign, keyed, say, set } from "./dom.js";
 import { count } from "./format.js";
 
 const MOST = 50;
-const COLUMNS = ["client", "attacked", "accused", "wrongly", "missed", "refused", "last reason"];
-const KEYS = ["name", "attacked", "accused", "wrongly", "missed", "refused", "reason"];
+const COLUMNS = ["client", "attacked", "accused", "wrongly", "missed", "excluded", "last reason"];
+const KEYS = ["name", "attacked", "accused", "wrongly", "missed", "excluded", "reason"];
 
 export function accusations() {
   const body = el("tbody");
@@ -19,11 +19,11 @@ export function accusations() {
     update({ head, rounds }) {
       const found = tally(head, rounds);
       const judged = rounds.some((r) => r.accused !== null);
-      say(sum, found.length ? summary(head, rounds, judged) : judged ? "Nobody was accused or refused." : "This rule accuses nobody.");
+      say(sum, found.length ? summary(head, rounds, judged) : judged ? "Nobody was accused or excluded." : "This rule accuses nobody.");
       set(scroll, "hidden", found.length === 0);
       // a phone has no room for columns that say nothing
-      const refused = found.some((one) => one.refused);
-      const known = [true, head.truth, judged, head.truth && judged, head.truth && judged, refused, refused];
+      const excluded = found.some((one) => one.excluded);
+      const known = [true, head.truth, judged, head.truth && judged, head.truth && judged, excluded, excluded];
       top.forEach((cell, i) => set(cell, "hidden", !known[i]));
       keyed(body, found.slice(0, MOST), (one) => one.client, row, (node, one) => node.fill(one, known));
     },
@@ -32,7 +32,7 @@ export function accusations() {
 
 export function tally(head, rounds) {
   const clients = head.shown.map((client, i) => ({
-    client, name: head.names?.[i] ?? String(client), attacked: 0, accused: 0, wrongly: 0, missed: 0, refused: 0, reason: "",
+    client, name: head.names?.[i] ?? String(client), attacked: 0, accused: 0, wrongly: 0, missed: 0, excluded: 0, reason: "",
   }));
   const at = new Map(clients.map((one) => [one.client, one]));
   for (const round of rounds) {
@@ -47,12 +47,12 @@ export function tally(head, rounds) {
       if (!attacked.has(k)) at.get(k).wrongly += 1;
     }
     for (const [k, why] of Object.entries(round.excluded ?? {})) {
-      at.get(Number(k)).refused += 1;
+      at.get(Number(k)).excluded += 1;
       at.get(Number(k)).reason = why;
     }
   }
-  const notable = clients.filter((one) => one.attacked || one.accused || one.refused);
-  return notable.sort((a, b) => b.accused + b.refused - a.accused - a.refused || a.client - b.client);
+  const notable = clients.filter((one) => one.attacked || one.accused || one.excluded);
+  return notable.sort((a, b) => b.accused + b.excluded - a.accused - a.excluded || a.client - b.client);
 }
 
 function summary(head, rounds, judged) {
@@ -60,8 +60,8 @@ function summary(head, rounds, judged) {
   const accused = rounds.reduce((total, r) => total + (r.accused?.length ?? 0), 0);
   const parts = judged ? [count(accused, "accusation")] : ["This rule accuses nobody"];
   if (head.truth && judged) parts.push(`${add("false")} of them wrong`, `${count(add("missed"), "attack")} missed`);
-  const refused = rounds.reduce((total, r) => total + Object.keys(r.excluded ?? {}).length, 0);
-  if (refused) parts.push(count(refused, "refusal"));
+  const excluded = rounds.reduce((total, r) => total + Object.keys(r.excluded ?? {}).length, 0);
+  if (excluded) parts.push(count(excluded, "refusal"));
   return `${parts.join(", ")}, in ${count(rounds.length, "round")}.`;
 }
 

@@ -4,9 +4,9 @@ import { line } from "./colour.js";
 import { el, foreign, say, svg } from "./dom.js";
 import { share } from "./format.js";
 
-const HEIGHT = 220;
+const HEIGHT = 234;
 const LEFT = 34;
-const BELOW = 22;
+const BELOW = 36;
 
 export function chart(title) {
   const picture = el("div", { class: "picture" });
@@ -55,8 +55,9 @@ function drawing(title, series, last, width) {
     root.append(svg("text", { x: LEFT - 6, y: y(tick) + 4, "text-anchor": "end" }, String(tick)));
   }
   for (const t of ticks(last, width)) {
-    root.append(svg("text", { x: x(t), y: HEIGHT - 5, "text-anchor": "middle" }, String(t)));
+    root.append(svg("text", { x: x(t), y: HEIGHT - 19, "text-anchor": "middle" }, String(t)));
   }
+  root.append(svg("text", { class: "axis", x: (LEFT + width - 10) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, "round"));
   series.forEach((one, i) => {
     const { colour, dash } = line(i);
     const points = one.points.map(([t, v]) => `${x(t).toFixed(1)},${y(Math.min(Math.max(v, 0), 1)).toFixed(1)}`);

@@ -5,6 +5,7 @@ import { el, say } from "./dom.js";
 import { ticks } from "./chart.js";
 
 const BELOW = 34;
+const LETTERS = 22; // of a name; a node id of Flower has 20
 
 // cells(row, round index) -> {value: 0..1 or null, mark: "dot", "ring" or nothing}; move: called with a new cursor
 export function heatmap(title, { move }) {
@@ -13,7 +14,7 @@ export function heatmap(title, { move }) {
   let shape = { names: [], columns: 0, last: 1, cells: () => null };
   let cursor = null;
 
-  const left = () => Math.min(90, 12 + 7 * Math.max(6, ...shape.names.map((n) => Math.min(n.length, 12))));
+  const left = () => 12 + 6.6 * Math.max(6, ...shape.names.map((n) => Math.min(n.length, LETTERS)));
   const side = (width) => (width - left() - 4) / Math.max(shape.last, 1);
   const tall = () => Math.min(16, Math.max(3, Math.floor(320 / Math.max(shape.names.length, 1))));
 
@@ -134,7 +135,7 @@ export function heatmap(title, { move }) {
 
 // Names of machines often differ only at their ends.
 function short(name) {
-  return name.length > 12 ? `${name.slice(0, 4)}…${name.slice(-7)}` : name;
+  return name.length > LETTERS ? `${name.slice(0, 7)}…${name.slice(8 - LETTERS)}` : name;
 }
 
 function clamp(value, size) {

@@ -1,9 +1,9 @@
-// A run's two heatmaps with one cursor: whom the rule believed, beside who really attacked.
+// A run's heatmaps with one cursor: who really attacked, whom the rule believed, and weights where they tell more.
 
 import { el, say, set } from "./dom.js";
 import { heatmap } from "./heatmap.js";
 
-const BELIEF = { honesty: "Probability of being honest", weight: "Weight, the largest of a round is 1" };
+const BELIEF = { honesty: "Probability of being honest", weight: "Weight, relative to the largest of the round" };
 
 export function maps() {
   const readout = el("p", { class: "readout", "aria-live": "polite" });
@@ -11,13 +11,15 @@ export function maps() {
   let cursor = null;
   const move = (next) => {
     cursor = next;
-    for (const map of [truth, belief]) map.point(cursor);
+    for (const map of all) map.point(cursor);
     say(readout, cursor ? tell(held, cursor) : "");
   };
   const truth = heatmap("Who really attacked", { move });
   const belief = heatmap(BELIEF.honesty, { move });
+  const weight = heatmap(BELIEF.weight, { move });
+  const all = [truth, belief, weight];
   const none = el("p", { class: "muted" });
-  const root = el("div", {}, el("div", { class: "pair" }, truth.root, belief.root), none, readout);
+  const root = el("div", {}, el("div", { class: "pair" }, truth.root, belief.root, weight.root), none, readout);
 
   function update(run, detail) {
     held = detail;
@@ -26,16 +28,17 @@ export function maps() {
     const last = Math.max(run?.of ?? 0, rounds.length);
     set(truth.root, "hidden", !head.truth);
     set(belief.root, "hidden", !head.belief);
+    set(weight.root, "hidden", !head.weights);
     const notes = [];
     if (!head.truth) notes.push("Nobody knows who really attacked in a real federation.");
     if (!head.belief) notes.push("This rule works coordinate by coordinate: it neither weighs nor judges clients.");
     if (head.shown.length < head.clients) notes.push(`${head.shown.length} of ${head.clients} clients are shown.`);
-    if (head.belief) notes.push("A dot marks a client that is accused, a ring one that was refused.");
+    if (head.belief) notes.push("A dot marks a client that is accused, a ring one that is excluded.");
     say(none, notes.join(" "));
     const shape = { names, columns: rounds.length, last };
     const attacks = rounds.map((r) => new Set(r.attacked));
     const accused = rounds.map((r) => new Set(r.accused ?? []));
-    const refused = rounds.map((r) => new Set(Object.keys(r.excluded ?? {}).map(Number)));
+    const excluded = rounds.map((r) => new Set(Object.keys(r.excluded ?? {}).map(Number)));
     const here = rounds.map((r) => (r.here ? new Set(r.here) : null));
     if (head.truth) {
       const total = rounds.reduce((sum, r) => sum + r.attacked.length, 0);
@@ -52,14 +55,23 @@ export function maps() {
           const value = rounds[t].belief?.[k];
           if (value === null || value === undefined) return null;
           const client = head.shown[k];
-          return { value: value / 1000, mark: refused[t].has(client) ? "ring" : accused[t].has(client) ? "dot" : "" };
+          return { value: value / 1000, mark: excluded[t].has(client) ? "ring" : accused[t].has(client) ? "dot" : "" };
+        },
+      }, `${names.length} clients, ${rounds.length} rounds.`);
+    }
+    if (head.weights) {
+      weight.update({
+        ...shape,
+        cells: (k, t) => {
+          const value = rounds[t].weight?.[k];
+          return value === null || value === undefined ? null : { value: value / 1000 };
         },
       }, `${names.length} clients, ${rounds.length} rounds.`);
     }
     if (cursor && (cursor.t >= rounds.length || cursor.k >= names.length)) move(null);
   }
 
-  return { root, update, draw: () => [truth, belief].forEach((map) => map.draw()) };
+  return { root, update, draw: () => all.forEach((map) => map.draw()), canvases: () => all.filter((map) => !map.root.hidden).map((map) => map.canvas) };
 }
 
 export function tell({ head, rounds }, { k, t }) {
@@ -68,9 +80,11 @@ export function tell({ head, rounds }, { k, t }) {
   const parts = [`client ${head.names?.[k] ?? client}, round ${round.round}`];
   const value = round.belief?.[k];
   if (value !== null && value !== undefined) parts.push(`${head.belief} ${(value / 1000).toFixed(3)}`);
-  else if (round.here && !round.here.includes(client)) parts.push("did not take part");
+  const weight = round.weight?.[k];
+  if (weight !== null && weight !== undefined) parts.push(`weight ${(weight / 1000).toFixed(3)} of the largest`);
+  if ((value === null || value === undefined) && round.here && !round.here.includes(client)) parts.push("did not take part");
   if (head.truth) parts.push(round.attacked.includes(client) ? "attacked" : "behaved");
   if (round.accused?.includes(client)) parts.push("accused");
-  if (round.excluded?.[client] !== undefined) parts.push(`refused: ${round.excluded[client] || "no reason given"}`);
+  if (round.excluded?.[client] !== undefined) parts.push(`excluded: ${round.excluded[client] || "no reason given"}`);
   return parts.join(", ");
 }
