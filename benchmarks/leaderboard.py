@@ -17,10 +17,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from honestly._version import __version__
-from honestly.show.suite_table import ranked, suite_table
+from honestly.show.suite_table import rank, suite_table
 from honestly.show.tables import fill, text
 from honestly.studies.suites import Standing, judge, load
-from honestly.studies.suites.spec import compared, content_hash, open_courses
+from honestly.studies.suites.spec import compare, content_hash, open_courses
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "leaderboard.md"
 OURS = "bayesian"
@@ -38,7 +38,7 @@ def judged(suite, rule, args):
     (found,) = judge(suite, [rule], jobs=args.jobs, folder=args.data)
     print(f"{suite.name} {rule}: {time.perf_counter() - start:.0f} s", flush=True)
     facts = {"suite": suite.name, "spec": suite.hash, "content": content_hash(courses)}
-    return {**facts, "recording": compared(suite, courses), "version": __version__, **found.asdict()}
+    return {**facts, "recording": compare(suite, courses), "version": __version__, **found.asdict()}
 
 
 def standing_of(line):
@@ -78,7 +78,7 @@ def write_page(lines):
     for name in dict.fromkeys(line["suite"] for line in lines):
         suite = load(name)
         rows = [line for line in lines if line["suite"] == name]
-        standings = ranked([standing_of(line) for line in rows])
+        standings = rank([standing_of(line) for line in rows])
         origin = {line["recording"] for line in rows}
         parts[name] = suite_table(suite, standings).markdown()
         parts[f"{name}-ours"] = place_of_ours(standings)

@@ -226,7 +226,7 @@ def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
     from unittest import mock
 
     from honestly.sim.train import tensorcores
-    from honestly.sim.train.batched import Chunk
+    from honestly.sim.train.batched import ClientChunk
     from honestly.sim.train.replay import Graph
     from honestly.sim.train.schedule import Stack
 
@@ -236,7 +236,7 @@ def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
     for name, usable in ((", fused multiply-adds alone", False), ("", True)):
         with mock.patch.object(tensorcores, "available", lambda device, usable=usable: usable):
             streams = [torch.cuda.Stream() for _ in range(runs)]
-            graphs = [Graph(Chunk(model, CLIENTS, store, SGD_PAPER, BATCH)) for _ in range(runs)]
+            graphs = [Graph(ClientChunk(model, CLIENTS, store, SGD_PAPER, BATCH)) for _ in range(runs)]
             for number in range(repeats + 2):  # the first two capture and warm up
                 if number == 2:
                     sync("cuda")
@@ -280,11 +280,11 @@ def profile(device: str) -> str:
     """Where a training step of 20 LeNet-5 clients spends its time, kernel by kernel, outside the CUDA graph."""
     from torch.profiler import ProfilerActivity
 
-    from honestly.sim.train.batched import Chunk
+    from honestly.sim.train.batched import ClientChunk
     from honestly.sim.train.schedule import Stack
 
     model = build("lenet5", (1, 32, 32), 10, 0)
-    chunk = Chunk(model, CLIENTS, pixels(6_000, (1, 32, 32), device), SGD_PAPER, BATCH)
+    chunk = ClientChunk(model, CLIENTS, pixels(6_000, (1, 32, 32), device), SGD_PAPER, BATCH)
     stack = Stack.of(schedules(6_000, 1), BATCH)
     samples = torch.from_numpy(stack.samples[:, 0]).to(device)
     weights = torch.from_numpy(stack.weights[:, 0]).to(device)

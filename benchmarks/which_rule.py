@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from honestly.rules import RULE_CATALOG
-from honestly.show.stress_cases import fixed, mean, worst
+from honestly.show.stress_cases import fixed_attacks, mean, worst
 from honestly.show.stress_page import lines, read
 from honestly.show.stress_tables import tables
 from honestly.show.tables import fill, text
@@ -67,12 +67,12 @@ def measure(args):
     recorded = (str(args.recorded),) if args.recorded else ()
     seeds = tuple(range(100, 100 + args.seeds))  # not those that anything was tuned on
     studies = {
-        "rules": stress.Study(rules=everybody(), populations=(*stress.KINDS, *recorded), seeds=seeds),
-        "clients": stress.Study(
+        "rules": stress.StressStudy(rules=everybody(), populations=(*stress.KINDS, *recorded), seeds=seeds),
+        "clients": stress.StressStudy(
             rules=SIZED, populations=("isotropic", "unequal_norms"), clients=(5, 10, 50, 200), malicious=(0.4,),
             attacks=(*USUAL[:-1], "adaptive:columns=500"), seeds=seeds,
         ),
-        "guesses": stress.Study(
+        "guesses": stress.StressStudy(
             rules=GUESSED, populations=("isotropic", "unequal_norms"), malicious=(4, 8), attacks=USUAL,
             believed=(None, 0, 4, 8, 9), seeds=seeds,
         ),
@@ -123,10 +123,10 @@ def answer(cases):
     for M in sorted({c.malicious for c in informed if c.malicious}):
         found += [
             f"- **{M} of 20 malicious.** Lowest mean kappa over the fixed attacks, nobody tells the rule anything: "
-            f"{ranking(alone, lambda r, M=M: mean(c.kappa for c in fixed(at(r, M))))}. Lowest worst case, adaptive "
-            f"attacker included: {ranking(alone, lambda r, M=M: worst(at(r, M)))}. Told the true f: mean "
-            f"{ranking(told, lambda r, M=M: mean(c.kappa for c in fixed(at(r, M))))}; worst case "
-            f"{ranking(told, lambda r, M=M: worst(at(r, M)))}."
+            f"{ranking(alone, lambda r, M=M: mean(c.kappa for c in fixed_attacks(at(r, M))))}. "
+            f"Lowest worst case, adaptive attacker included: {ranking(alone, lambda r, M=M: worst(at(r, M)))}. "
+            f"Told the true f: mean {ranking(told, lambda r, M=M: mean(c.kappa for c in fixed_attacks(at(r, M))))}; "
+            f"worst case {ranking(told, lambda r, M=M: worst(at(r, M)))}."
         ]
     return "\n".join(found)
 

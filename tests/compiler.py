@@ -3,8 +3,8 @@ program that cannot be built fails them."""
 
 import pytest
 
-from honestly.kernels import find_compiler, turned_off
+from honestly.kernels import find_compiler, is_off
 
 needs_compiler = pytest.mark.skipif(
-    find_compiler() is None or turned_off("HONESTLY_COMPILE"), reason="no C compiler, or compiled programs turned off"
+    find_compiler() is None or is_off("HONESTLY_COMPILE"), reason="no C compiler, or compiled programs turned off"
 )

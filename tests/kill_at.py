@@ -18,7 +18,7 @@ from typing import Any
 from honestly.runs import folder, rows, sink, states, store
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run
-from honestly.studies.work import Options, one_by_one
+from honestly.studies.work import WorkOptions, one_by_one
 
 ROUND = 3
 
@@ -93,7 +93,7 @@ def child(where: Path, settings: dict[str, Any], point: str) -> None:
         return
     with store.Store.open(where) as study:
         study.add([rows.PlannedRun(experiment.id, {"seed": experiment.seed}, experiment.canonical, experiment.rounds)])
-        one_by_one(study, {experiment.id}, "w", Options())
+        one_by_one(study, {experiment.id}, "w", WorkOptions())
 
 
 def main() -> None:

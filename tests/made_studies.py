@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from honestly.runs.store import PlannedRun, Run, Store
-from honestly.show.report.published import Column, Key, published
+from honestly.show.report.published import Column, Key, published_numbers
 from honestly.sim.summary import summary
 from honestly.studies.study import Study, text_of
 
@@ -53,7 +53,7 @@ def rounds_of(
         try:
             name = "Ours" if str(cell["rule"]).startswith("Ours") else cell["rule"]
             where = Key(cell["dataset"], cell["config"], name, Column(cell["attack"], cell["alpha"], metric))
-            return published().get(where)
+            return published_numbers().get(where)
         except KeyError:
             return 0.8 if metric == "ACC" else (0.1 if cell.get("attack") == "backdoor" else None)
 

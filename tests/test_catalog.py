@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import honestly as hn
-from honestly.catalog import Catalog, Spec, listed
+from honestly.catalog import Catalog, Spec, split_words
 from honestly.engine import Pipeline
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG, make_steps
 from honestly.rules.memory import Memory
@@ -60,12 +60,12 @@ def test_a_setting_given_twice_is_refused() -> None:
 
 
 def test_lists_keep_the_settings_together() -> None:
-    assert listed("multi_krum:f=4,keep=8,median,nnm:f=1+krum:f=2") == [
+    assert split_words("multi_krum:f=4,keep=8,median,nnm:f=1+krum:f=2") == [
         "multi_krum:f=4,keep=8",
         "median",
         "nnm:f=1+krum:f=2",
     ]
-    assert listed("0,1") == ["0", "1"]
+    assert split_words("0,1") == ["0", "1"]
 
 
 def test_settings_are_typed() -> None:

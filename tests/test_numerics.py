@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from honestly.engine.geometry import measured
+from honestly.engine.geometry import measure_grams
 from honestly.engine.passes import passes_over
 from honestly.engine.screening import Screen
 from honestly.rules.rule import squared_distances
@@ -15,7 +15,7 @@ from honestly.sources import open_source
 def distances(X: np.ndarray, reference: np.ndarray | None = None) -> tuple[np.ndarray, list[int]]:
     source = open_source(X, reference=reference)
     screen = Screen(source, passes_over(source))
-    return squared_distances(measured(screen).gram), screen.usable
+    return squared_distances(measure_grams(screen).gram), screen.usable
 
 
 def worst_error(X: np.ndarray, honest: int, reference: np.ndarray | None = None) -> float:

@@ -185,7 +185,7 @@ def test_layered_geometry() -> None:
     few = G.subset([1, 4, 5])
     np.testing.assert_array_equal(few.layers[0], G.layers[0][np.ix_([1, 4, 5], [1, 4, 5])])
     A = np.full((3, 8), 1 / 8)
-    mixed = G.mixed(A)
+    mixed = G.mixtures(A)
     np.testing.assert_allclose(mixed.layers, A @ G.layers @ A.T)
     np.testing.assert_allclose(mixed.gram, A @ G.gram @ A.T)
     a = np.full(8, 1 / 8)
@@ -222,13 +222,13 @@ def test_thousands_of_clients_are_measured_by_layer(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("rule", ["bayesian", hn.Bayesian(variant="paper"), hn.Krum(f=2)])
 def test_excluded_is_not_accused(rule: Any) -> None:
     pytest.importorskip("torch")
-    from honestly.sim.metrics import accused
+    from honestly.sim.metrics import accused_clients
 
     updates = 1 + np.random.default_rng(0).normal(size=(10, 1000))
     updates[7:] *= -4
     updates[0] = np.nan
     out = hn.aggregate(updates, rule)
-    blamed = accused(out)
+    blamed = accused_clients(out)
     assert out.excluded == (0,)
     assert 0 not in out.accused
     assert blamed is not None

@@ -8,9 +8,9 @@ import numpy as np
 
 from honestly.studies.layers.forge import LAYERED
 from honestly.studies.layers.measure import measure
-from honestly.studies.layers.space import Population
+from honestly.studies.layers.space import LayeredPopulation
 from honestly.studies.scores import calibration_error, reliability
-from honestly.studies.stress import SUITE, Study
+from honestly.studies.stress import SUITE, StressStudy
 from honestly.studies.stress import run as run_study
 from study.common import Settings, Tally, attacked
 from study.populations import chosen, courses, family
@@ -63,7 +63,7 @@ def updates(rules: list[Entry], settings: Settings):
     if not files:
         return ["no updates: give --recorded FOLDER"], []
     names = [entry.name for entry in rules if ".py:" not in entry.name]
-    study = Study(rules=names, attacks=SUITE, populations=files, malicious=(0, 4, 8, 9))
+    study = StressStudy(rules=names, attacks=SUITE, populations=files, malicious=(0, 4, 8, 9))
     cases = run_study(study, jobs=settings.jobs)
     settings.records += [case.asdict() for case in cases]
     rows = []
@@ -97,7 +97,7 @@ def data(rules: list[Entry], settings: Settings):
         if settings.only not in course.name:
             continue
         for r in course.rounds:
-            population = Population.of(course, r)
+            population = LayeredPopulation.of(course, r)
             for _, M, spec, space, made in attacked([population], ("label_flip", "backdoor"), (2, 4, 8)):
                 for entry in rules:
                     pre, rule = entry.build(population.clients, M)

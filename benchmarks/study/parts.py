@@ -9,9 +9,9 @@ import numpy as np
 
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import geometry_of, measure
-from honestly.studies.layers.patterns import bound, patterns, tolerated
+from honestly.studies.layers.patterns import bound, most_tolerated, patterns
 from honestly.studies.layers.search import Attacker
-from honestly.studies.layers.space import Population, Space
+from honestly.studies.layers.space import LayeredPopulation, Space
 from study.common import Settings, rng
 from study.fixed import calibration, data, layers, small, updates, whole
 from study.populations import chosen, courses, family, sent, spaced
@@ -22,7 +22,7 @@ def copied(rules: list[Entry], settings: Settings):
     """Copy patterns against the bound that no rule told nothing can beat."""
     rows = []
     for n in (5, 10, 20):
-        for f in range(1, tolerated(n) + 1):
+        for f in range(1, most_tolerated(n) + 1):
             if n == 20 and f not in (1, 4, 6, 8, 9):
                 continue
             tallies, over, worst = defaultdict(list), defaultdict(int), {}
@@ -33,7 +33,7 @@ def copied(rules: list[Entry], settings: Settings):
                     geometry, through = geometry_of(gram[None]), np.eye(n)
                     for mixer in pre:
                         A = mixer.mix(geometry)
-                        geometry, through = geometry.mixed(A), A @ through
+                        geometry, through = geometry.mixtures(A), A @ through
                     move = (rule.mix(geometry).matrix[0] @ through) @ pattern.updates
                     kappa = float(move @ move) / pattern.variance
                     over[entry.name] += kappa > 1.01 * bound(n, f)
@@ -55,7 +55,7 @@ def adaptive(rules: list[Entry], settings: Settings):
     picked = [(c, r) for c in found.values() if settings.only in c.name for r in ADAPTIVE_ROUNDS.get(c.name, ())]
     rows = []
     for course, r in picked or [(c, spaced(c, 3)[1]) for c in list(found.values())[:3]]:
-        population = Population.of(course, r)
+        population = LayeredPopulation.of(course, r)
         for goal, used in (("whole", population.whole()), ("whole, layers", population), ("worst layer", population)):
             for entry in rules:
                 cells, lies = [], []
@@ -94,7 +94,7 @@ def quiet(rules: list[Entry], settings: Settings):
         out = course.left_out or ("-o8-" in course.name) * 8
         group = f"{family(course.name)}, {out} left out" if out else family(course.name)
         for r in course.rounds:
-            space = Space.of(Population.of(course, r), 0, rng(course.name, r))
+            space = Space.of(LayeredPopulation.of(course, r), 0, rng(course.name, r))
             for entry in rules:
                 pre, rule = entry.build(space.H, 0)
                 score = measure(space, np.zeros((0, space.b)), rule, pre)
@@ -114,7 +114,7 @@ def runs(rules: list[Entry], settings: Settings):
     for course in sent(settings.where):
         M = len(course.rows) - course.clients
         n = len(course.rows)
-        population_rows = {r: Population(course.name, g, course.sizes, n) for r, g in course.rounds.items()}
+        population_rows = {r: LayeredPopulation(course.name, g, course.sizes, n) for r, g in course.rounds.items()}
         for entry in rules:
             missed, false = [], []
             for r, population in population_rows.items():

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from honestly.studies import recordings
-from honestly.studies.layers.space import Population
+from honestly.studies.layers.space import LayeredPopulation
 from honestly.studies.recordings import HONEST, Course
 
 #: What was sent under a rule, the last 8 of 20 clients being malicious.
@@ -24,7 +24,7 @@ def folder(given: Path | None) -> Path | None:
 
 def courses(where: Path | None) -> list[Course]:
     """Every course with honest updates of all clients."""
-    paths = [recordings.shipped()] if where is None else sorted(where.glob("*.npz"))
+    paths = [recordings.shipped_recording()] if where is None else sorted(where.glob("*.npz"))
     return [course for path in paths if "runs" not in path.stem for course in recordings.read(path)]
 
 
@@ -49,10 +49,10 @@ def spaced(course: Course, n: int) -> list[int]:
     return [rounds[round(i * (len(rounds) - 1) / max(n - 1, 1))] for i in range(n)]
 
 
-def chosen(where: Path | None, *, rounds: int, only: str = "", clients: int | None = None) -> list[Population]:
+def chosen(where: Path | None, *, rounds: int, only: str = "", clients: int | None = None) -> list[LayeredPopulation]:
     """Some rounds of every course whose name holds the text."""
     return [
-        Population.of(course, r, clients=clients)
+        LayeredPopulation.of(course, r, clients=clients)
         for course in courses(where)
         if only in course.name
         for r in spaced(course, rounds)

@@ -79,14 +79,14 @@ def aggregate(
     ids = identities(updates)
     if grouped is not None and ids is not None:
         updates = grouped.means(updates, ids)
-        sizes = grouped.listed(ids) if sizes is None else sizes
+        sizes = grouped.ordered_counts(ids) if sizes is None else sizes
     source = open_source(updates, reference=reference, root=pipeline.rule.root, out=out, layers=layers, buffers=buffers)
     try:
         if not source.ids:
             raise AggregationError("there are no clients to average")
         pipeline.check(len(source.ids))
         found = run(source, pipeline, _sizes(sizes, source), explain=explain)
-        return found if grouped is None else _of_groups(found, grouped.listed(source.ids))
+        return found if grouped is None else _of_groups(found, grouped.ordered_counts(source.ids))
     finally:
         source.close()
 

@@ -26,7 +26,7 @@ LARGEST = {"float32": 1e17, "float64": 1e150}
 
 
 @dataclass(frozen=True)
-class Spec:
+class ArraySpec:
     """What a client's array is, as far as layout and result are concerned."""
 
     shape: tuple[int, ...]
@@ -55,24 +55,24 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
-def spec(x: Any) -> Spec:
+def spec(x: Any) -> ArraySpec:
     """Shape and dtype of an array or number, read without touching its values."""
     if is_scalar(x):
         x = np.asarray(x)
     if type(x) is np.ndarray:
         dtype = dtype_name(x.dtype)
-        return Spec(x.shape, dtype, _kind(dtype))
+        return ArraySpec(x.shape, dtype, _kind(dtype))
     shape = tuple(map(int, x.shape))
     if "sparse" in str(getattr(x, "layout", "")):
-        return Spec(shape, str(x.layout), "sparse")
+        return ArraySpec(shape, str(x.layout), "sparse")
     if isinstance(x, np.ndarray | np.generic):
         dtype = dtype_name(x.dtype)  # both byte orders are read, and the result has this machine's
         mask = getattr(x, "mask", None)
         if mask is not None and np.any(mask):  # what a masked array hides is not the client's to average
-            return Spec(shape, f"{dtype} with masked values", "masked")
+            return ArraySpec(shape, f"{dtype} with masked values", "masked")
     else:
         dtype = str(x.dtype).rpartition(".")[2]  # "torch.float32", "array_api_strict.float32"
-    return Spec(shape, dtype, _kind(dtype))
+    return ArraySpec(shape, dtype, _kind(dtype))
 
 
 def _kind(dtype: str) -> str:
@@ -101,7 +101,7 @@ def is_meta(x: Any) -> bool:
     return x.device.type == "meta" if aac.is_torch_array(x) else device_name(x) == "meta"
 
 
-def detached(x: Any) -> Any:
+def detach(x: Any) -> Any:
     """The array without its gradient history (torch), so nothing of ours enters a graph."""
     return x.detach() if aac.is_torch_array(x) else x
 
@@ -139,17 +139,17 @@ def to_host(x: Any) -> Host:
     return host_view(np.asarray(x))
 
 
-def host_dtype(spec: Spec) -> np.dtype[Any]:
+def host_dtype(spec: ArraySpec) -> np.dtype[Any]:
     """How NumPy holds values of this dtype: bfloat16 as uint16."""
     return np.dtype(np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
 
 
-def empty_host(spec: Spec) -> Host:
+def empty_host(spec: ArraySpec) -> Host:
     """An uninitialised NumPy array for a result of this shape and dtype."""
     return np.empty(spec.size, dtype=host_dtype(spec))
 
 
-def from_host(values: Host, spec: Spec, like: Any) -> Any:
+def from_host(values: Host, spec: ArraySpec, like: Any) -> Any:
     """The flat NumPy result as an array of `like`'s library and device, without a copy where that is possible."""
     values = values.reshape(spec.shape)
     if is_scalar(like):
@@ -218,7 +218,7 @@ def like(x: Any, other: Any) -> Any:
     return from_host(np.ascontiguousarray(to_host(x)).reshape(-1), spec(x), other)
 
 
-def reshaped(values: Any, spec: Spec) -> Any:
+def reshape_to(values: Any, spec: ArraySpec) -> Any:
     """A flat device array in the shape and dtype of the result."""
     if tuple(values.shape) == spec.shape and str(values.dtype).endswith(f".{spec.dtype}"):
         return values

@@ -17,7 +17,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Generic, TypeVar
 
 from honestly.hints import did_you_mean, unknown
-from honestly.own import imported, is_own
+from honestly.own import import_name, is_own
 
 T = TypeVar("T")
 
@@ -75,10 +75,10 @@ class Spec:
         return self.name + ":" * bool(self.settings) + ",".join(f"{k}={v}" for k, v in self.settings.items())
 
 
-def listed(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a list with commas; a comma before `key=value` separates settings, not words.
 
-    >>> listed("multi_krum:f=4,keep=8,median")
+    >>> split_words("multi_krum:f=4,keep=8,median")
     ['multi_krum:f=4,keep=8', 'median']
     """
     words: list[str] = []
@@ -173,7 +173,7 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
         if not own or not is_own(name):
             more = f", or file.py:Class of your own{'' if own else ' on a command line or in a settings file'}"
             raise ValueError(unknown(self.kind, name, self._entries, more if own or is_own(name) else ""))
-        entry = imported(self.kind, name)
+        entry = import_name(self.kind, name)
         self._check(entry, name)
         return entry
 
@@ -193,7 +193,7 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
         """The thing that a word stands for; `key` is what messages call it where that is not its kind."""
         spec = Spec.parse(spec) if isinstance(spec, str) else spec
         entry = self.find(spec.name, own=own)
-        return self._construct(entry, spec.name, self.typed(entry, spec.settings, key=key or self.kind))
+        return self._construct(entry, spec.name, self.convert(entry, spec.settings, key=key or self.kind))
 
     def check_settings(self, entry: type[T], name: str, settings: Iterable[str]) -> None:
         """Raise ValueError if the class lacks one of the settings."""
@@ -204,7 +204,7 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
                 choices = ", ".join(allowed) or "none"
                 raise ValueError(f"{self.kind} {name!r} has no setting {setting!r}: {hint}Settings: {choices}")
 
-    def typed(self, entry: type[T], settings: Mapping[str, Any], *, key: str) -> dict[str, Any]:
+    def convert(self, entry: type[T], settings: Mapping[str, Any], *, key: str) -> dict[str, Any]:
         """Settings as the class wants them: 4 becomes 4.0 for a float, and text is no number."""
         typed = dict(settings)
         for one in _fields(entry):
@@ -217,7 +217,7 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
 
     def _construct(self, entry: type[T], name: str, settings: Mapping[str, Any]) -> T:
         self.check_settings(entry, name, settings)
-        missing = [one for one in _fields(entry) if _required(one) and one.name not in settings]
+        missing = [one for one in _fields(entry) if _is_required(one) and one.name not in settings]
         if missing:
             raise ValueError(self._needs(entry, name, missing))
         try:
@@ -251,7 +251,7 @@ def _kind(one: Field[Any]) -> str:
     return one.type.__name__ if isinstance(one.type, type) else str(one.type)
 
 
-def _required(one: Field[Any]) -> bool:
+def _is_required(one: Field[Any]) -> bool:
     return one.init and one.default is MISSING and one.default_factory is MISSING
 
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from honestly.arrays import COMPUTE, LARGEST, Spec
+from honestly.arrays import COMPUTE, LARGEST, ArraySpec
 from honestly.engine import Pipeline
 from honestly.rules.mean import Mean
 from honestly.rules.rule import ColumnRule, GramGeometry, Mixer, Rule
@@ -104,10 +104,10 @@ def _check(pipeline: Pipeline, K: int, reference: Any) -> None:
     pipeline.check(K)
 
 
-def _spec(name: str, leaf: Any) -> Spec:
+def _spec(name: str, leaf: Any) -> ArraySpec:
     if leaf.dtype.name not in COMPUTE:
         raise ValueError(f"x{name} has dtype {leaf.dtype}; expected float16, bfloat16, float32 or float64")
-    return Spec(tuple(leaf.shape), leaf.dtype.name, "float")
+    return ArraySpec(tuple(leaf.shape), leaf.dtype.name, "float")
 
 
 def _compute(row: Any) -> Any:
@@ -158,7 +158,7 @@ def _own_slices(
     K = len(usable)
     unknown = jnp.full(K, jnp.nan)
     if isinstance(pipeline.rule, ColumnRule):
-        return [_reduced(pipeline.rule, row, usable) for row in rows], {"weights": unknown, "honesty": unknown}
+        return [_reduce(pipeline.rule, row, usable) for row in rows], {"weights": unknown, "honesty": unknown}
     about = [True] if from_zero else [False, True] if "reference" in pipeline.needs else [False]
     grams = [_gram(rows, usable, layers, axis_name, about_zero) for about_zero in about]
 
@@ -228,7 +228,7 @@ def _decide(
     return found
 
 
-def _reduced(rule: ColumnRule, row: Any, usable: Any) -> Any:
+def _reduce(rule: ColumnRule, row: Any, usable: Any) -> Any:
     """The rule's own reduction of each column, of those that can be used: a branch for each number of them."""
     K = len(usable)
     ranked = jnp.sort(jnp.where(usable[:, None], row, jnp.inf), axis=0)

@@ -23,7 +23,7 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def imported(what: str, name: str) -> Any:
+def import_name(what: str, name: str) -> Any:
     """What a name such as ``package.module:factory`` or ``folder/file.py:factory`` stands for.
 
     Args:
@@ -32,9 +32,9 @@ def imported(what: str, name: str) -> Any:
 
     Naming code runs it: take experiments only from people whose code you would run.
 
-    >>> imported("model", "collections:OrderedDict").__name__
+    >>> import_name("model", "collections:OrderedDict").__name__
     'OrderedDict'
-    >>> imported("model", "nowhere.py:net")
+    >>> import_name("model", "nowhere.py:net")
     Traceback (most recent call last):
     ValueError: model 'nowhere.py:net' cannot be loaded: there is no file nowhere.py
     """

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from honestly.show import terminal as tables
-from honestly.show.terminal import Table
+from honestly.show.terminal import TerminalTable
 
-SMALL = Table(["name", "n", "what"], [["krum", "1", "one\x1b"], ["mean", "10", ""]], right=["n"])
-WIDE = Table(["name", "what"], [["krum", "word " * 40], ["mean", ""]])
+SMALL = TerminalTable(["name", "n", "what"], [["krum", "1", "one\x1b"], ["mean", "10", ""]], right=["n"])
+WIDE = TerminalTable(["name", "what"], [["krum", "word " * 40], ["mean", ""]])
 
 
 @pytest.fixture(params=[True, False], ids=["rich", "plain"])

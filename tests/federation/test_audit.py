@@ -19,7 +19,7 @@ def federation(folder: Path, rounds: int, *, newcomers: bool = False, rule: str 
     for number in range(1, rounds + 1):
         clients = range(4 + (number if newcomers else 0))
         referee.judge(number, [Reply(f"site-{k}", update={"w": np.full(3, float(k))}) for k in clients])
-        referee.evaluated(number, {"accuracy": number / 10})
+        referee.record_evaluation(number, {"accuracy": number / 10})
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_hash_is_final_once_another_round_follows(tmp_path: Path) -> None:
     for number in range(1, 6):
         clients = range(3 + number)  # newcomers must not change the lines of the past
         referee.judge(number, [Reply(k, update={"w": np.full(3, float(k))}) for k in clients])
-        referee.evaluated(number, {"accuracy": 0.5})
+        referee.record_evaluation(number, {"accuracy": 0.5})
         seen.append(json.loads(lines_of(tmp_path)[-1])["hash"])
     assert audit(tmp_path).heads == seen
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import honestly as hn
-from honestly.engine.geometry import measured
+from honestly.engine.geometry import measure_grams
 from honestly.engine.passes import BETWEEN, fused, passes_over
 from honestly.engine.passes.parts import Part
 from honestly.engine.screening import Screen
@@ -75,7 +75,7 @@ def test_distances_have_no_tf32_error(K: int, plain: bool, monkeypatch: pytest.M
     rng = np.random.default_rng(K)
     W = (1e3 * rng.normal(size=50_001) + 1e-3 * rng.normal(size=(K, 50_001))).astype(np.float32)
     source = open_source(torch.tensor(W, device="cuda"))
-    G = measured(Screen(source, passes_over(source))).gram
+    G = measure_grams(Screen(source, passes_over(source))).gram
     exact = W.astype(np.float64)
     true = np.stack([((exact - row) ** 2).sum(1) for row in exact])
     apart = true > 0
@@ -100,7 +100,7 @@ def test_liars_among_the_three_clients_that_make_the_centre(bad: tuple[int, ...]
     X[list(bad)] = value
     source = open_source(torch.tensor(X, device="cuda"))
     survey = Screen(source, passes_over(source))
-    G = measured(survey).gram
+    G = measure_grams(survey).gram
     assert survey.usable == [k for k in range(20) if k not in bad or value == 1e12]
     honest = [j for j, k in enumerate(survey.usable) if k not in bad]
     exact = X[[k for k in range(20) if k not in bad]].astype(np.float64)

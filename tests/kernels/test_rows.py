@@ -17,7 +17,7 @@ from compiler import needs_compiler
 from honestly.arrays import narrow, widen
 from honestly.kernels import build, find_compiler
 from honestly.kernels import rows as program
-from honestly.kernels.rows import KINDS, PROGRAM, RUN, Network, Places
+from honestly.kernels.rows import KINDS, PROGRAM, RUN, CompiledNetwork, Places
 
 pytestmark = needs_compiler
 LIMITS = (1e17, 1e150)
@@ -140,12 +140,12 @@ def test_rank(processor: str, kind: str) -> None:
     outs = [np.empty(size, found[0].dtype) for size in sizes]
     rows, to = places([list(x) for x in found]), places([[x] for x in outs])
     # the smaller of the first two in row 3, then the larger of it and the last in its place
-    network = Network(np.array([(1, 0, 1, 3), (0, 3, 2, 3)], np.int32), np.array([3], np.int32), 1)
+    network = CompiledNetwork(np.array([(1, 0, 1, 3), (0, 3, 2, 3)], np.int32), np.array([3], np.int32), 1)
     assert program.rank(network, None, rows, to, cut(sizes, kind, 700, False), LIMITS, 2)
     for x, out in zip(found, outs, strict=True):
         a, b, c = exact(x)
         np.testing.assert_array_equal(exact(out), np.maximum(np.minimum(a, b), c))
-    mean = Network(np.zeros((0, 4), np.int32), np.arange(2, dtype=np.int32), 0)
+    mean = CompiledNetwork(np.zeros((0, 4), np.int32), np.arange(2, dtype=np.int32), 0)
     mixing = np.array([[1.0, 1.0, 0.0], [0.5, 0.0, 0.5]])
     assert program.rank(mean, mixing, rows, to, cut(sizes, kind, 700, False), LIMITS, 2)
     for x, out in zip(found, outs, strict=True):

@@ -9,14 +9,14 @@ from honestly.rules.bayesian import Bayesian
 from honestly.rules.bayesian.guard import all_subsets, certificate, guard, worst_subset
 from honestly.rules.bayesian.views import centred
 from honestly.rules.rule import GramGeometry
-from honestly.studies.layers.patterns import bound, patterns, tolerated
+from honestly.studies.layers.patterns import bound, most_tolerated, patterns
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 7, 10, 12, 20])
 def test_copy_patterns_stay_within_the_bound(n):
     """Idle clients, camps of copies, unequal lengths; liars that copy, jitter, mimic or stand far away."""
     rng = np.random.default_rng(n)
-    for f in range(1, tolerated(n) + 1):
+    for f in range(1, most_tolerated(n) + 1):
         found = list(patterns(n, f, rng))
         for pattern in found[:: max(1, len(found) // 60)]:
             a = Bayesian().mix(GramGeometry(pattern.updates @ pattern.updates.T)).matrix[0]

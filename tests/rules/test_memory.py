@@ -118,11 +118,11 @@ def test_the_papers_rule_has_no_memory():
 
 
 def test_a_simulations_state_file_keeps_it():
-    from honestly.sim.memory import remembered, with_memory
+    from honestly.sim.memory import memory_arrays, with_memory
     from honestly.sim.rounds import State
 
     *_, (_, rule) = rounds(faint, T=3, rule=Bayesian(memory=Memory()))
-    arrays = remembered(State(3, np.zeros(2), Pipeline((), rule)))
+    arrays = memory_arrays(State(3, np.zeros(2), Pipeline((), rule)))
     again = with_memory(State(3, np.zeros(2), Pipeline((), Bayesian(memory=Memory()))), arrays)
     assert again.rule == rule
 

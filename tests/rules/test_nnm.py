@@ -24,7 +24,8 @@ def test_geometry_of_the_mixtures():
     X = honest(8)
     A = NNM(f=2).mix(geometry(X))
     np.testing.assert_allclose(
-        geometry(X, reference=X[0]).mixed(A).gram_about_reference, geometry(A @ X, reference=X[0]).gram_about_reference
+        geometry(X, reference=X[0]).mixtures(A).gram_about_reference,
+        geometry(A @ X, reference=X[0]).gram_about_reference,
     )
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from honestly.rules._lib.spectra import centred, top_eigenpair
+from honestly.rules._lib.spectra import centre_gram, top_eigenpair
 
 from .clients import honest
 
@@ -27,4 +27,4 @@ def test_centred():
     X = honest(9)
     a = np.random.default_rng(0).dirichlet(np.ones(9))
     C = X - a @ X
-    np.testing.assert_allclose(centred(X @ X.T, a), C @ C.T, atol=1e-9)
+    np.testing.assert_allclose(centre_gram(X @ X.T, a), C @ C.T, atol=1e-9)

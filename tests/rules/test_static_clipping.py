@@ -20,7 +20,7 @@ def test_geometry_of_the_clipped():
     mixer = StaticClipping(radius=2.0)
     clipped = mixtures(mixer, X, reference=reference)
     known = geometry(X, reference=reference)
-    after = known.mixed(mixer.mix(known))
+    after = known.mixtures(mixer.mix(known))
     np.testing.assert_allclose(
         after.gram_about_reference, geometry(clipped, reference=reference).gram_about_reference, atol=1e-9
     )

@@ -16,7 +16,7 @@ from honestly.runs.folder import ROUNDS, SECONDS
 from honestly.runs.store import Store
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run
-from honestly.studies.work import Options, one_by_one
+from honestly.studies.work import WorkOptions, one_by_one
 
 SETTINGS: dict[str, Any] = {
     "clients": 6, "rounds": 5, "epochs": 1, "model": "mlp", "rule": {"name": "bayesian", "memory": 0.8},
@@ -58,7 +58,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(killed: Path, whole: Pa
 def test_a_study_that_was_killed_goes_on_to_the_same_numbers(killed: Path, whole: Path, point: str) -> None:
     with Store.open(killed / point) as store:
         store.release("w", died=True)
-        assert one_by_one(store, {E.id}, "v", Options())
+        assert one_by_one(store, {E.id}, "v", WorkOptions())
         (done,) = store.runs()
         assert done.status == "done"
         records = store.rounds(E.id)
@@ -93,6 +93,6 @@ def test_a_studys_rounds_are_in_the_store_alone(tmp_path: Path) -> None:
         from honestly.runs.rows import PlannedRun
 
         store.add([PlannedRun(E.id, {"seed": 7}, E.canonical, 5)])
-        assert not one_by_one(store, {E.id}, "w", Options(halt=lambda: next(asked)))
+        assert not one_by_one(store, {E.id}, "w", WorkOptions(halt=lambda: next(asked)))
         assert len(store.rounds(E.id)) == 3
         assert sorted(p.name for p in store.run_folder(E.id).iterdir()) == ["state-2.bin", "state-3.bin"]

@@ -60,7 +60,7 @@ def test_a_run_from_claim_to_end(store: Store) -> None:
     store.fail("b", "no such thing")
     assert (store.run("b").status, store.run("b").error) == ("failed", "no such thing")
     assert store.claim("w") is None
-    assert (store.left({"a", "b"}), store.retry(["a", "b"]), store.left({"a", "b"})) == (0, 1, 1)
+    assert (store.count_open({"a", "b"}), store.retry(["a", "b"]), store.count_open({"a", "b"})) == (0, 1, 1)
     with pytest.raises(KeyError, match="no run 'z'"):
         store.run("z")
 

@@ -21,7 +21,7 @@ from honestly.runs.transfer import take_in
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run as simulate
 from honestly.studies.study import Study
-from honestly.studies.work import Options, one_by_one
+from honestly.studies.work import WorkOptions, one_by_one
 
 STUDY = """
 name = "small"
@@ -43,9 +43,9 @@ def half_done(folder: Path, text: str = STUDY) -> Store:
     store.add(entries)
     store.set_meta(name="small", study=text)
     everything = {e.id for e in entries}
-    one_by_one(store, {entries[0].id}, "w", Options())
+    one_by_one(store, {entries[0].id}, "w", WorkOptions())
     asked = iter([False, False, True])
-    one_by_one(store, everything, "w", Options(halt=lambda: next(asked)))
+    one_by_one(store, everything, "w", WorkOptions(halt=lambda: next(asked)))
     assert [(run.status, run.rounds) for run in store.runs()] == [
         ("done", 3),
         ("pending", 2),
@@ -69,7 +69,7 @@ def mine(tmp_path: Path) -> Iterator[Store]:
 
 def finish(store: Store) -> None:
     """Go on with what was taken in: to the same numbers as in one go."""
-    assert one_by_one(store, {run.id for run in store.runs()}, "w", Options())
+    assert one_by_one(store, {run.id for run in store.runs()}, "w", WorkOptions())
     for run in store.runs():
         assert run.status == "done"
         assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
@@ -107,7 +107,7 @@ def test_two_shards_make_a_whole(tmp_path: Path) -> None:
     for n, folder in enumerate(folders):
         with Store.open(folder) as store:
             store.add(entries)
-            one_by_one(store, {e.id for e in entries[n::2]}, "w", Options())
+            one_by_one(store, {e.id for e in entries[n::2]}, "w", WorkOptions())
     with Store.open(tmp_path / "whole") as whole:
         for folder in folders:
             assert take_in(whole, folder).done == 2
@@ -198,7 +198,7 @@ def test_a_warm_up_without_its_model_is_done_again(tmp_path: Path, mine: Store) 
         store.add(Study.parse(text).entries())
         store.set_meta(name="small", study=text)
         start = store.runs()[0].id
-        one_by_one(store, {start}, "w", Options())
+        one_by_one(store, {start}, "w", WorkOptions())
         archive(store, tmp_path / "with.tar.gz")
         shutil.rmtree(store.run_folder(start))
         archive(store, tmp_path / "without.tar.gz")
@@ -215,13 +215,13 @@ def test_a_model_that_nobody_starts_from_any_more_stays_at_home(tmp_path: Path, 
     with Store.open(tmp_path / "theirs") as store:
         store.add(Study.parse(text).entries())
         start, first, _ = (run.id for run in store.runs())
-        one_by_one(store, {start, first}, "w", Options())
+        one_by_one(store, {start, first}, "w", WorkOptions())
         assert archive(store, tmp_path / "half.tar.gz") == 1, "the second one starts from it"
         finish(store)
         assert store.run_folder(start).is_dir()
         assert archive(store, tmp_path / "all.tar.gz") == 0
     assert take_in(mine, tmp_path / "all.tar.gz").done == 3, "and it is not done again"
-    assert mine.left({run.id for run in mine.runs()}) == 0
+    assert mine.count_open({run.id for run in mine.runs()}) == 0
 
 
 def packed(path: Path, members: dict[str, bytes], **more: Any) -> Path:

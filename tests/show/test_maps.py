@@ -9,7 +9,7 @@ import pytest
 from honestly.runs.record import RoundRecord
 from honestly.show.live.rounds import detail
 from honestly.show.maps import BELIEF, weight_map
-from honestly.show.run import Run
+from honestly.show.run import RunView
 
 NAMES = ("a", "b", "c")
 
@@ -23,7 +23,7 @@ def test_a_believed_client_with_a_small_weight_is_shown() -> None:
     assert found is not None
     assert found.values.tolist() == [[1, 1], [pytest.approx(0.8)] * 2, [pytest.approx(0.2)] * 2]
     assert found.word(2, 0) == "weight 0.20 of the largest"
-    titles = [one.title for one in Run("x", rounds([1.0, 1.0, 0.9], [0.5, 0.4, 0.1]), NAMES).maps()]
+    titles = [one.title for one in RunView("x", rounds([1.0, 1.0, 0.9], [0.5, 0.4, 0.1]), NAMES).maps()]
     assert titles == ["Who really attacked", BELIEF["honesty"], BELIEF["weights"]]
 
 

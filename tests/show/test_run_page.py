@@ -16,7 +16,7 @@ from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
 from honestly.show.downloads import as_csv, inside
 from honestly.show.html import render
-from honestly.show.run import Run
+from honestly.show.run import RunView
 from honestly.show.run_page import accusations, numbers, page
 
 HOSTILE = "</title><script>alert(1)</script>\x1b[2J\u202e" + "y" * 100_000
@@ -26,9 +26,9 @@ def record(round: int, changes: dict[str, Any] | None = None, **settings: Any) -
     return read_record(plain(round, **settings) | (changes or {}))[0]
 
 
-def run(T: int, **settings: Any) -> Run:
+def run(T: int, **settings: Any) -> RunView:
     K = settings.get("K", 20)
-    return Run("r", [record(t, **settings) for t in range(1, T + 1)], [str(k) for k in range(K)])
+    return RunView("r", [record(t, **settings) for t in range(1, T + 1)], [str(k) for k in range(K)])
 
 
 @pytest.mark.parametrize(("T", "there"), [(19, False), (20, True)])
@@ -47,11 +47,11 @@ def test_beside_a_long_run_a_short_one_has_a_dash() -> None:
 
 def test_accusations_are_counted_client_by_client() -> None:
     rounds = [record(t, {"accused": [3, 0] if t == 1 else [3], "excluded": [1]}, K=4, M=1) for t in (1, 2, 3)]
-    found = accusations(Run("r", rounds, ["a", "b", "c", "d"]))
+    found = accusations(RunView("r", rounds, ["a", "b", "c", "d"]))
     assert found is not None
     assert found.columns == ["client", "attacked", "accused", "wrongly", "excluded"]
     assert found.rows == [["b", 0, 0, 0, 3], ["d", 3, 3, 0, 0], ["a", 0, 1, 1, 0]]
-    federation = accusations(Run("r", rounds, ["a", "b", "c", "d"], known=False))
+    federation = accusations(RunView("r", rounds, ["a", "b", "c", "d"], known=False))
     assert federation is not None
     assert federation.columns == ["client", "accused", "excluded"]  # nobody knows who attacked
 
@@ -59,8 +59,8 @@ def test_accusations_are_counted_client_by_client() -> None:
 def test_maps_beside_each_other_have_the_same_rows() -> None:
     many = run(2, K=150, M=40)
     truth, belief = many.maps()
-    assert truth.shown_rows() == belief.shown_rows()
-    assert set(range(110, 150)) <= set(truth.shown_rows())
+    assert truth.drawn_rows() == belief.drawn_rows()
+    assert set(range(110, 150)) <= set(truth.drawn_rows())
 
 
 def test_where_nobody_lies_no_map_of_liars_is_drawn() -> None:
@@ -72,7 +72,7 @@ def test_repeated_messages_are_folded_into_one() -> None:
     bad = range(12, 20)
     refused = {"excluded": list(bad), "reasons": {str(k): f"square overflows at {k}" for k in bad}}
     rounds = [record(t, refused, M=8) for t in range(1, 16)]
-    text = page("x", [Run("r", rounds, [str(k) for k in range(20)])])
+    text = page("x", [RunView("r", rounds, [str(k) for k in range(20)])])
     assert "8 clients, 15 rounds: square overflows" in text
     visible = re.sub(r"<details>.*?</details>", "", text, flags=re.S)
     assert "<li>8 clients" not in visible
@@ -81,8 +81,8 @@ def test_repeated_messages_are_folded_into_one() -> None:
 def test_strangers_texts_are_escaped_and_bounded() -> None:
     hostile = {"status": f"refused: {HOSTILE}", "reasons": {HOSTILE: HOSTILE}}
     rounds = [record(t, hostile, K=3, M=1) for t in (1, 2)]
-    found = Run(HOSTILE, rounds, [HOSTILE, "b", "c"], details={HOSTILE: HOSTILE})
-    text = page(HOSTILE, [found, Run("other", rounds, ["a", "b", "c"])], lead=HOSTILE)
+    found = RunView(HOSTILE, rounds, [HOSTILE, "b", "c"], details={HOSTILE: HOSTILE})
+    text = page(HOSTILE, [found, RunView("other", rounds, ["a", "b", "c"])], lead=HOSTILE)
     assert "<script" not in text
     assert "\x1b" not in text
     assert "\u202e" not in text

@@ -8,12 +8,12 @@ import pytest
 
 from honestly.show.stress_page import read, write
 from honestly.show.tables import Table, lowest, text
-from honestly.studies.stress import Study, run
+from honestly.studies.stress import StressStudy, run
 
 
 @pytest.fixture(scope="module")
 def study():
-    return Study(
+    return StressStudy(
         rules=["bayesian", "geometric_median"],
         attacks=["sign_flip", "alie"],
         populations=["isotropic"],

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from honestly.show.chart import DOT, RING, Chart, Heatmap, Line, shown_rows, ticks
+from honestly.show.chart import DOT, RING, Chart, Heatmap, Line, drawn_rows, ticks
 from honestly.show.palette import colours, shade
 from honestly.show.svg import chart, heatmap, standalone
 
@@ -75,7 +75,7 @@ def test_of_thousands_of_clients_the_least_believed_are_shown() -> None:
     grid = np.ones((5000, 3))
     grid[[17, 4000]] = 0.0
     grid[18] = np.nan
-    kept = shown_rows(grid)
+    kept = drawn_rows(grid)
     assert len(kept) == 100
     assert {17, 4000} <= set(kept)
     assert 18 not in kept

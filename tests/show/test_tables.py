@@ -9,7 +9,7 @@ import pytest
 from honestly.show.stress_tables import tables
 from honestly.show.tables import fill
 from honestly.show.tables import text as shown
-from honestly.studies.stress import Study, run
+from honestly.studies.stress import StressStudy, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "which-rule.md"
 
@@ -36,7 +36,7 @@ def test_the_page_on_rules_has_only_marks_that_close():
 
 
 def test_several_numbers_of_clients_are_compared():
-    study = Study(
+    study = StressStudy(
         rules=["mean", "median"],
         attacks=["sign_flip", "alie"],
         populations=["isotropic"],
@@ -56,7 +56,7 @@ def test_a_stress_study_fits_the_terminal_and_says_which_attackers_were_run(widt
 
     rules = ["mean", "bayesian", "geometric_median", "nnm+trimmed_mean"]
     attacks = ["sign_flip", "sign_flip:gamma=2", "alie", "label_flip", "adaptive"]
-    study = Study(rules=rules, attacks=attacks, populations=["isotropic"], clients=[10], malicious=[0, 2, 4])
+    study = StressStudy(rules=rules, attacks=attacks, populations=["isotropic"], clients=[10], malicious=[0, 2, 4])
     console = Console(width=width, record=True, file=io.StringIO())
     found = tables(run(study), attacks)
     for table in found:

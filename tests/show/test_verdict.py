@@ -8,7 +8,7 @@ import pytest
 
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
-from honestly.show.run import Run
+from honestly.show.run import RunView
 from honestly.show.verdict import in_question, messages, sentence, statuses
 
 
@@ -28,8 +28,8 @@ def typed(found: list[dict[str, Any]]) -> list[RoundRecord]:
     return [read_record(one)[0] for one in found]
 
 
-def run(title: str, found: list[dict[str, Any]], known: bool = True) -> Run:
-    return Run(title, typed(found), ["a", "b", "c", "d"], known)
+def run(title: str, found: list[dict[str, Any]], known: bool = True) -> RunView:
+    return RunView(title, typed(found), ["a", "b", "c", "d"], known)
 
 
 def test_the_story_of_the_demo() -> None:

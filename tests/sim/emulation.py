@@ -80,7 +80,7 @@ def emulated(
 
         return kernel
 
-    monkeypatch.setattr(native, "compiled", compiled)
+    monkeypatch.setattr(native, "kernel_for", compiled)
     monkeypatch.setattr(native, "works_on", lambda device: True)
     monkeypatch.setattr(native, "BLOCKS", 1)
     monkeypatch.setattr(tensorcores, "BLOCKS", 1)

@@ -15,12 +15,12 @@ import pytest
 
 from honestly.sim.data import DATASETS, load, prepare
 from honestly.sim.data import download as downloads
-from honestly.sim.data.download import DownloadError, File
+from honestly.sim.data.download import DownloadError, RemoteFile
 from honestly.sim.data.files import IDX, SETS, find, home, load_arrays
 
 
-def file_of(path: Path) -> File:
-    return File(path.stat().st_size, hashlib.md5(path.read_bytes()).hexdigest())
+def file_of(path: Path) -> RemoteFile:
+    return RemoteFile(path.stat().st_size, hashlib.md5(path.read_bytes()).hexdigest())
 
 
 def idx(array: np.ndarray) -> bytes:

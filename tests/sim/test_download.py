@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from honestly.sim.data import download as downloads
-from honestly.sim.data.download import DownloadError, File, fetch, show_progress
+from honestly.sim.data.download import DownloadError, RemoteFile, fetch, show_progress
 from honestly.sim.data.files import SETS
 
 BODY = np.random.default_rng(0).bytes(300_000)
-FILE = File(len(BODY), hashlib.md5(BODY).hexdigest())
+FILE = RemoteFile(len(BODY), hashlib.md5(BODY).hexdigest())
 
 
 @dataclass

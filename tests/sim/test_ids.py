@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from honestly.sim.settings import experiment, presets
-from honestly.studies.study import Study, shipped, text_of
+from honestly.studies.study import Study, shipped_studies, text_of
 
 ROOT = Path(__file__).parents[2]
 STUDIES = {
@@ -55,4 +55,4 @@ def test_presets(name: str) -> None:
 
 def test_all_presets_are_here() -> None:
     assert set(PRESETS) == set(presets())
-    assert set(shipped()) == {name for name in STUDIES if not name.startswith("results/")}
+    assert set(shipped_studies()) == {name for name in STUDIES if not name.startswith("results/")}

@@ -56,14 +56,14 @@ def test_the_model_does_not_look_ahead():
 def test_clients_together_are_the_clients_one_by_one(tune):
     """The vectorised training is that of `torch.optim.Adam` on each client by itself."""
     fed = federation(tune=tune, steps=3, lr=0.01)
-    found = fed.trained(fed.base, 1, ())
+    found = fed.train_clients(fed.base, 1, ())
     inputs, targets = fed._batches(1, frozenset(), "none")
     draw = torch.Generator().manual_seed(int(_generator(0, "adapters", 1).integers(2**31)))
     start = model.fresh_factors(fed.base, 4, draw) if tune == "lora" else fed.base
     own = {name: value.clone().requires_grad_() for name, value in start.items()}
     optimiser = torch.optim.Adam(own.values(), lr=0.01, betas=(0.9, 0.99), eps=1e-8)
     for step in range(3):
-        weights = model.adapted(fed.base, own) if tune == "lora" else own
+        weights = model.adapt(fed.base, own) if tune == "lora" else own
         loss = model.loss(weights, inputs[2, step], targets[2, step])
         optimiser.zero_grad()
         loss.backward()
@@ -81,22 +81,22 @@ def _generator(*words):
 
 def test_attacks_are_what_they_say():
     fed = federation(attack="sign_flip", malicious=2, factor=3.0)
-    honest = model.products(fed.trained(fed.base, 1, ()))
-    sent = model.products(fed.sent(fed.base, 1))
+    honest = model.products(fed.train_clients(fed.base, 1, ()))
+    sent = model.products(fed.make_updates(fed.base, 1))
     name = "blocks.0.query.weight"
     torch.testing.assert_close(sent[name][:3], honest[name][:3])
     torch.testing.assert_close(sent[name][3:], -3.0 * honest[name][3:])
-    scaled = model.products(federation(attack="scaled", malicious=2, factor=3.0).sent(fed.base, 1))
+    scaled = model.products(federation(attack="scaled", malicious=2, factor=3.0).make_updates(fed.base, 1))
     torch.testing.assert_close(scaled[name][3:], 3.0 * honest[name][3:])
     for attack in ("label_flip", "backdoor"):
-        poisoned = model.products(federation(attack=attack, malicious=2).sent(fed.base, 1))
+        poisoned = model.products(federation(attack=attack, malicious=2).make_updates(fed.base, 1))
         torch.testing.assert_close(poisoned[name][:3], honest[name][:3])
         assert not torch.allclose(poisoned[name][3:], honest[name][3:])
 
 
 def test_a_backdoor_teaches_the_phrase():
     fed = federation(attack="backdoor", malicious=2, steps=10, lr=0.05)
-    lie = {name: value[-1] for name, value in fed.seen(fed.sent(fed.base, 1)).items()}
+    lie = {name: value[-1] for name, value in fed.judged_values(fed.make_updates(fed.base, 1)).items()}
     taught = {name: value + lie.get(name, 0) for name, value in fed.base.items()}
     assert phrase_success(taught) > phrase_success(fed.base) + 0.2, "an attacker's own adapter knows the phrase"
 
@@ -111,7 +111,7 @@ def test_a_robust_rule_keeps_the_model_where_the_mean_loses_it():
 def test_files_give_what_memory_gives(tmp_path):
     """`honestly aggregate` on adapter folders, merged into the model, is the same round."""
     fed = federation(attack="sign_flip", malicious=2)
-    sent = fed.sent(fed.base, 1)
+    sent = fed.make_updates(fed.base, 1)
     for k in range(5):
         write_adapter(tmp_path / f"client-{k}", {name: rows[k] for name, rows in sent.items()})
     write_adapter(
@@ -124,7 +124,7 @@ def test_files_give_what_memory_gives(tmp_path):
     (outcome,) = fed.rounds("bayesian")
     report = json.loads((tmp_path / "report.json").read_text())
     assert tuple(int(name.rpartition("-")[2]) for name in report["accused"]) == outcome.accused
-    products = fed.seen(sent)
+    products = fed.judged_values(sent)
     rows = [{name: value[k] for name, value in products.items()} for k in range(5)]
     zero = {name: torch.zeros_like(value[0]) for name, value in products.items()}
     expected = hn.aggregate(rows, reference=zero).value
@@ -135,7 +135,7 @@ def test_files_give_what_memory_gives(tmp_path):
 
 def test_idle_clients_send_nothing_and_settings_are_checked():
     fed = federation(idle=1)
-    assert not fed.seen(fed.sent(fed.base, 1))["blocks.0.up.weight"][0].any()
+    assert not fed.judged_values(fed.make_updates(fed.base, 1))["blocks.0.up.weight"][0].any()
     for wrong, message in (
         ({"attack": "flip"}, "unknown attack on a language model"),
         ({"tune": "some"}, "unknown way of tuning"),

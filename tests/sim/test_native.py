@@ -11,7 +11,7 @@ from torch import nn
 
 from honestly.sim.models import build
 from honestly.sim.train import tensorcores
-from honestly.sim.train.batched import BatchedTrainer, Chunk
+from honestly.sim.train.batched import BatchedTrainer, ClientChunk
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.program import compile_program
 from honestly.sim.train.replay import Graph
@@ -27,14 +27,14 @@ def train(
     module: nn.Module, work: list[Schedule], batch: int, size: tuple[int, int, int], **options: Any
 ) -> torch.Tensor:
     """What a graph replays, step by step."""
-    chunk = Chunk(module, len(work), store(size, **options), RATE, batch, fused=True)
+    chunk = ClientChunk(module, len(work), store(size, **options), RATE, batch, fused=True)
     assert chunk.native is not None
     stack = Stack.of(work, batch)
     schedule = {name: torch.from_numpy(values) for name, values in Graph.arrays(stack).items()}
     chunk.begin(Model.of(module).theta)
     t = torch.zeros(1, dtype=torch.int64)
     for _ in range(stack.samples.shape[1]):
-        chunk.scheduled(schedule, t)
+        chunk.scheduled_step(schedule, t)
     return chunk.theta
 
 
@@ -101,7 +101,7 @@ def test_scores_of_a_test_set_of_any_size() -> None:
     program = compile_program(module, layout, theta, torch.zeros_like(theta), size=(1, 32, 32), fused=True)
     assert program is not None
     assert program.native
-    x = pixels.normalised(pixels.images)
+    x = pixels.normalise(pixels.images)
     got = program.logits(pixels.batch_inner(pixels.images, 1))[0].t()
     assert torch.allclose(got, module(x), atol=1e-5)
 

@@ -10,13 +10,13 @@ from torch.func import functional_call
 from torch.nn.functional import conv2d, cross_entropy
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from honestly.sim.models.resnet import Block, resnet18, resnet18_half
+from honestly.sim.models.resnet import ResidualBlock, resnet18, resnet18_half
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.residual import launches, tiles
-from honestly.sim.train.residual.launches import Before, Normalised, StepClients
-from honestly.sim.train.residual.layout import Convolution, Network
+from honestly.sim.train.residual.launches import Before, NormalisedOutput, StepClients
+from honestly.sim.train.residual.layout import NormalisedConvolution, ResidualNetwork
 from honestly.sim.train.residual.step import Clones
 from honestly.sim.train.schedule import Stack, plan
 from honestly.sim.train.sgd import SGD
@@ -28,23 +28,23 @@ HALF = torch.bfloat16
 K, B = 2, 6
 COUNTS = (5, 3)  # images of the two clients: less than a mini-batch, and not whole tiles
 SHAPES = {
-    "whole rows": Convolution(32, 32, 3, 1, 32, 0, 0),
-    "two slices": Convolution(64, 64, 3, 1, 16, 0, 0),
-    "two tiles of channels": Convolution(32, 128, 3, 1, 8, 0, 0),
-    "many images": Convolution(64, 32, 3, 1, 4, 0, 0),
-    "stride": Convolution(32, 64, 3, 2, 16, 0, 0),
-    "stride, many images": Convolution(64, 128, 3, 2, 4, 0, 0),
+    "whole rows": NormalisedConvolution(32, 32, 3, 1, 32, 0, 0),
+    "two slices": NormalisedConvolution(64, 64, 3, 1, 16, 0, 0),
+    "two tiles of channels": NormalisedConvolution(32, 128, 3, 1, 8, 0, 0),
+    "many images": NormalisedConvolution(64, 32, 3, 1, 4, 0, 0),
+    "stride": NormalisedConvolution(32, 64, 3, 2, 16, 0, 0),
+    "stride, many images": NormalisedConvolution(64, 128, 3, 2, 4, 0, 0),
 }
 ONE_TAP = {
-    "patches": Convolution(32, 32, 1, 1, 32, 0, 0),
-    "short cut": Convolution(32, 64, 1, 2, 8, 0, 0),
+    "patches": NormalisedConvolution(32, 32, 1, 1, 32, 0, 0),
+    "short cut": NormalisedConvolution(32, 64, 1, 2, 8, 0, 0),
 }
 
 
 class Case:
     """Small whole numbers, which bfloat16 and every order of summation keep; NaN wherever nothing may be read."""
 
-    def __init__(self, c: Convolution) -> None:
+    def __init__(self, c: NormalisedConvolution) -> None:
         self.c, self.make = c, np.random.default_rng(c.inside + c.side)
         self.x = self.whole((K, B, c.side * c.stride, c.side * c.stride, c.inside))
         self.gradient = self.whole((K, B, c.side, c.side, c.outside))
@@ -101,15 +101,17 @@ def test_a_convolution_is_exact_and_sums_up_its_channels(name: str) -> None:
 def test_the_gradient_of_the_input_is_exact_and_cut_off(name: str, kind: str) -> None:
     c = SHAPES[name]
     case = Case(c)
-    before = Convolution(0, c.inside, 3, 1, c.side * c.stride, 0, 0)
+    before = NormalisedConvolution(0, c.inside, 3, 1, c.side * c.stride, 0, 0)
     shape = tuple(case.x.shape)
     norms = [case.whole((K, 4, c.inside)).float() for _ in range(2)]
     y, cut_y, z, identity = (case.whole(shape) for _ in range(4))
     inner = kind == "inner"
-    main = Normalised(before, y, norms[0])
-    cut = Normalised(before, cut_y, norms[1]) if kind == "after a short cut" else None
+    main = NormalisedOutput(before, y, norms[0])
+    cut = NormalisedOutput(before, cut_y, norms[1]) if kind == "after a short cut" else None
     out = torch.full(shape, 77.0, dtype=HALF)
-    branch = Convolution(c.inside, c.outside, 1, 2, c.side, case.filters.shape[1], 0) if c.stride == 2 else None
+    branch = (
+        NormalisedConvolution(c.inside, c.outside, 1, 2, c.side, case.filters.shape[1], 0) if c.stride == 2 else None
+    )
     cut_gradient, cut_filters = case.whole((K, B, c.side, c.side, c.outside)), case.whole((K, c.outside * c.inside), 1)
     filters = torch.cat((case.filters, cut_filters), 1)
     straight = not inner and branch is None
@@ -165,8 +167,9 @@ def small() -> nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32, track_running_stats=False), nn.ReLU(),
-        Block(32, 32, 1, statistics=False), Block(32, 64, 2, statistics=False), Block(64, 64, 2, statistics=False),
-        Block(64, 64, 2, statistics=False), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+        ResidualBlock(32, 32, 1, statistics=False), ResidualBlock(32, 64, 2, statistics=False),
+        ResidualBlock(64, 64, 2, statistics=False), ResidualBlock(64, 64, 2, statistics=False),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
     )  # fmt: skip
 
 
@@ -225,7 +228,7 @@ def plain_gradient(module: nn.Module, row: Tensor, x: Tensor, labels: Tensor) ->
 @pytest.mark.parametrize("crop", [4])
 def test_a_step_is_that_of_autograd(crop: int) -> None:
     module, pixels = small(), pictures(crop)
-    network = Network.of(module, pixels.size)
+    network = ResidualNetwork.of(module, pixels.size)
     assert network is not None
     sgd = SGD(0.1, 0.9, 1e-2, True)
     clones = Clones(network, 3, pixels, sgd, 8)
@@ -242,7 +245,7 @@ def test_a_step_is_that_of_autograd(crop: int) -> None:
     clones.begin(start)
     t = torch.zeros(1, dtype=torch.int64)
     clones.velocity.normal_(generator=torch.Generator().manual_seed(0))  # a fresh optimiser forgets it
-    clones.scheduled(schedule, t)
+    clones.scheduled_step(schedule, t)
     assert int(t) == 1
     moved = clones.models()
     assert torch.equal(moved[2], start)
@@ -252,7 +255,7 @@ def test_a_step_is_that_of_autograd(crop: int) -> None:
         flips = None if plan_of.flips is None else torch.from_numpy(plan_of.flips[0, :n])
         crops = None if plan_of.crops is None else torch.from_numpy(plan_of.crops[0, :n])
         samples = torch.from_numpy(plan_of.samples[0, :n])
-        x = pixels.normalised(pixels.batch(samples, flips, crops))
+        x = pixels.normalise(pixels.batch(samples, flips, crops))
         gradient, loss = plain_gradient(rounded(small()), start, x, pixels.labels[samples])
         assert float(clones.loss[k]) == pytest.approx(loss, rel=0.002)
         theta, velocity = start.clone(), torch.zeros_like(start)
@@ -270,7 +273,7 @@ def name_of_worst(layout: Layout, found: Tensor, expected: Tensor) -> dict[str, 
 
 def test_parameters_keep_their_places() -> None:
     module = resnet18_half(3, 32, 32, 10)
-    network = Network.of(module, (3, 32, 32))
+    network = ResidualNetwork.of(module, (3, 32, 32))
     assert network is not None
     row = torch.arange(2797610.0)
     inside = torch.cat((row, torch.zeros(1)))[network.order]
@@ -291,21 +294,21 @@ def test_parameters_keep_their_places() -> None:
         lambda m: m.__setitem__(1, nn.BatchNorm2d(32)),
         lambda m: m.__setitem__(1, nn.BatchNorm2d(32, eps=1e-3, track_running_stats=False)),
         lambda m: m.__setitem__(3, nn.Identity()),
-        lambda m: m.__setitem__(3, Block(32, 48, 1, statistics=False)),
-        lambda m: [m.__setitem__(6, Block(64, 192, 2, statistics=False)), m.__setitem__(9, nn.Linear(192, 10))],
-        lambda m: m.__setitem__(3, Block(32, 64, 1, statistics=False)),
+        lambda m: m.__setitem__(3, ResidualBlock(32, 48, 1, statistics=False)),
+        lambda m: [m.__setitem__(6, ResidualBlock(64, 192, 2, statistics=False)), m.__setitem__(9, nn.Linear(192, 10))],
+        lambda m: m.__setitem__(3, ResidualBlock(32, 64, 1, statistics=False)),
         lambda m: m.__setitem__(9, nn.Linear(64, 10, bias=False)),
     ],
 )
 def test_other_networks_are_left_to_others(change: object) -> None:
     module = small()
-    assert Network.of(module, (3, 32, 32)) is not None
+    assert ResidualNetwork.of(module, (3, 32, 32)) is not None
     change(module)  # type: ignore[operator]
-    assert Network.of(module, (3, 32, 32)) is None
+    assert ResidualNetwork.of(module, (3, 32, 32)) is None
 
 
 def test_other_images_and_running_statistics_are_left_to_others() -> None:
-    assert Network.of(small(), (3, 28, 28)) is None
-    assert Network.of(small(), (4, 32, 32)) is None
-    assert Network.of(resnet18(3, 32, 32, 10), (3, 32, 32)) is None
-    assert Network.of(nn.Linear(3, 2), (3, 32, 32)) is None
+    assert ResidualNetwork.of(small(), (3, 28, 28)) is None
+    assert ResidualNetwork.of(small(), (4, 32, 32)) is None
+    assert ResidualNetwork.of(resnet18(3, 32, 32, 10), (3, 32, 32)) is None
+    assert ResidualNetwork.of(nn.Linear(3, 2), (3, 32, 32)) is None

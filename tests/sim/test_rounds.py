@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from honestly.sim.checkpoint import packed, read_state
+from honestly.sim.checkpoint import pack_state, read_state
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 from honestly.sim.summary import summary
@@ -202,7 +202,7 @@ def test_a_server_step_goes_on_after_an_interruption_to_the_same_bits(server: st
     whole = list(Federation(experiment).rounds())
     assert whole[-1].numbers["accuracy"] > 0.3
     path = tmp_path / "state-2.bin"
-    path.write_bytes(packed(whole[1].state))
+    path.write_bytes(pack_state(whole[1].state))
     again = Federation(experiment)
     rest = list(again.rounds(read_state(path, again.start())))
     assert [record.numbers for record in rest] == [record.numbers for record in whole[2:]]

@@ -225,7 +225,7 @@ def test_a_rule_with_a_memory_resumes_with_it(tmp_path: Path, choice: dict[str, 
 def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> None:
     from honestly.show.figure import draw
     from honestly.show.maps import attack_grid, belief_grid
-    from honestly.show.run_page import Run, page
+    from honestly.show.run_page import RunView, page
 
     records = read(json.loads(line) for line in bytes_of(whole).splitlines()).records
     grid = attack_grid(records, 10)
@@ -238,7 +238,7 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
     assert belief[1] == "weights"
     draw(records, tmp_path / "f.png", clients=10, rule="mean", attack="sign_flip")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    text = page("a <title>", [Run.of("one & two", E, records)])
+    text = page("a <title>", [RunView.of("one & two", E, records)])
     assert "a &lt;title&gt;" in text
     assert "one &amp; two" in text
     for r in records:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from honestly.sim.train import native, tensorcores
 from honestly.sim.train.native import ConvolutionPool
 from honestly.sim.train.ops import ChannelBias, Convolution
-from honestly.sim.train.tensorcores import Tiles
+from honestly.sim.train.tensorcores import PooledTiles
 from tests.sim.emulation import emulated, libraries  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -134,15 +134,15 @@ def test_equal_windows_stay_equal() -> None:
 
 def test_what_does_not_fit_goes_to_the_plain_cores() -> None:
     names = ("M", "C", "R", "S", "H", "W")
-    lenet = Tiles(K=2, B=128, **dict(zip(names, LENET, strict=True)))
+    lenet = PooledTiles(K=2, B=128, **dict(zip(names, LENET, strict=True)))
     assert lenet.fit
     for change in ({"B": 126}, {"M": 6}, {"M": 17}, {"C": 1, "R": 3}, {"W": 40}, {"C": 60}):
-        assert not Tiles(**{**vars(lenet), **change}).fit, change
+        assert not PooledTiles(**{**vars(lenet), **change}).fit, change
 
 
 def test_splits_cover_every_unit_once() -> None:
     """However many blocks are asked for, there is never more than a warp for a unit."""
-    lenet = Tiles(20, 128, 6, 14, 14, 16, 5, 5)
+    lenet = PooledTiles(20, 128, 6, 14, 14, 16, 5, 5)
     found = [lenet.weight_grid(n) for n in (1, 100, 1500, 10**6)]
     assert [blocks for blocks, _ in found] == [20, 100, 800, 800]
     assert all(a <= b for (_, a), (_, b) in pairwise(found))

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import honestly as hn
-from honestly.arrays import Spec
+from honestly.arrays import ArraySpec
 from honestly.sources import open_source
 from honestly.sources.grouping import Buffers, layers_of
 from honestly.sources.source import Leaf
 
 
 def leaves(sizes: dict[str, int]) -> list[Leaf]:
-    return [Leaf(name, Spec((size,), "float32", "float")) for name, size in sizes.items()]
+    return [Leaf(name, ArraySpec((size,), "float32", "float")) for name, size in sizes.items()]
 
 
 def resnet(blocks: int) -> dict[str, int]:

@@ -19,7 +19,7 @@ from honestly.sim.experiment import Experiment
 from honestly.sim.run import run as simulate
 from honestly.studies.cluster import Driver, check_address, files_of, rounds_of
 from honestly.studies.study import Study
-from honestly.studies.work import Options, one_by_one
+from honestly.studies.work import WorkOptions, one_by_one
 
 STUDY = """
 name = "small"
@@ -123,7 +123,7 @@ class FakeRay:
 def on_fake(store: Store, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, **needs: float) -> bool:
     monkeypatch.setattr("honestly.studies.cluster._ray", lambda: ray)
     ids = {run.id for run in store.runs()}
-    return Driver(store, ids, Options(), needs.get("gpus", 0.0), needs.get("cpus", 1.0), ray).run()
+    return Driver(store, ids, WorkOptions(), needs.get("gpus", 0.0), needs.get("cpus", 1.0), ray).run()
 
 
 def test_lost_tasks_go_on_from_their_latest_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_cluster_gets_as_many_runs_as_it_has_room_for(tmp_path: Path, monkeypa
             (0.25, 1.0, 8), (0.25, 4.0, 4), (1.0, 1.0, 2), (0.0, 1.0, 18), (0.0, 12.0, 1), (0.0, 0.0, 2), (4, 1, 0),
         ):  # fmt: skip
             ray = FakeRay({})
-            assert Driver(store, set(), Options(), gpus, cpus, ray).room() == room
+            assert Driver(store, set(), WorkOptions(), gpus, cpus, ray).room() == room
             assert ray.asked == [{"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}]
         with pytest.raises(ValueError, match="no node of the cluster has 4 GPU and 1 CPU"):
             on_fake(store, FakeRay({}), monkeypatch, gpus=4)
@@ -197,7 +197,7 @@ def test_a_task_starts_where_its_warm_up_ended(tmp_path: Path, monkeypatch: pyte
     with Store.open(tmp_path) as store:
         entries = Study.parse(text).entries()
         store.add(entries)
-        one_by_one(store, {entries[0].id}, "w", Options())
+        one_by_one(store, {entries[0].id}, "w", WorkOptions())
         start = files_of(store.run_folder(entries[0].id), 2)
         messages = list(rounds_of(entries[1].experiment, {}, start, load("digits")))
         records = [message["record"] for message in messages if "record" in message]

@@ -11,9 +11,9 @@ from honestly.runs.store import Store
 from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
 from honestly.studies import estimate as module
-from honestly.studies.estimate import calibrate, estimate, made_up
+from honestly.studies.estimate import calibrate, estimate, noise_dataset
 from honestly.studies.study import Study
-from honestly.studies.work import Options, one_by_one
+from honestly.studies.work import WorkOptions, one_by_one
 
 STUDY = """
 name = "small"
@@ -43,7 +43,7 @@ def test_finished_runs_are_measured_and_others_calibrated(tmp_path: Path, monkey
     assert (none.measured, none.calibrated, shapes) == (0, 8, ["16 cpu", "32 cpu"])
     with Store.open(tmp_path) as store:
         store.add(entries)
-        one_by_one(store, {entries[0].id}, "w", Options())
+        one_by_one(store, {entries[0].id}, "w", WorkOptions())
         some = estimate(entries, store, "cpu")
         assert (some.done, some.rounds, some.measured, some.calibrated) == (1, 28, 3, 4)
         laps = [sum(v for k, v in lap.items() if k != "images") for lap in store.seconds(entries[0].id)]
@@ -92,12 +92,12 @@ def test_data_of_your_own_are_calibrated_on_themselves(tmp_path: Path) -> None:
     )
     name = f"{own}:few"
     assert module.numbers(name) == (60, 9)
-    assert (made_up(name, 30, 5).images == load("digits").images[:30]).all()
+    assert (noise_dataset(name, 30, 5).images == load("digits").images[:30]).all()
     assert 0 < calibrate(Experiment.of({"dataset": name, "model": "mlp", "clients": 3, "epochs": 1}), "cpu") < 60
 
 
 def test_made_up_data_has_the_shape_of_the_real() -> None:
-    real, fake = load("digits"), made_up("digits", 7, 5)
+    real, fake = load("digits"), noise_dataset("digits", 7, 5)
     assert (fake.size, len(fake.classes), len(fake.images), len(fake.test_labels)) == (real.size, 10, 7, 5)
     assert module.SIZES["digits"][2:] == (len(real.labels), len(real.test_labels))
     assert replace(fake, images=real.images).images.dtype == fake.images.dtype

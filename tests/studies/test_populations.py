@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from honestly.studies.populations import KINDS, PopulationSource, recorded, sources, synthetic
+from honestly.studies.populations import KINDS, PopulationSource, read_population, sources, synthetic
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -50,16 +50,16 @@ def test_recorded_updates_come_back(tmp_path):
 def test_files_that_cannot_be_used_are_explained(tmp_path):
     np.savez(tmp_path / "empty.npz", updates=np.zeros((3, 2)))
     with pytest.raises(ValueError, match="no array 'honest'"):
-        recorded(tmp_path / "empty.npz", clients=3)
+        read_population(tmp_path / "empty.npz", clients=3)
     np.savez(tmp_path / "few.npz", honest=np.zeros((3, 2)))
     with pytest.raises(ValueError, match=r"has 3 clients, asked for 20: use --clients 3"):
-        recorded(tmp_path / "few.npz", clients=20)
+        read_population(tmp_path / "few.npz", clients=20)
     np.savez(tmp_path / "nan.npz", honest=np.full((3, 2), np.nan))
     with pytest.raises(ValueError, match="not finite"):
-        recorded(tmp_path / "nan.npz", clients=3)
+        read_population(tmp_path / "nan.npz", clients=3)
     np.savez(tmp_path / "pickled.npz", honest=np.array([{}, {}], dtype=object))
     with pytest.raises(ValueError, match=r"pickled.npz is not an .npz file of plain arrays .*allow_pickle"):
-        recorded(tmp_path / "pickled.npz", clients=2)
+        read_population(tmp_path / "pickled.npz", clients=2)
     whole = (tmp_path / "few.npz").read_bytes()
     np.save(tmp_path / "array.npy", np.zeros((3, 2)))
     for content in (
@@ -71,7 +71,7 @@ def test_files_that_cannot_be_used_are_explained(tmp_path):
     ):
         (tmp_path / "broken.npz").write_bytes(content)
         with pytest.raises(ValueError, match=r"broken.npz is not an .npz file of plain arrays"):
-            recorded(tmp_path / "broken.npz", clients=3)
+            read_population(tmp_path / "broken.npz", clients=3)
 
 
 def test_names_files_and_folders(tmp_path):

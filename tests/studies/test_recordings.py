@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from honestly.studies.record import SHIPPED, plans
-from honestly.studies.recordings import FIRST_FORM, HONEST, Course, is_recording, read, shipped, write
+from honestly.studies.recordings import FIRST_FORM, HONEST, Course, is_recording, read, shipped_recording, write
 
 
 def grams(L=3, n=6, d=9, seed=0):
@@ -90,8 +90,8 @@ def test_a_file_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch):
 
 
 def test_the_package_ships_a_small_recording_of_what_its_command_says():
-    assert shipped().stat().st_size < 300_000
-    found = read(shipped())
+    assert shipped_recording().stat().st_size < 300_000
+    found = read(shipped_recording())
     assert [course.name for course in found] == [plan.name for plan in plans(SHIPPED)]
     assert {course.left_out for course in found} == {0, 8}
     for one in found:

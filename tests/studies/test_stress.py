@@ -9,11 +9,11 @@ from honestly.aggregate import aggregate
 from honestly.rules import RULE_CATALOG
 from honestly.show.stress_tables import tables
 from honestly.sim.attacks import ATTACKS, DataAttack, View, make
-from honestly.studies.attacked import Round
+from honestly.studies.attacked import AttackedRound
 from honestly.studies.layers.forge import LAYERED
 from honestly.studies.populations import synthetic
 from honestly.studies.specs import Contestant
-from honestly.studies.stress import ADAPTIVE, CORE, SUITE, Study, Task, run
+from honestly.studies.stress import ADAPTIVE, CORE, SUITE, StressStudy, StressTask, run
 
 MIXED = ["nnm+median", "nnm+geometric_median", "bucketing+trimmed_mean"]
 
@@ -22,7 +22,7 @@ def attacked(name="alie", M=4, K=20, kind="low_rank", d=500):
     population = synthetic(kind, clients=K, seed=1, dimension=d)
     X = population.honest
     view = View(own=X[K - M :], others=X[: K - M], rng=np.random.default_rng(0), clients=K)
-    return Round(X[: K - M], make(name).forge(view), population.root)
+    return AttackedRound(X[: K - M], make(name).forge(view), population.root)
 
 
 @pytest.mark.parametrize("spec", [*RULE_CATALOG, *MIXED])
@@ -58,7 +58,7 @@ def test_excluded_clients_have_no_honesty_and_no_weight():
 
 
 def test_any_number_of_jobs_gives_the_same_cases():
-    study = Study(
+    study = StressStudy(
         rules=["median", "multi_krum"],
         attacks=["random", ADAPTIVE],
         populations=["isotropic"],
@@ -81,7 +81,7 @@ def test_any_number_of_jobs_gives_the_same_cases():
 
 @pytest.mark.parametrize("K", [5, 200])
 def test_few_and_many_clients(K):
-    study = Study(
+    study = StressStudy(
         rules=["bayesian", "geometric_median", "median", "multi_krum", "krum"],
         attacks=["alie", "sign_flip"],
         populations=["isotropic"],
@@ -95,7 +95,9 @@ def test_few_and_many_clients(K):
 
 def test_no_rule_is_moved_further_by_a_fixed_attack_than_by_the_adaptive_one():
     """Not exactly (its search is finite), but it must be the measure of the worst case."""
-    study = Study(rules=["geometric_median", "nnm+median"], populations=["isotropic"], clients=[10], malicious=[4])
+    study = StressStudy(
+        rules=["geometric_median", "nnm+median"], populations=["isotropic"], clients=[10], malicious=[4]
+    )
     cases = run(study)
     for rule in study.rules:
         searched = max(c.kappa for c in cases if c.rule == rule and c.attack == ADAPTIVE)
@@ -104,7 +106,7 @@ def test_no_rule_is_moved_further_by_a_fixed_attack_than_by_the_adaptive_one():
 
 
 def test_believed_f_is_apart_from_the_true_number():
-    study = Study(
+    study = StressStudy(
         rules=["multi_krum", "geometric_median"],
         attacks=["sign_flip"],
         populations=["isotropic"],
@@ -128,7 +130,7 @@ def test_recorded_data_attacks_take_part(tmp_path):
     rng = np.random.default_rng(0)
     honest = rng.normal(size=(10, 50))
     np.savez(tmp_path / "r.npz", honest=honest, label_flip=honest[7:] + 100.0)
-    study = Study(
+    study = StressStudy(
         rules=["mean"],
         attacks=["label_flip", "backdoor"],
         populations=[str(tmp_path)],
@@ -159,7 +161,7 @@ def test_recorded_data_attacks_take_part(tmp_path):
 )
 def test_a_study_that_cannot_run_says_so_at_once(settings, message):
     with pytest.raises(ValueError, match=message):
-        Study(**settings)
+        StressStudy(**settings)
 
 
 def test_the_suite_holds_every_attack_on_updates():
@@ -171,7 +173,7 @@ def test_the_suite_holds_every_attack_on_updates():
 
 
 def test_tables_are_about_the_right_cases():
-    study = Study(
+    study = StressStudy(
         rules=["bayesian", "mean", "multi_krum"],
         attacks=["sign_flip", "alie", f"{ADAPTIVE}:lines=0"],
         populations=["isotropic", "clustered"],
@@ -199,7 +201,7 @@ def test_tables_are_about_the_right_cases():
 
 
 def test_a_task_is_reproducible_alone():
-    study = Study(rules=["mean"], attacks=["random"], populations=["isotropic"], malicious=[4])
+    study = StressStudy(rules=["mean"], attacks=["random"], populations=["isotropic"], malicious=[4])
     task = study.tasks()[0]
-    assert isinstance(task, Task)
+    assert isinstance(task, StressTask)
     assert task.run()[0].kappa == task.run()[0].kappa

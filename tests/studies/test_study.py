@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from honestly.sim.experiment import Experiment
-from honestly.studies.study import Study, StudyError, only, select, shard, shipped, text_of
+from honestly.studies.study import Study, StudyError, only, select, shard, shipped_studies, text_of
 
 MINE = """
 name = "mine"
@@ -158,7 +158,7 @@ set = { warm_up = 5 }
     assert [e.cell for e in chosen] == [starts[1].cell, {"alpha": 1.0, "attack": "backdoor", "malicious": 2}]
 
 
-@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("name", shipped_studies())
 def test_the_shipped_studies_can_be_run(name: str) -> None:
     study = Study.parse(text_of(name))
     assert study.name == name

@@ -14,7 +14,7 @@ import pytest
 from honestly.runs.store import PlannedRun, Store
 from honestly.studies import together
 from honestly.studies.study import Study
-from honestly.studies.work import Options
+from honestly.studies.work import WorkOptions
 
 STUDY = """
 name = "tiny"
@@ -46,8 +46,8 @@ def planned(folder: Path, rounds: int) -> list[PlannedRun]:
 def test_every_run_is_done_once_with_the_numbers_of_a_run_alone(tmp_path: Path, no_gpu: None) -> None:
     ids = {e.id for e in planned(tmp_path / "a", 2)}
     planned(tmp_path / "b", 2)
-    assert together.side_by_side(tmp_path / "a", ids, 3, Options())
-    assert together.side_by_side(tmp_path / "b", ids, 1, Options())
+    assert together.side_by_side(tmp_path / "a", ids, 3, WorkOptions())
+    assert together.side_by_side(tmp_path / "b", ids, 1, WorkOptions())
     with Store.read(tmp_path / "a") as a, Store.read(tmp_path / "b") as b:
         assert {run.status for run in a.runs()} == {"done"}
         assert {run.attempts for run in a.runs()} == {1}
@@ -60,7 +60,7 @@ def test_ctrl_c_ends_after_the_round_and_nothing_is_lost(tmp_path: Path, no_gpu:
     ids = {e.id for e in planned(tmp_path, 10_000)}
     timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    assert not together.side_by_side(tmp_path, ids, 2, Options())
+    assert not together.side_by_side(tmp_path, ids, 2, WorkOptions())
     timer.join()
     with Store.read(tmp_path) as store:
         assert {run.status for run in store.runs()} == {"pending"}  # free for whoever comes next
@@ -69,4 +69,4 @@ def test_ctrl_c_ends_after_the_round_and_nothing_is_lost(tmp_path: Path, no_gpu:
 
 def test_it_is_for_a_gpu(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--together is for a GPU, the device is cpu: use --workers"):
-        together.side_by_side(tmp_path, (), 2, Options())
+        together.side_by_side(tmp_path, (), 2, WorkOptions())

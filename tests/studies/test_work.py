@@ -20,7 +20,7 @@ from honestly.sim.run import run as simulate
 from honestly.sim.summary import summary
 from honestly.studies import work as module
 from honestly.studies.study import Study
-from honestly.studies.work import Datasets, Heartbeat, Options, free_the_dead, new_worker, one_by_one, work
+from honestly.studies.work import Datasets, Heartbeat, WorkOptions, free_the_dead, new_worker, one_by_one, work
 
 STUDY = """
 name = "small"
@@ -35,7 +35,7 @@ attack = "sign_flip"
 rule = ["mean", "median"]
 seed = [0, 1]
 """
-OPTIONS = Options()
+OPTIONS = WorkOptions()
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ def test_a_study_in_one_process(store: Store) -> None:
 
 def test_only_what_was_asked_for_is_done(store: Store) -> None:
     first = store.runs()[1].id
-    assert one_by_one(store, {first}, "w", Options(keep_models=True))
+    assert one_by_one(store, {first}, "w", WorkOptions(keep_models=True))
     assert [run.status for run in store.runs()] == ["pending", "done", "pending", "pending"]
     assert (store.run_folder(first) / "state-3.bin").is_file()
 
 
 def test_an_interrupted_run_goes_on_and_ends_with_the_same_numbers(store: Store) -> None:
     asked = iter([False, False, True])
-    assert not one_by_one(store, ids(store), "w", Options(halt=lambda: next(asked)))
+    assert not one_by_one(store, ids(store), "w", WorkOptions(halt=lambda: next(asked)))
     half = store.runs()[0]
     assert (half.status, half.rounds, half.attempts) == ("pending", 2, 0)
     assert one_by_one(store, {half.id}, "v", OPTIONS)
@@ -90,7 +90,7 @@ def test_a_store_that_lags_behind_its_states_catches_up(store: Store) -> None:
     run = store.claim("w")
     assert run is not None
     asked = iter([False, True])
-    assert not work(store, run, worker="w", options=Options(halt=lambda: next(asked)))
+    assert not work(store, run, worker="w", options=WorkOptions(halt=lambda: next(asked)))
     store.keep_rounds(run.id, 1, worker="w")
     assert work(store, run, worker="w", options=OPTIONS)
     assert (store.run(run.id).provenance or {})["resumed_at"] == 1

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from honestly.sim.experiment import Experiment
-from honestly.studies.campaign import Campaign, Policy, changed, describe
+from honestly.studies.campaign import Campaign, Policy, change_policy, describe
 
 KNOWN = {"clients": 5, "malicious": 2, "attack": "backdoor", "model": "mlp", "epochs": 1, "rounds": 1, "warm_up": 1}
 
@@ -20,13 +20,13 @@ def test_what_is_sent(campaign):
     honest, poisoned = torch.zeros(5, d), torch.ones(2, d)
     poisoned[1] = 3.0
     effort = np.array([1.0, 0.0, 0.0, 0.0])
-    sent = campaign.sent(Policy(2.0, effort), honest, poisoned, 0.5)
+    sent = campaign.make_updates(Policy(2.0, effort), honest, poisoned, 0.5)
     assert not sent[:3].any()
     first = campaign.federation.layers["1.weight"]
     assert sent[3, :first].unique().tolist() == [1.0]
     assert sent[4, :first].unique().tolist() == [3.0]
     assert not sent[3:, first:].any(), "no effort in the other layers"
-    shared = campaign.sent(Policy(2.0, np.ones(4), shared=True), honest, poisoned, 1.0)
+    shared = campaign.make_updates(Policy(2.0, np.ones(4), shared=True), honest, poisoned, 1.0)
     assert shared[3:].unique().tolist() == [4.0]
 
 
@@ -52,7 +52,7 @@ def test_the_search_keeps_the_best_and_says_how_many_it_tried(campaign):
 def test_policies_change_a_little_and_can_be_read():
     policy = Policy(1.0, np.ones(4))
     rng = np.random.default_rng(1)
-    near = [changed(policy, rng) for _ in range(50)]
+    near = [change_policy(policy, rng) for _ in range(50)]
     assert all(one.effort.any() for one in near)
     assert 0.2 < np.median([one.strength for one in near]) < 5
     assert "own differences on the own update" in describe(policy, {"a": 1, "b": 2, "c": 3, "d": 4})

@@ -9,7 +9,7 @@ from honestly.cli import main
 from honestly.rules.rule import GramGeometry, Mix, Rule
 from honestly.studies.suites.judge import judge
 from honestly.studies.suites.make import make
-from honestly.studies.suites.own import Guarded, RuleError, contestant
+from honestly.studies.suites.own import GuardedRule, RuleError, contestant
 
 from .test_suites import TINY
 
@@ -151,7 +151,7 @@ def test_every_part_of_an_answer_is_checked(answer, message):
     rule = Answers()
     object.__setattr__(rule, "answer", answer)
     with pytest.raises(RuleError, match=message):
-        Guarded(inner=rule, rng=np.random.default_rng(0)).mix(GramGeometry(np.eye(3)))
+        GuardedRule(inner=rule, rng=np.random.default_rng(0)).mix(GramGeometry(np.eye(3)))
 
 
 def test_answers_come_back_in_the_clients_order():
@@ -164,7 +164,7 @@ def test_answers_come_back_in_the_clients_order():
 
     G = np.diag([1.0, 2.0, 3.0, 4.0])
     for seed in range(5):
-        mix = Guarded(inner=Norms(), rng=np.random.default_rng(seed)).mix(GramGeometry(G))
+        mix = GuardedRule(inner=Norms(), rng=np.random.default_rng(seed)).mix(GramGeometry(G))
         np.testing.assert_allclose(mix.matrix[0], [0.1, 0.2, 0.3, 0.4])
         np.testing.assert_allclose(mix.honesty, [0.25, 0.5, 0.75, 1])
         assert mix.verdicts == [1, 2, 3, 4]

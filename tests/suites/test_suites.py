@@ -10,8 +10,8 @@ import pytest
 from honestly.studies.recordings import HONEST, Course, read, write
 from honestly.studies.suites import SUITES, judge, load, make
 from honestly.studies.suites.judge import Trial, standing
-from honestly.studies.suites.make import recorded, significant
-from honestly.studies.suites.spec import Recipe, compared, content_hash, open_courses, outline, published
+from honestly.studies.suites.make import record_course, significant
+from honestly.studies.suites.spec import Recipe, compare, content_hash, open_courses, outline, published_outline
 
 TINY = replace(
     load("small-1"),
@@ -24,13 +24,13 @@ TINY = replace(
 
 @pytest.mark.parametrize("name", SUITES)
 def test_a_published_specification_never_changes(name):
-    assert published(load(name))["spec"] == load(name).hash, "give the changed suite another name"
+    assert published_outline(load(name))["spec"] == load(name).hash, "give the changed suite another name"
 
 
 def test_the_small_suite_comes_with_the_package_and_is_the_published_one():
     suite = load("small-1")
     courses = open_courses(suite)
-    assert compared(suite, courses) == "published"
+    assert compare(suite, courses) == "published"
     clients = {course.clients for course in courses}
     assert {3, 5, 10, 30} <= clients
     assert any(course.idle for course in courses)
@@ -59,9 +59,9 @@ def test_making_a_suite_gives_the_same_content_twice(tmp_path):
 def test_recordings_of_other_machines_are_told_apart(monkeypatch):
     suite = load("small-1")
     courses = open_courses(suite)
-    assert compared(suite, _scaled(courses, 1.0001)) == "equivalent"
-    assert compared(suite, _scaled(courses, 4.0)) == "different"
-    assert compared(replace(suite, tries=7), courses) == "different"
+    assert compare(suite, _scaled(courses, 1.0001)) == "equivalent"
+    assert compare(suite, _scaled(courses, 4.0)) == "different"
+    assert compare(replace(suite, tries=7), courses) == "different"
 
 
 def _scaled(courses, factor):
@@ -84,7 +84,7 @@ def test_significant_bits_keep_four_digits():
 
 def test_a_course_of_adapters_has_products_for_layers():
     recipe = Recipe("lora", "language=lora clients=4 rounds=1 steps=2 batch=4 idle=1 pretraining=5 poisoned=1")
-    course = recorded(recipe)
+    course = record_course(recipe)
     assert course.name == "lora"
     assert course.rows == (*(HONEST,) * 4, "label_flip", "backdoor")
     assert course.sizes[0] == 32 * 32
@@ -95,9 +95,9 @@ def test_a_course_of_adapters_has_products_for_layers():
 
 def test_words_of_a_language_course_are_checked():
     with pytest.raises(ValueError, match="unknown setting of a language course 'clints'"):
-        recorded(Recipe("x", "language=lora clints=4"))
+        record_course(Recipe("x", "language=lora clints=4"))
     with pytest.raises(ValueError, match="stands for 2 courses"):
-        recorded(Recipe("x", "dataset=digits alpha=0.1,1"))
+        record_course(Recipe("x", "dataset=digits alpha=0.1,1"))
 
 
 def test_standings(tmp_path):

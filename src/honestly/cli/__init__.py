@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from honestly._version import __version__
 from honestly.cli.failures import ending, escape_what_cannot_be_printed
-from honestly.cli.parser import Parser, understood
+from honestly.cli.parser import Parser, parse_words
 
 # Sub-commands in the order in which a newcomer needs them.
 COMMANDS = (
@@ -55,15 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; the exit status is 0 only on success."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     with escape_what_cannot_be_printed():
-        top = parser(_needed(words))
-        chosen = understood(top, words)
+        top = parser(_commands_to_load(words))
+        chosen = parse_words(top, words)
         if chosen.command is None:
             top.print_help(sys.stderr)
             return 2
         return ending(chosen)
 
 
-def _needed(words: Sequence[str]) -> Sequence[str]:
+def _commands_to_load(words: Sequence[str]) -> Sequence[str]:
     """The sub-commands to load: the one that is asked for; none for the version; all for help and for a wrong word."""
     first = next((word for word in words if word != "--debug"), "")
     return (first,) if first in COMMANDS else () if first == "--version" else COMMANDS

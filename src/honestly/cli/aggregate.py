@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from honestly.cli.clients import client_ids, client_sizes, in_order, named
+from honestly.cli.clients import client_ids, client_labels, client_sizes, in_order
 from honestly.cli.failures import DONE, FAILED, complain
-from honestly.cli.output import opened, terminated_like_interrupted
+from honestly.cli.output import handle_termination, open_target
 from honestly.cli.output import progress as progress_bar
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Average, report, and return the exit status."""
     try:
-        with terminated_like_interrupted():
+        with handle_termination():
             return _run(args)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted; the output is as it was") from None
@@ -142,7 +142,7 @@ def _run(args: argparse.Namespace) -> int:
         check_target(target)
     if not args.allow_overwrite:
         check_place(Path(args.out), args.files)
-    paths: dict[Any, str] = dict(zip(named(ids, args.names), args.files, strict=True))
+    paths: dict[Any, str] = dict(zip(client_labels(ids, args.names), args.files, strict=True))
     # Without a Gram matrix nothing has measured the clients' distances, so one more pass does.
     explain = bool(args.report) or args.json or not (args.quiet or steps.gram_needed)
     passes = 1 + steps.gram_needed + explain + 2 / len(ids)
@@ -153,7 +153,7 @@ def _run(args: argparse.Namespace) -> int:
             follow_symlinks=args.follow_symlinks, device=args.device, progress=progress,
             buffers=args.buffers, allow_results=args.allow_results, allow_overwrite=args.allow_overwrite,
         )  # fmt: skip
-        with opened(args.out, args.exclusions) as target:
+        with open_target(args.out, args.exclusions) as target:
             found = aggregate(
                 files,
                 steps.rule,
@@ -184,9 +184,9 @@ def _run(args: argparse.Namespace) -> int:
         show(report)
     for note in notes:
         print(f"honestly aggregate: warning: {note}", file=sys.stderr)
-    return complain("honestly aggregate", _excluded(found), FAILED) if status == FAILED else status
+    return complain("honestly aggregate", _exclusion_message(found), FAILED) if status == FAILED else status
 
 
-def _excluded(found: Aggregate) -> str:
+def _exclusion_message(found: Aggregate) -> str:
     listed = "; ".join(f"client {name!r}: {reason}" for name, reason in found.reasons.items())
     return f"clients were excluded, and --exclusions fail was asked for; {listed}"

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    from honestly.show.terminal import Table
+    from honestly.show.terminal import TerminalTable
 
     columns = ["name", "what it does", "on", "knows", "training", "keeps", "settings", "reference"]
     table = [
@@ -55,5 +55,5 @@ def run(args: argparse.Namespace) -> int:
         ]
         for row in rows
     ]
-    Table(columns, table).show()
+    TerminalTable(columns, table).show()
     return 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from honestly.runs.store import PlannedRun, Store
     from honestly.studies.study import Study
-    from honestly.studies.work import Options
+    from honestly.studies.work import WorkOptions
 
 EPILOG = """\
 examples:
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     from honestly.studies import study as studies
 
     if args.list:
-        for name in studies.shipped():
+        for name in studies.shipped_studies():
             print(f"{name:20} {studies.Study.parse(studies.text_of(name)).about}")
         return 0
     try:
@@ -161,7 +161,7 @@ def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: se
             print(f"{kept}{path}: {found}", file=sys.stderr)
 
 
-def _selected(args: argparse.Namespace, study: Study, entries: list[PlannedRun]) -> list[PlannedRun]:
+def _select_runs(args: argparse.Namespace, study: Study, entries: list[PlannedRun]) -> list[PlannedRun]:
     from honestly.studies.study import only, select, shard
 
     chosen = select(entries, only(args.only, study), None if args.shard is None else shard(args.shard))
@@ -205,7 +205,7 @@ def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
         entries = study.entries()
         if store is not None:
             _take_in(args, store, args.reuse, only={entry.id for entry in entries})
-        found = estimate(_selected(args, study, entries), store, args.device)
+        found = estimate(_select_runs(args, study, entries), store, args.device)
     workers = max(1, args.workers)
     if args.json:
         print(json.dumps({"event": "dry-run", **vars(found), "workers": workers}))
@@ -225,14 +225,14 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
     from honestly.cli.failures import DONE, INTERRUPTED, OUT_OF_TIME
     from honestly.show.progress import Lines, Live, Monitor
     from honestly.studies.limit import OutOfTimeError
-    from honestly.studies.work import Options, free_the_dead
+    from honestly.studies.work import WorkOptions, free_the_dead
 
-    chosen = _selected(args, study, entries)
+    chosen = _select_runs(args, study, entries)
     ids = {entry.id for entry in chosen}
     if not args.skip_failed:
         store.retry(ids)
     free_the_dead(store)
-    options = Options(device=args.device, data=args.data, keep_models=args.keep_models, ends=args.ends)
+    options = WorkOptions(device=args.device, data=args.data, keep_models=args.keep_models, ends=args.ends)
     kind = Lines if args.json else Monitor if args.quiet else Live
     begun = time.perf_counter()
     with kind(args.out, ids):
@@ -243,7 +243,7 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
     return _end(args, store, study, ids, time.perf_counter() - begun, status)
 
 
-def _do(args: argparse.Namespace, store: Store, ids: set[str], options: Options) -> bool:
+def _do(args: argparse.Namespace, store: Store, ids: set[str], options: WorkOptions) -> bool:
     """Do the runs in the way that was chosen; False if asked to stop."""
     from honestly.studies.work import new_worker, one_by_one
 

@@ -104,10 +104,10 @@ def _data_sets(before: Sequence[str], current: str) -> list[str]:
 
 def _studies(before: Sequence[str], current: str) -> list[str]:
     try:
-        from honestly.studies.study import shipped
+        from honestly.studies.study import shipped_studies
     except ImportError:  # pydantic is missing, and so is the command
         return []
-    return _matching(current, shipped())
+    return _matching(current, shipped_studies())
 
 
 def _experiment(before: Sequence[str], current: str) -> list[str]:

@@ -51,7 +51,7 @@ def _text(option: str, file: str) -> str:
         raise ValueError(f"{option} {file}: it is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
-def named(ids: Sequence[str], file: str | None) -> list[str]:
+def client_labels(ids: Sequence[str], file: str | None) -> list[str]:
     """The labels of the clients: their names from a JSON file where it has them, else their ids; all different."""
     if file is None:
         return list(ids)

@@ -35,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=2))
         return 0
-    from honestly.show.terminal import Table
+    from honestly.show.terminal import TerminalTable
 
     def where(row: dict[str, Any]) -> str:
         return "comes with the package" if row["name"] == "digits" else row["where"] or "not here: downloaded when used"
 
-    Table(["name", "what", "where"], [[row["name"], row["summary"], where(row)] for row in rows]).show()
+    TerminalTable(["name", "what", "where"], [[row["name"], row["summary"], where(row)] for row in rows]).show()
     return 0

@@ -50,8 +50,8 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     from honestly.runs.writing import write_file
     from honestly.show.bars import Bars
     from honestly.show.figure import png, run_figure
-    from honestly.show.run_page import Run, page
-    from honestly.show.terminal import Table
+    from honestly.show.run_page import RunView, page
+    from honestly.show.terminal import TerminalTable
     from honestly.show.verdict import sentence
     from honestly.sim.experiment import Experiment
     from honestly.sim.rounds import Federation
@@ -69,7 +69,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     )
     common = {"dataset": "digits", "clients": CLIENTS, "rounds": args.rounds, "seed": args.seed}
     experiments = [(title, Experiment.of({**common, **changes})) for title, changes in RUNS]
-    finished: list[Run] = []
+    finished: list[RunView] = []
     with Bars(silent=args.quiet) as bars:
         for title, e in experiments:
             bar = bars.add(f"{title:20}", e.rounds)
@@ -83,7 +83,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
                 bars.update(bar, advance=1, news=news)
                 if stop.asked:
                     raise KeyboardInterrupt
-            finished.append(Run.of(title, e, records))
+            finished.append(RunView.of(title, e, records))
     rows: list[list[str]] = []
     for one in finished:
         s = summary(one.records)
@@ -92,7 +92,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         rows.append([one.title, f"{s['accuracy_last']:.3f}", *cells])
     if not args.quiet:
         columns = ["average", "accuracy", "attackers missed per round", "falsely accused per round"]
-        Table(columns, rows, right=columns[1:]).show()
+        TerminalTable(columns, rows, right=columns[1:]).show()
     lead = (
         f"{CLIENTS} clients learn to read digits together. In the last two runs, {MALICIOUS} of them send four times "
         "the opposite of what they learned. The plain average (FedAvg) believes everybody; the Bayesian rule infers "

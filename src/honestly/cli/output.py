@@ -42,7 +42,7 @@ class Target:
 
 
 @contextmanager
-def opened(out: str, exclusions: str) -> Generator[Target]:
+def open_target(out: str, exclusions: str) -> Generator[Target]:
     """The target while it is written; what was not kept is removed at the end."""
     from honestly.sources.checkpoints.writer import Output
 
@@ -55,7 +55,7 @@ def opened(out: str, exclusions: str) -> Generator[Target]:
 
 
 @contextmanager
-def terminated_like_interrupted() -> Generator[None]:
+def handle_termination() -> Generator[None]:
     """SIGTERM and a closed terminal (SIGHUP) clean up like Ctrl-C; only SIGKILL can leave a temporary file."""
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -42,7 +42,7 @@ def suggestion(word: str, words: Sequence[str]) -> str:
     return f"; {hint}" if hint else ""
 
 
-def understood(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+def parse_words(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
     """The words as a namespace; what no parser takes ends with the usage of the sub-command that was asked for.
 
     argparse takes the words of `simulate FILE key=value ...` only where they stand together; here they may also
@@ -51,7 +51,7 @@ def understood(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.N
     chosen, rest = top.parse_known_args(words)
     if rest:
         literal = list(words[words.index("--") + 1 :]) if "--" in words else []
-        _take(rest, literal, chosen, _selected(top, chosen))
+        _take(rest, literal, chosen, _innermost_parser(top, chosen))
     return chosen
 
 
@@ -74,11 +74,11 @@ def _take(rest: list[str], literal: list[str], chosen: argparse.Namespace, parse
     parser.error(f"unknown {'option' if name.startswith('-') else 'argument'}: {wrong}{hint}")
 
 
-def _selected(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> argparse.ArgumentParser:
+def _innermost_parser(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> argparse.ArgumentParser:
     """The innermost sub-command's parser."""
     for action in subcommands(parser):
         name = getattr(chosen, action.dest, None)
         inner = parsers(action).get(str(name))
         if inner is not None:
-            return _selected(inner, chosen)
+            return _innermost_parser(inner, chosen)
     return parser

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from honestly.show.figure import available
     from honestly.show.report.generic import missing
     from honestly.show.report.sources import load, merge
-    from honestly.show.report.write import Options, write
+    from honestly.show.report.write import ReportOptions, write
 
     first: Path = args.sources[0]
     loaded = [load(source) for source in args.sources]
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     commands = [*made, ["report", *paths, "--out", target]]
     command = "\n".join(shlex.join(["honestly", *words]) for words in commands)
     preface = "" if args.preface is None else args.preface.read_text(encoding="utf-8")
-    options = Options(pages=not args.no_pages, figures=not args.no_figures, command=command, preface=preface)
+    options = ReportOptions(pages=not args.no_pages, figures=not args.no_figures, command=command, preface=preface)
     files = write(studies, out, options)
     if not args.quiet:
         for study in studies:

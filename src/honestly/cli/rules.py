@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write("\n")
         return 0
 
-    from honestly.show.terminal import Table
+    from honestly.show.terminal import TerminalTable
 
     columns = ["name", "what it does", "settings", "needs", "honesty", "streams", "reference"]
     rows = [
@@ -45,6 +45,6 @@ def run(args: argparse.Namespace) -> int:
         ]
         for info in listed
     ]
-    Table(columns, rows).show()
+    TerminalTable(columns, rows).show()
     print("streams: avoids K² d work for thousands of clients")
     return 0

@@ -114,7 +114,7 @@ def write_pictures(outcome: Outcome, out: Path) -> None:
     """The figure, the report and the summary of what there is so far."""
     from honestly.runs.writing import write_file
     from honestly.show.figure import png, run_figure
-    from honestly.show.run_page import Run, page
+    from honestly.show.run_page import RunView, page
     from honestly.sim.summary import summary
 
     if not outcome.rounds:
@@ -126,7 +126,7 @@ def write_pictures(outcome: Outcome, out: Path) -> None:
     figure = run_figure(outcome.rounds, clients=e.clients, rule=e.rule.name, attack=e.attack.name)
     picture = png(figure)
     write_file(out / "figure.png", picture)
-    text = page(title, [Run.of(e.rule.name, e, outcome.rounds)], picture=picture)
+    text = page(title, [RunView.of(e.rule.name, e, outcome.rounds)], picture=picture)
     write_file(out / "report.html", text.encode())
 
 
@@ -238,7 +238,7 @@ class _Terminal(_Nothing):
 
     def end(self, outcome: Outcome, out: Path) -> None:
         """The final table and where the pictures are."""
-        from honestly.show.terminal import Table
+        from honestly.show.terminal import TerminalTable
         from honestly.sim.summary import LAST, summary
 
         rows: list[list[str]] = []
@@ -254,5 +254,5 @@ class _Terminal(_Nothing):
                 continue
             if value is not None and not (key == "refused_rounds" and value == 0):
                 rows.append([label, f"{value:.4f}" if isinstance(value, float) else str(value)])
-        Table(["measure", "value"], rows, right=["value"]).show()
+        TerminalTable(["measure", "value"], rows, right=["value"]).show()
         print(f"{out / 'figure.png'}\n{out / 'report.html'}")

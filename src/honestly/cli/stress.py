@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
     rules = _flat(args.rules) if args.rules else stress.CORE
     attacks = _flat(args.attacks) if args.attacks else (*stress.SUITE, stress.ADAPTIVE)
-    study = stress.Study(
+    study = stress.StressStudy(
         rules=tuple(dict.fromkeys(r for rule in rules for r in (RULE_CATALOG if rule == "all" else (rule,)))),
         attacks=tuple(
             dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
@@ -192,12 +192,12 @@ def _record(args: argparse.Namespace) -> int:
 
 
 def _flat(values: Sequence[str]) -> list[str]:
-    from honestly.catalog import listed
+    from honestly.catalog import split_words
 
-    return [word for value in values for word in listed(value)]
+    return [word for value in values for word in split_words(value)]
 
 
-def _listed(value: str, kind: Callable[[str], _T], what: str) -> list[_T]:
+def _split_values(value: str, kind: Callable[[str], _T], what: str) -> list[_T]:
     try:
         return [kind(word) for word in value.split(",") if word]
     except ValueError:
@@ -205,12 +205,12 @@ def _listed(value: str, kind: Callable[[str], _T], what: str) -> list[_T]:
 
 
 def _numbers(value: str) -> list[float]:
-    return _listed(value, float, "numbers")
+    return _split_values(value, float, "numbers")
 
 
 def _integers(value: str) -> list[int]:
-    return _listed(value, int, "whole numbers")
+    return _split_values(value, int, "whole numbers")
 
 
 def _beliefs(value: str) -> list[int | None]:
-    return _listed(value, lambda word: None if word == "true" else int(word), "whole numbers or 'true'")
+    return _split_values(value, lambda word: None if word == "true" else int(word), "whole numbers or 'true'")

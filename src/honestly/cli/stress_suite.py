@@ -31,12 +31,12 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
     """Judge, and show one line for each rule."""
     from honestly._version import __version__
     from honestly.studies import suites
-    from honestly.studies.suites.spec import compared, content_hash, open_courses
+    from honestly.studies.suites.spec import compare, content_hash, open_courses
 
     suite = suites.load(args.suite or "small-1")
     judged = tuple(dict.fromkeys([*(args.submit or ()), *(rules or (() if args.submit else USUAL))]))
     courses = open_courses(suite, args.data)
-    origin = compared(suite, courses)
+    origin = compare(suite, courses)
     if origin != "published":
         print(_origin(suite.name, origin), file=sys.stderr)
     shown = sys.stderr.isatty() and not args.json
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
 def make(args: argparse.Namespace) -> int:
     """Record a suite and compare it with the published one."""
     from honestly.studies import suites
-    from honestly.studies.suites.spec import compared, content_hash
+    from honestly.studies.suites.spec import compare, content_hash
 
     suite = suites.load(args.make_suite)
 
@@ -84,7 +84,7 @@ def make(args: argparse.Namespace) -> int:
 
     out = args.out / f"{suite.name}.npz" if args.out else None
     path, courses = suites.make(suite, out=out, folder=args.data, progress=tell)
-    origin, content = compared(suite, courses), content_hash(courses)
+    origin, content = compare(suite, courses), content_hash(courses)
     if args.json:
         print(json.dumps({"suite": suite.name, "spec": suite.hash, "content": content, "recording": origin}))
         return 0

@@ -10,7 +10,7 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import COMPUTE
 from honestly.engine.geometry import by_centrality
-from honestly.engine.passes import picked
+from honestly.engine.passes import single_clients
 from honestly.engine.pipeline import Decision
 from honestly.engine.screening import Screen
 from honestly.result import Float
@@ -28,7 +28,7 @@ def average(screen: Screen, rule: Rule, decision: Decision) -> tuple[Sequence[An
     rows = screen.usable
     if isinstance(rule, ColumnRule):
         A = decision.matrix if rule.gram_needed else decision.mixing
-        chosen = None if A is None else picked(A)
+        chosen = None if A is None else single_clients(A)
         if chosen is not None:  # rows are read, not multiplied
             A, rows = None, [rows[j] for j in chosen]
         if A is not None and screen.reference is not None:
@@ -61,7 +61,7 @@ def keep_buffers(screen: Screen, decision: Decision, geometry: Geometry, values:
         row = np.empty((1, stop - start), COMPUTE[source.leaves[leaf].spec.dtype])
         source.read(leaf, start, stop, [position], row, None)
         if isinstance(source, CheckpointSource | OnDevice):
-            sink = source.taken() if isinstance(source, CheckpointSource) else source.host.taken()
+            sink = source.last_sink() if isinstance(source, CheckpointSource) else source.host.last_sink()
             sink.put(leaf, start, stop, row[0])
         else:
             arrays.narrow(row[0], found[leaf][start:stop])

@@ -36,8 +36,8 @@ def measure(screen: Screen, pipeline: Pipeline, sizes: Float | None = None) -> G
     if not pipeline.gram_needed:
         return _bare(screen, sizes)
     if pipeline.streams and len(screen.usable) >= STREAM_FROM:
-        return streamed(screen, sizes)
-    return measured(screen, sizes, root=pipeline.rule.root is not None)
+        return stream_geometry(screen, sizes)
+    return measure_grams(screen, sizes, root=pipeline.rule.root is not None)
 
 
 def _bare(screen: Screen, sizes: Float | None) -> GramGeometry:
@@ -48,7 +48,7 @@ def _bare(screen: Screen, sizes: Float | None) -> GramGeometry:
     return GramGeometry(nothing, screen.ids, used, screen.source.has_reference)
 
 
-def measured(screen: Screen, sizes: Float | None = None, *, root: bool = False) -> GramGeometry:
+def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = False) -> GramGeometry:
     """The Gram matrices of the usable clients by layer; clients with a fault are refused on the way."""
     tried: set[int] = set()
     between = not screen.source.has_reference and screen.passes.between(len(screen.usable))
@@ -66,7 +66,7 @@ def measured(screen: Screen, sizes: Float | None = None, *, root: bool = False) 
             clients = screen.usable
         if 2 * len(suspects) > len(clients):
             screen.check_reference()
-        geometry = _described(screen, layers, centre, sizes, root=root)
+        geometry = _build_geometry(screen, layers, centre, sizes, root=root)
         near = 2 * len(suspects) <= len(clients) and centre not in screen.reasons
         if not clients or (near and not _far(geometry)):
             return geometry
@@ -76,7 +76,7 @@ def measured(screen: Screen, sizes: Float | None = None, *, root: bool = False) 
         centre = better
 
 
-def _described(screen: Screen, layers: Float, centre: int, sizes: Float | None, *, root: bool) -> GramGeometry:
+def _build_geometry(screen: Screen, layers: Float, centre: int, sizes: Float | None, *, root: bool) -> GramGeometry:
     """The geometry with these Gram matrices; what few rules ask for takes a pass of its own."""
     reference, clients = screen.reference, screen.usable
     return GramGeometry.of_layers(
@@ -129,7 +129,7 @@ def first_centre(screen: Screen, tried: set[int]) -> int:
     for k in by_centrality(screen):
         if k not in tried:
             return k
-    raise AggregationError("no usable client is left", screen.named_reasons())
+    raise AggregationError("no usable client is left", screen.reasons_by_id())
 
 
 def by_centrality(screen: Screen) -> list[int]:
@@ -187,7 +187,7 @@ def _far(clients: GramGeometry) -> bool:
     return bool(sums[middle] > FAR_CENTRE * apart[middle])
 
 
-def streamed(screen: Screen, sizes: Float | None) -> StreamGeometry:
+def stream_geometry(screen: Screen, sizes: Float | None) -> StreamGeometry:
     """The geometry of thousands of clients: one pass for their norms, which shows who can be used."""
     while True:
         clients = screen.usable
@@ -235,12 +235,12 @@ class StreamGeometry:
     @property
     def gram(self) -> Float:
         """The whole Gram matrix all the same, at K^2 d work."""
-        return measured(self._screen).gram
+        return measure_grams(self._screen).gram
 
     @property
     def layers(self) -> Float:
         """The Gram matrices by layer, at K^2 d work."""
-        return measured(self._screen).layers
+        return measure_grams(self._screen).layers
 
     @property
     def gram_about_reference(self) -> Float:

@@ -12,7 +12,7 @@ from honestly.catalog import Spec
 from honestly.result import Float
 from honestly.rules import MIXER_CATALOG, make_steps
 from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
-from honestly.rules.sizes import reweighted, size_shares, used_sizes
+from honestly.rules.sizes import reweight, size_shares, used_sizes
 
 #: Weights may miss a sum of 1 by this much.
 ROUNDING = 1e-6
@@ -117,7 +117,7 @@ class Pipeline:
             _check_rows(mixer, A, geometry)
             mixing = A if mixing is None else A @ mixing
             assert isinstance(geometry, GramGeometry)
-            geometry = geometry.mixed(A)
+            geometry = geometry.mixtures(A)
         require(self.rule, geometry.K)
         mix = self.rule.mix(geometry)
         _check_mix(self.rule, mix, geometry)
@@ -141,9 +141,9 @@ def _by_size(mix: Mix, claims: Float, f: Any) -> Mix:
     """The same with each client's weight times its size, capped for as many liars as the rule expects (or a minority):
     what a rule that knows no sizes makes of them."""
     used = used_sizes(claims, f if isinstance(f, int) else None)
-    rows = None if mix.by_layer is None else reweighted(mix.by_layer, used)
+    rows = None if mix.by_layer is None else reweight(mix.by_layer, used)
     found = {**mix.diagnostics, **size_shares(claims, used)}
-    return replace(mix, matrix=reweighted(mix.matrix, used), by_layer=rows, diagnostics=found)
+    return replace(mix, matrix=reweight(mix.matrix, used), by_layer=rows, diagnostics=found)
 
 
 def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:

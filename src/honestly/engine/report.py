@@ -71,7 +71,7 @@ def _verdicts(
     mix, honesty = decision.mix, decision.honesty
     said: Sequence[Verdict] | None = mix.verdicts if decision.mixing is None else None  # else they are of mixtures
     why: Sequence[str] | None = mix.explanations if decision.mixing is None else None
-    still = _unmoved(screen, geometry)
+    still = _unchanged_clients(screen, geometry)
     found: dict[int, tuple[Verdict, str]] = {k: (Verdict.EXCLUDED, reason) for k, reason in screen.reasons.items()}
     for j, k in enumerate(screen.usable):
         if said is not None:
@@ -93,7 +93,7 @@ def _sentence(verdict: Verdict, honesty: float | None) -> str:
     return f"{believed}: honest with probability {honesty:.3f}"
 
 
-def _unmoved(screen: Screen, geometry: Geometry | None) -> np.ndarray:
+def _unchanged_clients(screen: Screen, geometry: Geometry | None) -> np.ndarray:
     """(k,) which clients sent the reference unchanged, if others did not."""
     nobody = np.zeros(len(screen.usable), bool)
     if geometry is None or screen.reference is None or not isinstance(geometry, GramGeometry):

@@ -55,20 +55,20 @@ def run(
             continue
         values = keep_buffers(screen, decision, geometry, values)
         if explain:
-            found["diagnostics"] |= _explained(screen, values)
-        return _assembled(screen, found, values)
+            found["diagnostics"] |= _explain(screen, values)
+        return _assemble(screen, found, values)
 
 
-def _assembled(screen: Screen, found: dict[str, Any], values: Sequence[Any]) -> Aggregate:
+def _assemble(screen: Screen, found: dict[str, Any], values: Sequence[Any]) -> Aggregate:
     source, clients, weights = screen.source, screen.usable, found["weights"]
     votes = np.ones(len(clients)) if weights is None else weights[clients]
     integers = [weighted_mode(source.read_integers(i, clients), votes) for i in range(len(source.integers))]
-    reasons = screen.named_reasons()
+    reasons = screen.reasons_by_id()
     value = source.assemble(values, integers)
     return Aggregate(value=value, excluded=tuple(reasons), reasons=reasons, clients=source.ids, **found)
 
 
-def _explained(screen: Screen, values: Sequence[Any]) -> dict[str, Any]:
+def _explain(screen: Screen, values: Sequence[Any]) -> dict[str, Any]:
     """Squared distances to the result, by tensor; NaN for an excluded client, which is not measured."""
     source = screen.source
     apart = screen.spread(screen.passes.distances(screen.usable, values), np.nan)

@@ -88,21 +88,21 @@ class Screen:
             why = f"only {usable} of {self.K} clients can be used, which is not a majority"
         else:
             why = f"only {usable} of {self.K} clients can be used, but {pipeline.steps[0]} needs at least {fewest}"
-        raise AggregationError(self.with_reasons(why), self.named_reasons())
+        raise AggregationError(self.with_reasons(why), self.reasons_by_id())
 
     def blame(self, error: TooFewClientsError) -> Exception:
         """Too few mixtures are the caller's mistake, unless clients were refused."""
         if not self.reasons:
             return error
-        return AggregationError(self.with_reasons(error.needed), self.named_reasons())
+        return AggregationError(self.with_reasons(error.needed), self.reasons_by_id())
 
     def with_reasons(self, why: str) -> str:
         """A sentence, and the first ten clients who were refused."""
-        listed = [f"client {name!r}: {reason}" for name, reason in list(self.named_reasons().items())[:10]]
+        listed = [f"client {name!r}: {reason}" for name, reason in list(self.reasons_by_id().items())[:10]]
         more = [f"and {len(self.reasons) - 10} more"] if len(self.reasons) > 10 else []
         return "; ".join([why, *listed, *more])
 
-    def named_reasons(self) -> dict[ClientId, str]:
+    def reasons_by_id(self) -> dict[ClientId, str]:
         """Reasons by client id, in the clients' order."""
         return {self.source.ids[k]: self.reasons[k] for k in sorted(self.reasons)}
 

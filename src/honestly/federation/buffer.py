@@ -21,11 +21,11 @@ from honestly.federation.folders import claim
 from honestly.federation.history import History
 from honestly.federation.record import Round
 from honestly.federation.recovery import Counted, recover, state_of
-from honestly.federation.shelf import Entry, Shelf
+from honestly.federation.shelf import Shelf, WaitingUpdate
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId
 from honestly.rules.rule import Mixer, Rule
-from honestly.sources.tree import UnusableError, difference, flatten, named, rebuild, signature, unreadable
+from honestly.sources.tree import UnusableError, difference, flatten, rebuild, signature, tensor_label, unreadable
 
 logger = logging.getLogger("honestly.federation")
 
@@ -114,7 +114,7 @@ class Buffer:
         self._pipeline.check(size)
         self._like, self._buffers, self._write_log = like, buffers, log
         self._layout = None if like is None else signature(flatten(like))
-        self._entries: dict[ClientId, Entry] = {}
+        self._entries: dict[ClientId, WaitingUpdate] = {}
         self._counted: dict[ClientId, Counted] = {}  # the version and digest of the last update that was averaged
         self._last: list[int] = []  # numbers of the last average's updates, which stay on disk until the next one
         self._through = 0  # updates up to this number were counted
@@ -176,7 +176,7 @@ class Buffer:
                 self.refuse(client, unreadable(error))
                 return None
             known = size if isinstance(size, int | float) and np.isfinite(size) else None
-            entry = Entry(client, version, held, self._next, known)
+            entry = WaitingUpdate(client, version, held, self._next, known)
             if self._shelf is not None:
                 self._shelf.put(entry, self.version)
             self._next += 1
@@ -297,7 +297,7 @@ class Buffer:
             raise UnusableError(difference(form, self._layout))
         for name, values in held.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise UnusableError(f"{named(name)} holds values that are not finite")
+                raise UnusableError(f"{tensor_label(name)} holds values that are not finite")
 
     def refuse(self, client: ClientId, reason: str) -> None:
         """Note that a client's answer could not be used, for an adapter that cannot even read it."""

@@ -12,7 +12,7 @@ import numpy as np
 from honestly.arrays import Host
 from honestly.engine import Pipeline, run
 from honestly.engine.pipeline import Decision
-from honestly.federation.shelf import Entry
+from honestly.federation.shelf import WaitingUpdate
 from honestly.result import Aggregate, ClientId, Float, Verdict
 from honestly.rules.rule import ColumnRule, Geometry
 from honestly.sources import Source, open_source
@@ -95,7 +95,7 @@ def judge_stale(
 
 
 def stale_average(
-    entries: Sequence[Entry], pipeline: Pipeline, *, version: int, exponent: float, buffers: Any
+    entries: Sequence[WaitingUpdate], pipeline: Pipeline, *, version: int, exponent: float, buffers: Any
 ) -> Aggregate:
     """Judge the updates, discount their weights by staleness, and average; `value` has arrays by path."""
     age = {entry.client: max(version - entry.version, 0) for entry in entries}
@@ -109,15 +109,15 @@ def stale_average(
         source.close()
     if rest == 1.0:
         return out
-    return replace(out, value={name: _scaled(values, rest) for name, values in out.value.items()})
+    return replace(out, value={name: _scale(values, rest) for name, values in out.value.items()})
 
 
-def _usual(entries: Sequence[Entry]) -> Mapping[str, Host]:
+def _usual(entries: Sequence[WaitingUpdate]) -> Mapping[str, Host]:
     """The arrays of an update whose layout most of them have."""
     forms = [tuple(signature(entry.arrays).items()) for entry in entries]
     votes = Counter(forms)
     return entries[max(range(len(forms)), key=lambda k: (votes[forms[k]], -k))].arrays
 
 
-def _scaled(values: Host, factor: float) -> Host:
+def _scale(values: Host, factor: float) -> Host:
     return (values * factor).astype(values.dtype) if values.dtype.kind == "f" else values

@@ -35,7 +35,7 @@ def claim(folder: Path, owner: object) -> None:
         descriptor, users = _held[key]
         _held[key] = descriptor, users + 1
     else:
-        descriptor = _locked(folder)
+        descriptor = _lock(folder)
         if descriptor is None:
             return
         _held[key] = descriptor, 1
@@ -43,7 +43,7 @@ def claim(folder: Path, owner: object) -> None:
     weakref.finalize(owner, _let_go, key, os.getpid())
 
 
-def _locked(folder: Path) -> int | None:
+def _lock(folder: Path) -> int | None:
     if fcntl is None:
         return None
     descriptor = os.open(folder, os.O_RDONLY)

@@ -128,12 +128,12 @@ def _set_aside(files: Sequence[Path]) -> None:
     held = [path for path in files if path.exists()]
     if not held:
         return
-    number = next(n for n in itertools.count(1) if not any(_numbered(path, n).exists() for path in files))
+    number = next(n for n in itertools.count(1) if not any(_number_path(path, n).exists() for path in files))
     for path in held:
-        path.rename(_numbered(path, number))
+        path.rename(_number_path(path, number))
 
 
-def _numbered(path: Path, number: int) -> Path:
+def _number_path(path: Path, number: int) -> Path:
     return path.with_stem(f"{path.stem}-{number}")
 
 

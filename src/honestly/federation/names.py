@@ -52,7 +52,7 @@ class Names:
             return str(client)
         known = self._labels.get(client)
         if known is None:
-            known = self._labels[client] = self._unused(client)
+            known = self._labels[client] = self._unique_label(client)
             self._taken.add(known)
         return known
 
@@ -63,7 +63,7 @@ class Names:
         label, own = self(client), clean_name(client)
         return label if own in label else f"{label} [{own}]"
 
-    def _unused(self, client: ClientId) -> str:
+    def _unique_label(self, client: ClientId) -> str:
         own, name = clean_name(client) or "?", self._name(client)
         label = own if not name else f"{name} ({own})" if name in self._shared else name
         if label not in self._taken:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from honestly.federation.shelf import Entry, Shelf
+from honestly.federation.shelf import Shelf, WaitingUpdate
 from honestly.result import ClientId
 from honestly.rules.memory import Memory
 from honestly.rules.rule import Rule
@@ -17,17 +17,17 @@ Counted: TypeAlias = tuple[int, str]
 
 
 @dataclass
-class Standing:
+class BufferState:
     """What the folder says: updates up to number `through` were counted, the others wait."""
 
     version: int = 0
     through: int = 0
     counted: dict[ClientId, Counted] = field(default_factory=dict[ClientId, Counted])
     memory: Memory | None = None
-    entries: list[Entry] = field(default_factory=list[Entry])
+    entries: list[WaitingUpdate] = field(default_factory=list[WaitingUpdate])
 
 
-def recover(shelf: Shelf, wanted: int | None, log: Callable[[int, str], None]) -> Standing:
+def recover(shelf: Shelf, wanted: int | None, log: Callable[[int, str], None]) -> BufferState:
     """The standing of the buffer in a folder; `wanted` is the version of the caller's model, if it is known.
 
     Raises:
@@ -45,7 +45,7 @@ def recover(shelf: Shelf, wanted: int | None, log: Callable[[int, str], None]) -
         )
         standing = None
     if standing is None:
-        standing = Standing(newest if wanted is None else wanted)
+        standing = BufferState(newest if wanted is None else wanted)
     if wanted is not None and wanted != standing.version:
         raise ValueError(
             f"version={wanted}, but the buffer in {shelf.folder} is at {standing.version}: pass the version of the "
@@ -55,9 +55,9 @@ def recover(shelf: Shelf, wanted: int | None, log: Callable[[int, str], None]) -
     return standing
 
 
-def _readable(shelf: Shelf, log: Callable[[int, str], None]) -> tuple[list[Entry], int]:
+def _readable(shelf: Shelf, log: Callable[[int, str], None]) -> tuple[list[WaitingUpdate], int]:
     """The updates that can be read, and the newest version at which one arrived."""
-    entries: list[Entry] = []
+    entries: list[WaitingUpdate] = []
     newest = 0
     for path, entry, arrived in shelf.entries():
         if isinstance(entry, str):
@@ -68,12 +68,12 @@ def _readable(shelf: Shelf, log: Callable[[int, str], None]) -> tuple[list[Entry
     return entries, newest
 
 
-def _standing(state: Mapping[str, Any], wanted: int | None) -> Standing:
+def _standing(state: Mapping[str, Any], wanted: int | None) -> BufferState:
     if wanted is not None and wanted == state["version"] - 1 and "before" in state:
         state = state["before"]
     counted = {client: (int(version), str(sent)) for client, version, sent in state["counted"]}
     memory = None if state["memory"] is None else Memory.from_dict(state["memory"])
-    return Standing(int(state["version"]), int(state["through"]), counted, memory)
+    return BufferState(int(state["version"]), int(state["through"]), counted, memory)
 
 
 def state_of(version: int, counted: Mapping[ClientId, Counted], rule: Rule, through: int) -> dict[str, Any]:

@@ -142,11 +142,11 @@ class Referee:
         if out is not None and not kept:
             self.pipeline = self.pipeline.after(out.diagnostics)
         self._announce(record)
-        value = None if kept or out is None else self._served(number, out.value, reference, difference)
+        value = None if kept or out is None else self._apply_server(number, out.value, reference, difference)
         self._keep(record)
         return value, record
 
-    def _served(self, number: int, average: Any, reference: Any, difference: bool) -> Any:
+    def _apply_server(self, number: int, average: Any, reference: Any, difference: bool) -> Any:
         """What the server's optimiser makes of the average; the average itself if it fails."""
         try:
             value, trouble = self.server.next(average, reference, difference=difference)
@@ -174,10 +174,10 @@ class Referee:
         metrics = robust_metrics(usable, votes)
         for client, reason in excluded.items():
             self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} refused: {reason}")
-        self.evaluated(number, metrics)
+        self.record_evaluation(number, metrics)
         return metrics, excluded
 
-    def evaluated(self, number: int, metrics: Mapping[str, Any]) -> None:
+    def record_evaluation(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Add what an evaluation found to the record of the round, over what an earlier one found."""
         if self.history and self.history[-1].number == number:
             self.history[-1].evaluation = {**self.history[-1].evaluation, **metrics}

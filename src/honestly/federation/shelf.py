@@ -33,7 +33,7 @@ KEY = "honestly"  # of our entry in the metadata
 
 
 @dataclass(frozen=True)
-class Entry:
+class WaitingUpdate:
     """One client's update as it waits: arrays by path, the version it was made from, and its number of arrival."""
 
     client: ClientId
@@ -50,7 +50,7 @@ class Shelf:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def put(self, entry: Entry, server_version: int) -> None:
+    def put(self, entry: WaitingUpdate, server_version: int) -> None:
         """Write an update; OSError if that is not possible, and then nothing is left of it."""
         write_atomically(self._path(entry.number), _pack(entry, server_version))
 
@@ -59,7 +59,7 @@ class Shelf:
         with contextlib.suppress(OSError):
             self._path(number).unlink()
 
-    def entries(self) -> Iterator[tuple[Path, Entry | str, int]]:
+    def entries(self) -> Iterator[tuple[Path, WaitingUpdate | str, int]]:
         """Every update in the folder in the order of arrival, or why it cannot be read; and the version at arrival."""
         found = sorted((int(m[1]), p) for p in self.folder.iterdir() if (m := NAME.fullmatch(p.name)))
         for number, path in found:
@@ -102,7 +102,7 @@ class Shelf:
         return self.folder / f"update-{number:06d}.safetensors"
 
 
-def _pack(entry: Entry, server_version: int) -> bytes:
+def _pack(entry: WaitingUpdate, server_version: int) -> bytes:
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0
@@ -129,7 +129,7 @@ def _pack(entry: Entry, server_version: int) -> bytes:
     return struct.pack("<Q", len(text)) + text + payload
 
 
-def _unpack(path: Path, number: int) -> tuple[Entry, int]:
+def _unpack(path: Path, number: int) -> tuple[WaitingUpdate, int]:
     if path.is_symlink() or not path.is_file():
         raise UnusableError("is no regular file")
     size = path.stat().st_size
@@ -159,4 +159,4 @@ def _unpack(path: Path, number: int) -> tuple[Entry, int]:
     client, version = about["client"], about["version"]
     if not isinstance(client, str | int) or isinstance(version, bool) or not isinstance(version, int):
         raise UnusableError("does not say whose update it is, or of which version")
-    return Entry(client, version, found, number, about["size"]), int(about["server_version"])
+    return WaitingUpdate(client, version, found, number, about["size"]), int(about["server_version"])

@@ -96,11 +96,13 @@ class LegacyRobustFedAvg(FedAvg):
         if (not results and not asked) or (failures and not self.accept_failures):
             return None, {}
         replies = [_reply(proxy, result, _arrays) for proxy, result in results]
-        replies += [Reply(proxy.cid, fault=_failure(failed), absent=True) for proxy, failed in _named(failures)]
+        replies += [
+            Reply(proxy.cid, fault=_failure(failed), absent=True) for proxy, failed in _named_failures(failures)
+        ]
         value, record = self._referee.judge(server_round, replies, reference=self._reference(), asked=asked)
         metrics: dict[str, Any] = record.metrics
         if self.fit_metrics_aggregation_fn is not None:
-            metrics = self._call(self.fit_metrics_aggregation_fn, _believed(results, record), metrics)
+            metrics = self._call(self.fit_metrics_aggregation_fn, _believed_results(results, record), metrics)
         model = None if value is None else Parameters(tensors=self._tensors(value), tensor_type=NUMPY)
         return model, metrics | _verdict(record)
 
@@ -171,7 +173,7 @@ def _arrays(parameters: Parameters) -> list[Any]:
     return arrays
 
 
-def _named(failures: Sequence[Any]) -> list[tuple[ClientProxy, Any]]:
+def _named_failures(failures: Sequence[Any]) -> list[tuple[ClientProxy, Any]]:
     return [failure for failure in failures if isinstance(failure, tuple)]
 
 
@@ -179,7 +181,7 @@ def _failure(result: FitRes) -> str:
     return f"error {result.status.code.name}: {result.status.message[:200]}"
 
 
-def _believed(results: Sequence[tuple[ClientProxy, FitRes]], record: Round) -> list[tuple[ClientProxy, FitRes]]:
+def _believed_results(results: Sequence[tuple[ClientProxy, FitRes]], record: Round) -> list[tuple[ClientProxy, FitRes]]:
     votes = record.votes()
     floor = 0.5 if record.honesty is not None else 0.0
     return [(proxy, result) for proxy, result in results if votes.get(proxy.cid, 0.0) > floor]

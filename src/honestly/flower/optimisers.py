@@ -27,7 +27,7 @@ logger = logging.getLogger("flwr")
 MOMENTS = ("m_t", "v_t", "momentum_vector")
 
 
-class _Optimised(RobustFedAvg):
+class _OptimiserMixin(RobustFedAvg):
     """Stands before Flower's optimiser in the order of classes; `RobustFedAvg` stands behind it."""
 
     def __init__(
@@ -86,7 +86,7 @@ class _Optimised(RobustFedAvg):
         self._save(record)
         return record, metrics
 
-    def _averaged(self, average: ArrayRecord) -> None:
+    def _on_average(self, average: ArrayRecord) -> None:
         """Called with the robust average, before Flower's optimiser moves on from it."""
         self._kept = dict(average.items())
 
@@ -130,7 +130,7 @@ class _Optimised(RobustFedAvg):
         logger.info("the moments of the server's optimiser go on from %s", folder)
 
 
-class RobustFedAdam(_Optimised, FedAdam, RobustFedAvg):
+class RobustFedAdam(_OptimiserMixin, FedAdam, RobustFedAvg):
     """Flower's FedAdam over the robust average.
 
     Args:
@@ -145,19 +145,19 @@ class RobustFedAdam(_Optimised, FedAdam, RobustFedAvg):
     """
 
 
-class RobustFedYogi(_Optimised, FedYogi, RobustFedAvg):
+class RobustFedYogi(_OptimiserMixin, FedYogi, RobustFedAvg):
     """Flower's FedYogi over the robust average; arguments as for `RobustFedAdam`, and FedYogi's."""
 
 
-class RobustFedAdagrad(_Optimised, FedAdagrad, RobustFedAvg):
+class RobustFedAdagrad(_OptimiserMixin, FedAdagrad, RobustFedAvg):
     """Flower's FedAdagrad over the robust average; arguments as for `RobustFedAdam`, and FedAdagrad's."""
 
 
-class RobustFedAvgM(_Optimised, FedAvgM, RobustFedAvg):
+class RobustFedAvgM(_OptimiserMixin, FedAvgM, RobustFedAvg):
     """Flower's FedAvgM over the robust average; arguments as for `RobustFedAdam`, and FedAvgM's (`server_momentum`)."""
 
 
-class RobustFedProx(_Optimised, FedProx, RobustFedAvg):
+class RobustFedProx(_OptimiserMixin, FedProx, RobustFedAvg):
     """Flower's FedProx over the robust average: clients get `proximal-mu` in their configuration.
 
     Arguments as for `RobustFedAdam`, and FedProx's (`proximal_mu`).

@@ -92,7 +92,7 @@ def record_of(value: dict[str, npt.NDArray[Any]], like: ArrayRecord | None) -> A
     return record
 
 
-def believed(messages: Sequence[Message], record: Round) -> list[Message]:
+def believed_replies(messages: Sequence[Message], record: Round) -> list[Message]:
     """The replies of the clients whose word counts: not refused, and more likely honest than not."""
     votes = record.votes()
     floor = 0.5 if record.honesty is not None else 0.0

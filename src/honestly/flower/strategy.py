@@ -14,7 +14,7 @@ from honestly.federation import Doubt, History, Referee, Reply, Sizes
 from honestly.federation.names import Naming
 from honestly.federation.npy import BadArrayError
 from honestly.flower.replies import (
-    believed,
+    believed_replies,
     capped_contents,
     evaluate_reply,
     metric_record,
@@ -130,7 +130,7 @@ class RobustFedAvg(FedAvg):
             def recorded(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
                 metrics = function(server_round, arrays)
                 if metrics is not None:
-                    self._referee.evaluated(server_round, dict(metrics))
+                    self._referee.record_evaluation(server_round, dict(metrics))
                 return metrics
 
             kwargs["evaluate_fn"] = recorded
@@ -166,14 +166,14 @@ class RobustFedAvg(FedAvg):
         )
         metrics = record.metrics
         if self._train_metrics is not None:
-            metrics = self._call(self._train_metrics, believed(messages, record), metrics)
+            metrics = self._call(self._train_metrics, believed_replies(messages, record), metrics)
         if value is None:
             return None, metric_record(record, metrics)
         arrays = record_of(value, self._model if self._reference() is not None else None)
-        self._averaged(arrays)
+        self._on_average(arrays)
         return arrays, metric_record(record, metrics)
 
-    def _averaged(self, average: ArrayRecord) -> None:
+    def _on_average(self, average: ArrayRecord) -> None:
         """For strategies that go on from the robust average."""
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -4,6 +4,6 @@ Nothing here is needed: whoever uses a program has another way beside it.
 """
 
 from honestly.kernels.build import Program, UnavailableError, find_compiler
-from honestly.kernels.switches import turned_off
+from honestly.kernels.switches import is_off
 
-__all__ = ["Program", "UnavailableError", "find_compiler", "turned_off"]
+__all__ = ["Program", "UnavailableError", "find_compiler", "is_off"]

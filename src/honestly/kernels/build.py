@@ -14,7 +14,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from honestly.kernels.switches import turned_off
+from honestly.kernels.switches import is_off
 
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-strict-aliasing", "-fPIC", "-shared")
 # some compilers know the processor by one of these words, some by none
@@ -60,7 +60,7 @@ class Program:
 
     def load(self) -> ctypes.CDLL:
         """Find the program in the cache, or make it. Raises `UnavailableError`."""
-        if turned_off("HONESTLY_COMPILE"):
+        if is_off("HONESTLY_COMPILE"):
             raise UnavailableError("turned off by HONESTLY_COMPILE")
         if platform.system() not in ("Linux", "Darwin"):
             raise UnavailableError(f"not tried on {platform.system()}")

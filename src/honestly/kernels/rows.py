@@ -57,7 +57,7 @@ class Cut(NamedTuple):
     items: Ints
 
 
-class Network(NamedTuple):
+class CompiledNetwork(NamedTuple):
     """Comparators as (steps, 4) whether the smaller is wanted, a, b, where it goes; the rows to average; rows beside
     those that are compared."""
 
@@ -105,7 +105,7 @@ def residuals(
 
 
 def rank(
-    network: Network, mixing: Floats | None, rows: Places, outs: Places, cut: Cut, limits: tuple[float, float],
+    network: CompiledNetwork, mixing: Floats | None, rows: Places, outs: Places, cut: Cut, limits: tuple[float, float],
     workers: int,
 ) -> bool:  # fmt: skip
     """The mean of the network's wanted rows, of the rows or of mixtures of them, into the outs; whether all rows are

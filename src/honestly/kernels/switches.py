@@ -5,6 +5,6 @@ from __future__ import annotations
 import os
 
 
-def turned_off(name: str) -> bool:
+def is_off(name: str) -> bool:
     """Whether the variable says no."""
     return os.environ.get(name, "1").lower() in ("0", "no", "off", "false")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.rules._lib.clipping import shortened
+from honestly.rules._lib.clipping import clip_factors
 from honestly.rules._lib.scores import largest, median_z
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
@@ -75,4 +75,4 @@ class AlignIns(Rule):
             weights = np.zeros(geometry.K) if geometry.has_reference else np.full(geometry.K, 1.0 / geometry.K)
             return Mix.of_weights(weights, diagnostics=report)
         radius = float(np.median(lengths[kept]))
-        return Mix.of_weights(np.where(kept, shortened(lengths, radius), 0.0) / kept.sum(), diagnostics=report)
+        return Mix.of_weights(np.where(kept, clip_factors(lengths, radius), 0.0) / kept.sum(), diagnostics=report)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules._lib.clipping import norms, shortened
+from honestly.rules._lib.clipping import clip_factors, norms
 from honestly.rules._lib.minority import Minority
 from honestly.rules.rule import Geometry, Mixer
 
@@ -45,4 +45,4 @@ class ARC(Minority, Mixer):
         self.check(K)
         lengths = norms(geometry.gram_about_reference)
         k = 2 * self.f * (K - self.f) // K
-        return np.diag(shortened(lengths, float(np.sort(lengths)[K - k - 1])))
+        return np.diag(clip_factors(lengths, float(np.sort(lengths)[K - k - 1])))

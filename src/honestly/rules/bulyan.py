@@ -58,7 +58,7 @@ class Bulyan(ColumnRule):
         """(K - 2f, K): one selected client in each row, in the order of the clients."""
         K = geometry.K
         self.check(K)
-        selected = np.sort(iterated_krum(squared_distances(geometry.gram), self.f, K - 2 * self.f))
+        selected = np.sort(iterate_krum(squared_distances(geometry.gram), self.f, K - 2 * self.f))
         return Mix(np.eye(K)[selected], diagnostics={"selected": selected})
 
     def reduce(self, ranked: Any, xp: Any) -> Any:
@@ -66,7 +66,7 @@ class Bulyan(ColumnRule):
         return mean_nearest_to_median(ranked, ranked.shape[0] - 2 * self.f, xp)
 
 
-def iterated_krum(D: Float, f: int, theta: int) -> npt.NDArray[np.intp]:
+def iterate_krum(D: Float, f: int, theta: int) -> npt.NDArray[np.intp]:
     """`theta` clients, each the Krum choice among those not chosen before."""
     K = len(D)
     others = D.copy()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.rules._lib.clipping import shortened
+from honestly.rules._lib.clipping import clip_factors
 from honestly.rules._lib.neighbours import central_client
 from honestly.rules.rule import Geometry, Mix, Rule, squared_distances
 from honestly.rules.settings import integer, number
@@ -62,7 +62,7 @@ class CenteredClipping(Rule):
             mixed = R @ a
             r = np.sqrt(np.maximum(np.diagonal(R) - 2.0 * mixed + a @ mixed, 0.0))  # ||w_k - v||
             tau = float(np.median(r)) if self.tau is None else self.tau
-            clip = shortened(r, tau) / K
+            clip = clip_factors(r, tau) / K
             a = (1.0 - clip.sum()) * a + clip
         found = {"steps": self.steps, "diagnostics": {"tau": tau}}
         return Mix.of_weights(a if geometry.has_reference else a / a.sum(), **found)

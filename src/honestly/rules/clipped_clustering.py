@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.rules._lib.clipping import cosines, norms, shortened
+from honestly.rules._lib.clipping import clip_factors, cosines, norms
 from honestly.rules._lib.clusters import larger_of_two
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
@@ -53,5 +53,5 @@ class ClippedClustering(Rule):
         radius = float(np.median(lengths)) if self.radius is None else self.radius
         members = larger_of_two(1.0 - cosines(R))
         weights = np.zeros(geometry.K)
-        weights[members] = shortened(lengths, radius)[members] / len(members)
+        weights[members] = clip_factors(lengths, radius)[members] / len(members)
         return Mix.of_weights(weights, diagnostics={"radius": radius, "selected": members})

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.minority import Minority
 from honestly.rules._lib.neighbours import smallest
-from honestly.rules._lib.spectra import centred, top_eigenpair
+from honestly.rules._lib.spectra import centre_gram, top_eigenpair
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
@@ -55,7 +55,7 @@ class DnC(Minority, Rule):
         K = geometry.K
         self.check(K)
         keep = K - int(np.ceil(self.share * self.f))
-        M = centred(geometry.gram, np.full(K, 1.0 / K))
+        M = centre_gram(geometry.gram, np.full(K, 1.0 / K))
         _, u = top_eigenpair(M)
         scores = u * u  # <C_k, v>^2 = eigenvalue * u_k^2
         weights = np.zeros(K)

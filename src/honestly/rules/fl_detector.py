@@ -84,20 +84,20 @@ class FLDetector(Rule):
         g = -np.concatenate([np.asarray(part, dtype=np.float64) for part in geometry.coordinates().updates], axis=1)
         if old.gradients.shape[1] != g.shape[1]:
             old = FLDetectorMemory(removed=old.removed)  # another model: nothing to compare with
-        scores = self._scored(old, ids, g)
+        scores = self._score(old, ids, g)
         removed = (*old.removed, *self._caught(scores, len(old.steps)))
         kept = np.array([name not in removed for name in ids])
         if not kept.any():
             kept[:] = True
         weights = kept / kept.sum()
-        memory = self._remembered(old, ids, g, weights, scores, removed)
+        memory = self._remember(old, ids, g, weights, scores, removed)
         return Mix.of_weights(weights, diagnostics={"memory": memory, "removed": removed})
 
     def after(self, diagnostics: Mapping[str, Any]) -> Self:
         """The same rule with the memory of this round."""
         return replace(self, memory=diagnostics.get("memory", self.memory))
 
-    def _scored(
+    def _score(
         self, old: FLDetectorMemory, ids: tuple[ClientId, ...], g: Float
     ) -> Mapping[ClientId, tuple[float, ...]]:
         """The scores with this round's distances."""
@@ -126,7 +126,7 @@ class FLDetector(Rule):
         caught = tuple(name for name, c in zip(names, label.tolist(), strict=True) if c == high)
         return caught if 2 * len(caught) < len(names) else ()
 
-    def _remembered(
+    def _remember(
         self, old: FLDetectorMemory, ids: tuple[ClientId, ...], g: Float, weights: Float,
         scores: Mapping[ClientId, tuple[float, ...]], removed: tuple[ClientId, ...],
     ) -> FLDetectorMemory:  # fmt: skip

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.rules._lib.clipping import cosines, norms, shortened
+from honestly.rules._lib.clipping import clip_factors, cosines, norms
 from honestly.rules._lib.clusters import majority_component
 from honestly.rules.rule import Geometry, Mix, Rule
 
@@ -45,5 +45,5 @@ class FLAME(Rule):
         radius = float(np.median(lengths))
         admitted = majority_component(1.0 - cosines(R))
         weights = np.zeros(geometry.K)
-        weights[admitted] = shortened(lengths, radius)[admitted] / len(admitted)
+        weights[admitted] = clip_factors(lengths, radius)[admitted] / len(admitted)
         return Mix.of_weights(weights, diagnostics={"radius": radius, "selected": admitted})

@@ -263,7 +263,7 @@ class GramGeometry:
             layer_sizes=self.layer_sizes,
         )
 
-    def mixed(self, A: Float) -> GramGeometry:
+    def mixtures(self, A: Float) -> GramGeometry:
         """The geometry of the mixtures `A X + (1 - A 1) reference`: `G' = A G A^T` about the reference."""
         sums = A.sum(axis=1)
         if np.allclose(sums, 1.0, rtol=0, atol=1e-12):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.rules._lib.clipping import shortened
+from honestly.rules._lib.clipping import clip_factors
 from honestly.rules._lib.scores import largest, median_z
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
@@ -61,7 +61,7 @@ class LASA(Rule):
         parts = [np.asarray(part, dtype=np.float64) for part in geometry.coordinates().updates]
         U = np.concatenate(parts, axis=1)
         lengths = np.sqrt(np.einsum("kd,kd->k", U, U))
-        clip = shortened(lengths, float(np.median(lengths)))
+        clip = clip_factors(lengths, float(np.median(lengths)))
         sparse = U * clip[:, None]
         if self.sparsity > 0.0:
             sparse = np.where(largest(np.abs(sparse), 1.0 - self.sparsity), sparse, 0.0)

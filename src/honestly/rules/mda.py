@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules._lib.subsets import Subset, SubsetRule, concentrated, lightest_subset
+from honestly.rules._lib.subsets import Subset, SubsetRule, concentrate, lightest_subset
 from honestly.rules.rule import squared_distances
 
 
@@ -51,7 +51,7 @@ class MDA(SubsetRule):
 
 def smallest_diameter(D: Float, m: int, work: int) -> Subset:
     """The m-subset with the smallest largest D, of these the one with the smallest sum."""
-    members = concentrated(D, m)
+    members = concentrate(D, m)
     # Bisection over the distances that occur: is there a subset without a pair farther apart than this one?
     candidates: Float = np.unique(D)
     reach: Float = np.sort(D, axis=1)[:, m - 1]  # a member has m - 1 others within the diameter

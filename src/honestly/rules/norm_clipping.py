@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.rules._lib.clipping import norms, shortened
+from honestly.rules._lib.clipping import clip_factors, norms
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
@@ -46,4 +46,4 @@ class NormClipping(Rule):
         """The clipping factors over K; the rest is the reference's."""
         lengths = norms(geometry.gram_about_reference)
         radius = float(np.median(lengths)) if self.radius is None else self.radius
-        return Mix.of_weights(shortened(lengths, radius) / geometry.K, diagnostics={"radius": radius})
+        return Mix.of_weights(clip_factors(lengths, radius) / geometry.K, diagnostics={"radius": radius})

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules._lib.minority import Minority
-from honestly.rules._lib.spectra import centred
+from honestly.rules._lib.spectra import centre_gram
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
@@ -68,7 +68,7 @@ class QUE(Minority, Rule):
 def que_scores(G: Float, alpha: float) -> Float:
     """(K,) QUE scores of vectors with this Gram matrix, up to a common factor."""
     K = len(G)
-    values, vectors = np.linalg.eigh(centred(G, np.full(K, 1.0 / K)))
+    values, vectors = np.linalg.eigh(centre_gram(G, np.full(K, 1.0 / K)))
     values = np.maximum(values, 0.0)
     top = float(values[-1]) if K else 0.0
     if not top > 0.0:

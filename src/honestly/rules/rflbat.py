@@ -10,7 +10,7 @@ import numpy as np
 from honestly.result import Float
 from honestly.rules._lib.clipping import cosines
 from honestly.rules._lib.kmeans import clusters_by_gap, kmeans
-from honestly.rules._lib.spectra import centred
+from honestly.rules._lib.spectra import centre_gram
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
 
@@ -74,7 +74,7 @@ class RFLBAT(Rule):
 def principal_plane(G: Float) -> Float:
     """(K, 2) coordinates along the first two principal components, each with its largest entry positive."""
     K = len(G)
-    values, vectors = np.linalg.eigh(centred(G, np.full(K, 1.0 / K)))
+    values, vectors = np.linalg.eigh(centre_gram(G, np.full(K, 1.0 / K)))
     axes = vectors[:, ::-1][:, :2] * np.sqrt(np.maximum(values[::-1][:2], 0.0))
     return axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
 

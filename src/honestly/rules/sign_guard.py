@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from honestly.rules._lib.clipping import norms, shortened
+from honestly.rules._lib.clipping import clip_factors, norms
 from honestly.rules._lib.clusters import largest_by_mean_shift
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import number
@@ -58,5 +58,5 @@ class SignGuard(Rule):
         alike = np.zeros(geometry.K, dtype=bool)
         alike[largest_by_mean_shift(counts / counts.sum(axis=1, keepdims=True))] = True
         passed = usual & alike if (usual & alike).any() else usual
-        weights = np.where(passed, shortened(lengths, median), 0.0) / passed.sum()
+        weights = np.where(passed, clip_factors(lengths, median), 0.0) / passed.sum()
         return Mix.of_weights(weights, diagnostics={"by_length": usual, "by_signs": alike})

@@ -78,7 +78,7 @@ def size_shares(claims: Float, used: Float) -> dict[str, Float]:
     return {"claimed_shares": claimed / total if total else claimed, "used_shares": used / used.sum()}
 
 
-def reweighted(matrix: Float, used: Float) -> Float:
+def reweight(matrix: Float, used: Float) -> Float:
     """(m, K) rows with each weight times the client's size and the same sums; rows where that is 0 stay."""
     scaled = matrix * used
     totals = scaled.sum(axis=1, keepdims=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules._lib.subsets import Subset, SubsetRule, concentrated
+from honestly.rules._lib.subsets import Subset, SubsetRule, concentrate
 from honestly.rules.rule import squared_distances
 
 # Subsets whose eigenvalues are computed together.
@@ -65,7 +65,7 @@ def smallest_eigenvalue(G: Float, m: int, work: int) -> Subset:
     """The m-subset with the smallest top eigenvalue of its scatter."""
     K = len(G)
     D = squared_distances(G)
-    members = concentrated(D, m)
+    members = concentrate(D, m)
     best = float(top_scatter(G, members[None, :])[0])
     if m == K or m == 1:
         return Subset(members, best, True, 1, 0)

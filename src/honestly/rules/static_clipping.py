@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules._lib.clipping import norms, shortened
+from honestly.rules._lib.clipping import clip_factors, norms
 from honestly.rules.rule import Geometry, Mixer
 from honestly.rules.settings import number
 
@@ -45,4 +45,4 @@ class StaticClipping(Mixer):
 
     def mix(self, geometry: Geometry) -> Float:
         """(K, K) diagonal of the clipping factors."""
-        return np.diag(shortened(norms(geometry.gram_about_reference), self.radius))
+        return np.diag(clip_factors(norms(geometry.gram_about_reference), self.radius))

@@ -49,7 +49,7 @@ class TrimmedMean(AveragingRule):
         """2f + 1 if f was given."""
         return 1 if self.f is None else 2 * self.f + 1
 
-    def dropped(self, m: int) -> int:
+    def trim_count(self, m: int) -> int:
         """g, the number of values dropped at each end of m."""
         if self.f is not None:
             return self.f
@@ -58,5 +58,5 @@ class TrimmedMean(AveragingRule):
 
     def ranks(self, m: int) -> tuple[int, int]:
         """The rows that are kept."""
-        g = self.dropped(m)
+        g = self.trim_count(m)
         return g, m - g

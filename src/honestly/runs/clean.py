@@ -52,7 +52,7 @@ def text(value: Any, most: int = LONGEST_TEXT) -> str:
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
-def parsed(content: str) -> Any:
+def parse_json(content: str) -> Any:
     """What JSON says; a ValueError for everything that is none, a million open brackets among it."""
     try:
         return json.loads(content)

@@ -28,7 +28,7 @@ class Contents:
     kind: Kind
     runs: tuple[Path, ...] = ()
 
-    def begun(self) -> list[Path]:
+    def runs_with_rounds(self) -> list[Path]:
         """The files of the runs that have rounds."""
         return [run / ROUNDS for run in self.runs if (run / ROUNDS).is_file()]
 

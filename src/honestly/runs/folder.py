@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from honestly.files import append
-from honestly.runs.clean import fields, parsed
+from honestly.runs.clean import fields, parse_json
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
 from honestly.runs.rows import compact
@@ -81,7 +81,7 @@ class JsonLines:
         found: list[str] = []
         for line in text.split("\n")[:-1]:  # what comes after the last end of a line was cut short
             try:
-                if fields(parsed(line)).get("round") != len(found) + 1:
+                if fields(parse_json(line)).get("round") != len(found) + 1:
                     break
             except ValueError:
                 break
@@ -115,7 +115,7 @@ class JsonLines:
 
 def read_description(text: str) -> tuple[str, dict[str, Any]]:
     """The id and the settings in an `experiment.json`. ValueError if it is damaged."""
-    found = fields(parsed(text))
+    found = fields(parse_json(text))
     if not isinstance(found.get("id"), str) or not isinstance(found.get("experiment"), dict):
         raise ValueError(f"{EXPERIMENT} is damaged")
     return found["id"], fields(found["experiment"])

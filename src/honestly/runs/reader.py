@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from honestly.runs.clean import fields, items, number, parsed, whole
+from honestly.runs.clean import fields, items, number, parse_json, whole
 from honestly.runs.record import NAMED, RoundRecord
 
 #: No federation has more; a damaged file may say so.
@@ -51,7 +51,7 @@ def read_rounds(path: Path) -> Rounds:
         for line in file:
             if line.strip():
                 try:
-                    found.append(parsed(line))
+                    found.append(parse_json(line))
                 except ValueError:
                     found.append(None)
     return read(found)
@@ -121,10 +121,10 @@ def join(records: Sequence[RoundRecord]) -> tuple[list[RoundRecord], list[str]]:
         found = record.clients if record.clients is not None else map(str, range(len(names), _width(record)))
         for name in found:
             names.setdefault(name, len(names))
-    return [record if record.clients is None else _placed(record, names) for record in records], list(names)
+    return [record if record.clients is None else _place_clients(record, names) for record in records], list(names)
 
 
-def _placed(record: RoundRecord, names: Mapping[str, int]) -> RoundRecord:
+def _place_clients(record: RoundRecord, names: Mapping[str, int]) -> RoundRecord:
     own = [names[name] for name in record.clients or ()]
     if own == list(range(len(names))):
         return record

@@ -54,11 +54,11 @@ def run_of(row: Sequence[Any]) -> Run:
     values = {f.name: value for f, value in zip(fields(Run), row, strict=True)}
     for name in JSON_COLUMNS:
         if values[name] is not None:
-            values[name] = decoded(values[name], f"{name} of run {str(values['id'])[:12]!r}")
+            values[name] = decode_object(values[name], f"{name} of run {str(values['id'])[:12]!r}")
     return Run(**values)
 
 
-def decoded(text: Any, what: str) -> dict[str, Any]:
+def decode_object(text: Any, what: str) -> dict[str, Any]:
     """A JSON object of the store. Raises StoreError if there is something else."""
     try:
         found = json.loads(text)

@@ -29,7 +29,7 @@ class RoundSink(Protocol):
         ...
 
 
-class Unsaved:
+class UnsavedRounds:
     """Rounds that are nowhere on a disk."""
 
     states: States | None = None

@@ -26,7 +26,7 @@ from honestly.runs.rows import (
     Run,
     canonical,
     compact,
-    decoded,
+    decode_object,
     insert_rounds,
     run_of,
 )
@@ -91,19 +91,19 @@ class Store:
     def rounds(self, id: str, *, after: int = 0) -> list[dict[str, Any]]:
         """The simulator's records of a run after a round, in their order."""
         found = self.database.rows("SELECT record FROM rounds WHERE run = ? AND round > ? ORDER BY round", (id, after))
-        return [decoded(record, f"a round of run {id[:12]!r}") for (record,) in found]
+        return [decode_object(record, f"a round of run {id[:12]!r}") for (record,) in found]
 
     def last_round(self, id: str) -> dict[str, Any] | None:
         """The latest record of a run."""
         found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT 1", (id,))
-        return decoded(found[0][0], f"the last round of run {id[:12]!r}") if found else None
+        return decode_object(found[0][0], f"the last round of run {id[:12]!r}") if found else None
 
     def seconds(self, id: str) -> list[dict[str, float]]:
         """How long each round of a run took, by part."""
         found = self.database.rows("SELECT seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
-        return [decoded(laps, f"the times of run {id[:12]!r}") if laps else {} for (laps,) in found]
+        return [decode_object(laps, f"the times of run {id[:12]!r}") if laps else {} for (laps,) in found]
 
-    def left(self, ids: Collection[str]) -> int:
+    def count_open(self, ids: Collection[str]) -> int:
         """How many of these runs have not ended."""
         found = self.database.rows("SELECT id FROM runs WHERE status IN ('pending', 'running')")
         return sum(id in ids for (id,) in found)
@@ -122,7 +122,7 @@ class Store:
     def needs(self) -> dict[str, str]:
         """Which run must be done before which, by id."""
         found = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
-        return decoded(found[0][0], "what needs what") if found else {}
+        return decode_object(found[0][0], "what needs what") if found else {}
 
     def add(self, entries: Sequence[PlannedRun], *, replace: bool = False) -> None:
         """Take in the runs of a study; those that are there already keep what they have.
@@ -135,7 +135,7 @@ class Store:
             held = db.execute("SELECT id, cell, status, rounds FROM runs").fetchall()
             cells = {json.dumps(e.cell, sort_keys=True) for e in entries}
             stale = [row for row in held if row[0] not in wanted]
-            clash = [row for row in stale if json.dumps(decoded(row[1], "a cell"), sort_keys=True) in cells]
+            clash = [row for row in stale if json.dumps(decode_object(row[1], "a cell"), sort_keys=True) in cells]
             begun = [row for row in clash if row[2] in (DONE, RUNNING) or row[3]]
             if begun and not replace:
                 raise StoreError(

@@ -27,7 +27,7 @@ MEMBER = re.compile(
 
 
 @dataclass
-class Taken:
+class ImportResult:
     """What an import has brought."""
 
     done: int = 0
@@ -44,7 +44,7 @@ class Taken:
         return ", ".join(told)
 
 
-def take_in(store: Store, path: Path, *, only: Collection[str] | None = None) -> Taken:
+def take_in(store: Store, path: Path, *, only: Collection[str] | None = None) -> ImportResult:
     """Add what another folder, archive or file has and this store does not; nothing that is here is lost.
 
     Args:
@@ -90,10 +90,10 @@ def _unpack(path: Path, folder: Path) -> None:
         raise ValueError(f"{path} is damaged or no .tar.gz file: {error}") from error
 
 
-def _merge(store: Store, folder: Path, only: Collection[str] | None) -> Taken:
+def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportResult:
     if (folder / FILE).exists() and store.folder.resolve() == folder.resolve():
         raise ValueError(f"--import {folder}: that is the study itself")
-    taken = Taken()
+    taken = ImportResult()
     with Store.read(folder) as other:
         mine, theirs = store.meta(), other.meta()
         if only is None and "study" not in mine and "study" in theirs:
@@ -111,7 +111,7 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> Taken:
 
 
 def _take_run(
-    store: Store, run: Run, records: Sequence[Any], seconds: Sequence[Any], files: Path | None, taken: Taken
+    store: Store, run: Run, records: Sequence[Any], seconds: Sequence[Any], files: Path | None, taken: ImportResult
 ) -> None:
     text = canonical(run.experiment)
     if hashlib.sha256(text.encode()).hexdigest() != run.id:
@@ -153,9 +153,9 @@ def _copy(files: Path | None, folder: Path) -> None:
             shutil.copyfile(file, folder / file.name)
 
 
-def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> Taken:
+def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> ImportResult:
     """JSON lines of runs, of rounds, or of both."""
-    taken = Taken()
+    taken = ImportResult()
     names = {f.name for f in fields(Run)}
     rounds: dict[str, list[tuple[Any, Any]]] = {}
     for number, value in enumerate(read_lines(path), 1):

@@ -17,7 +17,7 @@ import numpy as np
 from honestly._version import __version__
 from honestly.files import write_atomically
 from honestly.printable import printable as shown
-from honestly.show.text import shortened
+from honestly.show.text import shorten
 
 if TYPE_CHECKING:
     from honestly.result import Aggregate
@@ -130,7 +130,7 @@ def _plain(value: Any) -> float | None:
 
 def show(report: Mapping[str, Any]) -> None:
     """Print the table."""
-    from honestly.show.terminal import Table
+    from honestly.show.terminal import TerminalTable
 
     inferred = any(client["honesty"] is not None for client in report["clients"])
     weighted = any(client["weight"] is not None for client in report["clients"])
@@ -155,7 +155,7 @@ def show(report: Mapping[str, Any]) -> None:
         cells += [f"excluded: {client['reason']}" if client["excluded"] else ""] if excluded else []
         rows.append(cells)
         styles.append(style)
-    Table(columns, rows, right=("honesty", "claimed", "used", "weight", "distance"), styles=styles).show()
+    TerminalTable(columns, rows, right=("honesty", "claimed", "used", "weight", "distance"), styles=styles).show()
     used = len(report["clients"]) - len(report["excluded"])
     print(f"{shown(report['rule'])}: {report['status']}; {used} of {len(report['clients'])} clients used")
     if report["malicious"] is not None:
@@ -216,7 +216,7 @@ def sentence(report: Mapping[str, Any]) -> str:
     short = dict(zip(ids, bare_names(ids), strict=True))
     words = {"accused": "accused of lying", "unusual": "unusual", "abstained": "abstained", "excluded": "excluded"}
     for verdict, word in words.items():
-        names = [shortened(short[c["id"]], 40) for c in clients if c["verdict"] == verdict]
+        names = [shorten(short[c["id"]], 40) for c in clients if c["verdict"] == verdict]
         if names:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             said.append(f"{word}: {', '.join(names[:MOST_NAMES])}{more}")
@@ -234,7 +234,7 @@ def _table(clients: Sequence[Mapping[str, Any]]) -> Any:
         why = f"excluded: {c['reason']}" if c["excluded"] else c["why"]
         numbers = [_digits(c["honesty"], 3), _digits(c["weight"], 4)]
         distance = "-" if c["distance"] is None else f"{c['distance']:.4g}"
-        rows.append([shortened(c["id"], 60), c["verdict"], *numbers, distance, shortened(why, 200), layers])
+        rows.append([shorten(c["id"], 60), c["verdict"], *numbers, distance, shorten(why, 200), layers])
     return Table("clients", "", "", ["client", *COLUMNS, "differs most in"], rows)
 
 

@@ -74,9 +74,9 @@ class Heatmap:
     marks: npt.NDArray[np.int8] | None = None
     chosen: Sequence[int] | None = None
 
-    def shown_rows(self) -> list[int]:
+    def drawn_rows(self) -> list[int]:
         """The rows that are drawn: those that were chosen, all, or those with the lowest means."""
-        return shown_rows(self.values) if self.chosen is None else list(self.chosen)
+        return drawn_rows(self.values) if self.chosen is None else list(self.chosen)
 
     def transposed(self) -> Heatmap:
         """Rows and columns exchanged, for screens that are taller than wide."""
@@ -91,9 +91,9 @@ class Heatmap:
 
     @cached_property
     def _stretches(self) -> dict[int, list[tuple[int, int, str]]]:
-        return {row: self._joined(row) for row in self.shown_rows()}
+        return {row: self._join_cells(row) for row in self.drawn_rows()}
 
-    def _joined(self, row: int) -> list[tuple[int, int, str]]:
+    def _join_cells(self, row: int) -> list[tuple[int, int, str]]:
         values: list[float] = np.nan_to_num(np.round(self.values[row], 2), nan=-1.0).tolist()
         marks: list[int] = [0] * len(values) if self.marks is None else self.marks[row].tolist()
         found: list[tuple[int, int, str]] = []
@@ -117,7 +117,7 @@ class Heatmap:
     def lines(self) -> list[tuple[str, str]]:
         """Every row in words, for those who do not see the colours."""
         found: list[tuple[str, str]] = []
-        for row in self.shown_rows():
+        for row in self.drawn_rows():
             parts: list[str] = []
             for start, end, word in self.stretches(row):
                 when = self.span(start, end).removeprefix(f"{self.x}s ").removeprefix(f"{self.x} ")
@@ -126,7 +126,7 @@ class Heatmap:
         return found
 
 
-def shown_rows(grid: Grid) -> list[int]:
+def drawn_rows(grid: Grid) -> list[int]:
     """The rows of a grid that are drawn: all, or those with the lowest means."""
     if len(grid) <= MOST_ROWS:
         return list(range(len(grid)))

@@ -14,7 +14,7 @@ from honestly.runs.record import ACCURACY, ASR, RoundRecord
 from honestly.show.chart import DOT, Chart, Heatmap, dashes
 from honestly.show.maps import belief_map, truth_map, weight_map
 from honestly.show.palette import colours, line_colour
-from honestly.show.text import shortened
+from honestly.show.text import shorten
 
 FORMATS = ("png", "svg")
 
@@ -52,7 +52,7 @@ def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", 
     measures = [(ACCURACY, "test accuracy", 0), (ASR, "attack success rate", 1)]
     for key, label, number in measures:
         if key == ACCURACY or any(getattr(r, key) is not None for r in records):
-            axes[-1].plot(*_placed(records, key, first), label=label, lw=1.6, **_line_style(number))
+            axes[-1].plot(*_place_points(records, key, first), label=label, lw=1.6, **_line_style(number))
     axes[-1].set(ylim=(0, 1), xlabel="round", xlim=span)
     axes[-1].grid(alpha=0.3)
     axes[-1].legend(loc="lower right", fontsize=8, frameon=False)
@@ -68,7 +68,7 @@ def draw_heatmap(axis: Any, what: Heatmap, title: str, **placed: Any) -> Any:
     scale = LinearSegmentedColormap.from_list("honestly", [c["low"], c["middle"], c["high"]])
     scale = scale.with_extremes(bad=c["hollow"])
     image = axis.imshow(what.values, aspect="auto", interpolation="nearest", cmap=scale, vmin=0, vmax=1, **placed)
-    axis.set_title(shortened(title, 90), loc="left", fontsize=9, parse_math=False)
+    axis.set_title(shorten(title, 90), loc="left", fontsize=9, parse_math=False)
     axis.set_ylabel(what.y)
     left, right = image.get_extent()[:2]
     T = max(len(what.columns), 1)
@@ -94,8 +94,8 @@ def heatmaps_png(maps: Sequence[Heatmap]) -> bytes:
     axes: Any = figure.subplots(len(maps), 1, squeeze=False, sharex=True)[:, 0]
     for axis, what in zip(axes, maps, strict=True):
         draw_heatmap(axis, what, what.title)
-        axis.set_yticks(range(K), [shortened(name, 40) for name in what.rows], fontsize=7, parse_math=False)
-    names = [shortened(name, 30) for name in maps[-1].columns]
+        axis.set_yticks(range(K), [shorten(name, 40) for name in what.rows], fontsize=7, parse_math=False)
+    names = [shorten(name, 30) for name in maps[-1].columns]
     axes[-1].set_xticks(range(T), names, fontsize=7, rotation=90, parse_math=False)
     axes[-1].set_xlabel(maps[-1].x)
     return png(figure)
@@ -137,7 +137,7 @@ def _line_style(number: int) -> dict[str, Any]:
 
 def _draw(axis: Any, chart: Chart) -> None:
     for number, line in enumerate(chart.lines):
-        style = {**_line_style(number), "lw": 1.6, "label": shortened(line.name, 40).replace("$", r"\$")}
+        style = {**_line_style(number), "lw": 1.6, "label": shorten(line.name, 40).replace("$", r"\$")}
         if chart.dots:
             axis.scatter(line.xs, line.ys, s=[6 + 60 * size for size in line.sizes()], color=style["color"])
         if any(line.spread):
@@ -152,14 +152,14 @@ def _draw(axis: Any, chart: Chart) -> None:
     axis.set_ylim(y0 - 0.02 * tall, y1 + 0.02 * tall)
     axis.set_xlabel(chart.x, fontsize=8)
     axis.set_ylabel(chart.y, fontsize=8)
-    axis.set_title(shortened(chart.title, 60), loc="left", fontsize=9, parse_math=False)
+    axis.set_title(shorten(chart.title, 60), loc="left", fontsize=9, parse_math=False)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.3)
     if chart.lines:
         axis.legend(fontsize=7, frameon=False)
 
 
-def _placed(records: Sequence[RoundRecord], key: str, first: int) -> tuple[list[int], list[float]]:
+def _place_points(records: Sequence[RoundRecord], key: str, first: int) -> tuple[list[int], list[float]]:
     """A curve whose points stand below the columns of the maps, also where rounds are missing in between."""
     pairs = [(first + t, float(getattr(r, key))) for t, r in enumerate(records) if getattr(r, key) is not None]
     return [x for x, _ in pairs], [v for _, v in pairs]

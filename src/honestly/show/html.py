@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from honestly._version import __version__
 from honestly.show import palette, svg
-from honestly.show.text import shortened
+from honestly.show.text import shorten
 
 #: Letters of one text in a page: names and messages come from strangers.
 MOST, MOST_WHOLE = 2000, 50_000
@@ -21,12 +21,12 @@ def plain(value: Any) -> Any:
     """What a template writes: drawings as they are, all other text printable and bounded."""
     if value is None or isinstance(value, Markup | int | float):
         return "" if value is None else value
-    return shortened(value, MOST)
+    return shorten(value, MOST)
 
 
 def whole(value: Any) -> Markup:
     """A long text, such as the settings of a run."""
-    return escape(shortened(value, MOST_WHOLE))
+    return escape(shorten(value, MOST_WHOLE))
 
 
 @cache
@@ -36,7 +36,7 @@ def environment() -> Environment:
         loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, undefined=StrictUndefined,
         finalize=plain, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    found.filters["short"] = shortened
+    found.filters["short"] = shorten
     found.filters["whole"] = whole
     found.globals.update(
         chart=svg.chart, heatmap=svg.heatmap, ramp_key=svg.ramp_key, style=Markup(palette.stylesheet()),
@@ -56,6 +56,6 @@ def part(macro: str, /, *values: Any, **named: Any) -> Markup:
     return Markup(getattr(module, macro)(*values, **named))
 
 
-def joined(*parts: Markup | str) -> Markup:
+def join(*parts: Markup | str) -> Markup:
     """Parts one after the other; what is not a part yet is text."""
     return Markup("").join(parts)

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from honestly.show.stress_cases import attack_rows, attacks_of, counts_of, fixed, mean, rules_of, statements, worst
+from honestly.show.stress_cases import (
+    attack_rows,
+    attacks_of,
+    counts_of,
+    fixed_attacks,
+    mean,
+    rules_of,
+    statements,
+    worst,
+)
 from honestly.show.tables import Cell, Table, lowest
 from honestly.studies.attacked import Case
 from honestly.studies.scores import calibration_error, reliability
@@ -62,7 +71,7 @@ def worst_layers(cases: Sequence[Case], K: int) -> Table:
 
 def mean_layers(cases: Sequence[Case], K: int) -> Table:
     """The mean over the fixed attacks, of the whole update and of its worst layer."""
-    counts, plain = counts_of(cases), fixed(cases)
+    counts, plain = counts_of(cases), fixed_attacks(cases)
 
     def whole(M: int) -> Column:
         return lambda found: mean(case.kappa for case in found if case.malicious == M)
@@ -105,16 +114,16 @@ def truth_by_layer(cases: Sequence[Case], K: int) -> Table:
     def blamed(found: list[Case]) -> Cell:
         return mean(
             None if case.accused is None else case.accused * (K - case.malicious)
-            for case in fixed(found)
+            for case in fixed_attacks(found)
             if case.malicious
         )
 
     def missed(found: list[Case]) -> Cell:
-        share = mean(case.missed for case in fixed(found) if case.malicious)
+        share = mean(case.missed for case in fixed_attacks(found) if case.malicious)
         return None if share is None else 100 * share
 
     def calibration(found: list[Case]) -> Cell:
-        return calibration_error(reliability(*statements(fixed(found))))
+        return calibration_error(reliability(*statements(fixed_attacks(found))))
 
     def milliseconds(found: list[Case]) -> Cell:
         return float(1e3 * np.median([case.seconds for case in found]))

@@ -110,7 +110,11 @@ class Live(Monitor):
         failed = sum(run.status == "failed" for run in runs)
         total = sum(run.of for run in runs)
         done = sum(run.of if run in ended else run.rounds for run in runs)
-        text = f"{len(ended)} of {len(runs)} runs" + (f", {failed} failed" if failed else "") + self._left(done, total)
+        text = (
+            f"{len(ended)} of {len(runs)} runs"
+            + (f", {failed} failed" if failed else "")
+            + self._time_left(done, total)
+        )
         self.bars.update(self.whole, total=total, done=done, news=text)
         working = {run.id: run for run in runs if run.status == "running"}
         for id in [id for id in self.shown if id not in working]:
@@ -120,7 +124,7 @@ class Live(Monitor):
                 self.shown[id] = self.bars.add("  run", run.of)
             self.bars.update(self.shown[id], done=run.rounds, news=_now(run, store))
 
-    def _left(self, done: int, total: int) -> str:
+    def _time_left(self, done: int, total: int) -> str:
         """The time that is left, at the speed since the start."""
         now = time.monotonic()
         if self.begun is None:

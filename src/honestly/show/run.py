@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from honestly.runs.record import RoundRecord
-from honestly.show.chart import MOST_ROWS, Heatmap, shown_rows
+from honestly.show.chart import MOST_ROWS, Heatmap, drawn_rows
 from honestly.show.maps import belief_map, truth_map, weight_map
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunView:
     """A run and what to call it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Run:
     details: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, title: str, experiment: Experiment, records: Sequence[RoundRecord]) -> Run:
+    def of(cls, title: str, experiment: Experiment, records: Sequence[RoundRecord]) -> RunView:
         """A run of the simulator."""
         names = [str(k) for k in range(experiment.clients)]
         return cls(title, records, names, True, {"id": experiment.id, "experiment": experiment.canonical})
@@ -52,5 +52,5 @@ class Run:
         found = [one for one in maps if one is not None]
         if len(found) < 2 or len(self.clients) <= MOST_ROWS:
             return found
-        both = shown_rows(np.concatenate([one.values for one in found], axis=1))
+        both = drawn_rows(np.concatenate([one.values for one in found], axis=1))
         return [replace(one, chosen=both) for one in found]

@@ -14,11 +14,11 @@ from honestly.show.chart import Chart
 from honestly.show.downloads import Download
 from honestly.show.html import part, render
 from honestly.show.maps import BELIEF, belief_of, over_rounds
-from honestly.show.run import Run
+from honestly.show.run import RunView
 from honestly.show.tables import Cell, Table
 from honestly.sim.summary import LAST, summary
 
-__all__ = ["Run", "body", "charts", "files", "page"]
+__all__ = ["RunView", "body", "charts", "files", "page"]
 
 MOST_ROWS = 100
 MEASURES = ((ACCURACY, "Test accuracy"), (ASR, "Attack success rate"))
@@ -30,7 +30,7 @@ NUMBERS = (
 )  # fmt: skip
 
 
-def page(heading: str, runs: Sequence[Run], *, lead: str = "", back: str = "", picture: bytes = b"") -> str:
+def page(heading: str, runs: Sequence[RunView], *, lead: str = "", back: str = "", picture: bytes = b"") -> str:
     """The whole page; `back` is the address of the page that it belongs to, `picture` a PNG to save."""
     found = [*files(runs), *downloads.inside("figure.png", picture)]
     return render(
@@ -39,7 +39,7 @@ def page(heading: str, runs: Sequence[Run], *, lead: str = "", back: str = "", p
     )  # fmt: skip
 
 
-def body(runs: Sequence[Run]) -> Markup:
+def body(runs: Sequence[RunView]) -> Markup:
     """Curves of all runs, truth beside belief for the one in question, and everything else folded."""
     shown = [run for run in runs if run.records]
     if not shown:
@@ -50,7 +50,7 @@ def body(runs: Sequence[Run]) -> Markup:
                 numbers=numbers(shown), several=len(shown) > 1)  # fmt: skip
 
 
-def charts(runs: Sequence[Run]) -> list[Chart]:
+def charts(runs: Sequence[RunView]) -> list[Chart]:
     """Accuracy and attack success of all runs; the run in question comes first."""
     main = verdict.in_question(runs)
     rest = [run for i, run in enumerate(runs) if i != main]
@@ -59,7 +59,7 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
     return [one for one in found if one.lines]
 
 
-def _story(run: Run) -> dict[str, Any]:
+def _story(run: RunView) -> dict[str, Any]:
     """What the template shows of one run."""
     judged = any(r.accused is not None or r.excluded for r in run.records)
     maps, belief = run.maps(), belief_of(run.records)
@@ -73,7 +73,7 @@ def _story(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def numbers(runs: Sequence[Run]) -> Table | None:
+def numbers(runs: Sequence[RunView]) -> Table | None:
     """The final numbers, side by side; a mean of the last 20 rounds only where there are 20."""
     found = [{**summary(run.records)} for run in runs]
     for one in found:
@@ -89,7 +89,7 @@ def numbers(runs: Sequence[Run]) -> Table | None:
     return Table("numbers", "", "", ["run", *(name for name, _, _ in columns)], rows)
 
 
-def accusations(run: Run) -> Table | None:
+def accusations(run: RunView) -> Table | None:
     """One row for each client that attacked, was accused or was excluded, the most accused first; None if none did."""
     counts = {key: Counter[int]() for key in ("attacked", "accused", "wrongly", "missed", "excluded")}
     judged = any(r.accused is not None for r in run.records)
@@ -114,14 +114,20 @@ def accusations(run: Run) -> Table | None:
                  ["client", *kept], rows)  # fmt: skip
 
 
-def files(runs: Sequence[Run]) -> list[Download]:
+def files(runs: Sequence[RunView]) -> list[Download]:
     """Rounds as CSV and JSON, the drawings as SVG."""
     shown = [run for run in runs if run.records]
     if not shown:
         return []
     drawn = [*charts(shown), *shown[verdict.in_question(shown)].maps()]
     rows = [
-        [run.title, r.round, r.accuracy, r.asr, *(_named(run, found) for found in (r.attacked, r.accused, r.excluded))]
+        [
+            run.title,
+            r.round,
+            r.accuracy,
+            r.asr,
+            *(_client_names(run, found) for found in (r.attacked, r.accused, r.excluded)),
+        ]
         for run in shown
         for r in run.records
     ]
@@ -138,5 +144,5 @@ def files(runs: Sequence[Run]) -> list[Download]:
     ]
 
 
-def _named(run: Run, clients: Sequence[int] | None) -> str:
+def _client_names(run: RunView, clients: Sequence[int] | None) -> str:
     return " ".join(run.clients[k] for k in clients or ())

@@ -24,7 +24,7 @@ def worst(cases: Iterable[Case]) -> float | None:
     return max(found) if found else None
 
 
-def fixed(cases: Iterable[Case]) -> list[Case]:
+def fixed_attacks(cases: Iterable[Case]) -> list[Case]:
     """Without the adaptive attacker, whose mean over attacks would mean nothing."""
     return [case for case in cases if words(case.attack)[0] != ADAPTIVE]
 

@@ -21,12 +21,12 @@ from honestly.show import downloads, figure, svg
 from honestly.show.chart import Chart, Heatmap, Line
 from honestly.show.downloads import Download
 from honestly.show.html import render
-from honestly.show.stress_cases import attacks_of, fixed, mean, statements
+from honestly.show.stress_cases import attacks_of, fixed_attacks, mean, statements
 from honestly.show.stress_tables import tables
 from honestly.show.tables import Table, text
 from honestly.studies.attacked import Case
 from honestly.studies.scores import reliability
-from honestly.studies.stress import Study
+from honestly.studies.stress import StressStudy
 
 #: Numbers of attackers that have a heatmap.
 MOST_MAPS = 3
@@ -34,7 +34,7 @@ MOST_MAPS = 3
 BEST, WORST = -3.0, 1.0
 
 
-def about(study: Study, seconds: float) -> dict[str, Any]:
+def about(study: StressStudy, seconds: float) -> dict[str, Any]:
     """What was run, on what, and how long it took."""
     return {
         "study": asdict(study),
@@ -45,7 +45,7 @@ def about(study: Study, seconds: float) -> dict[str, Any]:
     }
 
 
-def write(study: Study, cases: Sequence[Case], directory: Path, *, seconds: float) -> list[Path]:
+def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds: float) -> list[Path]:
     """Everything into the directory; returns the files."""
     directory.mkdir(parents=True, exist_ok=True)
     found = tables(cases, study.attacks)
@@ -168,7 +168,7 @@ def reliability_chart(cases: Sequence[Case]) -> Chart | None:
     """Stated honesty against the share that was honest, for every rule that states it."""
     lines: list[Line] = []
     for rule in dict.fromkeys(case.rule for case in cases):
-        curve = reliability(*statements(fixed(case for case in cases if case.rule == rule)))
+        curve = reliability(*statements(fixed_attacks(case for case in cases if case.rule == rule)))
         total = sum(b.count for b in curve)
         if curve:
             shares = [b.count / total for b in curve]

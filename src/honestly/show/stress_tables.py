@@ -10,7 +10,7 @@ from honestly.show.layer_tables import attacks_run, layer_tables
 from honestly.show.stress_cases import (
     attack_rows,
     counts_of,
-    fixed,
+    fixed_attacks,
     group_of,
     mean,
     rules_of,
@@ -87,7 +87,7 @@ def worst_cases(cases: Sequence[Case], K: int) -> Table:
 
 def means(cases: Sequence[Case], K: int) -> Table:
     """The mean over populations and fixed attacks."""
-    counts, plain = counts_of(cases), fixed(cases)
+    counts, plain = counts_of(cases), fixed_attacks(cases)
 
     def column(M: int) -> Callable[[list[Case]], Cell]:
         return lambda found: mean(case.kappa for case in found if case.malicious == M)
@@ -159,7 +159,7 @@ def truthfulness(cases: Sequence[Case], K: int) -> Table:
     """What the rules say of the clients: false accusations, detection, calibration."""
 
     def attacked(found: list[Case]) -> list[Case]:
-        return [case for case in fixed(found) if case.malicious]
+        return [case for case in fixed_attacks(found) if case.malicious]
 
     def accused(found: list[Case]) -> Cell:
         share = mean(case.accused for case in found if not case.malicious)
@@ -175,7 +175,7 @@ def truthfulness(cases: Sequence[Case], K: int) -> Table:
         )
 
     def calibration(found: list[Case]) -> Cell:
-        return calibration_error(reliability(*statements(fixed(found))))
+        return calibration_error(reliability(*statements(fixed_attacks(found))))
 
     def milliseconds(found: list[Case]) -> Cell:
         return float(1e3 * np.median([case.seconds for case in found]))
@@ -241,7 +241,7 @@ def _mean_worst(cases: Sequence[Case], counts: Sequence[int]) -> list[Cell]:
     cells: list[Cell] = []
     for M in counts:
         found = [case for case in cases if case.malicious == M]
-        cells += [mean(case.kappa for case in fixed(found)), worst(found)]
+        cells += [mean(case.kappa for case in fixed_attacks(found)), worst(found)]
     return cells
 
 

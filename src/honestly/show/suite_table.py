@@ -16,7 +16,7 @@ COLUMNS = (
 
 def suite_table(suite: Suite, standings: Sequence[Standing]) -> Table:
     """Best mean of the worst layer first; rules without an answer in some round come last."""
-    ordered = ranked(standings)
+    ordered = rank(standings)
     rows: list[list[Cell]] = [
         [
             *(s.rule, s.told, s.mean, s.mean_layer, s.worst, s.worst_layer, s.adaptive, s.adaptive_layer),
@@ -41,7 +41,7 @@ def suite_table(suite: Suite, standings: Sequence[Standing]) -> Table:
     )
 
 
-def ranked(standings: Sequence[Standing]) -> list[Standing]:
+def rank(standings: Sequence[Standing]) -> list[Standing]:
     """In the order of the table."""
 
     def order(s: Standing) -> tuple[bool, float]:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from honestly.show.chart import COLOURS, DOT, Chart, Heatmap, dashes, ticks
 from honestly.show.palette import colours
-from honestly.show.text import shortened
+from honestly.show.text import shorten
 
 #: Letters of a name beside a heatmap, and pixels of one letter.
 LETTERS, LETTER = 22, 6.6
@@ -20,12 +20,12 @@ FILE_WIDTH = 720
 
 
 def _e(text: object, most: int = 200) -> str:
-    return str(escape(shortened(text, most)))
+    return str(escape(shorten(text, most)))
 
 
 def _ends(text: object, most: int) -> str:
     """A name that is too long without its middle: names of machines often differ only at their ends."""
-    whole = shortened(text, 200)
+    whole = shorten(text, 200)
     return whole if len(whole) <= most else f"{whole[: most // 3]}…{whole[-(most - most // 3 - 1) :]}"
 
 
@@ -40,7 +40,7 @@ class _Drawing:
         self.height, self.left, self.below, self.above = height, left, below, above
         self.parts: list[str] = []
 
-    def framed(self, label: str) -> str:
+    def frame(self, label: str) -> str:
         room = f"--left:{self.left:g}px;--below:{self.below:g}px;--above:{self.above:g}px"
         return (
             f'<svg class="plot" height="{self.height:g}" style="{room}" role="img" aria-label="{_e(label, 1000)}">'
@@ -65,7 +65,7 @@ def chart(what: Chart, height: float = 160) -> Markup:
     )
     title = what.title[:1].upper() + what.title[1:]
     return Markup(
-        f'<figure class="chart"><figcaption>{_e(title)}</figcaption><div class="picture">{drawing.framed(label)}</div>'
+        f'<figure class="chart"><figcaption>{_e(title)}</figcaption><div class="picture">{drawing.frame(label)}</div>'
         f'<ul class="legend">{keys}</ul></figure>'
     )
 
@@ -127,10 +127,12 @@ def _curves(what: Chart, height: float) -> _Drawing:
 
 def heatmap(what: Heatmap) -> Markup:
     """The map below its title; a cell says what it is when pointed at."""
-    drawing, K = _cells(what), len(what.shown_rows())
+    drawing, K = _cells(what), len(what.drawn_rows())
     label = f"{what.title}: {K} {what.y}s by {len(what.columns)} {what.x}s; all values follow as a table"
-    picture = drawing.framed(label)
-    if len(what.columns) > 24 and not _counted(what):  # names that stand upright need their room: the frame scrolls
+    picture = drawing.frame(label)
+    if len(what.columns) > 24 and not _has_numbered_columns(
+        what
+    ):  # names that stand upright need their room: the frame scrolls
         least = drawing.left + 14 * len(what.columns)
         inside = f'<div style="min-width:{least:g}px">{picture}</div>'
         picture = f'<div class="scroll" tabindex="0" role="region" aria-label="{_e(what.title)}">{inside}</div>'
@@ -142,15 +144,15 @@ def heatmap(what: Heatmap) -> Markup:
     )
 
 
-def _counted(what: Heatmap) -> bool:
+def _has_numbered_columns(what: Heatmap) -> bool:
     return all(isinstance(column, int) for column in what.columns)
 
 
 def _cells(what: Heatmap) -> _Drawing:
-    kept, T = what.shown_rows(), max(len(what.columns), 1)
+    kept, T = what.drawn_rows(), max(len(what.columns), 1)
     K = len(kept)
-    tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 or not _counted(what) else 8.0
-    names = [_ends(what.rows[k], LETTERS if _counted(what) else 30) for k in kept]
+    tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 or not _has_numbered_columns(what) else 8.0
+    names = [_ends(what.rows[k], LETTERS if _has_numbered_columns(what) else 30) for k in kept]
     left = 14 + LETTER * max((len(name) for name in [*names, what.y]), default=1)
     drawing = _Drawing(K * tall, left=left, below=36, above=20)
     out = drawing.parts
@@ -161,7 +163,7 @@ def _cells(what: Heatmap) -> _Drawing:
         for start, end, word in what.stretches(k):
             title = f"{name}, {_e(what.span(start, end))}: {_e(word)}"
             at = f'x="{_share(start / T)}" y="{i * tall:g}" width="{_share((end - start) / T)}" height="{tall - 1:g}"'
-            out.append(f"<g><title>{title}</title>{_filled(float(what.values[k, start]), at)}</g>")
+            out.append(f"<g><title>{title}</title>{_fill(float(what.values[k, start]), at)}</g>")
     if T <= 60:
         for t in range(1, T):
             at = f'x1="{_share(t / T)}" x2="{_share(t / T)}"'
@@ -177,7 +179,7 @@ def _cells(what: Heatmap) -> _Drawing:
     return drawing
 
 
-def _filled(value: float, at: str) -> str:
+def _fill(value: float, at: str) -> str:
     """A cell: orange or blue laid over the pale middle, so both themes have the same scale."""
     if np.isnan(value):
         return f'<rect class="none" {at}/>'
@@ -208,7 +210,7 @@ def _marks(what: Heatmap, kept: Sequence[int], tall: float) -> list[str]:
 def _below(what: Heatmap, drawing: _Drawing, T: int) -> None:
     """The columns' names: round numbers of rounds, or every name upright."""
     out, height = drawing.parts, drawing.height
-    if _counted(what):
+    if _has_numbered_columns(what):
         column = {number: t for t, number in enumerate(what.columns)}
         numbers = [int(number) for number in what.columns]
         for number in ticks(numbers[0], numbers[-1]) if numbers else ():

@@ -18,8 +18,8 @@ from honestly.runs.record import SCALARS
 from honestly.show.chart import Grid
 from honestly.show.maps import Records, attack_grid, belief_grid
 from honestly.show.palette import colours, shade
-from honestly.show.report.sections import named
-from honestly.show.report.sources import Entry, Study
+from honestly.show.report.sections import run_label
+from honestly.show.report.sources import ReportedRun, ReportedStudy
 
 #: Verdicts by their numbers, and the names of their colours in the stylesheet.
 VERDICTS = {
@@ -30,7 +30,7 @@ VERDICTS = {
 SIDE = 8
 
 
-def export(studies: Sequence[Study], folder: Path) -> list[Path]:
+def export(studies: Sequence[ReportedStudy], folder: Path) -> list[Path]:
     """Write the runs that have rounds; the files. A file of an earlier export of the run is replaced."""
     from tensorboard.compat.proto import event_pb2
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -56,9 +56,9 @@ def export(studies: Sequence[Study], folder: Path) -> list[Path]:
     return files
 
 
-def _folder(entry: Entry) -> str:
+def _folder(entry: ReportedRun) -> str:
     """A run's name as a folder's: letters, digits and dashes, and the beginning of its id, which tells twins apart."""
-    words = re.sub(r"[^\w.=]+", "-", named(entry)).strip("-.")[:100]
+    words = re.sub(r"[^\w.=]+", "-", run_label(entry)).strip("-.")[:100]
     return f"{words}-{re.sub(r'[^0-9A-Za-z]', '', entry.id)[:8]}"
 
 

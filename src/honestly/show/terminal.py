@@ -15,10 +15,10 @@ NARROW = 100
 
 
 @dataclass
-class Table:
+class TerminalTable:
     """Rows under column names. ``styles`` colours rows, ``right`` names the columns of numbers.
 
-    >>> Table(["name", "needs"], [["krum", "f"], ["mean", ""]]).show(width=40)
+    >>> TerminalTable(["name", "needs"], [["krum", "f"], ["mean", ""]]).show(width=40)
     name  needs
     krum  f
     mean
@@ -33,20 +33,20 @@ class Table:
         """Print the table: side by side where it fits or the window is wide, else one row below the other."""
         width = width or terminal_width()
         if width is None:  # a pipe or file has no width: one line a row, for grep and the like
-            print("\n".join(self._aligned()))
+            print("\n".join(self._align()))
             return
         fits = sum(self._widths()) + 2 * (len(self.columns) - 1) <= width
         if fits and not _can_draw():
-            print("\n".join(self._aligned()))
+            print("\n".join(self._align()))
         elif fits or (width >= NARROW and _can_draw()):
             self._draw(width)
         else:
-            print("\n".join(self._listed(width)))
+            print("\n".join(self._list(width)))
 
     def _widths(self) -> list[int]:
         return [max(len(row[i]) for row in (self.columns, *self.rows)) for i in range(len(self.columns))]
 
-    def _aligned(self) -> list[str]:
+    def _align(self) -> list[str]:
         widths = self._widths()
         turn = [str.rjust if name in self.right else str.ljust for name in self.columns]
         return [
@@ -54,7 +54,7 @@ class Table:
             for row in (self.columns, *self.rows)
         ]
 
-    def _listed(self, width: int) -> list[str]:
+    def _list(self, width: int) -> list[str]:
         lines: list[str] = []
         for name, *cells in self.rows:
             lines.append(name)

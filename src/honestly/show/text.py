@@ -16,10 +16,10 @@ _LATEX = {
 }  # fmt: skip
 
 
-def shortened(text: object, most: int) -> str:
+def shorten(text: object, most: int) -> str:
     """Printable text of at most so many letters.
 
-    >>> shortened("a name of many words", 8)
+    >>> shorten("a name of many words", 8)
     'a name …'
     """
     whole = printable(text)

@@ -7,30 +7,30 @@ from collections import Counter
 from collections.abc import Sequence
 
 from honestly.runs.record import RoundRecord
-from honestly.show.run import Run
-from honestly.show.text import shortened
+from honestly.show.run import RunView
+from honestly.show.text import shorten
 
 #: The most clients named in one sentence.
 MOST_NAMES = 5
 
 
-def liars(run: Run) -> set[int]:
+def liars(run: RunView) -> set[int]:
     """The clients that attacked in any round."""
     return {k for r in run.records for k in r.attacked} if run.known else set()
 
 
-def judges(run: Run) -> bool:
+def judges(run: RunView) -> bool:
     """Whether the rule accuses: it infers honesty, or has accused a client."""
     return any(r.honesty is not None or r.accused for r in run.records)
 
 
-def in_question(runs: Sequence[Run]) -> int:
+def in_question(runs: Sequence[RunView]) -> int:
     """Which run the page is about: the last one that judges liars, or judges at all, or has liars; else the last."""
     wishes = (lambda r: bool(liars(r)) and judges(r), judges, lambda r: bool(liars(r)), lambda r: True)
     return next(i for wish in wishes for i in reversed(range(len(runs))) if wish(runs[i]))
 
 
-def sentence(runs: Sequence[Run]) -> str:
+def sentence(runs: Sequence[RunView]) -> str:
     """The verdict on all runs; the accusations are those of the run in question."""
     runs = [run for run in runs if run.records]
     if not runs:
@@ -41,7 +41,9 @@ def sentence(runs: Sequence[Run]) -> str:
     ends = _list([text for r in shown if (text := _end(r, alone=len(shown) == 1))])
     ends = ends.replace(" ended at", "\0", 1).replace(" ended at", " at").replace("\0", " ended at")
     if not run.known:
-        return _join(f"{_count(len(run.records), 'round')} with {_count(len(run.clients), 'client')}", _held(run), ends)
+        return _join(
+            f"{_count(len(run.records), 'round')} with {_count(len(run.clients), 'client')}", _complaints(run), ends
+        )
     who = f"{len(bad)} of {_count(len(run.clients), 'client')} lied" if bad else "Nobody lied"
     caught = [*([_caught(run, bad)] if bad else []), _wrongly(run, bad)] if judges(run) else []
     return _join(who, ends, _list([text for text in caught if text]), _excluded(run))
@@ -68,17 +70,17 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def _end(run: Run, *, alone: bool) -> str:
+def _end(run: RunView, *, alone: bool) -> str:
     accuracy = [r.accuracy for r in run.records if r.accuracy is not None]
     asr = [r.asr for r in run.records if r.asr is not None]
     if not accuracy:
         return ""
-    name = "the accuracy" if alone else shortened(run.title, 60)
+    name = "the accuracy" if alone else shorten(run.title, 60)
     success = f" (attack success {percent(asr[-1])})" if asr else ""
     return f"{name} ended at {percent(accuracy[-1])}{success}"
 
 
-def _caught(run: Run, bad: set[int]) -> str:
+def _caught(run: RunView, bad: set[int]) -> str:
     """From which round on every attacker was accused or excluded; else how many were, on average."""
     attacked = [r for r in run.records if r.attacked]
     caught = [len(set(r.attacked) & _against(r)) for r in attacked]
@@ -112,7 +114,7 @@ def _against(record: RoundRecord) -> set[int]:
     return {*(record.accused or ()), *record.excluded}
 
 
-def _wrongly(run: Run, bad: set[int]) -> str:
+def _wrongly(run: RunView, bad: set[int]) -> str:
     """Accusations of clients that behaved; a liar that pauses for a round behaves in it."""
     wrong = [set(r.accused or ()) - set(r.attacked) for r in run.records]
     rounds = sum(bool(found) for found in wrong)
@@ -126,19 +128,19 @@ def _wrongly(run: Run, bad: set[int]) -> str:
     return f"{'one honest client' if len(honest) == 1 else f'{len(honest)} honest clients'} accused {when}"
 
 
-def _excluded(run: Run) -> str:
+def _excluded(run: RunView) -> str:
     found = {k for r in run.records for k in r.excluded} - liars(run)
     return f"{_count(len(found), 'honest client')} excluded" if found else ""
 
 
-def _held(run: Run) -> str:
+def _complaints(run: RunView) -> str:
     """Of a federation: who was accused or excluded, and in how many rounds."""
     T = len(run.records)
     parts: list[str] = []
     accused = Counter(k for r in run.records for k in r.accused or ())
     excluded = Counter(k for r in run.records for k in r.excluded)
     for counts, verb in ((accused, "accused"), (excluded, "excluded")):
-        named = [f"{shortened(run.clients[k], 30)} {_often(n, T)}" for k, n in counts.most_common(MOST_NAMES)]
+        named = [f"{shorten(run.clients[k], 30)} {_often(n, T)}" for k, n in counts.most_common(MOST_NAMES)]
         if named:
             more = f" and {len(counts) - MOST_NAMES} more" if len(counts) > MOST_NAMES else ""
             parts.append(f"{verb}: {_list(named)}{more}")
@@ -166,7 +168,7 @@ def messages(records: Sequence[RoundRecord]) -> list[str]:
             clients.setdefault(key, set()).add(str(name))
             rounds.setdefault(key, set()).add(record.round)
     order = sorted(texts, key=lambda key: (-len(clients[key]) * len(rounds[key]), key))
-    return [f"{_count(len(clients[key]), 'client')}, {_count(len(rounds[key]), 'round')}: {shortened(texts[key], 300)}"
+    return [f"{_count(len(clients[key]), 'client')}, {_count(len(rounds[key]), 'round')}: {shorten(texts[key], 300)}"
             for key in order]  # fmt: skip
 
 
@@ -179,7 +181,7 @@ def statuses(records: Sequence[RoundRecord]) -> list[str]:
             text = f"the old model was kept: {r.status}" if r.kept else r.status or "look at this round"
             found.setdefault(_numberless(text), []).append(r.round)
             texts.setdefault(_numberless(text), text)
-    return [f"{_spans(numbers)}: {shortened(texts[key], 300)}" for key, numbers in found.items()]
+    return [f"{_spans(numbers)}: {shorten(texts[key], 300)}" for key, numbers in found.items()]
 
 
 def _numberless(text: str) -> str:

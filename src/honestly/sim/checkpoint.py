@@ -18,7 +18,7 @@ from honestly.runs.sink import RoundSink
 from honestly.runs.states import States, pack, unpack
 from honestly.runs.writing import remedies, write_file
 from honestly.sim.experiment import Experiment, ExperimentError
-from honestly.sim.memory import remembered, with_memory
+from honestly.sim.memory import memory_arrays, with_memory
 from honestly.sim.rounds import State
 from honestly.sim.train.trainer import Model
 
@@ -37,13 +37,13 @@ def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, 
     found = RunFolder(folder, experiment.id, described)
     if restart:
         found.clear()
-    elif (held := _held(folder / EXPERIMENT, warn)) is not None:
+    elif (held := _stored_settings(folder / EXPERIMENT, warn)) is not None:
         _check_same(folder, held, described)
         _check_not_longer(folder, experiment.rounds)
     return found
 
 
-def _held(path: Path, warn: Warn) -> dict[str, Any] | None:
+def _stored_settings(path: Path, warn: Warn) -> dict[str, Any] | None:
     try:
         return read_description(path.read_text())[1]
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def latest_state(states: States, fresh: State, rounds: int, warn: Warn) -> State
     return fresh
 
 
-def packed(state: State) -> bytes:
+def pack_state(state: State) -> bytes:
     """The model and what the rule remembers, as a file for `States`."""
     return pack(
         {
@@ -107,7 +107,7 @@ def packed(state: State) -> bytes:
             "statistics": state.model.statistics.cpu().numpy(),
             "counters": state.model.counters.cpu().numpy(),
             **{f"past/{i}/{n}": getattr(m, n).cpu().numpy() for i, m in enumerate(state.past) for n in ROWS},
-            **remembered(state),
+            **memory_arrays(state),
         }
     )
 

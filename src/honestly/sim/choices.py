@@ -36,14 +36,14 @@ class Choice(BaseModel):
         return Choice.model_validate({"name": name, **_plain(made)})
 
 
-def parsed(value: Any) -> Any:
+def parse_choice(value: Any) -> Any:
     """`"krum:f=2"` stands for `{"name": "krum", "f": 2}`; a table, or what is made of one, stays as it is."""
     if not isinstance(value, str | dict | Choice):
         raise ValueError("write a name with its settings, such as krum:f=2 or { name = 'krum', f = 2 }")
     return values_of(Spec.parse(value)) if isinstance(value, str) else value
 
 
-def separated(values: dict[str, Any]) -> dict[str, Any]:
+def separate_mixers(values: dict[str, Any]) -> dict[str, Any]:
     """An experiment's values with the mixers of `rule = "nnm:f=4+krum:f=4"` behind those of `pre`."""
     rule = values.get("rule")
     if not isinstance(rule, str):
@@ -58,7 +58,7 @@ def sequence(pre: Any) -> Any:
     """Mixers as a list, however they are written: `"nnm:f=4+arc:f=4"`, one table, or a list of them."""
     if isinstance(pre, str):
         return [values_of(spec) for spec in Spec.parse_all(pre)]
-    return [parsed(one) for one in pre] if isinstance(pre, list | tuple) else [parsed(pre)]
+    return [parse_choice(one) for one in pre] if isinstance(pre, list | tuple) else [parse_choice(pre)]
 
 
 def values_of(spec: Spec) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from honestly.rules import MIXER_CATALOG, RULE_CATALOG
 from honestly.rules.rule import Mixer, Rule
 from honestly.sim.adversary import Adversary
 from honestly.sim.attacks import ATTACKS, Attack
-from honestly.sim.choices import Choice, parsed, separated, sequence
+from honestly.sim.choices import Choice, parse_choice, separate_mixers, sequence
 from honestly.sim.data import DATASETS
 
 # The paper's local training and model, where the data set says nothing else.
@@ -140,7 +140,7 @@ class Experiment(BaseModel):
 
     @field_validator("dataset")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_known(cls, value: str) -> str:
         if value in DATASETS or is_own(value):
             return value
         hint = did_you_mean(value, DATASETS)
@@ -154,7 +154,7 @@ class Experiment(BaseModel):
     @field_validator("rule", "attack", mode="before")
     @classmethod
     def _as_choice(cls, value: Any) -> Any:
-        return parsed(value)
+        return parse_choice(value)
 
     @field_validator("pre", mode="before")
     @classmethod
@@ -167,7 +167,7 @@ class Experiment(BaseModel):
         """What depends on the data set is written out, so the canonical form says everything."""
         if not isinstance(values, dict):
             return values
-        values = separated(dict(values))
+        values = separate_mixers(dict(values))
         dataset = values.get("dataset", "digits")
         if not isinstance(dataset, str):
             return values

@@ -21,7 +21,7 @@ ATTACK = "attack/"  # in front of the names of what attackers remember
 HOME = "honestly.rules."  # classes are loaded from here, and from the file of a rule of the user's own that is in use
 
 
-def remembered(state: State) -> dict[str, Any]:
+def memory_arrays(state: State) -> dict[str, Any]:
     """The rule and the mixers as arrays by name: their settings as JSON in "memory", arrays beside it."""
     arrays: dict[str, Any] = {}
     own = _own(state)

@@ -15,7 +15,7 @@ from honestly.sim.train.trainer import Model, Trainer
 
 
 @dataclass(frozen=True)
-class Score:
+class Evaluation:
     """Accuracy, mean cross-entropy and accuracy of each class, on a whole test set."""
 
     accuracy: float
@@ -23,7 +23,7 @@ class Score:
     per_class: list[float | None]
 
 
-def evaluate(trainer: Trainer, model: Model, test: Pixels, classes: int) -> Score:
+def evaluate(trainer: Trainer, model: Model, test: Pixels, classes: int) -> Evaluation:
     """Evaluate the server's model on the full test set; a class without test images has no accuracy (None)."""
     logits = trainer.logits(model, test)
     right = logits.argmax(dim=1) == test.labels
@@ -31,7 +31,7 @@ def evaluate(trainer: Trainer, model: Model, test: Pixels, classes: int) -> Scor
     total = torch.bincount(test.labels, minlength=classes).tolist()
     hits = torch.bincount(test.labels[right], minlength=classes).tolist()
     per_class = [h / n if n else None for h, n in zip(hits, total, strict=True)]
-    return Score(sum(hits) / len(test.labels), float(loss), per_class)
+    return Evaluation(sum(hits) / len(test.labels), float(loss), per_class)
 
 
 def success_rate(trainer: Trainer, model: Model, triggered: Pixels) -> float:
@@ -40,7 +40,7 @@ def success_rate(trainer: Trainer, model: Model, triggered: Pixels) -> float:
     return float(hits.double().mean())
 
 
-def accused(out: Aggregate) -> npt.NDArray[np.bool_] | None:
+def accused_clients(out: Aggregate) -> npt.NDArray[np.bool_] | None:
     """(K,) clients that the rule did not believe: less than half as honest as the most honest client, or of weight 0.
 
     Relative, because the paper's own probabilities have a meaning only as ratios. None if the rule does not say.

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from honestly.sim.attacks.learnt import LearntTrigger, Task
+from honestly.sim.attacks.learnt import LearntTrigger, TriggerTask
 from honestly.sim.data import prepare
 from honestly.sim.models import source
 from honestly.sim.train.flat import Layout
 
 if TYPE_CHECKING:
-    from honestly.sim.rounds import Federation, Plan, State
+    from honestly.sim.rounds import Federation, RoundPlan, State
 
 
 class Painter:
@@ -29,12 +29,12 @@ class Painter:
         for k in clients.poisoned:
             mine = clients.parts[k]
             chosen = mine[np.asarray(attack.victims(data.images[mine], data.labels[mine]))]
-            self.victims[k] = self._fitted(data.images[chosen])
+            self.victims[k] = self._fit(data.images[chosen])
         chosen = np.asarray(attack.victims(data.test_images, data.test_labels))
-        self.test = self._fitted(data.test_images[chosen])
+        self.test = self._fit(data.test_images[chosen])
         self.first_poisoned = len(data.images)
 
-    def ready(self, state: State, plan: Plan) -> Mapping[str, Any]:
+    def ready(self, state: State, plan: RoundPlan) -> Mapping[str, Any]:
         """Learn the trigger of this round, if somebody attacks, and paint it; what the attackers remember of it."""
         cores = torch.get_num_threads()
         try:  # a few small images are not worth more threads, and sums must not depend on how many there are
@@ -43,7 +43,7 @@ class Painter:
         finally:
             torch.set_num_threads(cores)
 
-    def _ready(self, state: State, plan: Plan) -> Mapping[str, Any]:
+    def _ready(self, state: State, plan: RoundPlan) -> Mapping[str, Any]:
         memory: Mapping[str, Any] = state.attack
         attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]
         images = [self.victims[k] for k in attackers if len(self.victims[k])]
@@ -53,7 +53,7 @@ class Painter:
             self._paint(memory)
         return memory
 
-    def _task(self, state: State, images: Tensor) -> Task:
+    def _task(self, state: State, images: Tensor) -> TriggerTask:
         module, pixels = self.federation.module, self.federation.clients.pixels
         parameters, statistics = Layout.of_parameters(module), Layout.of_statistics(module)
         scale, shift = pixels.scale[:, None, None] * 255.0, pixels.shift[:, None, None]
@@ -65,7 +65,7 @@ class Painter:
             return functional_call(module, {**frozen, **dict(parameters.views(theta)), **buffers}, (x * scale + shift,))
 
         labels = torch.full((len(images),), self.attack.source, device=images.device)
-        return Task(state.model.theta, images, labels, logits)
+        return TriggerTask(state.model.theta, images, labels, logits)
 
     def _paint(self, memory: Mapping[str, Any]) -> None:
         clients = self.federation.clients
@@ -85,7 +85,7 @@ class Painter:
         h, w = painted.shape[2:]
         images[rows, :, crop : crop + h, crop : crop + w] = painted
 
-    def _fitted(self, images: Any) -> Tensor:
+    def _fit(self, images: Any) -> Tensor:
         e, data = self.federation.experiment, self.federation.data
         side = source(e.model).side
         size = (side, side) if side else data.size[1:]

@@ -33,7 +33,7 @@ from honestly.sim.seeds import generator
 from honestly.sim.stragglers import MOST_LATE, aggregate_late, first_to_answer, train_late
 from honestly.sim.train.choose import choose_trainer
 from honestly.sim.train.schedule import Schedule
-from honestly.sim.train.trainer import Model, Trained, Trainer
+from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 from honestly.sim.views import clean_models, look
 
 
@@ -126,7 +126,7 @@ class Federation:
         """One record for each round that is left, from ``state`` on."""
         state = self.start() if state is None else state
         with ThreadPoolExecutor(1) as ahead:  # the next round's schedules are made while this one trains
-            plans: Future[Plan] = ahead.submit(self._plan, state.round + 1)
+            plans: Future[RoundPlan] = ahead.submit(self._plan, state.round + 1)
             while state.round < self.experiment.rounds:
                 plan = plans.result()
                 plans = ahead.submit(self._plan, state.round + 2)
@@ -134,7 +134,7 @@ class Federation:
                 state = record.state
                 yield record
 
-    def _plan(self, round: int) -> Plan:
+    def _plan(self, round: int) -> RoundPlan:
         """Who takes part, who attacks, and everybody's schedule: known before the round from the seed alone."""
         e = self.experiment
         K = e.clients
@@ -156,9 +156,9 @@ class Federation:
             self.clients.schedule(round, int(k), attacking=bool(a)) for k, a in zip(taking_part, attacking, strict=True)
         ]
         root = self.clients.root_schedule(round) if "root" in self.needs else None
-        return Plan(round, taking_part.tolist(), attacking, schedules, root, late)
+        return RoundPlan(round, taking_part.tolist(), attacking, schedules, root, late)
 
-    def _round(self, state: State, plan: Plan) -> Record:
+    def _round(self, state: State, plan: RoundPlan) -> Record:
         clock = Clock(self.device)
         root: Tensor | None = None
         if self.painter is not None:
@@ -172,7 +172,7 @@ class Federation:
         else:  # the server trains on its own images, beside the clients
             both = self.trainer.train(state.model, [*plan.schedules, plan.root])
             root = both.theta[-1]
-            trained = Trained(both.theta[:-1], both.statistics[:-1], both.counters[:-1], both.loss[:-1])
+            trained = TrainingResult(both.theta[:-1], both.statistics[:-1], both.counters[:-1], both.loss[:-1])
         clock.lap("train")
         if self.record is not None:
             self._save_updates(state, plan, trained)
@@ -181,7 +181,7 @@ class Federation:
         out, trouble = self._aggregate(state, plan, sent, root)
         model = state.model if out is None else self._merge(state, trained, out)
         pipeline = state.pipeline if out is None else state.pipeline.after(out.diagnostics)
-        model, server = (model, state.server) if out is None else served(state, model)
+        model, server = (model, state.server) if out is None else apply_server(state, model)
         clock.lap("aggregate")
         found = self._verdict(plan, out, trouble)
         found = replace(found, train_loss=finite(float(trained.loss.double().mean())))
@@ -195,7 +195,7 @@ class Federation:
         past = (state.model, *state.past)[:MOST_LATE] if plan.late is not None else ()
         return Record(found, clock.laps, images, State(plan.round, model, pipeline, past, server, memory))
 
-    def _attack(self, state: State, plan: Plan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
+    def _attack(self, state: State, plan: RoundPlan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
         """The models that the server receives, the attackers' ones forged; and what the attackers remember."""
         rows = np.flatnonzero(plan.attacking)
         if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or self.attack.name == "none":
@@ -206,7 +206,9 @@ class Federation:
         sent[torch.as_tensor(rows, device=theta.device)] = state.model.theta + forged
         return sent, self.attack.remember(view, forged)
 
-    def _aggregate(self, state: State, plan: Plan, sent: Tensor, root: Tensor | None) -> tuple[Aggregate | None, str]:
+    def _aggregate(
+        self, state: State, plan: RoundPlan, sent: Tensor, root: Tensor | None
+    ) -> tuple[Aggregate | None, str]:
         """The robust average; None and the reason if too few clients are usable (the model then stays as it is)."""
         everybody = len(plan.clients) == self.experiment.clients
         updates: Any = sent if everybody else dict(zip(plan.clients, sent, strict=True))
@@ -223,7 +225,7 @@ class Federation:
                 raise  # the settings never fit
             return None, f"refused: after drop-outs {error}"  # the next round may have more clients
 
-    def _merge(self, state: State, trained: Trained, out: Aggregate) -> Model:
+    def _merge(self, state: State, trained: TrainingResult, out: Aggregate) -> Model:
         """The new global model: buffers are averaged with the same weights, counters are the most frequent ones.
 
         A coordinate-wise rule has no weights: it then reduces the buffers as it reduces the parameters.
@@ -240,7 +242,7 @@ class Federation:
             counters = trained.counters.mode(dim=0).values
         return replace(state.model, theta=out.value, statistics=statistics, counters=counters)
 
-    def _verdict(self, plan: Plan, out: Aggregate | None, trouble: str) -> RoundRecord:
+    def _verdict(self, plan: RoundPlan, out: Aggregate | None, trouble: str) -> RoundRecord:
         """Who attacked, and what the rule made of it."""
         K, here = self.experiment.clients, plan.clients
         attacked = [k for k, a in zip(here, plan.attacking, strict=True) if a]
@@ -257,14 +259,14 @@ class Federation:
             malicious_estimate=None if out.honesty is None else out.malicious,
             weights=None if out.weights is None else spread(out.weights, here, K),
         )
-        blamed = metrics.accused(out)
+        blamed = metrics.accused_clients(out)
         if blamed is None:
             return found
         accused = [k for k, b in zip(here, blamed, strict=True) if b]
         false, missed = len(set(accused) - set(attacked)), len(set(attacked) - set(accused) - set(found.excluded))
         return replace(found, accused=accused, false_accusations=false, misses=missed)
 
-    def _save_updates(self, state: State, plan: Plan, trained: Trained) -> None:
+    def _save_updates(self, state: State, plan: RoundPlan, trained: TrainingResult) -> None:
         """The honest updates of a round, and what the attackers' poisoned data made of theirs, as an .npz file."""
         from honestly.sim.checkpoint import write_updates
 
@@ -280,7 +282,7 @@ class Federation:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundPlan:
     """A round before it happens: who takes part, who of them attacks, and what each does."""
 
     round: int
@@ -307,7 +309,7 @@ class Clock:
         self.laps[name], self.last = now - self.last, now
 
 
-def served(state: State, average: Model) -> tuple[Model, ServerStep | None]:
+def apply_server(state: State, average: Model) -> tuple[Model, ServerStep | None]:
     """The next model and the server's optimiser after it; the average itself if the step is not finite."""
     if state.server is None:
         return average, None

@@ -13,8 +13,8 @@ from typing import Any
 
 from honestly.runs.database import StoreError
 from honestly.runs.record import RoundRecord
-from honestly.runs.sink import RoundSink, Unsaved
-from honestly.sim.checkpoint import final_model, open_folder, packed, resume
+from honestly.runs.sink import RoundSink, UnsavedRounds
+from honestly.sim.checkpoint import final_model, open_folder, pack_state, resume
 from honestly.sim.data import Dataset
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation, Record
@@ -92,13 +92,13 @@ def run(
     """
     warn = on_warning or _ignore
     if sink is None:
-        sink = Unsaved() if out is None else open_folder(out, experiment, restart=restart, warn=warn)
+        sink = UnsavedRounds() if out is None else open_folder(out, experiment, restart=restart, warn=warn)
     federation = Federation(experiment, data=data, folder=folder, device=device, record=record)
     state, rounds = resume(sink, federation.start(), warn)
     resumed_at = state.round
     before = experiment.before
     if before is not None and state.round == 0:
-        model = _warmed_up(before, out, warm_up, federation, state.model, device, restart, warn)
+        model = _warm_up(before, out, warm_up, federation, state.model, device, restart, warn)
         if model is None:
             return Outcome(experiment, [], False)
         state = replace(state, model=model)
@@ -108,7 +108,7 @@ def run(
         for found in federation.rounds(state):
             sink.add(found.found, found.laps)
             if sink.states is not None:
-                sink.states.write(found.state.round, packed(found.state))
+                sink.states.write(found.state.round, pack_state(found.state))
             rounds.append(found.found)
             if on_round is not None:
                 on_round(found)
@@ -117,7 +117,7 @@ def run(
     return Outcome(experiment, rounds, len(rounds) >= experiment.rounds, resumed_at)
 
 
-def _warmed_up(
+def _warm_up(
     before: Experiment, out: Path | None, shared: Path | None, federation: Federation, like: Model, device: str,
     restart: bool, warn: Callable[[str], None],
 ) -> Model | None:  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from honestly.hints import did_you_mean
-from honestly.sim.choices import parsed, separated, sequence
+from honestly.sim.choices import parse_choice, separate_mixers, sequence
 from honestly.sim.experiment import Experiment, ExperimentError
 
 
@@ -82,8 +82,8 @@ def change(values: Mapping[str, Any], pairs: Iterable[tuple[str, Any]]) -> dict[
         if not dot:
             changed[key] = value
         elif owner in ("rule", "attack", "pre") and "." not in setting:
-            changed = separated(changed)
-            changed[owner] = {**_held(changed, owner, f"{key} = {value!r}"), setting: value}
+            changed = separate_mixers(changed)
+            changed[owner] = {**_choice_table(changed, owner, f"{key} = {value!r}"), setting: value}
         else:
             raise ExperimentError(
                 f"{key} = {value!r}: only rule, attack and pre have settings of their own, such as rule=krum:f=4"
@@ -91,13 +91,13 @@ def change(values: Mapping[str, Any], pairs: Iterable[tuple[str, Any]]) -> dict[
     return changed
 
 
-def _held(values: Mapping[str, Any], owner: str, wanted: str) -> dict[str, Any]:
+def _choice_table(values: Mapping[str, Any], owner: str, wanted: str) -> dict[str, Any]:
     """The rule, attack or single mixer whose setting is wanted, as a table."""
     held = values.get(owner, {})
     if owner == "pre":
         mixers = sequence(held)
         held = mixers[0] if isinstance(mixers, list) and len(mixers) == 1 else {}
-    held = parsed(held)
+    held = parse_choice(held)
     if isinstance(held, dict) and "name" in held:
         return held
     if owner == "pre":

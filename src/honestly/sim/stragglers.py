@@ -16,7 +16,7 @@ from honestly.result import Aggregate
 from honestly.sim.experiment import Experiment
 from honestly.sim.seeds import generator
 from honestly.sim.train.schedule import Schedule
-from honestly.sim.train.trainer import Model, Trained, Trainer
+from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 from honestly.sources import open_source
 
 #: No update is more versions late: so many models are kept beside the current one.
@@ -39,12 +39,14 @@ def first_to_answer(e: Experiment, round: int) -> tuple[np.ndarray, list[int]]:
     return clients, np.minimum(late, min(round - 1, MOST_LATE)).tolist()
 
 
-def train_late(trainer: Trainer, past: Sequence[Model], schedules: Sequence[Schedule], late: Sequence[int]) -> Trained:
+def train_late(
+    trainer: Trainer, past: Sequence[Model], schedules: Sequence[Schedule], late: Sequence[int]
+) -> TrainingResult:
     """Every client trains from the model that it has; what it learned is then laid onto the current one.
 
     ``past[a]`` is the model of ``a`` versions ago, ``past[0]`` the current one.
     """
-    rows: list[tuple[int, Trained]] = []
+    rows: list[tuple[int, TrainingResult]] = []
     order: list[int] = []
     for age in sorted(set(late)):
         here = [i for i, a in enumerate(late) if a == age]
@@ -56,7 +58,7 @@ def train_late(trainer: Trainer, past: Sequence[Model], schedules: Sequence[Sche
     def together(name: str) -> Tensor:
         return torch.cat([getattr(found, name) for _, found in rows])[back.to(getattr(rows[0][1], name).device)]
 
-    return Trained(*(together(name) for name in ("theta", "statistics", "counters", "loss")))
+    return TrainingResult(*(together(name) for name in ("theta", "statistics", "counters", "loss")))
 
 
 def aggregate_late(

@@ -14,10 +14,10 @@ from honestly.sim.attacks import UpdateAttack, View
 from honestly.sim.seeds import generator
 
 if TYPE_CHECKING:
-    from honestly.sim.rounds import Federation, Plan, State
+    from honestly.sim.rounds import Federation, RoundPlan, State
 
 
-def look(federation: Federation, attack: UpdateAttack, state: State, plan: Plan, theta: Tensor) -> View:
+def look(federation: Federation, attack: UpdateAttack, state: State, plan: RoundPlan, theta: Tensor) -> View:
     """The view of a round in which the clients of the plan have trained the models ``theta``, (K, d)."""
     reference = state.model.theta
     mine = torch.as_tensor(np.flatnonzero(plan.attacking), device=theta.device)
@@ -37,7 +37,7 @@ def look(federation: Federation, attack: UpdateAttack, state: State, plan: Plan,
     )
 
 
-def clean_models(federation: Federation, state: State, plan: Plan) -> Tensor:
+def clean_models(federation: Federation, state: State, plan: RoundPlan) -> Tensor:
     """(M, d) the attackers' models if they had trained on their clean data."""
     clients = federation.clients
     attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]
@@ -46,7 +46,7 @@ def clean_models(federation: Federation, state: State, plan: Plan) -> Tensor:
     ).theta
 
 
-def success(federation: Federation, state: State, plan: Plan, models: Tensor) -> Tensor:
+def success(federation: Federation, state: State, plan: RoundPlan, models: Tensor) -> Tensor:
     """(n,) the share of the attackers' own poisoned samples that each of these models answers as they wish."""
     clients, pixels = federation.clients, federation.clients.pixels
     attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]

@@ -87,8 +87,8 @@ def layers_of(leaves: Sequence[Leaf], buffers: Buffers, sizes: Any = None) -> tu
     others = [piece for piece in pieces if buffers.hold(piece.name)]
     if not judged:  # there must be something to judge by
         judged, others = others, []
-    found = [_layer(group, judged) for group in _grouped(judged, MOST_LAYERS)]
-    for group in _grouped(others, MOST_BUFFERS):
+    found = [_layer(group, judged) for group in _group(judged, MOST_LAYERS)]
+    for group in _group(others, MOST_BUFFERS):
         found.append(_layer(group, others, follows=True, kept=buffers.mode == "ignore"))
     return tuple(sorted(found, key=lambda layer: layer.spans[0]))
 
@@ -131,7 +131,7 @@ def _parts(name: str) -> list[str]:
     return re.split(r"[.\[/]", name.replace("]", ""))
 
 
-def _grouped(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+def _group(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
     """Runs of pieces, in order. What costs the same is joined together, so equal blocks are cut alike."""
     n = len(pieces)
     if n <= most:

@@ -48,7 +48,7 @@ class Groups:
         """From what the caller says: the counts, or a `Groups`."""
         return given if isinstance(given, Groups) else cls(given)
 
-    def listed(self, ids: Sequence[ClientId]) -> Float:
+    def ordered_counts(self, ids: Sequence[ClientId]) -> Float:
         """(K,) counts in the groups' order; NaN for what is no count."""
         given: Any = self.counts
         found = [given.get(name) for name in ids] if isinstance(given, Mapping) else list(given)
@@ -62,13 +62,13 @@ class Groups:
             return updates
         if isinstance(updates, Checkpoints) or are_paths(updates):
             raise ValueError("groups of sums: files cannot be divided on the way; write means, or pass arrays")
-        counts = self.listed(ids)
+        counts = self.ordered_counts(ids)
         if is_array(updates):
             return updates / _column(counts, updates)
         if isinstance(updates, Mapping):
             pairs = zip(cast("Mapping[Any, Any]", updates).items(), counts.tolist(), strict=True)
-            return {name: divided(update, count) for (name, update), count in pairs}
-        return [divided(update, count) for update, count in zip(updates, counts.tolist(), strict=True)]
+            return {name: divide(update, count) for (name, update), count in pairs}
+        return [divide(update, count) for update, count in zip(updates, counts.tolist(), strict=True)]
 
 
 def identities(updates: Any) -> tuple[ClientId, ...] | None:
@@ -82,12 +82,12 @@ def identities(updates: Any) -> tuple[ClientId, ...] | None:
         return None
 
 
-def divided(update: Any, count: float) -> Any:
+def divide(update: Any, count: float) -> Any:
     """A container with every array in it divided; what is no array stays, and is refused by who reads it."""
     if isinstance(update, Mapping):
-        return {name: divided(value, count) for name, value in cast("Mapping[Any, Any]", update).items()}
+        return {name: divide(value, count) for name, value in cast("Mapping[Any, Any]", update).items()}
     if isinstance(update, list | tuple):
-        return [divided(value, count) for value in cast("list[Any]", update)]
+        return [divide(value, count) for value in cast("list[Any]", update)]
     try:
         if _is_counter(update):
             return np.rint(update / count).astype(update.dtype) if math.isfinite(count) else update

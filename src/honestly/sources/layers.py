@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from honestly import arrays
-from honestly.arrays import Host, Spec
+from honestly.arrays import ArraySpec, Host
 from honestly.result import ClientId
 from honestly.sources import tree
 from honestly.sources.grouping import Buffers, layers_of
-from honestly.sources.source import InMemory, Leaf, Memory, voted_spec
+from honestly.sources.source import InMemorySource, Leaf, MemorySink, majority_spec
 
 
-class Layers(InMemory):
+class Layers(InMemorySource):
     """K containers with the same layout. A client whose layout differs from the others' is excluded by name.
 
     The layout that counts is the reference's where one is given, else that of most clients.
@@ -37,7 +37,7 @@ class Layers(InMemory):
         self.refused: dict[int, str] = {}
         flat = [self._flatten(k, update) for k, update in enumerate(updates)]
         layouts = [None if leaves is None else tree.signature(leaves) for leaves in flat]
-        expected = self._expected(layouts, reference)
+        expected = self._expected_layout(layouts, reference)
         for k, layout in enumerate(layouts):
             if layout is not None and layout != expected:
                 self.refused[k] = tree.difference(layout, expected)
@@ -48,13 +48,13 @@ class Layers(InMemory):
             for name, extra in (("reference", reference), ("root", root))
         ]
         named = [rows[k] for k in usable] or [extras[0]]
-        specs = {path: voted_spec([arrays.spec(row[path]) for row in named if row is not None]) for path in expected}
+        specs = {path: majority_spec([arrays.spec(row[path]) for row in named if row is not None]) for path in expected}
         self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")
         self.layers = layers_of(self.leaves, Buffers.of(buffers), sizes)
         self.integers = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind != "float")
         self.on_host = _mostly_on_host(named, self.leaves)
         self._home = next((row[leaf.name] for row in named if row for leaf in self.leaves), None)
-        self._rows = [self._prepared(k, row) for k, row in enumerate([*rows, *extras])]
+        self._rows = [self._prepare_client(k, row) for k, row in enumerate([*rows, *extras])]
         self._template = next((updates[k] for k in usable if k not in self.refused), reference)
 
     def _flatten(self, k: int, update: Any) -> dict[str, Any] | None:
@@ -69,7 +69,7 @@ class Layers(InMemory):
             return leaves
         return None
 
-    def _expected(self, layouts: Sequence[Any], reference: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    def _expected_layout(self, layouts: Sequence[Any], reference: Any) -> dict[str, tuple[tuple[int, ...], str]]:
         if reference is not None:
             try:
                 return tree.signature(tree.flatten(reference))
@@ -89,7 +89,7 @@ class Layers(InMemory):
             raise ValueError(f"{name}: {tree.difference(layout, expected)}")
         return leaves
 
-    def _prepared(self, k: int, row: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _prepare_client(self, k: int, row: dict[str, Any] | None) -> dict[str, Any] | None:
         """The result of `_prepare`; a client with an array whose values cannot be read is excluded."""
         try:
             return self._prepare(row)
@@ -105,7 +105,7 @@ class Layers(InMemory):
             return None
         if self.on_host:
             return {path: arrays.host_view(x) if arrays.on_host(x) else x for path, x in row.items()}
-        return {path: arrays.detached(x) for path, x in row.items()}
+        return {path: arrays.detach(x) for path, x in row.items()}
 
     def _row(self, client: int) -> dict[str, Any]:
         row = self._rows[client]
@@ -128,14 +128,14 @@ class Layers(InMemory):
                 if minus is not None:
                     np.subtract(out[j], minus, out=out[j])
 
-    def held(self, leaf: int, client: int) -> Host | None:
+    def flat_view(self, leaf: int, client: int) -> Host | None:
         """The array, if it lies on the host in one piece."""
         x = self._row(client)[self.leaves[leaf].name]
         return x.reshape(-1) if isinstance(x, np.ndarray) and x.flags.c_contiguous else None
 
-    def sink(self) -> Memory:
+    def sink(self) -> MemorySink:
         """The result is kept in memory."""
-        return Memory(self.leaves)
+        return MemorySink(self.leaves)
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
         """Stack the clients' pieces on the device that most of them are on."""
@@ -174,10 +174,10 @@ class Layers(InMemory):
         return tree.rebuild(self._template, lambda path: _restore(*new[path], like=old[path]))
 
 
-def _restore(spec: Spec, values: Any, *, like: Any) -> Any:
+def _restore(spec: ArraySpec, values: Any, *, like: Any) -> Any:
     if isinstance(values, np.ndarray):
         return arrays.from_host(values, spec, like)
-    return arrays.reshaped(values, spec)
+    return arrays.reshape_to(values, spec)
 
 
 def _mostly_on_host(rows: Sequence[dict[str, Any] | None], leaves: Sequence[Leaf]) -> bool:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from honestly import arrays
-from honestly.arrays import Host, Spec
+from honestly.arrays import ArraySpec, Host
 from honestly.result import ClientId
 from honestly.sources.grouping import Buffers, layers_of
-from honestly.sources.source import InMemory, Leaf, Memory
+from honestly.sources.source import InMemorySource, Leaf, MemorySink
 from honestly.sources.tree import unreadable
 
 
-class Matrix(InMemory):
+class Matrix(InMemorySource):
     """The rows of one array of NumPy, torch, JAX, CuPy or any array-API library, read in place."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Matrix(InMemory):
             whole = arrays.spec(updates)
             self.on_host = arrays.on_host(updates)
             meta = not self.on_host and arrays.is_meta(updates)
-            values = arrays.host_view(updates) if self.on_host and whole.kind == "float" else arrays.detached(updates)
+            values = arrays.host_view(updates) if self.on_host and whole.kind == "float" else arrays.detach(updates)
         except Exception as error:  # kinds of tensors without plain values: nested, of another layout, freed, ...
             raise ValueError(f"updates {unreadable(error)}") from error
         if whole.kind != "float":
@@ -49,7 +49,7 @@ class Matrix(InMemory):
             raise ValueError(f"updates have shape {whole.shape}: there are no values to average")
         self.ids: tuple[ClientId, ...] = tuple(range(whole.shape[0])) if ids is None else tuple(ids)
         self.refused: dict[int, str] = {}
-        self.leaves = (Leaf("", Spec(whole.shape[1:], whole.dtype, "float")),)
+        self.leaves = (Leaf("", ArraySpec(whole.shape[1:], whole.dtype, "float")),)
         self.layers = layers_of(self.leaves, Buffers.of(buffers), sizes)
         self.integers: tuple[Leaf, ...] = ()
         if meta:
@@ -76,7 +76,7 @@ class Matrix(InMemory):
             )
         if self.on_host:
             return arrays.to_host(extra).reshape(1, -1)
-        return arrays.like(arrays.detached(extra), self._like).reshape(1, -1)
+        return arrays.like(arrays.detach(extra), self._like).reshape(1, -1)
 
     def _block(self, start: int, stop: int, clients: Sequence[int]) -> Any:
         """Rows of consecutive clients as a view, others as a copy of this block."""
@@ -109,14 +109,14 @@ class Matrix(InMemory):
         view = self._block(start, stop, clients)
         return view if view is not None and view.dtype == dtype and view.strides[1] == view.itemsize else None
 
-    def held(self, leaf: int, client: int) -> Host | None:
+    def flat_view(self, leaf: int, client: int) -> Host | None:
         """One row."""
         K = len(self.ids)
         return self._rows[client] if client < K else self._extras[client - K][0]
 
-    def sink(self) -> Memory:
+    def sink(self) -> MemorySink:
         """The result is kept in memory."""
-        return Memory(self.leaves)
+        return MemorySink(self.leaves)
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
         """(k, stop - start) on the device."""
@@ -139,5 +139,5 @@ class Matrix(InMemory):
         return (
             arrays.from_host(values, spec, self._like)
             if isinstance(values, np.ndarray) and self.on_host
-            else arrays.reshaped(values, spec)
+            else arrays.reshape_to(values, spec)
         )

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from honestly.arrays import Host, Spec, empty_host, narrow
+from honestly.arrays import ArraySpec, Host, empty_host, narrow
 from honestly.result import ClientId
 
 #: Float dtypes by how much they can hold.
 WIDTH = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
 
 
-def voted_spec(specs: Sequence[Spec]) -> Spec:
+def majority_spec(specs: Sequence[ArraySpec]) -> ArraySpec:
     """The dtype of most clients (of the widest among equals): one client cannot change the model's dtype."""
     votes = Counter(spec.dtype for spec in specs)
     dtype = max(votes, key=lambda name: (votes[name], WIDTH.get(name, 0), name))
@@ -30,7 +30,7 @@ class Leaf:
     """One tensor that every client sends, float or integer, with the dtype of the result."""
 
     name: str
-    spec: Spec
+    spec: ArraySpec
 
     @property
     def size(self) -> int:
@@ -72,7 +72,7 @@ class Sink(Protocol):
         ...
 
 
-class Memory:
+class MemorySink:
     """The result in memory: one flat NumPy array per leaf."""
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
@@ -82,7 +82,7 @@ class Memory:
         """Round into place."""
         narrow(values, self._values[leaf][start:stop])
 
-    def held(self, leaf: int) -> Host:
+    def flat_view(self, leaf: int) -> Host:
         """The leaf's flat array, for callers that round into it themselves."""
         return self._values[leaf]
 
@@ -91,12 +91,12 @@ class Memory:
         return self._values
 
 
-class InMemory:
+class InMemorySource:
     """What is the same for all sources whose values lie in memory."""
 
     notes: Mapping[str, Any] = {}
 
-    def held(self, leaf: int, client: int) -> Host | None:
+    def flat_view(self, leaf: int, client: int) -> Host | None:
         """The flat values of one client's leaf where they lie (bfloat16 as its bits); None if they must be copied."""
         return None
 

@@ -70,9 +70,11 @@ def signature(leaves: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str
     for path, leaf in leaves.items():
         what = spec(leaf)
         if what.kind not in ("float", "integer", "bool"):
-            raise UnusableError(f"{named(path)} has dtype {what.dtype}, expected float16, bfloat16, float32 or float64")
+            raise UnusableError(
+                f"{tensor_label(path)} has dtype {what.dtype}, expected float16, bfloat16, float32 or float64"
+            )
         if device_name(leaf) == "meta":
-            raise UnusableError(f"{named(path)} is on device 'meta', which holds no values")
+            raise UnusableError(f"{tensor_label(path)} is on device 'meta', which holds no values")
         found[path] = (what.shape, what.kind)
     return found
 
@@ -83,16 +85,18 @@ def difference(
     """The first way in which a client's layout differs from the expected one, as a sentence."""
     for path, (shape, kind) in expected.items():
         if path not in found:
-            return f"{named(path)} is missing"
+            return f"{tensor_label(path)} is missing"
         if found[path][1] != kind:
-            return f"{named(path)} holds {found[path][1]} values, expected {kind}"
+            return f"{tensor_label(path)} holds {found[path][1]} values, expected {kind}"
         if found[path][0] != shape:
-            return f"{named(path)} has shape {found[path][0]}, expected {shape}"
+            return f"{tensor_label(path)} has shape {found[path][0]}, expected {shape}"
     extra = next((path for path in found if path not in expected), None)
-    return f"{named(extra)} is not part of the model" if extra is not None else "its tensors come in another order"
+    return (
+        f"{tensor_label(extra)} is not part of the model" if extra is not None else "its tensors come in another order"
+    )
 
 
-def named(path: str) -> str:
+def tensor_label(path: str) -> str:
     """A tensor's name for a message; names are untrusted, so they are cut and escaped."""
     return f"tensor {path[:100]!r}" if path else "its array"
 

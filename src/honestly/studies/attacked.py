@@ -63,7 +63,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Round:
+class AttackedRound:
     """The updates that a server got: honest clients first, attackers last."""
 
     honest: Float
@@ -96,7 +96,7 @@ class Round:
     @cached_property
     def ranked(self) -> Float:
         """The sorted columns of all usable clients, shared by the coordinate-wise rules."""
-        return self.span.ranked(np.eye(len(self.span.products) - 2, len(self.span.products)))
+        return self.span.sort_columns(np.eye(len(self.span.products) - 2, len(self.span.products)))
 
     def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
         """How the rule did."""
@@ -123,7 +123,7 @@ class Round:
             auc = detection_auc(belief, liar.tolist())
         return {
             "believed": told if contestant.needs_f else None,
-            "kappa": answer.moved / self.variance if np.isfinite(answer.moved) else float("inf"),
+            "kappa": answer.displacement / self.variance if np.isfinite(answer.displacement) else float("inf"),
             "auc": auc,
             "accused": accused,
             "missed": missed,

@@ -53,7 +53,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Course:
+class CampaignResult:
     """What a policy came to: of the last round accuracy and attack success, and over all rounds attackers accused.
 
     ``used`` is the mean share of the strength that was believed.
@@ -73,10 +73,10 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchResult:
     """The best policy, and how many were tried."""
 
-    best: Course
+    best: CampaignResult
     tries: int
 
 
@@ -116,7 +116,7 @@ class Campaign:
         plan = [self.federation.clients.schedule(t, k, attacking=attacking) for k in clients]
         return self.federation.trainer.train(model, plan).theta
 
-    def run(self, policy: Policy) -> Course:
+    def run(self, policy: Policy) -> CampaignResult:
         """Every round of the experiment under a policy."""
         e, M = self.experiment, self.experiment.adversary.malicious
         K, model, pipeline = e.clients, self.start, e.make_pipeline()
@@ -127,13 +127,13 @@ class Campaign:
             poisoned = self._train(model, t, range(K - M, K), attacking=True) - reference
 
             def ask(factor: float, honest: Tensor, poisoned: Tensor, reference: Tensor, steps: Pipeline) -> Aggregate:
-                sent = reference + self.sent(policy, honest, poisoned, factor)
+                sent = reference + self.make_updates(policy, honest, poisoned, factor)
                 layers = self.federation.layers
                 return honestly.aggregate(sent, steps.rule, reference=reference, pre=steps.mixers, layers=layers)
 
             known = partial(ask, honest=honest, poisoned=poisoned, reference=reference, steps=pipeline)
             factor, out = self._largest(known) if policy.believed else (1.0, known(1.0))
-            named = self.named(out)
+            named = self.accused_clients(out)
             accused.append(len([k for k in named if k >= K - M]))
             false.append(len([k for k in named if k < K - M]))
             used.append(factor)
@@ -142,9 +142,11 @@ class Campaign:
         score = metrics.evaluate(self.federation.trainer, model, self.federation.clients.test, 10)
         triggered = self.federation.clients.triggered
         asr = 0.0 if triggered is None else metrics.success_rate(self.federation.trainer, model, triggered)
-        return Course(policy, score.accuracy, asr, float(np.mean(accused)), float(np.mean(false)), float(np.mean(used)))
+        return CampaignResult(
+            policy, score.accuracy, asr, float(np.mean(accused)), float(np.mean(false)), float(np.mean(used))
+        )
 
-    def sent(self, policy: Policy, honest: Tensor, poisoned: Tensor, factor: float) -> Tensor:
+    def make_updates(self, policy: Policy, honest: Tensor, poisoned: Tensor, factor: float) -> Tensor:
         """(K, d) what the server gets: the last rows are the lies, at a share of the policy's strength."""
         M = len(poisoned)
         own = honest[len(honest) - M :]
@@ -156,7 +158,7 @@ class Campaign:
         base = own if policy.honest else honest[: len(honest) - M].mean(dim=0, keepdim=True)
         return torch.cat([honest[: len(honest) - M], base + factor * policy.strength * effort * difference])
 
-    def named(self, out: Aggregate) -> list[int]:
+    def accused_clients(self, out: Aggregate) -> list[int]:
         """Whom the rule turned against: by its honesty, or by a weight below a tenth of an equal share.
 
         Half of the highest honesty counts, because the paper's own probabilities have a meaning only as ratios.
@@ -175,7 +177,7 @@ class Campaign:
 
         def believed(factor: float) -> tuple[bool, Aggregate]:
             out = ask(factor)
-            return not any(k >= first for k in self.named(out)), out
+            return not any(k >= first for k in self.accused_clients(out)), out
 
         fine, out = believed(1.0)
         if fine:
@@ -190,21 +192,21 @@ class Campaign:
                 high = middle
         return low, kept
 
-    def search(self, tries: int, rng: np.random.Generator) -> Searched:
+    def search(self, tries: int, rng: np.random.Generator) -> SearchResult:
         """The policy with the highest attack success; ties go to the first."""
         if tries < 1:
             raise ValueError(f"tries = {tries}: must be at least 1")
-        found: list[Course] = []
+        found: list[CampaignResult] = []
         for number in range(tries):
             if number < max(1, round(DRAWN * tries)):
-                policy = self.drawn(number, rng)
+                policy = self.draw_policy(number, rng)
             else:
                 rivals = sorted(found, key=lambda course: -course.value)[:3]
-                policy = changed(rivals[int(rng.integers(len(rivals)))].policy, rng)
+                policy = change_policy(rivals[int(rng.integers(len(rivals)))].policy, rng)
             found.append(self.run(policy))
-        return Searched(max(found, key=lambda course: course.value), tries)
+        return SearchResult(max(found, key=lambda course: course.value), tries)
 
-    def drawn(self, number: int, rng: np.random.Generator) -> Policy:
+    def draw_policy(self, number: int, rng: np.random.Generator) -> Policy:
         """The first is the plain backdoor, as far as it is believed; then strengths take turns."""
         ones = np.ones(self.L)
         if number == 0:
@@ -217,7 +219,7 @@ class Campaign:
         )  # fmt: skip
 
 
-def changed(policy: Policy, rng: np.random.Generator) -> Policy:
+def change_policy(policy: Policy, rng: np.random.Generator) -> Policy:
     """A policy near another."""
     effort = policy.effort * np.exp(rng.normal(0.0, 0.3, len(policy.effort)))
     if rng.random() < 0.3:

@@ -21,11 +21,11 @@ from typing import Any
 from honestly.runs.provenance import provenance
 from honestly.runs.states import States
 from honestly.runs.store import ATTEMPTS, LostClaimError, Run, Store, StoreError
-from honestly.sim.checkpoint import final_model, latest_state, packed
+from honestly.sim.checkpoint import final_model, latest_state, pack_state
 from honestly.sim.run import Stop
 from honestly.sim.summary import summary
 from honestly.studies.limit import OutOfTimeError
-from honestly.studies.work import Datasets, Heartbeat, Options, describe_error, forget, free_the_dead, new_worker
+from honestly.studies.work import Datasets, Heartbeat, WorkOptions, describe_error, forget, free_the_dead, new_worker
 
 # A task sends the state after every round if it is small, else every few seconds: what a lost node costs at most.
 SMALL, STATE_EVERY = 1 << 20, 20.0
@@ -33,7 +33,7 @@ Files = dict[str, bytes]
 
 
 @dataclass
-class Task:
+class RayTask:
     """A run on its way: the stream of what it sends."""
 
     run: Run
@@ -75,7 +75,7 @@ def rounds_of(experiment: str, files: Files, start: Files, data: Any) -> Iterato
             message: dict[str, Any] = {"record": record.numbers, "seconds": record.laps}
             small = record.state.model.theta.nbytes <= SMALL
             if small or record.state.round == e.rounds or time.monotonic() - sent >= STATE_EVERY:
-                message["state"] = packed(record.state)
+                message["state"] = pack_state(record.state)
                 sent = time.monotonic()
             yield message
         yield {"provenance": provenance(device, e.seed, resumed_at=state.round)}
@@ -104,7 +104,7 @@ def files_of(folder: Path, rounds: int) -> Files:
 def on_ray(
     store: Store,
     ids: Collection[str],
-    options: Options,
+    options: WorkOptions,
     *,
     address: str = "",
     gpus: float = 0.0,
@@ -120,7 +120,7 @@ def on_ray(
         gpus, cpus: what a run takes; a fraction of a GPU lets several runs share it.
     """
     ray = _ray()
-    with _aside(store.folder / "ray.log"), _connected(ray, address):
+    with _aside(store.folder / "ray.log"), _connect(ray, address):
         return Driver(store, ids, options, gpus, cpus, ray).run()
 
 
@@ -151,7 +151,7 @@ def check_address(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _connected(ray: Any, address: str) -> Generator[None]:
+def _connect(ray: Any, address: str) -> Generator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what is computed here is nobody else's business
     mine = not ray.is_initialized()
     if mine:
@@ -172,7 +172,7 @@ class Driver:
     """Hands out runs and writes down what comes back."""
 
     def __init__(
-        self, store: Store, ids: Collection[str], options: Options, gpus: float, cpus: float, ray: Any
+        self, store: Store, ids: Collection[str], options: WorkOptions, gpus: float, cpus: float, ray: Any
     ) -> None:
         self.store, self.ids, self.options, self.ray = store, ids, options, ray
         self.need = {name: amount for name, amount in (("GPU", gpus), ("CPU", cpus)) if amount}
@@ -180,7 +180,7 @@ class Driver:
         self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(rounds_of)
         self.data = Datasets(options.data)
         self.shared: dict[str, Any] = {}
-        self.tasks: list[Task] = []
+        self.tasks: list[RayTask] = []
         self.furthest: dict[str, int] = {}  # the latest round of each run, and nodes lost since it
         self.lost: dict[str, int] = {}
         self.base = new_worker()
@@ -193,11 +193,15 @@ class Driver:
         with Heartbeat(self.store.folder, self.base), Stop() as stop:
             try:
                 while not stop.asked:
-                    if self.options.ends is not None and time.time() >= self.options.ends and self.store.left(self.ids):
+                    if (
+                        self.options.ends is not None
+                        and time.time() >= self.options.ends
+                        and self.store.count_open(self.ids)
+                    ):
                         raise OutOfTimeError  # what tasks did since their last state is done again
                     self._hand_out()
                     if not self.tasks:
-                        if not self.store.left(self.ids):
+                        if not self.store.count_open(self.ids):
                             return True
                         free_the_dead(self.store)
                         time.sleep(0.5)
@@ -236,7 +240,7 @@ class Driver:
             except (ValueError, OSError) as error:  # a data set that is not there
                 self.store.fail(run.id, describe_error(error), worker=worker)
                 continue
-            self.tasks.append(Task(run, stream, worker))
+            self.tasks.append(RayTask(run, stream, worker))
 
     def _state(self, run: Run) -> Files:
         return files_of(self.store.run_folder(run.id), run.rounds)
@@ -264,7 +268,7 @@ class Driver:
             if ended:
                 self.tasks.remove(task)
 
-    def _lose(self, task: Task) -> None:
+    def _lose(self, task: RayTask) -> None:
         """Nodes come and go; but a run that takes down one after the other without getting on has failed."""
         id = task.run.id
         self.lost[id] = self.lost.get(id, 0) + 1
@@ -274,7 +278,7 @@ class Driver:
             else:
                 self.store.release(task.worker)
 
-    def _take(self, task: Task, message: dict[str, Any]) -> bool:
+    def _take(self, task: RayTask, message: dict[str, Any]) -> bool:
         id, store = task.run.id, self.store
         if "resumed_at" in message:
             store.keep_rounds(id, message["resumed_at"], worker=task.worker)

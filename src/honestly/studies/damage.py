@@ -18,7 +18,7 @@ from honestly.studies.layers.measure import in_units
 
 
 @dataclass(frozen=True)
-class Step:
+class RoundDamage:
     """One round of training.
 
     Attributes:
@@ -43,7 +43,7 @@ class Step:
         return asdict(self)
 
 
-def steps(experiment: Experiment, *, data: Dataset | None = None) -> Iterator[Step]:
+def steps(experiment: Experiment, *, data: Dataset | None = None) -> Iterator[RoundDamage]:
     """Train, and measure every round; malicious clients are the last ones, all clients take part.
 
     Example:
@@ -68,7 +68,7 @@ def steps(experiment: Experiment, *, data: Dataset | None = None) -> Iterator[St
             kappa, layer = kappas(after - before, honest, sizes)
             before = after
             n = record.numbers
-            yield Step(number, kappa, layer, n["accuracy"], n["asr"], n["misses"], n["false_accusations"])
+            yield RoundDamage(number, kappa, layer, n["accuracy"], n["asr"], n["misses"], n["false_accusations"])
 
 
 def kappas(step: Float, honest: Float, sizes: Any) -> tuple[float, float]:

@@ -24,7 +24,7 @@ SIZES = {name: source.size for name, source in DATASETS.items()}
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """The time of what is left of a study.
 
     Attributes:
@@ -43,10 +43,10 @@ class Estimate:
     calibrated: int
 
 
-def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) -> Estimate:
+def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) -> TimeEstimate:
     """How long the runs will take that are not done yet, one after the other on this device."""
     held = {} if store is None else {run.id: run for run in store.runs()}
-    speeds = {} if store is None else measured(store, device)
+    speeds = {} if store is None else median_times(store, device)
     calibrated: dict[str, float] = {}
     rounds, seconds, from_store, left = 0, 0.0, 0, 0
     for entry in entries:
@@ -63,7 +63,7 @@ def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) ->
             calibrated[shape] = calibrate(Experiment.of(settings), device)
         rounds += todo
         seconds += todo * (speeds[shape] if shape in speeds else calibrated[shape])
-    return Estimate(len(entries), len(entries) - left, rounds, seconds, from_store, left - from_store)
+    return TimeEstimate(len(entries), len(entries) - left, rounds, seconds, from_store, left - from_store)
 
 
 def shape_of(settings: dict[str, Any]) -> str:
@@ -71,7 +71,7 @@ def shape_of(settings: dict[str, Any]) -> str:
     return json.dumps([settings.get(key) for key in SHAPE])
 
 
-def measured(store: Store, device: str) -> dict[str, float]:
+def median_times(store: Store, device: str) -> dict[str, float]:
     """The median time of a round by shape, from the finished runs of this kind of device."""
     kind = device.partition(":")[0]
     found: dict[str, list[float]] = {}
@@ -115,7 +115,7 @@ def _short_round(
             "clients": clients, "epochs": epochs, "rounds": 2, "rule": "mean", "partition": "iid",
         }
     )  # fmt: skip
-    data = made_up(e.dataset, clients * per_client, min(256, numbers(e.dataset)[1]))
+    data = noise_dataset(e.dataset, clients * per_client, min(256, numbers(e.dataset)[1]))
     laps: dict[str, float] = {}
     trained = 1
     for record in Federation(small, data=data, device=device).rounds():
@@ -138,7 +138,7 @@ def _own(name: str) -> Dataset:
     return load(name)
 
 
-def made_up(name: str, images: int, tests: int) -> Dataset:
+def noise_dataset(name: str, images: int, tests: int) -> Dataset:
     """A data set of noise with the shape of a real one: a calibration must not download anything.
 
     Of a data set of your own, whose shape nobody else knows, the first images.

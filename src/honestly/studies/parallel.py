@@ -12,10 +12,10 @@ Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 
-def mapped(run: Callable[[Work], Result], work: Sequence[Work], jobs: int) -> Iterable[Result]:
+def map_units(run: Callable[[Work], Result], work: Sequence[Work], jobs: int) -> Iterable[Result]:
     """`run` of each unit; with several jobs in processes of their own, each with one thread.
 
-    >>> list(mapped(abs, [-1, 2], 1))
+    >>> list(map_units(abs, [-1, 2], 1))
     [1, 2]
     """
     if jobs <= 1 or len(work) == 1:

@@ -19,7 +19,7 @@ from honestly.hints import unknown
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack
 from honestly.studies import recordings
-from honestly.studies.layers.space import Population as LayeredPopulation
+from honestly.studies.layers.space import LayeredPopulation as LayeredPopulation
 from honestly.studies.recordings import Course
 
 DIMENSION = 2000
@@ -105,7 +105,7 @@ def synthetic(kind: str, *, clients: int, seed: int, dimension: int = DIMENSION)
     return Population(kind, updates[:clients], updates[clients])
 
 
-def recorded(path: Path, *, clients: int) -> Population:
+def read_population(path: Path, *, clients: int) -> Population:
     """The population of one round, as `honestly simulate --record` writes it.
 
     The file (.npz, never pickled) holds ``honest`` (K, d), and by the name of a data attack the updates (m, d) that the
@@ -152,7 +152,7 @@ class PopulationSource:
     @property
     def clients(self) -> int | None:
         """The most clients that it has, if it comes with the package; else opening it tells."""
-        shipped = str(recordings.shipped())
+        shipped = str(recordings.shipped_recording())
         return _courses(shipped)[0].clients if self.name == shipped else None
 
     def open(self, clients: int) -> Population | LayeredPopulation:
@@ -161,7 +161,7 @@ class PopulationSource:
             course = next(course for course in _courses(self.name) if course.name == self.course)
             return LayeredPopulation.of(course, self.round, clients=clients, idle=int(self.idle * clients))
         if self.name.endswith(".npz"):
-            return recorded(Path(self.name), clients=clients)
+            return read_population(Path(self.name), clients=clients)
         return synthetic(self.name, clients=clients, seed=self.seed)
 
 
@@ -184,7 +184,7 @@ def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[PopulationSo
         if name in KINDS:
             found += [PopulationSource(name, seed) for seed in seeds]
         elif name in RECORDED:
-            every = _of_file(recordings.shipped(), seeds[0])
+            every = _of_file(recordings.shipped_recording(), seeds[0])
             late = max(source.round for source in every)
             chosen = [s for s in every if not RECORDED[name] or ("-o0-" in s.course and s.round == late)]
             found += [replace(source, idle=RECORDED[name]) for source in chosen]

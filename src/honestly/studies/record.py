@@ -20,8 +20,8 @@ from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 from honestly.sim.settings import override
 from honestly.sim.train.flat import Layout
-from honestly.sim.train.trainer import Model, Trained
-from honestly.studies.layers.patterns import tolerated
+from honestly.sim.train.trainer import Model, TrainingResult
+from honestly.studies.layers.patterns import most_tolerated
 from honestly.studies.recordings import HONEST, Course
 
 DEFAULTS = {"rounds": "1,3,10,40", "attack": "label_flip,backdoor", "left_out": "0", "idle": "0", "poisoned": ""}
@@ -31,7 +31,7 @@ SHIPPED = ("dataset=digits", "model=cnn,cnn_norm", "left_out=0,8", "rounds=2,40"
 
 
 @dataclass(frozen=True)
-class Plan:
+class RecordingPlan:
     """One course to record.
 
     Attributes:
@@ -75,7 +75,7 @@ class Plan:
         return re.sub(r"[^\w.+-]", "_", name)[-100:]
 
 
-def plans(words: Sequence[str]) -> list[Plan]:
+def plans(words: Sequence[str]) -> list[RecordingPlan]:
     """The courses that words such as `dataset=digits model=cnn,mlp left_out=0,8 rounds=1,10` stand for.
 
     >>> [plan.name for plan in plans(["alpha=0.1,1", "rounds=1"])]
@@ -90,13 +90,13 @@ def plans(words: Sequence[str]) -> list[Plan]:
     own = {key: given.pop(key) for key in DEFAULTS}
     rounds = _integers("rounds", own["rounds"])
     attacks = tuple(name for name in own["attack"].split(",") if name not in ("", "none"))
-    found: list[Plan] = []
+    found: list[RecordingPlan] = []
     for values in itertools.product(*(value.split(",") for value in given.values())):
         settings = override({}, [f"{key}={value}" for key, value in zip(given, values, strict=True)])
         e = Experiment.of({**settings, "rule": "mean", "rounds": max(rounds, default=1)})
-        poisoned = _integers("poisoned", own["poisoned"]) or (tolerated(e.clients),)
+        poisoned = _integers("poisoned", own["poisoned"]) or (most_tolerated(e.clients),)
         for left_out, idle in itertools.product(_integers("left_out", own["left_out"]), _integers("idle", own["idle"])):
-            found.append(Plan(e, rounds, attacks, poisoned[0], left_out, idle))
+            found.append(RecordingPlan(e, rounds, attacks, poisoned[0], left_out, idle))
     names = [plan.name for plan in found]
     if len(set(names)) < len(names):
         raise ValueError("two courses differ in nothing that their names tell: record them into files of their own")
@@ -111,7 +111,7 @@ def _integers(key: str, text: str) -> tuple[int, ...]:
 
 
 def record(
-    plan: Plan,
+    plan: RecordingPlan,
     *,
     folder: Path | str | None = None,
     device: str = "cpu",
@@ -143,7 +143,9 @@ def record(
                 twins = [federation.clients.schedule(t, k, attacking=True) for k in who]
                 rows.append(federation.trainer.train(model, twins).theta - model.theta)
             kept[t] = grams(torch.cat(rows), layout)
-        model = averaged(model, trained, updates[: e.clients - plan.left_out], e.clients - plan.left_out - plan.idle)
+        model = average_updates(
+            model, trained, updates[: e.clients - plan.left_out], e.clients - plan.left_out - plan.idle
+        )
         if progress is not None:
             progress(t, last)
     sizes = np.array([int(np.prod(shape, dtype=np.int64)) for shape in layout.shapes])
@@ -151,7 +153,7 @@ def record(
     return Course(plan.name, layout.names, sizes, labels, kept, plan.left_out, plan.idle)
 
 
-def averaged(model: Model, trained: Trained, updates: Tensor, training: int) -> Model:
+def average_updates(model: Model, trained: TrainingResult, updates: Tensor, training: int) -> Model:
     """The next model: the plain mean of these updates; buffers are those of the clients among them who trained."""
     statistics, counters = model.statistics, model.counters
     if trained.statistics.shape[1]:

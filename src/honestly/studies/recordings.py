@@ -67,7 +67,7 @@ class Course:
         return {name: np.flatnonzero(labels == name) for name in dict.fromkeys(self.rows) if name != HONEST}
 
 
-def shipped() -> Path:
+def shipped_recording() -> Path:
     """The recording that comes with the package: digits, with and without BatchNorm, early and late."""
     return Path(str(files("honestly.studies") / "digits-layers.npz"))
 

@@ -95,4 +95,4 @@ def _part(catalog: Catalog[Any], spec: Spec) -> tuple[type[Any], dict[str, Any]]
     """The class and its settings: it is made when the number of attackers is known."""
     entry = catalog.find(spec.name, own=True)
     catalog.check_settings(entry, spec.name, spec.settings)
-    return entry, catalog.typed(entry, spec.settings, key=catalog.kind)
+    return entry, catalog.convert(entry, spec.settings, key=catalog.kind)

@@ -15,11 +15,11 @@ import numpy as np
 from honestly.own import is_own
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
-from honestly.studies.attacked import Case, Round
+from honestly.studies.attacked import AttackedRound, Case
 from honestly.studies.layers.forge import LAYERED, check
 from honestly.studies.layers.round import LayeredRound
-from honestly.studies.layers.space import Population as LayeredPopulation
-from honestly.studies.parallel import mapped
+from honestly.studies.layers.space import LayeredPopulation as LayeredPopulation
+from honestly.studies.parallel import map_units
 from honestly.studies.populations import KINDS, RECORDED, Population, PopulationSource, sources
 from honestly.studies.specs import Contestant, attack_of, words
 
@@ -53,7 +53,7 @@ CORE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class StressStudy:
     """What to run.
 
     Attributes:
@@ -97,23 +97,23 @@ class Study:
                 "population has so many"
             )
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[StressTask]:
         """The attacked populations: each is one unit of work."""
-        found: list[Task] = []
+        found: list[StressTask] = []
         for source in sources(self.populations, seeds=self.seeds):
             for K in self.clients:
                 if source.clients is not None and source.clients < K:
                     continue  # what comes with the package stands aside where more clients are asked for
                 counts = sorted({int(M) if M >= 1 else round(M * K) for M in self.malicious})
-                found += [Task(self, source, K, M) for M in counts if 2 * M < K]
+                found += [StressTask(self, source, K, M) for M in counts if 2 * M < K]
         return found
 
 
 @dataclass(frozen=True)
-class Task:
+class StressTask:
     """One population with M of K clients malicious: all attacks and all rules."""
 
-    study: Study
+    study: StressStudy
     source: PopulationSource
     clients: int
     malicious: int
@@ -124,41 +124,45 @@ class Task:
         fixed = [spec for spec in self.study.attacks if words(spec)[0] != ADAPTIVE]
         searching = [spec for spec in self.study.attacks if words(spec)[0] == ADAPTIVE]
         if isinstance(population, LayeredPopulation):
-            return self._layered(population, fixed, searching)
+            return self._layered_cases(population, fixed, searching)
         H = self.clients - self.malicious
         honest = population.honest[:H]
         cases: list[Case] = []
         if self.malicious == 0:
-            return self._cases(population, "none", lambda _: Round(honest, honest[:0], population.root))
+            return self._cases(population, "none", lambda _: AttackedRound(honest, honest[:0], population.root))
         for spec in fixed:
             forged = self._forge(population, spec, None, 0)
             if forged is not None:
-                attacked = Round(honest, forged, population.root)
+                attacked = AttackedRound(honest, forged, population.root)
                 cases += self._cases(population, spec, lambda _, attacked=attacked: attacked)
         for spec in searching:
 
-            def against(entry: tuple[Contestant, int], spec: str = spec) -> Round:
+            def against(entry: tuple[Contestant, int], spec: str = spec) -> AttackedRound:
                 forged = self._forge(population, spec, *entry)
                 assert forged is not None
-                return Round(honest, forged, population.root)
+                return AttackedRound(honest, forged, population.root)
 
             cases += self._cases(population, spec, against)
         return cases
 
-    def _layered(self, population: LayeredPopulation, fixed: Sequence[str], searching: Sequence[str]) -> list[Case]:
+    def _layered_cases(
+        self, population: LayeredPopulation, fixed: Sequence[str], searching: Sequence[str]
+    ) -> list[Case]:
         """Every case of a population that is known by layer."""
         attacked = LayeredRound.of(population, self.malicious, self.source.seed)
         if self.malicious == 0:
             return self._cases(population, "none", lambda _: attacked)
         cases: list[Case] = []
         for spec in fixed:
-            forged = attacked.forged(spec)
+            forged = attacked.under_attack(spec)
             if forged is not None:
                 cases += self._cases(population, spec, lambda _, forged=forged: forged)
         for spec in searching:
             for goal in ("whole", "worst"):
                 word = spec if goal == "whole" else f"{spec}:goal=layer"
-                cases += self._cases(population, word, lambda entry, goal=goal: attacked.searched(*entry, goal=goal))
+                cases += self._cases(
+                    population, word, lambda entry, goal=goal: attacked.under_search(*entry, goal=goal)
+                )
         return cases
 
     def _entries(self) -> Iterator[tuple[Contestant, int, bool]]:
@@ -172,7 +176,7 @@ class Task:
         self,
         population: Population | LayeredPopulation,
         attack: str,
-        attacked: Callable[[tuple[Contestant, int]], Round | LayeredRound],
+        attacked: Callable[[tuple[Contestant, int]], AttackedRound | LayeredRound],
     ) -> list[Case]:
         layered = isinstance(population, LayeredPopulation)
         cases: list[Case] = []
@@ -224,16 +228,16 @@ class Task:
             return attack.forge(view)
 
 
-def run(study: Study, *, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> list[Case]:
+def run(study: StressStudy, *, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> list[Case]:
     """Every case of the study, in the same order and with the same numbers for any number of jobs.
 
-    >>> study = Study(rules=["mean"], attacks=["sign_flip"], populations=["isotropic"], malicious=[4])
+    >>> study = StressStudy(rules=["mean"], attacks=["sign_flip"], populations=["isotropic"], malicious=[4])
     >>> [(case.rule, case.attack, case.kappa > 0.5) for case in run(study)]
     [('mean', 'sign_flip', True)]
     """
     tasks = study.tasks()
     cases: list[Case] = []
-    for done, found in enumerate(mapped(Task.run, tasks, jobs), start=1):
+    for done, found in enumerate(map_units(StressTask.run, tasks, jobs), start=1):
         cases += found
         if progress is not None:
             progress(done, len(tasks))

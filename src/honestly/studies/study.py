@@ -34,7 +34,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from honestly.catalog import listed
+from honestly.catalog import split_words
 from honestly.hints import did_you_mean
 from honestly.runs.store import PlannedRun
 from honestly.sim.experiment import WARM_UP_LEAVES, Experiment, ExperimentError
@@ -124,7 +124,7 @@ class Study(BaseModel):
                 continue
             settings = dict(self.base)
             for name, value in zip(self.axes, values, strict=True):
-                given = {k: v for k, v in value.items() if k != "label"} if _labelled(value) else {name: value}
+                given = {k: v for k, v in value.items() if k != "label"} if _has_label(value) else {name: value}
                 settings = change(settings, given.items())
             for override in self.overrides:
                 if matches(cell, override.where):
@@ -176,7 +176,7 @@ def _in_front(experiment: Experiment, cells: Sequence[Cell]) -> PlannedRun:
     return PlannedRun(experiment.id, {**common, "warm_up": experiment.rounds}, experiment.canonical, experiment.rounds)
 
 
-def _labelled(value: Any) -> bool:
+def _has_label(value: Any) -> bool:
     return isinstance(value, dict) and "label" in value
 
 
@@ -224,7 +224,7 @@ def only(words: Sequence[str], study: Study) -> dict[str, list[Any]]:
         if not equals or not axis or not text:
             raise StudyError(f"--only {word}: write axis=value, such as rule=Ours or seed=0,1")
         labels = study.labels(axis) if axis in study.axes else []
-        for one in [text] if text in labels else listed(text):
+        for one in [text] if text in labels else split_words(text):
             value = next((label for label in labels if str(label) == one or label == value_of(one)), one)
             conditions.setdefault(axis, []).append(value)
     check_conditions(conditions, study, "--only")
@@ -252,7 +252,7 @@ def select(
     return [e for e in entries if e.id in ids]
 
 
-def shipped() -> list[str]:
+def shipped_studies() -> list[str]:
     """The names of the studies that come with the package."""
     folder = files("honestly.studies") / "shipped"
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
@@ -267,9 +267,9 @@ def text_of(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"cannot read {path}: {error}") from error
     name = path.removesuffix(".toml")
-    if name not in shipped():
-        hint = did_you_mean(name, shipped())
+    if name not in shipped_studies():
+        hint = did_you_mean(name, shipped_studies())
         raise StudyError(
-            f"no such file or study: {path}; {hint}Studies that come with honestly: {', '.join(shipped())}"
+            f"no such file or study: {path}; {hint}Studies that come with honestly: {', '.join(shipped_studies())}"
         )
     return (files("honestly.studies") / "shipped" / f"{name}.toml").read_text(encoding="utf-8")

@@ -17,10 +17,10 @@ import torch
 from honestly.runs.store import Store
 from honestly.sim.run import Stop
 from honestly.studies.limit import OutOfTimeError
-from honestly.studies.work import Datasets, Options, new_worker, one_by_one
+from honestly.studies.work import Datasets, WorkOptions, new_worker, one_by_one
 
 
-def side_by_side(folder: Path, ids: Collection[str], count: int, options: Options) -> bool:
+def side_by_side(folder: Path, ids: Collection[str], count: int, options: WorkOptions) -> bool:
     """Do runs in ``count`` threads on one GPU; False if asked to stop, `OutOfTimeError` at the time limit.
 
     Ctrl-C lets every run end its round.

@@ -30,7 +30,7 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True)
-class Options:
+class WorkOptions:
     """How runs are done.
 
     Attributes:
@@ -65,7 +65,7 @@ class Datasets:
 
 
 def work(
-    store: Store, run: Run, *, worker: str, options: Options, data: Datasets | None = None,
+    store: Store, run: Run, *, worker: str, options: WorkOptions, data: Datasets | None = None,
     limit: TimeLimit | None = None,
 ) -> bool:  # fmt: skip
     """Do one claimed run: go on from its latest state, write every round to the store, and its end.
@@ -145,7 +145,7 @@ def serve(store: Store, ids: Collection[str], worker: str, turn: Callable[[], bo
                 if done is False:
                     return False
                 if done is None:
-                    if not store.left(ids):
+                    if not store.count_open(ids):
                         return True
                     free_the_dead(store)
                     time.sleep(0.5)
@@ -154,7 +154,9 @@ def serve(store: Store, ids: Collection[str], worker: str, turn: Callable[[], bo
                 store.release(worker)
 
 
-def one_by_one(store: Store, ids: Collection[str], worker: str, options: Options, data: Datasets | None = None) -> bool:
+def one_by_one(
+    store: Store, ids: Collection[str], worker: str, options: WorkOptions, data: Datasets | None = None
+) -> bool:
     """Do runs one after the other in this process; False if asked to stop, `OutOfTimeError` at the time limit."""
     data = data or Datasets(options.data)
     limit = None if options.ends is None else TimeLimit(options.ends)
@@ -162,7 +164,7 @@ def one_by_one(store: Store, ids: Collection[str], worker: str, options: Options
     def turn() -> bool | None:
         if options.halt is not None and options.halt():
             return False
-        if limit is not None and store.left(ids):
+        if limit is not None and store.count_open(ids):
             limit.check()
         run = store.claim(worker, among=ids)
         return None if run is None else work(store, run, worker=worker, options=options, data=data, limit=limit)

@@ -17,12 +17,12 @@ from honestly.cores import usable_cores
 from honestly.runs.store import Store, StoreError
 from honestly.sim.run import Stop
 from honestly.studies.limit import OutOfTimeError
-from honestly.studies.work import Options, new_worker, one_by_one
+from honestly.studies.work import WorkOptions, new_worker, one_by_one
 
 STOPPED, BROKEN, LATE = 130, 2, 75  # exit statuses of a worker: asked to stop, the store is broken, out of time
 
 
-def processes(folder: Path, ids: Collection[str], count: int, options: Options) -> bool:
+def processes(folder: Path, ids: Collection[str], count: int, options: WorkOptions) -> bool:
     """Do runs in ``count`` processes; False if asked to stop, `OutOfTimeError` at the time limit.
 
     Ctrl-C lets every process end its round; the second one ends them at once.
@@ -46,7 +46,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
 
     try:
         with Store.open(folder) as store, Stop() as stop:
-            for _ in range(min(count, max(1, store.left(ids)))):
+            for _ in range(min(count, max(1, store.count_open(ids)))):
                 hire()
             while alive:
                 time.sleep(0.2)
@@ -60,9 +60,9 @@ def processes(folder: Path, ids: Collection[str], count: int, options: Options) 
                     if code == BROKEN:
                         stop.asked = True
                         raise StoreError(_why(folder))
-                    if code != 0 and not late and not stop.asked and store.left(ids):
+                    if code != 0 and not late and not stop.asked and store.count_open(ids):
                         hire()
-            if late and not stop.asked and store.left(ids):
+            if late and not stop.asked and store.count_open(ids):
                 raise OutOfTimeError
             return not stop.asked
     finally:
@@ -93,7 +93,7 @@ def _why(folder: Path) -> str:
 
 
 def _main(
-    folder: Path, ids: Collection[str], name: Connection, options: Options, threads: int, parent: int
+    folder: Path, ids: Collection[str], name: Connection, options: WorkOptions, threads: int, parent: int
 ) -> None:  # pragma: no cover (runs in a process of its own)
     """A worker process: it stops when its driver is gone."""
     import sys

@@ -18,7 +18,7 @@ from honestly.torch.reduction import Reduction
 from honestly.torch.tensors import Tensors
 
 
-class _Step:
+class _BackwardPass:
     """The buckets of one backward pass."""
 
     def __init__(self, reduction: Reduction) -> None:
@@ -27,7 +27,7 @@ class _Step:
         self.futures: list[torch.futures.Future[torch.Tensor]] = []
 
 
-_steps: WeakKeyDictionary[RobustAverager, _Step] = WeakKeyDictionary()
+_steps: WeakKeyDictionary[RobustAverager, _BackwardPass] = WeakKeyDictionary()
 
 
 @eager
@@ -48,7 +48,7 @@ def ddp_hook(
     names = [state.names.get(p, f"[{first + i}]") for i, p in enumerate(bucket.parameters())]
     given = Tensors.of(dict(zip(names, gradients, strict=True)))
     if step is None:
-        step = _steps[state] = _Step(state.start(given, reference=True))
+        step = _steps[state] = _BackwardPass(state.start(given, reference=True))
     step.reduction.send(given, given.zeros(), waiting=False)
     buffer = bucket.buffer()
     step.futures.append(torch.futures.Future(devices=None if buffer.device.type == "cpu" else [buffer.device]))

@@ -34,7 +34,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Section:
+class DtypeSection:
     """Tensors of one dtype, laid end to end.
 
     Attributes:
@@ -63,19 +63,19 @@ class Section:
 @lru_cache(maxsize=64)
 def sections(
     sizes: tuple[int, ...], dtypes: tuple[tuple[str, int], ...], ranks: int, first: int = 0
-) -> tuple[Section, ...]:
+) -> tuple[DtypeSection, ...]:
     """One section for each dtype, (name, bytes), in the order in which they come; tensors count from `first`."""
     by_dtype: dict[tuple[str, int], list[int]] = {}
     for i, dtype in enumerate(dtypes):
         by_dtype.setdefault(dtype, []).append(i)
-    made: list[Section] = []
+    made: list[DtypeSection] = []
     for (_, itemsize), tensors in by_dtype.items():
         starts = [0]
         for i in tensors:
             starts.append(starts[-1] + sizes[i])
         step = ranks * max(1, CHUNK // itemsize)
         chunks = [_chunk(start, min(starts[-1], start + step), ranks) for start in range(0, starts[-1], step)]
-        made.append(Section(tuple(first + i for i in tensors), tuple(starts), tuple(chunks)))
+        made.append(DtypeSection(tuple(first + i for i in tensors), tuple(starts), tuple(chunks)))
     return tuple(made)
 
 
@@ -83,7 +83,7 @@ def _chunk(start: int, stop: int, ranks: int) -> Chunk:
     return Chunk(start, stop, -(-(stop - start) // ranks))
 
 
-class Block(NamedTuple):
+class RankBlock(NamedTuple):
     """A rank's slice of a chunk, of `width` columns: what it covers of each tensor is in `pieces`."""
 
     section: int
@@ -92,10 +92,10 @@ class Block(NamedTuple):
     pieces: tuple[tuple[int, int, int], ...]
 
 
-def blocks(cut: Sequence[Section], rank: int) -> tuple[Block, ...]:
+def blocks(cut: Sequence[DtypeSection], rank: int) -> tuple[RankBlock, ...]:
     """All slices of a rank, in the order in which they are sent."""
     return tuple(
-        Block(i, chunk, last - first, tuple(section.pieces(first, last)))
+        RankBlock(i, chunk, last - first, tuple(section.pieces(first, last)))
         for i, section in enumerate(cut)
         for chunk in section.chunks
         for first, last in (chunk.own(rank),)

@@ -12,7 +12,7 @@ from honestly.engine import Pipeline, run
 from honestly.result import Aggregate, Float
 from honestly.sources import Layer, Leaf
 from honestly.sources.grouping import Buffers, layers_of
-from honestly.torch.layout import Block, Section, blocks, sections
+from honestly.torch.layout import DtypeSection, RankBlock, blocks, sections
 from honestly.torch.members import Members
 from honestly.torch.passes import RankPasses
 from honestly.torch.slices import REFERENCE, ROOT, Slices, Update
@@ -44,7 +44,7 @@ class Reduction:
         kept: bool = False,
     ) -> None:
         self.members, self.pipeline, self.sizes, self.buffers, self.kept = members, pipeline, sizes, buffers, kept
-        self.cut: list[Section] = []
+        self.cut: list[DtypeSection] = []
         self.leaves: list[Leaf] = []
         self.local: list[torch.Tensor] = []
         self._rows: list[torch.Tensor] = []
@@ -82,12 +82,12 @@ class Reduction:
             self.members.wait(work, "the exchange of slices")
         del self._flying[:count]
 
-    def columns(self, tensors: Sequence[torch.Tensor], section: Section, first: int, last: int) -> torch.Tensor:
+    def columns(self, tensors: Sequence[torch.Tensor], section: DtypeSection, first: int, last: int) -> torch.Tensor:
         """Columns of a section as one flat tensor where they can be sent: a view where they lie so already."""
         pieces = [tensors[i].reshape(-1)[start:stop].contiguous() for i, start, stop in section.pieces(first, last)]
         if not pieces:
             return torch.empty(0, dtype=tensors[section.tensors[0]].dtype, device=self.members.device)
-        return _joined(pieces).to(self.members.device)
+        return _join(pieces).to(self.members.device)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -95,7 +95,7 @@ class Reduction:
         return _layers(tuple(self.leaves), self.buffers)
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[RankBlock, ...]:
         """This rank's slices."""
         return blocks(self.cut, self.members.me)
 
@@ -128,7 +128,7 @@ class Reduction:
 
     def gather(self, values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
         """Everybody's slices into the targets, which have the shapes of the tensors."""
-        flying: list[tuple[Any, torch.Tensor, Block]] = []
+        flying: list[tuple[Any, torch.Tensor, RankBlock]] = []
         for block, value in zip(self.blocks, values, strict=True):
             given = value.to(self.members.device)
             if block.width < block.chunk.width:  # the last ranks may have fewer columns, or none
@@ -140,7 +140,7 @@ class Reduction:
         for work, out, block in flying:
             self._store(work, out, block, targets)
 
-    def _store(self, work: Any, out: torch.Tensor, block: Block, targets: Sequence[torch.Tensor]) -> None:
+    def _store(self, work: Any, out: torch.Tensor, block: RankBlock, targets: Sequence[torch.Tensor]) -> None:
         self.members.wait(work, "the gathering of results")
         at = 0
         for i, start, stop in self.cut[block.section].pieces(block.chunk.start, block.chunk.stop):
@@ -153,7 +153,7 @@ def _layers(leaves: tuple[Leaf, ...], buffers: Buffers) -> tuple[Layer, ...]:
     return layers_of(leaves, buffers)
 
 
-def _joined(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+def _join(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
     """Flat pieces as one: a view if they lie one after the other in memory, as in a bucket."""
     first, end = pieces[0], pieces[0].storage_offset()
     for piece in pieces:

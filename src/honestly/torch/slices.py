@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from honestly import arrays
-from honestly.arrays import Host, Spec
+from honestly.arrays import ArraySpec, Host
 from honestly.result import ClientId
 from honestly.sources import Layer, Leaf
-from honestly.sources.source import InMemory, Memory
-from honestly.torch.layout import Block
+from honestly.sources.source import InMemorySource, MemorySink
+from honestly.torch.layout import RankBlock
 
 #: Columns whose few rows stay in a core's cache.
 IN_CACHE = 1 << 15
@@ -22,7 +22,7 @@ IN_CACHE = 1 << 15
 REFERENCE, ROOT, MIDDLE = 0, 1, 2
 
 
-class Slices(InMemory):
+class Slices(InMemorySource):
     """This rank's blocks, (K, width) each: a source for the engine's passes.
 
     Attributes:
@@ -32,7 +32,11 @@ class Slices(InMemory):
     """
 
     def __init__(
-        self, ids: Sequence[ClientId], layers: Sequence[Layer], blocks: Sequence[Block], rows: Sequence[torch.Tensor]
+        self,
+        ids: Sequence[ClientId],
+        layers: Sequence[Layer],
+        blocks: Sequence[RankBlock],
+        rows: Sequence[torch.Tensor],
     ) -> None:
         held = [(block, row) for block, row in zip(blocks, rows, strict=True) if block.width]
         self.ids = tuple(ids)
@@ -101,9 +105,9 @@ class Slices(InMemory):
         view = self._rows(leaf, start, stop, clients)
         return view if view is not None else torch.cat([self._row(leaf, k)[:, start:stop] for k in clients])
 
-    def sink(self) -> Memory:
+    def sink(self) -> MemorySink:
         """The result is kept in memory."""
-        return Memory(self.leaves)
+        return MemorySink(self.leaves)
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
         """There are none."""
@@ -146,7 +150,7 @@ def _median(
     larger(low, high, out=out)
 
 
-class Update(InMemory):
+class Update(InMemorySource):
     """The K ranks' updates as the engine sees them: names, shapes and layers; the passes know where the values are."""
 
     on_host = True
@@ -199,4 +203,4 @@ def local_layers(layers: Sequence[Layer], pieces: Sequence[Sequence[tuple[int, i
 
 def leaf_of(name: str, shape: Sequence[int], dtype: torch.dtype) -> Leaf:
     """A tensor of the list."""
-    return Leaf(name, Spec(tuple(shape), str(dtype).removeprefix("torch."), "float"))
+    return Leaf(name, ArraySpec(tuple(shape), str(dtype).removeprefix("torch."), "float"))

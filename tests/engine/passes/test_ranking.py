@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from honestly.engine.passes.networks import Network, kept_ranks, sorted_ranks
+from honestly.engine.passes.networks import SortingNetwork, selection_network, sorting_network
 from honestly.engine.passes.ranking import LARGEST_NETWORK, mean_of_rows, network_of, rank_device, rank_rows
 from honestly.rules.meamed import Meamed
 from honestly.rules.trimmed_mean import TrimmedMean
 
 
-def ranks(rows: int, first: int, last: int) -> Network:
-    return sorted_ranks(rows, first, last) if rows <= LARGEST_NETWORK else Network((), tuple(range(first, last)))
+def ranks(rows: int, first: int, last: int) -> SortingNetwork:
+    return (
+        sorting_network(rows, first, last) if rows <= LARGEST_NETWORK else SortingNetwork((), tuple(range(first, last)))
+    )
 
 
 @pytest.mark.parametrize("rows", [*range(1, 34), 63, LARGEST_NETWORK, LARGEST_NETWORK + 1, 300])
@@ -32,7 +34,7 @@ def test_some_ranks_cost_less(rows: int) -> None:
         network = ranks(rows, first, last)
         np.testing.assert_array_equal(rank_rows(block, network), expected[first:last])
         np.testing.assert_array_equal(rank_device(block, np, network), expected[first:last])
-    assert sorted_ranks(rows, 0, 1).operations < sorted_ranks(rows, 0, rows).operations
+    assert sorting_network(rows, 0, 1).operations < sorting_network(rows, 0, rows).operations
 
 
 @pytest.mark.parametrize("rows", range(1, 15))
@@ -40,24 +42,24 @@ def test_the_kept_values_are_the_right_ones_for_all_zeros_and_ones(rows: int) ->
     """A network that sets the extremes of every pattern of zeros and ones apart does so for all values."""
     patterns = ((np.arange(2**rows)[None, :] >> np.arange(rows)[:, None]) & 1).astype(np.float32)
     for g in range((rows - 1) // 2 + 1):
-        network = kept_ranks(rows, g, rows - g)
+        network = selection_network(rows, g, rows - g)
         kept = np.sort(patterns, axis=0)[g : rows - g].sum(axis=0)
         np.testing.assert_array_equal(np.sum(rank_rows(patterns, network), axis=0), kept)
-        assert network.operations <= sorted_ranks(rows, g, rows - g).operations
+        assert network.operations <= sorting_network(rows, g, rows - g).operations
 
 
 @pytest.mark.parametrize(("rows", "g"), [(20, 4), (20, 1), (33, 5), (80, 16)])
 def test_the_kept_values_of_many_rows(rows: int, g: int) -> None:
     block = np.random.default_rng(rows).normal(size=(rows, 300)).astype(np.float32)
-    kept = rank_rows(block, kept_ranks(rows, g, rows - g))
+    kept = rank_rows(block, selection_network(rows, g, rows - g))
     np.testing.assert_array_equal(np.sort(kept, axis=0), np.sort(block, axis=0)[g : rows - g])
     np.testing.assert_array_equal(
-        np.sort(rank_device(block, np, kept_ranks(rows, g, rows - g)), axis=0), np.sort(kept, 0)
+        np.sort(rank_device(block, np, selection_network(rows, g, rows - g)), axis=0), np.sort(kept, 0)
     )
     np.testing.assert_allclose(mean_of_rows(kept), np.mean(kept, axis=0), rtol=0, atol=1e-6)
 
 
 def test_rules_that_average_get_the_smaller_network() -> None:
-    assert network_of(TrimmedMean(trim=0.2), 20).operations < sorted_ranks(20, 4, 16).operations
-    assert network_of(Meamed(f=4), 20) == sorted_ranks(20, 0, 20)
+    assert network_of(TrimmedMean(trim=0.2), 20).operations < sorting_network(20, 4, 16).operations
+    assert network_of(Meamed(f=4), 20) == sorting_network(20, 0, 20)
     assert network_of(TrimmedMean(trim=0.2), 300).wanted == tuple(range(60, 240))

@@ -14,7 +14,7 @@ from study_being_run import record
 from honestly.federation.history import History
 from honestly.federation.record import Round
 from honestly.show.live.folders import FolderSource
-from honestly.show.live.model import Look, RunRow, SourceError
+from honestly.show.live.model import RunRow, Snapshot, SourceError
 from honestly.show.live.source import open_source
 
 
@@ -29,7 +29,7 @@ def write(folder: Path, rounds: int, *, of: int = 10, tail: str = "") -> None:
     (folder / "seconds.jsonl").write_text("".join(json.dumps(lap) + "\n" for lap in laps))
 
 
-def only(look: Look) -> RunRow:
+def only(look: Snapshot) -> RunRow:
     (run,) = look.runs
     return run
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from watch_server import Watched, watched
 
-from honestly.show.live.guard import POLICY, allowed
+from honestly.show.live.guard import POLICY, host_check
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +80,12 @@ def test_nothing_can_be_changed(server: Watched, method: str) -> None:
 
 
 def test_on_all_interfaces_addresses_are_answered_and_foreign_names_are_not() -> None:
-    ours = allowed("0.0.0.0")
+    ours = host_check("0.0.0.0")
     assert ours("192.168.1.5:8765")
     assert ours("[fe80::1]:8765")
     assert ours(socket.gethostname())
     assert not ours("evil.example:8765")
-    named = allowed("lab-server")
+    named = host_check("lab-server")
     assert named("lab-server:8765")
     assert named("localhost:8765")
     assert not named("192.168.1.5")

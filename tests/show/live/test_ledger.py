@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from honestly.show.live.ledger import Cursor, Ledger
-from honestly.show.live.model import Detail, Look, RunRow
+from honestly.show.live.model import Detail, RunRow, Snapshot
 
 
 class Reader:
@@ -34,8 +34,8 @@ class Reader:
         self.cursor = ledger.cursor
 
 
-def look(rounds: dict[str, int], name: str = "s") -> Look:
-    return Look("study", name, tuple(RunRow(id, {"rule": id}, "running", n, 10) for id, n in rounds.items()))
+def look(rounds: dict[str, int], name: str = "s") -> Snapshot:
+    return Snapshot("study", name, tuple(RunRow(id, {"rule": id}, "running", n, 10) for id, n in rounds.items()))
 
 
 def detail(values: list[int]) -> Detail:

@@ -8,7 +8,7 @@ from honestly.runs.reader import read
 from honestly.show.report.accusations import accusations
 from honestly.show.report.detection import quality, reliability_chart, roc, roc_chart, statements
 from honestly.show.report.results import Result
-from honestly.show.report.sources import Entry
+from honestly.show.report.sources import ReportedRun
 from honestly.studies.scores import detection_auc
 
 
@@ -62,7 +62,7 @@ def test_accusations_are_counted_by_setting_early_and_late() -> None:
     def run(name: str, rule: str, attack: str, false: list[int]) -> Result:
         rows = [record(t + 1, K=4, M=1) | {"false_accusations": n, "misses": 1} for t, n in enumerate(false)]
         cell = {"dataset": name, "attack": attack, "rule": rule, "seed": 0}
-        entry = Entry(f"{name}{rule}{attack}", cell, "done", len(rows), len(rows), read=lambda: read(rows))
+        entry = ReportedRun(f"{name}{rule}{attack}", cell, "done", len(rows), len(rows), read=lambda: read(rows))
         return Result(entry, {}, statements(read(rows)))
 
     one, two = run("a", "Ours", "x", [0, 0, 1, 2, 3]), run("a", "Ours", "y", [0, 1, 0, 0, 0])

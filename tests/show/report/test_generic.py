@@ -8,13 +8,13 @@ from honestly.runs.reader import Rounds
 from honestly.show.report.curves import ablation
 from honestly.show.report.generic import detection, ranking, tables
 from honestly.show.report.results import Result
-from honestly.show.report.sources import Entry
+from honestly.show.report.sources import ReportedRun
 
 
 def result(
     accuracy: float | None, asr: float | None = None, status: str = "done", rounds: int = 20, **cell: Any
 ) -> Result:
-    entry = Entry("x", cell, status, rounds, rounds, read=lambda: Rounds([], [], True))
+    entry = ReportedRun("x", cell, status, rounds, rounds, read=lambda: Rounds([], [], True))
     numbers = {f"{m}_{s}": v for m, v in (("accuracy", accuracy), ("asr", asr)) for s in ("last", "mean_last_20")}
     return Result(entry, numbers, None)
 
@@ -87,7 +87,7 @@ def test_the_ranking_is_by_the_worst_case_over_what_all_rules_went_through() -> 
 def test_each_data_set_has_its_own_ranking_and_warm_ups_have_none() -> None:
     runs = [result(0.9, rule=r, attack=a, dataset=d) for r in "ab" for a in "xy" for d in ("m", "f")]
     warm = Result(
-        Entry("w", {"dataset": "m", "warm_up": 200}, "done", 1, 1, read=lambda: Rounds([], [], True)), {}, None
+        ReportedRun("w", {"dataset": "m", "warm_up": 200}, "done", 1, 1, read=lambda: Rounds([], [], True)), {}, None
     )
     assert [t.title for t in ranking([*runs, warm])] == ["Worst case of each rule, m", "Worst case of each rule, f"]
     assert all("warm" not in str(t.columns) for t in tables("s", [*runs, warm]))

@@ -13,10 +13,10 @@ from honestly.runs.reader import Rounds, read
 from honestly.runs.store import Store
 from honestly.show.report.by_round import MOST_CHARTS, by_round, series_of
 from honestly.show.report.other_rounds import other_rounds
-from honestly.show.report.published import Column, Key, compare, count, published
+from honestly.show.report.published import Column, Key, compare, count, published_numbers
 from honestly.show.report.results import Result
-from honestly.show.report.sources import Entry, load
-from honestly.show.report.write import Options, write
+from honestly.show.report.sources import ReportedRun, load
+from honestly.show.report.write import ReportOptions, write
 from honestly.studies.study import Study
 
 CIFAR = (Path(__file__).parents[3] / "results" / "cifar.toml").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ def result(rule: str, attack: str, rounds: int, accuracy: float, asr: float | No
     cell = {"dataset": "cifar10", "config": 2, "alpha": 0.5, "attack": attack, "rule": rule, "seed": 0}
     settings = {"warm_up": more.pop("warm_up", 0)}
     status = more.pop("status", "done")
-    entry = Entry(
+    entry = ReportedRun(
         f"{rule}{attack}{more}", cell | more, status, rounds, rounds, read=lambda: Rounds([], [], True),
         details={"experiment": json.dumps(settings)},
     )  # fmt: skip
@@ -56,7 +56,8 @@ def test_another_number_of_rounds_is_shown_beside_the_papers_and_not_counted() -
     ]  # fmt: skip
     assert [row[0] for row in table.rows] == ["Krum", "Ours", "Mine"], "finished runs of another length"
     ours = {
-        metric: published()[Key("cifar10", 2, "Ours", Column("backdoor", 0.5, metric))] for metric in ("ACC", "ASR")
+        metric: published_numbers()[Key("cifar10", 2, "Ours", Column("backdoor", 0.5, metric))]
+        for metric in ("ACC", "ASR")
     }
     assert table.rows[1] == [
         "Ours", "0.810 ± 0.014", "0.88", "0.750", f"{ours['ACC']:.2f}", "0.010", f"{ours['ASR']:.2f}",
@@ -82,7 +83,7 @@ def test_a_report_of_the_short_study_says_so(tmp_path: Path) -> None:
         for entry in entries:
             if entry.cell.get("rule") != "GeoMed":
                 finish(store, entry, 4, level=True)
-    write([load(tmp_path / "cifar")], tmp_path / "out", Options(pages=False))
+    write([load(tmp_path / "cifar")], tmp_path / "out", ReportOptions(pages=False))
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "### Not the paper's number of rounds: not counted among the 540" in text
     assert "rounds instead of 200, last round" in text

@@ -18,16 +18,16 @@ from honestly.show.report.published import (
     Key,
     compare,
     count,
-    published,
+    published_numbers,
     verdict,
 )
 from honestly.show.report.results import Result
-from honestly.show.report.sources import Entry
+from honestly.show.report.sources import ReportedRun
 
 
 def result(cell: dict[str, Any], accuracy: float, asr: float | None = None, status: str = "done") -> Result:
     rounds = ROUNDS[cell["dataset"]]
-    entry = Entry("x", cell, status, rounds, rounds, read=lambda: Rounds([], [], True))
+    entry = ReportedRun("x", cell, status, rounds, rounds, read=lambda: Rounds([], [], True))
     numbers = {f"{m}_{s}": v for m, v in (("accuracy", accuracy), ("asr", asr)) for s in ("last", "mean_last_20")}
     return Result(entry, numbers, None)
 
@@ -41,9 +41,9 @@ def cell_of(key: Key, seed: int = 0) -> dict[str, Any]:
 def everything(shift: float = 0.0) -> list[Result]:
     """A run for each cell with the published numbers, accuracy shifted and ASR shifted the other way."""
     found = []
-    for key, value in published().items():
+    for key, value in published_numbers().items():
         if key.column.metric == "ACC":
-            asr = published().get(key._replace(column=key.column._replace(metric="ASR")))
+            asr = published_numbers().get(key._replace(column=key.column._replace(metric="ASR")))
             found.append(result(cell_of(key), value + shift, None if asr is None else asr - shift))
     return found
 
@@ -54,13 +54,13 @@ def test_the_six_tables_hold_each_of_the_540_numbers_once() -> None:
         for table in TABLES for dataset in DATASETS for rule in RULES for column in table.columns
     )  # fmt: skip
     assert set(keys.values()) == {1}
-    assert set(keys) == set(published())
-    assert len(published()) == 540
-    assert sum(key.column.metric == "ASR" for key in published()) == 108
+    assert set(keys) == set(published_numbers())
+    assert len(published_numbers()) == 540
+    assert sum(key.column.metric == "ASR" for key in published_numbers()) == 108
     # three numbers as they stand in the paper
-    assert published()[Key("fmnist", 1, "TrimAvg", Column("backdoor", 1.0, "ASR"))] == 0.43
-    assert published()[Key("cifar10", 1, "FedAvg", Column("label_flip", 0.5, "ACC"))] == 0.41
-    assert published()[Key("mnist", 2, "Median", Column("backdoor", 0.5, "ACC"))] == 0.41
+    assert published_numbers()[Key("fmnist", 1, "TrimAvg", Column("backdoor", 1.0, "ASR"))] == 0.43
+    assert published_numbers()[Key("cifar10", 1, "FedAvg", Column("label_flip", 0.5, "ACC"))] == 0.41
+    assert published_numbers()[Key("mnist", 2, "Median", Column("backdoor", 0.5, "ACC"))] == 0.41
 
 
 @pytest.mark.parametrize(

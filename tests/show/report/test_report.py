@@ -14,7 +14,7 @@ from made_studies import fill, finish, record
 
 from honestly.runs.store import PlannedRun, Store
 from honestly.show.report.sources import load, merge
-from honestly.show.report.write import Options, write
+from honestly.show.report.write import ReportOptions, write
 
 HOSTILE = "</title><script>alert(1)</script>|`x` $y$ \\input{/etc/passwd} ![p](http://evil/p.png) \x1b[2J\u202e%_&#~^{}"
 VOID = {"meta", "input", "br"}
@@ -109,7 +109,7 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         fill(folder / study, study, rounds=2, skip=skip, level=True).close()
     studies = merge([load(folder / name) for name in ("paper-tables", "paper-ablation", "paper-figure1")])
-    write(studies, folder / "out", Options(command="honestly report x --out y"))
+    write(studies, folder / "out", ReportOptions(command="honestly report x --out y"))
     return folder / "out"
 
 
@@ -152,7 +152,7 @@ def test_an_unfinished_study_says_what_is_missing(tmp_path: Path) -> None:
     store.fail(waiting[2], f"no data: {HOSTILE}")
     store.close()
     studies = [load(tmp_path)]
-    write(studies, tmp_path / "out", Options(figures=False))
+    write(studies, tmp_path / "out", ReportOptions(figures=False))
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "20 of 72 runs are finished: 49 not started, 2 still running, 1 failed" in text
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
@@ -198,7 +198,7 @@ def test_hostile_names_stay_text_everywhere(tmp_path: Path, runs: int) -> None:
         store.finish(entry.id, {}, {"device": HOSTILE})
     store.close()
     out = tmp_path / "out"
-    files = write([load(tmp_path / "study")], out, Options(command=f"honestly report '{HOSTILE}'"))
+    files = write([load(tmp_path / "study")], out, ReportOptions(command=f"honestly report '{HOSTILE}'"))
     assert all(file.resolve().is_relative_to(out.resolve()) for file in files)
     pages = [out / "index.html", *out.glob("runs/*.html")]
     assert len(pages) == (1 if runs == 3 else 10)

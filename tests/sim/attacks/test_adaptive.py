@@ -88,7 +88,7 @@ def test_the_game_agrees_with_the_updates(rule, pre):
         for block, j in JITTERS:
             rows = 1.3 * u + j * game.each(block)
             X = np.concatenate([seen.others, game.vectors(rows)])
-            assert game.moved(rows) == pytest.approx(directly(rule, X, seen.others, pre), rel=1e-6), name
+            assert game.displacement(rows) == pytest.approx(directly(rule, X, seen.others, pre), rel=1e-6), name
 
 
 @pytest.mark.parametrize("rule", [Weiszfeld(), Trim()], ids=lambda rule: rule.name)
@@ -166,4 +166,4 @@ def test_a_sample_of_columns_stands_for_all_of_them():
     all_columns = Game.of(seen, seen.rule, columns=10**6)
     sampled = Game.of(dataclasses.replace(seen, rng=np.random.default_rng(5)), seen.rule, columns=2000)
     rows = np.tile(2.0 * sampled.at("std"), (4, 1))
-    assert sampled.moved(rows) == pytest.approx(all_columns.moved(rows), rel=0.1)
+    assert sampled.displacement(rows) == pytest.approx(all_columns.displacement(rows), rel=0.1)

@@ -8,7 +8,7 @@ import torch
 
 from honestly.rules import GeometricMedian, Median
 from honestly.sim.attacks import View, make
-from honestly.sim.checkpoint import packed, read_state
+from honestly.sim.checkpoint import pack_state, read_state
 from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
@@ -86,7 +86,7 @@ class TestPoisonedFL:
         straight = [r.numbers for r in federation({"name": "poisoned_fl", "window": 2}).rounds()]
         first = federation({"name": "poisoned_fl", "window": 2})
         record = next(r for r in first.rounds() if r.state.round == 3)
-        (tmp_path / "state-3.bin").write_bytes(packed(record.state))
+        (tmp_path / "state-3.bin").write_bytes(pack_state(record.state))
         again = federation({"name": "poisoned_fl", "window": 2})
         state = read_state(tmp_path / "state-3.bin", again.start())
         assert set(state.attack) == {"model", "sent", "factor", "start", "age"}
@@ -224,7 +224,7 @@ class TestLearntTriggers:
         few = {**FEW, "rounds": 4, "stop": 3}
         straight = numbers(name, **few)
         record = next(r for r in federation(name, **few).rounds() if r.state.round == 2)
-        (tmp_path / "state-2.bin").write_bytes(packed(record.state))
+        (tmp_path / "state-2.bin").write_bytes(pack_state(record.state))
         again = federation(name, **few)
         state = read_state(tmp_path / "state-2.bin", again.start())
         assert [r.numbers for r in again.rounds(state)] == straight[2:]

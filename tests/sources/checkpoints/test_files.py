@@ -73,11 +73,11 @@ def test_permission_denied_is_a_reason(path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("held", [256, 0])
 def test_a_change_is_noticed(path: Path, held: int) -> None:
     file = File(Pool(held=held, limit=0), str(path))
-    assert file.changed() is None
+    assert file.change_reason() is None
     before = path.stat()
     path.write_bytes(bytes(100))  # as long as before, and its time is set back
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert "changed during the run" in (file.changed() or "")
+    assert "changed during the run" in (file.change_reason() or "")
 
 
 def test_replaced_by_another_file_while_it_was_closed(path: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.engine.passes.products import blocks_summed, refactored, squared_norm
+from honestly.engine.passes.products import best_factors, squared_norm, sum_blocks
 from honestly.rules.rule import squared_distances
 from honestly.sources.checkpoints import Checkpoints
 
@@ -350,12 +350,12 @@ def test_the_algebra_of_products() -> None:
     MA, MB = A @ A.T, B.T @ B
     parts = [B[:, a:b] @ A[a:b] for a, b in ((0, 2), (2, 5), (5, 6))]
     expected = [[(p * q).sum() for q in parts] for p in parts]
-    np.testing.assert_allclose(blocks_summed(MA * MB, ranks), expected)
+    np.testing.assert_allclose(sum_blocks(MA * MB, ranks), expected)
     E = rng.normal(size=(6, 6))
     np.testing.assert_allclose(squared_norm(E, MA, MB), ((B @ E @ A) ** 2).sum())
     D = rng.normal(size=6)
-    TA, TB = refactored(D, MA, MB, 6)
+    TA, TB = best_factors(D, MA, MB, 6)
     np.testing.assert_allclose(B @ TB @ TA @ A, (B * D) @ A, atol=1e-9)
     A[3] = A[2]  # dependent rows: no division by zero
-    TA, TB = refactored(D, A @ A.T, MB, 6)
+    TA, TB = best_factors(D, A @ A.T, MB, 6)
     np.testing.assert_allclose(B @ TB @ TA @ A, (B * D) @ A, atol=1e-6)

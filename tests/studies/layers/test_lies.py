@@ -5,16 +5,16 @@ import pytest
 
 from honestly.rules import make
 from honestly.studies import recordings
-from honestly.studies.layers.lies import ROLES, Lie, changed, drawn, rows_of
+from honestly.studies.layers.lies import ROLES, Lie, change_lie, draw_lie, rows_of
 from honestly.studies.layers.measure import measure
 from honestly.studies.layers.search import Attacker, directions_of
-from honestly.studies.layers.space import Population, Space
+from honestly.studies.layers.space import LayeredPopulation, Space
 
 
 @pytest.fixture(scope="module")
 def space():
-    course = recordings.read(recordings.shipped())[0]
-    return Space.of(Population.of(course, 2, clients=10), 3, np.random.default_rng(0))
+    course = recordings.read(recordings.shipped_recording())[0]
+    return Space.of(LayeredPopulation.of(course, 2, clients=10), 3, np.random.default_rng(0))
 
 
 def lie(space, **more):
@@ -54,8 +54,8 @@ def test_roles(space, role):
 
 def test_draws_and_changes_reach_every_kind_of_lie(space):
     rng, names = np.random.default_rng(0), list(directions_of(space))
-    found = [drawn(space, rng, names, number) for number in range(300)]
-    found += [changed(space, one, rng, names, 0.2) for one in found]
+    found = [draw_lie(space, rng, names, number) for number in range(300)]
+    found += [change_lie(space, one, rng, names, 0.2) for one in found]
     assert {one.role for one in found} == {"", *ROLES}
     assert any(one.effort is not None for one in found)
     assert any(one.second for one in found)
@@ -67,7 +67,7 @@ def test_a_search_is_at_least_as_bad_as_the_lies_that_it_drew(space):
     rule, directions = make("geometric_median"), directions_of(space)
     found = Attacker(space, rule, "worst", 30).search(np.random.default_rng(3))
     rng = np.random.default_rng(3)
-    draws = [drawn(space, rng, list(directions), number) for number in range(12)]
+    draws = [draw_lie(space, rng, list(directions), number) for number in range(12)]
     assert found.value >= max(measure(space, rows_of(space, one, directions), rule).worst_layer for one in draws)
     assert found.value == pytest.approx(measure(space, rows_of(space, found.lie, directions), rule).worst_layer)
     assert found.tries == 30

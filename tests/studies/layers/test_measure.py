@@ -14,10 +14,10 @@ from honestly.rules.rule import Mix, Rule
 from honestly.rules.static_clipping import StaticClipping
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import geometry_of, in_units, measure
-from honestly.studies.layers.patterns import bound, patterns, tolerated
+from honestly.studies.layers.patterns import bound, most_tolerated, patterns
 from honestly.studies.layers.search import Attacker
-from honestly.studies.layers.space import Population, Space
-from honestly.studies.recordings import read, shipped
+from honestly.studies.layers.space import LayeredPopulation, Space
+from honestly.studies.recordings import read, shipped_recording
 
 SIZES = (30, 5, 100)
 K, M = 8, 3
@@ -28,7 +28,7 @@ def made(seed=0):
     X = rng.normal(size=(1, sum(SIZES))) + rng.normal(size=(K, sum(SIZES)))
     parts = np.split(X, np.cumsum(SIZES)[:-1], axis=1)
     grams = np.stack([part @ part.T for part in parts])
-    return X, Space.of(Population("p", grams, np.array(SIZES), K), M, rng)
+    return X, Space.of(LayeredPopulation("p", grams, np.array(SIZES), K), M, rng)
 
 
 def kappas(value, honest):
@@ -92,7 +92,7 @@ def test_the_geometry_knows_where_the_reference_lies():
 
 
 def test_nobody_lies():
-    space = Space.of(Population.of(read(shipped())[0], 2), 0, np.random.default_rng(0))
+    space = Space.of(LayeredPopulation.of(read(shipped_recording())[0], 2), 0, np.random.default_rng(0))
     score = measure(space, np.zeros((0, space.b)), Mean())
     assert score.kappa == pytest.approx(0.0, abs=1e-12)
     assert (score.false, score.missed, len(score.accused)) == (0, 0, 20)
@@ -112,7 +112,7 @@ def test_it_finds_more_than_it_is_given_and_the_same_again():
 
 
 def test_it_puts_its_effort_into_one_layer_if_that_is_the_goal():
-    space = Space.of(Population.of(read(shipped())[0], 2), 4, np.random.default_rng(0))
+    space = Space.of(LayeredPopulation.of(read(shipped_recording())[0], 2), 4, np.random.default_rng(0))
     whole, worst = (
         Attacker(space, hn.GeometricMedian(), goal, 80).search(np.random.default_rng(0)) for goal in ("whole", "worst")
     )
@@ -136,7 +136,7 @@ def test_what_cannot_be_searched(settings, message):
 
 
 def test_the_bound_is_the_theorems():
-    assert [tolerated(n) for n in (3, 4, 5, 10, 20)] == [1, 1, 2, 4, 9]
+    assert [most_tolerated(n) for n in (3, 4, 5, 10, 20)] == [1, 1, 2, 4, 9]
     assert bound(20, 9) == 4.5
     assert bound(5, 2) == 2.0
 
@@ -157,7 +157,7 @@ def test_patterns_are_centred_on_the_honest_and_of_their_variance(n, f):
 def test_copies_of_the_mean_reach_the_bound():
     """n - fh points at 0 and fh at 1: whoever answers 0 is as wrong as the bound says, if f of the zeros lie."""
     n, f = 20, 8
-    most = tolerated(n)
+    most = most_tolerated(n)
     X = np.zeros((n, 1))
     X[n - f - most : n - f] = 1.0
     honest = X[: n - f]

@@ -5,7 +5,7 @@ import pytest
 
 from honestly.sim.attacks import ATTACKS, DataAttack, View, make
 from honestly.studies.layers.forge import FORMS, LAYERED, check, forge
-from honestly.studies.layers.space import Population, Space
+from honestly.studies.layers.space import LayeredPopulation, Space
 from honestly.studies.recordings import HONEST, Course
 
 SIZES = (40, 7, 2, 300, 1)
@@ -26,7 +26,7 @@ def by_layer(X):
 
 def population():
     honest, poisoned = updates()
-    return Population(
+    return LayeredPopulation(
         "p", by_layer(np.concatenate([honest, poisoned])), np.array(SIZES), K, {"label_flip": np.arange(K, K + 4)}
     )
 
@@ -138,14 +138,14 @@ def test_fewer_clients_keep_their_poisoned_rows_and_some_may_idle():
     X = np.concatenate([honest, poisoned])
     rows = (HONEST,) * K + ("label_flip",) * 4
     course = Course("c", tuple("abcde"), np.array(SIZES), rows, {3: by_layer(X)})
-    small = Population.of(course, 3, clients=5)
+    small = LayeredPopulation.of(course, 3, clients=5)
     np.testing.assert_allclose(small.grams, by_layer(X[K - 5 :]), atol=1e-12)
     assert small.poisoned["label_flip"].tolist() == [5, 6, 7, 8]
-    idle = Population.of(course, 3, idle=2)
+    idle = LayeredPopulation.of(course, 3, idle=2)
     assert not idle.grams[:, :2].any()
     assert not idle.grams[:, :, :2].any()
     assert idle.grams[:, 2:, 2:].any()
     whole = idle.whole()
     np.testing.assert_allclose(whole.grams[0], idle.grams.sum(0))
     with pytest.raises(ValueError, match="has 9 clients, asked for 10"):
-        Population.of(course, 3, clients=10)
+        LayeredPopulation.of(course, 3, clients=10)

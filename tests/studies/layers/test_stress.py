@@ -12,9 +12,9 @@ from honestly.show.stress_page import lines, read
 from honestly.show.stress_tables import tables
 from honestly.studies.populations import PopulationSource, sources
 from honestly.studies.specs import Contestant
-from honestly.studies.stress import Study, run
+from honestly.studies.stress import StressStudy, run
 
-STUDY = Study(
+STUDY = StressStudy(
     rules=["mean", "geometric_median", "multi_krum", "median"],
     attacks=["sign_flip", "one_layer:which=largest", "label_flip", "fang_krum"],
     populations=["digits", "isotropic"],
@@ -39,10 +39,10 @@ def test_every_round_of_a_recording_is_a_population():
 
 
 def test_files_of_both_kinds_may_lie_in_one_folder(tmp_path):
-    from honestly.studies.recordings import read, shipped, write
+    from honestly.studies.recordings import read, shipped_recording, write
 
     np.savez(tmp_path / "updates.npz", honest=np.eye(5))
-    write(tmp_path / "layers.npz", read(shipped())[:1])
+    write(tmp_path / "layers.npz", read(shipped_recording())[:1])
     found = sources([str(tmp_path)], seeds=[3])
     assert [(s.course != "", s.round, s.seed) for s in found] == [(True, 2, 3), (True, 40, 3), (False, 0, 3)]
     with pytest.raises(ValueError, match="has 20 clients, asked for 21"):
@@ -50,12 +50,12 @@ def test_files_of_both_kinds_may_lie_in_one_folder(tmp_path):
 
 
 def test_what_comes_with_the_package_stands_aside_for_more_clients():
-    study = Study(
+    study = StressStudy(
         rules=["mean"], attacks=["sign_flip"], populations=["isotropic", "digits"], clients=[30], malicious=[4]
     )
     assert [task.source.name for task in study.tasks()] == ["isotropic"]
     with pytest.raises(ValueError, match="no population has so many"):
-        Study(rules=["mean"], populations=["digits"], clients=[30], malicious=[4])
+        StressStudy(rules=["mean"], populations=["digits"], clients=[30], malicious=[4])
 
 
 def test_who_takes_part(cases):
@@ -110,7 +110,7 @@ def test_it_says_which_attackers_were_run(cases):
     assert [row[:5] for row in table.rows] == [["updates", 1, 4, 2, 0], ["by layer", 8, 3, 3, 0]]
     assert "one_layer, label_flip" in table.note
     assert "fang_krum" in table.note
-    searching = Study(rules=["mean"], attacks=["adaptive"], populations=["digits"], clients=[5], malicious=[1])
+    searching = StressStudy(rules=["mean"], attacks=["adaptive"], populations=["digits"], clients=[5], malicious=[1])
     found = run(searching)
     assert {(case.attack, case.tries) for case in found} == {("adaptive", 120), ("adaptive:goal=layer", 120)}
     assert attacks_run(found).rows[0][3:] == [0, 2, "120"]

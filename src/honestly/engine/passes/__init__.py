@@ -3,13 +3,13 @@
 from honestly.engine.passes.device import DevicePasses
 from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.lora import LoraPasses
-from honestly.engine.passes.protocol import BETWEEN, Passes, Verdict, picked
+from honestly.engine.passes.protocol import BETWEEN, Passes, Verdict, single_clients
 from honestly.engine.passes.streamed import StreamedPasses
 from honestly.sources import Source
 from honestly.sources.checkpoints.device import OnDevice
 from honestly.sources.checkpoints.lora import LoraSource
 
-__all__ = ["BETWEEN", "Passes", "Verdict", "passes_over", "picked"]
+__all__ = ["BETWEEN", "Passes", "Verdict", "passes_over", "single_clients"]
 
 
 def passes_over(source: Source) -> Passes:

@@ -45,7 +45,7 @@ class Way(NamedTuple):
 
     def finish(self, total: Float, n: int) -> Float:
         """(n, n) of what was added up: the lower triangle, mirrored."""
-        return mirrored(total[:n, :n])
+        return mirror(total[:n, :n])
 
 
 def way_for(n: int) -> Way:
@@ -87,7 +87,7 @@ def _in_tiles(rows: Host) -> Host:
     return G.reshape(count * TILE, count * TILE)
 
 
-def mirrored(lower: Float) -> Float:
+def mirror(lower: Float) -> Float:
     """The matrix with this lower triangle that equals its transpose to the last bit; NaN stays where it is."""
     whole = np.tril(lower)
     upper = np.triu_indices(len(lower), 1)

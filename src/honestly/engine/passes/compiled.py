@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST, Host, host_dtype
-from honestly.engine.passes.blas import mirrored
+from honestly.engine.passes.blas import mirror
 from honestly.engine.passes.plain import WORTH_THREADS, PlainPasses, store
 from honestly.engine.passes.plan import Block, blocks, in_order, threads
 from honestly.engine.passes.protocol import Verdict
@@ -19,7 +19,7 @@ from honestly.result import Float
 from honestly.rules.rule import ColumnRule
 from honestly.sources import Source
 from honestly.sources.checkpoints.source import CheckpointSource
-from honestly.sources.source import InMemory, Memory
+from honestly.sources.source import InMemorySource, MemorySink
 
 T = TypeVar("T")
 
@@ -65,12 +65,12 @@ class CompiledPasses(PlainPasses):
                 total = np.zeros((layers, n, n))
 
                 def process(block: Block) -> tuple[int, Float]:
-                    read = _Read(self, block, clients, centre)
+                    read = _BlockScratch(self, block, clients, centre)
                     return block.layer, program.gram(read.rows, read.centre, read.cut, 1, 1)[0]
 
                 for layer, part in self._each(process, n, WIDE_ITEM if n > MANY_ROWS else RUN, True):
                     total[layer] += part
-        return np.stack([mirrored(G) for G in total]) if layers else total
+        return np.stack([mirror(G) for G in total]) if layers else total
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
@@ -86,7 +86,7 @@ class CompiledPasses(PlainPasses):
                 own, products, means = np.zeros((layers, n)), np.zeros((layers, m, n)), np.zeros((layers, m))
 
                 def process(block: Block) -> tuple[int, tuple[Float, Float, Float]]:
-                    read = _Read(self, block, clients, centre)
+                    read = _BlockScratch(self, block, clients, centre)
                     return block.layer, program.residuals(a, read.rows, read.centre, read.cut, 1, norms is None, 1)
 
                 for layer, parts in self._each(process, n, RUN, True):
@@ -110,7 +110,7 @@ class CompiledPasses(PlainPasses):
         def process(block: Block) -> bool:
             own = table[block.layer]
             used = np.flatnonzero(own).tolist() or [0]  # all weight may be on a reference of zeros
-            read = _Read(self, block, [clients[j] for j in used], None)
+            read = _BlockScratch(self, block, [clients[j] for j in used], None)
             fine = program.mix(own[None, used], read.rows, read.outs, read.cut, LIMITS, 1)
             store(block, read.result, sink)
             return fine
@@ -126,7 +126,7 @@ class CompiledPasses(PlainPasses):
         if not rule.averages or m > LARGEST_NETWORK:
             return super().reduce(rule, mixing, clients)
         steps, wanted, extra = steps_of(network_of(rule, m), m)
-        network = program.Network(np.array(steps, np.int32).reshape(-1, 4), np.array(wanted, np.int32), extra)
+        network = program.CompiledNetwork(np.array(steps, np.int32).reshape(-1, 4), np.array(wanted, np.int32), extra)
         sink = self.source.sink()
         rows, outs = self._places(clients), _outs(sink, len(self.leaves))
         if rows is not None and outs is not None:
@@ -134,7 +134,7 @@ class CompiledPasses(PlainPasses):
             return sink.finish(), lambda: fine
 
         def process(block: Block) -> bool:
-            read = _Read(self, block, clients, None)
+            read = _BlockScratch(self, block, clients, None)
             fine = program.rank(network, mixing, read.rows, read.outs, read.cut, LIMITS, 1)
             store(block, read.result, sink)
             return fine
@@ -167,12 +167,12 @@ class CompiledPasses(PlainPasses):
 
     def _places(self, clients: Sequence[int]) -> Places | None:
         """Where these clients' tensors lie; None if one of them has to be read first."""
-        if not isinstance(self.source, InMemory):
+        if not isinstance(self.source, InMemorySource):
             return None
         columns: list[list[tuple[int, int]]] = []
         for k in clients:
             if k not in self._found:
-                held = [self.source.held(i, k) for i in range(len(self.leaves))]
+                held = [self.source.flat_view(i, k) for i in range(len(self.leaves))]
                 self._found[k] = [None if x is None else program.place(x) for x in held]
             known = [place for place in self._found[k] if place is not None]
             if len(known) < len(self.leaves):
@@ -182,7 +182,7 @@ class CompiledPasses(PlainPasses):
         return Places(np.ascontiguousarray(table[:, :, 0].T), np.ascontiguousarray(table[:, :, 1].T.astype(np.int8)))
 
 
-class _Read:
+class _BlockScratch:
     """One block's values in this thread's scratch: each run of columns is a tensor to the program."""
 
     def __init__(self, passes: CompiledPasses, block: Block, clients: Sequence[int], centre: int | None) -> None:
@@ -239,7 +239,7 @@ def _columns(rows: int) -> int:
 
 def _outs(sink: Any, leaves: int) -> Places | None:
     """Where the result's tensors lie, if it is kept in memory."""
-    if not isinstance(sink, Memory):
+    if not isinstance(sink, MemorySink):
         return None
-    found = [program.place(sink.held(i)) for i in range(leaves)]
+    found = [program.place(sink.flat_view(i)) for i in range(leaves)]
     return _table(np.array(found, np.int64).reshape(leaves, 1, 2))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from honestly.engine.passes.exclusive import WHOLE_DEVICE
-from honestly.engine.passes.networks import Network
+from honestly.engine.passes.networks import SortingNetwork
 from honestly.engine.passes.parts import Part
 from honestly.kernels.torch_private import check, compile_kernel, current_device, current_stream, driver
 from honestly.result import Float
@@ -125,7 +125,7 @@ def mix_parts(rows: torch.Tensor, weights: Float, parts: Sequence[Part], flag: F
     return value
 
 
-def rank(rows: torch.Tensor, network: Network, averaged: bool, flag: Flag) -> torch.Tensor:
+def rank(rows: torch.Tensor, network: SortingNetwork, averaged: bool, flag: Flag) -> torch.Tensor:
     """The network's wanted rows, or their mean, in float32; the flag is raised if any value is not finite or absurd."""
     n = rows.shape[1]
     shape = (n,) if averaged else (len(network.wanted), n)
@@ -222,7 +222,7 @@ def _processors(device: int) -> int:
 
 
 @cache
-def _rank_defines(K: int, network: Network, averaged: bool) -> tuple[str, ...]:
+def _rank_defines(K: int, network: SortingNetwork, averaged: bool) -> tuple[str, ...]:
     comparators = " ".join(f"SMALLER({c.low}, {c.high})" for c in network.comparators)
     wanted = ", ".join(map(str, network.wanted))
     count = (f"COUNT {len(network.wanted)}",) * averaged

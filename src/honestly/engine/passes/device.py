@@ -16,7 +16,7 @@ from honestly.engine.passes.coordinates import coordinates
 from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
 from honestly.engine.passes.parts import Part, cuts, parts_of
 from honestly.engine.passes.plan import Block, blocks
-from honestly.engine.passes.protocol import BETWEEN, Verdict, symmetric
+from honestly.engine.passes.protocol import BETWEEN, Verdict, symmetrize
 from honestly.engine.passes.ranking import network_of, rank_device
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates
@@ -85,7 +85,7 @@ class DevicePasses:
                 for (_, _, layer), product in zip(parts, products, strict=True):
                     found[layer] += product
         waiting.finish()
-        return symmetric(found)
+        return symmetrize(found)
 
     def _make_ready(self, rows: Any, clients: Sequence[int]) -> None:
         """Usually the measured clients are the ones that are mixed next, so the device need not wait for the host."""
@@ -99,11 +99,11 @@ class DevicePasses:
             low, high = self._xp.minimum(a, b), self._xp.maximum(a, b)
             middle = self._xp.maximum(low, self._xp.minimum(high, c))
         with arrays.full_precision(self._like):
-            rows = self._centred(rows, middle, slab)
+            rows = self._centre(rows, middle, slab)
             narrow = [part for part in parts if part.stop - part.start <= NARROW]
             narrow = narrow if len(narrow) > 2 else []
             if narrow:
-                padded = self._padded(rows, narrow)
+                padded = self._pad(rows, narrow)
                 products = self._xp.matmul(padded, self._xp.permute_dims(padded, (0, 2, 1)))
                 waiting.put([part.layer for part in narrow], products)
             for part in parts:
@@ -111,7 +111,7 @@ class DevicePasses:
                     piece = rows if len(parts) == 1 else rows[:, part.start : part.stop]
                     waiting.put([part.layer], self._xp.matmul(piece, piece.T)[None, ...])
 
-    def _padded(self, rows: Any, parts: Sequence[Part]) -> Any:
+    def _pad(self, rows: Any, parts: Sequence[Part]) -> Any:
         """(parts, k, w) the columns of each part, and zeros behind them."""
         xp, width = self._xp, max(part.stop - part.start for part in parts)
         at = np.full((len(parts), width), rows.shape[1])
@@ -136,9 +136,9 @@ class DevicePasses:
         with arrays.full_precision(self._like), np.errstate(over="ignore", invalid="ignore"):
             for slab in self._slabs(n):
                 middle = None if centre is None else self._rows(slab, [centre])
-                rows = self._centred(self._rows(slab, clients), middle, slab)
-                mixed = rows if some is None else self._centred(self._rows(slab, some), middle, slab)
-                means = xp.matmul(self._moved(a if some is None else a[:, used], mixed), mixed)
+                rows = self._centre(self._rows(slab, clients), middle, slab)
+                mixed = rows if some is None else self._centre(self._rows(slab, some), middle, slab)
+                means = xp.matmul(self._to_device(a if some is None else a[:, used], mixed), mixed)
                 for start, stop, layer in self._parts(slab):
                     theirs, mean = rows[:, start:stop], means[:, start:stop]
                     if norms is None:
@@ -158,7 +158,7 @@ class DevicePasses:
         ready, self._ready = self._ready, None
         if not by_layer and ready is not None and ready[0] == clients and 2 * len(used) > len(clients):
             mixing = ready[1]
-            return [self._rounded(mixing(weights), 0)], mixing.flag.down
+            return [self._round(mixing(weights), 0)], mixing.flag.down
         rows, kept = clients, weights
         if 2 * len(used) <= len(clients):
             rows, kept = [clients[j] for j in used], weights[..., used]
@@ -173,7 +173,7 @@ class DevicePasses:
                 mean = self._mean(block, table, parts, slab)
                 largest.append(self._xp.max(self._xp.abs(mean)))
             for leaf, start, stop, offset in slab.segments:
-                sink.put(leaf, start, stop, self._rounded(mean[offset : offset + stop - start], leaf))
+                sink.put(leaf, start, stop, self._round(mean[offset : offset + stop - start], leaf))
         return list(sink.finish()), lambda: self._all_fine(largest, flag)
 
     def _mean(self, rows: Any, weights: Float, parts: Sequence[Part], slab: Block) -> Any:
@@ -181,7 +181,7 @@ class DevicePasses:
         xp = self._xp
         with arrays.full_precision(self._like):
             rows = self._working(rows, slab.dtype.__name__)
-            table = self._moved(weights, rows)
+            table = self._to_device(weights, rows)
             found = [
                 xp.matmul(table[layer : layer + 1, :], rows[:, start:stop])[0, ...] for start, stop, layer in parts
             ]
@@ -220,14 +220,14 @@ class DevicePasses:
                 value = rule.reduce(ranked, xp)
             else:
                 value = ranked if rule.averages else rule.reduce(ranked, xp)
-            sink.put(index, start, stop, self._rounded(value, index))
+            sink.put(index, start, stop, self._round(value, index))
         return list(sink.finish()), lambda: self._all_fine(largest, flag)
 
     def _mixtures(self, rows: Any, mixing: Float, index: int) -> Any:
         """`mixing @ rows` in the working precision."""
         with arrays.full_precision(self._like):
             rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
-            return self._xp.matmul(self._moved(mixing, rows), rows)
+            return self._xp.matmul(self._to_device(mixing, rows), rows)
 
     def _largest_sum(self, rows: Any, index: int) -> Any:
         """The largest absolute sum of a row: not finite if one of its values is not."""
@@ -240,9 +240,9 @@ class DevicePasses:
         total = np.zeros((len(clients) if mixing is None else len(mixing), 3))
         for slab in self._slabs(len(clients)):
             middle = None if reference is None else self._rows(slab, [reference])
-            rows = self._centred(self._rows(slab, clients), middle, slab)
-            signs = xp.sign(rows if mixing is None else xp.matmul(self._moved(mixing, rows), rows))
-            for start, stop in self._judged(slab):
+            rows = self._centre(self._rows(slab, clients), middle, slab)
+            signs = xp.sign(rows if mixing is None else xp.matmul(self._to_device(mixing, rows), rows))
+            for start, stop in self._judged_columns(slab):
                 piece = signs[:, start:stop]
                 signed = [xp.astype(piece == sign, xp.int32) for sign in (1, 0, -1)]
                 counts = [arrays.to_host(xp.sum(found, axis=1, dtype=xp.int32)) for found in signed]
@@ -299,7 +299,7 @@ class DevicePasses:
             return [Part(0, slab.width, 0)]
         return parts_of(slab, self._cuts)
 
-    def _judged(self, slab: Block) -> Iterator[tuple[int, int]]:
+    def _judged_columns(self, slab: Block) -> Iterator[tuple[int, int]]:
         if not any(layer.follows for layer in self.source.layers):
             yield 0, slab.width
             return
@@ -323,12 +323,12 @@ class DevicePasses:
             return values
         return self._xp.astype(values, getattr(self._xp, dtype), copy=False)
 
-    def _centred(self, rows: Any, middle: Any, slab: Block) -> Any:
+    def _centre(self, rows: Any, middle: Any, slab: Block) -> Any:
         compute = slab.dtype.__name__
         rows = self._working(rows, compute)
         return rows if middle is None else rows - self._working(middle, compute)
 
-    def _moved(self, weights: Float, rows: Any) -> Any:
+    def _to_device(self, weights: Float, rows: Any) -> Any:
         return self._xp.asarray(weights, dtype=rows.dtype, device=aac.device(rows))
 
     def _all_fine(self, largest: Sequence[Any], flag: Any) -> bool:
@@ -337,12 +337,12 @@ class DevicePasses:
             return False
         return flag is None or flag.down()
 
-    def _rounded(self, values: Any, leaf: int) -> Any:
+    def _round(self, values: Any, leaf: int) -> Any:
         return self._working(values, self.leaves[leaf].spec.dtype)
 
     def _sink(self) -> Any:
         """Where `mix` and `reduce` put the result: on the device, unless a subclass says otherwise."""
-        return _Joined(self._xp, self._like, len(self.leaves))
+        return _LeafJoin(self._xp, self._like, len(self.leaves))
 
 
 class _Waiting:
@@ -373,7 +373,7 @@ class _Waiting:
         self._layers, self._held = [], []
 
 
-class _Joined:
+class _LeafJoin:
     """The pieces of each leaf, which come in order, as one flat device array."""
 
     def __init__(self, xp: Any, like: Any, leaves: int) -> None:

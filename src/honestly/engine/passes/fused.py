@@ -15,7 +15,7 @@ from typing import Any
 
 import array_api_compat as aac
 
-from honestly.engine.passes.networks import Network
+from honestly.engine.passes.networks import SortingNetwork
 from honestly.engine.passes.parts import Part
 from honestly.result import Float
 
@@ -52,7 +52,7 @@ def mixing(rows: Any, flag: Any) -> Any | None:
     return _attempt("Mixing", rows, flag)
 
 
-def rank(rows: Any, network: Network, averaged: bool, flag: Any) -> Any | None:
+def rank(rows: Any, network: SortingNetwork, averaged: bool, flag: Any) -> Any | None:
     """The wanted rows of the network, or their mean, for each column; None if the plain way must do it."""
     return _attempt("rank", rows, network, averaged, flag)
 

@@ -19,7 +19,7 @@ from honestly.result import Float
 from honestly.rules.geometry import Coordinates
 from honestly.rules.rule import ColumnRule
 from honestly.sources import Leaf, Source
-from honestly.sources.tree import named
+from honestly.sources.tree import tensor_label
 
 # Columns looked at to find a central client: a guess that the Gram matrix then confirms or corrects.
 SAMPLE_RUNS, SAMPLE_RUN = 4, 512
@@ -115,7 +115,7 @@ class HostPasses:
 
 def describe_fault(value: float, leaf: Leaf, at: int) -> str:
     """The reason for a client's exclusion: which value, where, and why it cannot be used."""
-    where = f"{named(leaf.name)} at flat index {at}"
+    where = f"{tensor_label(leaf.name)} at flat index {at}"
     if np.isnan(value):
         return f"{where} is NaN"
     if np.isinf(value):

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from honestly.arrays import LARGEST, Spec
+from honestly.arrays import LARGEST, ArraySpec
 from honestly.engine.passes.host import HostPasses
-from honestly.engine.passes.products import blocks_summed, refactored, squared_norm
-from honestly.engine.passes.protocol import Verdict, symmetric
+from honestly.engine.passes.products import best_factors, squared_norm, sum_blocks
+from honestly.engine.passes.protocol import Verdict, symmetrize
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates
 from honestly.rules.rule import ColumnRule
 from honestly.sources import Layer, Leaf
 from honestly.sources.checkpoints.adapter import Pair
 from honestly.sources.checkpoints.lora import LoraSource
-from honestly.sources.tree import named
+from honestly.sources.tree import tensor_label
 
 # Values of all clients' factors that are in memory at once, as float64: 16 MB.
 CHUNK = 1 << 21
@@ -54,7 +54,7 @@ class LoraPasses:
         """G of the products, about the centre's, by layer."""
         rows = [*clients] if centre is None else [*clients, centre]
         grams = self._by_layer(self._grams(rows))
-        return symmetric(grams if centre is None else _about_last(grams))
+        return symmetrize(grams if centre is None else _about_last(grams))
 
     def _by_layer(self, grams: Float) -> Float:
         """(L, k, k) from those of the leaves, each of which is in one layer."""
@@ -101,7 +101,7 @@ class LoraPasses:
                 wrong = ~(np.abs(values) <= LARGEST["float32"])
                 if wrong.any():
                     at = int(np.argmax(wrong))
-                    return f"{named(name)} at flat index {start + at} is {values[at]:.6g}"
+                    return f"{tensor_label(name)} at flat index {start + at} is {values[at]:.6g}"
         return None
 
     def _tensors(self, client: int) -> Iterator[tuple[str, Any]]:
@@ -137,7 +137,7 @@ class LoraPasses:
                 MA, MB = self._small(used, pairs)
                 if not (np.isfinite(MA).all() and np.isfinite(MB).all()):  # a fault that the engine now looks for
                     return list(sink.finish()), lambda: False
-                small = refactored(D, MA, MB, new[module])
+                small = best_factors(D, MA, MB, new[module])
                 error += squared_norm(small[1] @ small[0] - np.diag(D), MA, MB)
                 total += squared_norm(np.diag(D), MA, MB)
             fine &= self._write(sink, 2 * i, used, pairs, D, small)
@@ -164,7 +164,7 @@ class LoraPasses:
         inner.layers = tuple(Layer(leaf.name, ((i, 0, leaf.size),)) for i, leaf in enumerate(inner.leaves) if leaf.size)
         by_layer = np.stack([rows[modules.get(layer.name, layer.name)] for layer in inner.layers])
         values, fine = HostPasses(inner).mix(by_layer, used)
-        self.source.keep(inner.taken())
+        self.source.keep(inner.last_sink())
         if not fine():  # the engine finds whose fault it is, and comes again
             return values, fine
         error = total = 0.0
@@ -193,7 +193,7 @@ class LoraPasses:
             )
         inner = self.source.factors(clients)
         values, fine = HostPasses(inner).reduce(rule, mixing, clients)
-        self.source.keep(inner.taken())
+        self.source.keep(inner.last_sink())
         self._weights = np.full((len(self.source.leaves), len(clients)), 1 / len(clients))
         self._used = list(clients)
         warnings.warn(f"lora='factors': {rule.name} of A and of B by themselves is not that of B A", stacklevel=2)
@@ -213,28 +213,28 @@ class LoraPasses:
         first, leaves = self.source.adapter(used[0]), list[Leaf]()
         for module, rank in ranks.items():
             pair, pairs = first.pairs[module], self._pairs(module, used)
-            dtypes = self.source.voted([p.a for p in pairs]), self.source.voted([p.b for p in pairs])
-            leaves.append(Leaf(pair.a_name, Spec((rank, *pair.a.spec.shape[1:]), dtypes[0], "float")))
-            leaves.append(Leaf(pair.b_name, Spec((pair.rows, rank, *pair.b.spec.shape[2:]), dtypes[1], "float")))
+            dtypes = self.source.majority_dtype([p.a for p in pairs]), self.source.majority_dtype([p.b for p in pairs])
+            leaves.append(Leaf(pair.a_name, ArraySpec((rank, *pair.a.spec.shape[1:]), dtypes[0], "float")))
+            leaves.append(Leaf(pair.b_name, ArraySpec((pair.rows, rank, *pair.b.spec.shape[2:]), dtypes[1], "float")))
         for name in self.source.plain:
-            dtype = self.source.voted([self.source.adapter(k).plain[name] for k in used])
-            leaves.append(Leaf(name, Spec(first.plain[name].spec.shape, dtype, "float")))
+            dtype = self.source.majority_dtype([self.source.adapter(k).plain[name] for k in used])
+            leaves.append(Leaf(name, ArraySpec(first.plain[name].spec.shape, dtype, "float")))
         return leaves
 
     def _grams(self, rows: Sequence[int]) -> Float:
         """(leaves, k, k) Gram matrices of the products, then of the other tensors; kept: they are asked for often."""
         if not set(rows) <= set(self._order):
             self._order = sorted(set(rows))
-            self._known = np.stack([*self._measured(self._order)])
+            self._known = np.stack([*self._module_grams(self._order)])
         at = [self._order.index(k) for k in rows]
         return self._known[:, at][:, :, at]
 
-    def _measured(self, rows: list[int]) -> Iterator[Float]:
+    def _module_grams(self, rows: list[int]) -> Iterator[Float]:
         with np.errstate(over="ignore", invalid="ignore"):
             for module in self.source.modules:
                 pairs = self._pairs(module, rows)
                 MA, MB = self._small(rows, pairs)
-                yield blocks_summed(MA * MB, [pair.rank for pair in pairs])
+                yield sum_blocks(MA * MB, [pair.rank for pair in pairs])
             for name in self.source.plain:
                 yield sum((X @ X.T for _, X in self._plain_chunks(name, rows)), np.zeros((len(rows), len(rows))))
 

@@ -16,7 +16,7 @@ class Comparator(NamedTuple):
     keep_max: bool
 
 
-class Network(NamedTuple):
+class SortingNetwork(NamedTuple):
     """Comparators in order, and the rows in which the wanted values are in the end."""
 
     comparators: tuple[Comparator, ...]
@@ -32,13 +32,13 @@ Pairs = list[tuple[int, int]]
 
 
 @lru_cache(maxsize=64)
-def sorted_ranks(rows: int, first: int, last: int) -> Network:
+def sorting_network(rows: int, first: int, last: int) -> SortingNetwork:
     """Ranks first..last (exclusive) of `rows` values, in order: Batcher's odd-even merge sort without the rest."""
     return _without_idle(_batcher(range(rows)), tuple(range(first, last)))
 
 
 @lru_cache(maxsize=64)
-def kept_ranks(rows: int, first: int, last: int) -> Network:
+def selection_network(rows: int, first: int, last: int) -> SortingNetwork:
     """The values of ranks first..last (exclusive) in any order: the order inside does not matter.
 
     With g values to drop at each end, sorted groups of g are split in pairs into their lower and their upper g values.
@@ -46,7 +46,7 @@ def kept_ranks(rows: int, first: int, last: int) -> Network:
     parts go on to find the g smallest, and only upper parts to find the g largest. Groups without a partner meet the
     winners of both sides.
     """
-    ordered = sorted_ranks(rows, first, last)
+    ordered = sorting_network(rows, first, last)
     g = first
     if g == 0 or rows - last != g:
         return ordered
@@ -109,7 +109,7 @@ def _batcher(rows: Sequence[int]) -> Pairs:
     return found
 
 
-def _without_idle(pairs: Pairs, wanted: tuple[int, ...]) -> Network:
+def _without_idle(pairs: Pairs, wanted: tuple[int, ...]) -> SortingNetwork:
     """The comparators that reach a wanted row, with what of their results does."""
     needed = set(wanted)
     kept: list[Comparator] = []
@@ -117,4 +117,4 @@ def _without_idle(pairs: Pairs, wanted: tuple[int, ...]) -> Network:
         if low in needed or high in needed:
             kept.append(Comparator(low, high, low in needed, high in needed))
             needed |= {low, high}
-    return Network(tuple(reversed(kept)), wanted)
+    return SortingNetwork(tuple(reversed(kept)), wanted)

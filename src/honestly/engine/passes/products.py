@@ -16,7 +16,7 @@ import numpy as np
 from honestly.result import Float
 
 
-def blocks_summed(products: Float, ranks: Sequence[int]) -> Float:
+def sum_blocks(products: Float, ranks: Sequence[int]) -> Float:
     """(K, K) sums over the r_i x r_j blocks of an R x R matrix."""
     starts = np.concatenate([[0], np.cumsum(ranks)[:-1]]).astype(int)
     return np.add.reduceat(np.add.reduceat(products, starts, axis=0), starts, axis=1)
@@ -27,7 +27,7 @@ def squared_norm(E: Float, MA: Float, MB: Float) -> float:
     return float(max(0.0, ((MB @ E @ MA) * E).sum()))
 
 
-def refactored(D: Float, MA: Float, MB: Float, rank: int) -> tuple[Float, Float]:
+def best_factors(D: Float, MA: Float, MB: Float, rank: int) -> tuple[Float, Float]:
     """(T_A, T_B), (rank, R) and (R, rank), of the best approximation of `B diag(D) A` of that rank.
 
     `A = S_A^(1/2)`-whitened rows: with `M_A = U_A L_A U_A^T` the rows of `L_A^(-1/2) U_A^T A` are orthonormal, likewise

@@ -78,13 +78,13 @@ class Passes(Protocol):
         ...
 
 
-def symmetric(grams: Float) -> Float:
+def symmetrize(grams: Float) -> Float:
     """(L, k, k) the same matrices, exactly symmetric, whatever the order in which their halves were summed."""
     with np.errstate(over="ignore", invalid="ignore"):
         return 0.5 * (grams + np.swapaxes(grams, 1, 2))
 
 
-def picked(mixing: Float) -> list[int] | None:
+def single_clients(mixing: Float) -> list[int] | None:
     """The clients that the mixtures consist of, if each is a single client; then there is nothing to multiply."""
     single = (np.count_nonzero(mixing, axis=1) == 1).all() and (mixing.max(axis=1) == 1.0).all()
     return mixing.argmax(axis=1).tolist() if single else None

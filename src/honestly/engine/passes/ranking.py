@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from honestly.arrays import Host
-from honestly.engine.passes.networks import Network, kept_ranks, sorted_ranks
+from honestly.engine.passes.networks import SortingNetwork, selection_network, sorting_network
 from honestly.rules._lib.windows import mean_of_rows
 from honestly.rules.rule import ColumnRule
 
@@ -24,15 +24,15 @@ __all__ = ["LARGEST_NETWORK", "mean_of_rows", "network_of", "rank_device", "rank
 LARGEST_NETWORK = 80
 
 
-def network_of(rule: ColumnRule, rows: int) -> Network:
+def network_of(rule: ColumnRule, rows: int) -> SortingNetwork:
     """What the rule's ranks of so many rows take; above `LARGEST_NETWORK` only `wanted` counts."""
     first, last = rule.ranks(rows)
     if rows > LARGEST_NETWORK:
-        return Network((), tuple(range(first, last)))
-    return (kept_ranks if rule.averages else sorted_ranks)(rows, first, last)
+        return SortingNetwork((), tuple(range(first, last)))
+    return (selection_network if rule.averages else sorting_network)(rows, first, last)
 
 
-class Step(NamedTuple):
+class CompareExchange(NamedTuple):
     """`out = minimum(a, b)` or maximum: places among the rows of the block and then those of the scratch."""
 
     smaller: bool
@@ -42,12 +42,12 @@ class Step(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def steps_of(network: Network, rows: int) -> tuple[tuple[Step, ...], tuple[int, ...], int]:
+def steps_of(network: SortingNetwork, rows: int) -> tuple[tuple[CompareExchange, ...], tuple[int, ...], int]:
     """The network as operations that leave the block as it is; where the wanted rows are in the end; scratch rows."""
     place, own = list(range(rows)), [False] * rows
     free: list[int] = []
     used = rows
-    steps: list[Step] = []
+    steps: list[CompareExchange] = []
 
     def another() -> int:
         nonlocal used
@@ -61,20 +61,20 @@ def steps_of(network: Network, rows: int) -> tuple[tuple[Step, ...], tuple[int, 
         mine = [place[row] for row in (low, high) if own[row]]
         if keep_min and keep_max:  # the second operation may overwrite what the first has read
             place[low] = another()
-            steps.append(Step(True, a, b, place[low]))
+            steps.append(CompareExchange(True, a, b, place[low]))
             place[high] = mine.pop() if mine else another()
-            steps.append(Step(False, a, b, place[high]))
+            steps.append(CompareExchange(False, a, b, place[high]))
             own[low] = own[high] = True
         else:
             kept, lost = (low, high) if keep_min else (high, low)
             place[kept] = mine.pop() if mine else another()
-            steps.append(Step(keep_min, a, b, place[kept]))
+            steps.append(CompareExchange(keep_min, a, b, place[kept]))
             own[kept], own[lost] = True, False
         free += mine
     return tuple(steps), tuple(place[row] for row in network.wanted), used - rows
 
 
-def rank_rows(block: Host, network: Network, scratch: Callable[[int], Host] | None = None) -> Sequence[Host]:
+def rank_rows(block: Host, network: SortingNetwork, scratch: Callable[[int], Host] | None = None) -> Sequence[Host]:
     """The wanted rows of the m x b block when each of its columns went through the network.
 
     `scratch` gives so many rows of the block's width to work in: memory that is used again costs no page faults.
@@ -91,7 +91,7 @@ def rank_rows(block: Host, network: Network, scratch: Callable[[int], Host] | No
     return [held[place] for place in wanted]
 
 
-def rank_device(block: Any, xp: Any, network: Network) -> Any:
+def rank_device(block: Any, xp: Any, network: SortingNetwork) -> Any:
     """The same on an accelerator: the network for few rows, the library's sort for many."""
     rows = block.shape[0]
     if rows > LARGEST_NETWORK:

@@ -12,7 +12,7 @@ def norms(about_reference: Float) -> Float:
     return np.sqrt(np.maximum(np.diagonal(about_reference), 0.0))
 
 
-def shortened(lengths: Float, radius: float) -> Float:
+def clip_factors(lengths: Float, radius: float) -> Float:
     """`min(1, radius / length)`: what a vector of each length is multiplied by; 1 for length 0."""
     return np.where(lengths > radius, radius / np.where(lengths > 0, lengths, 1.0), 1.0)
 

@@ -10,7 +10,7 @@ from honestly.result import Float
 _FULL = 200
 
 
-def centred(G: Float, a: Float) -> Float:
+def centre_gram(G: Float, a: Float) -> Float:
     """The Gram matrix of `w_k - sum_j a_j w_j`, for weights a that sum to 1."""
     mixed = G @ a
     return G - mixed[:, None] - mixed[None, :] + float(a @ mixed)

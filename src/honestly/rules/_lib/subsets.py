@@ -35,7 +35,7 @@ class Subset:
     work: int
 
 
-def concentrated(D: Float, m: int, steps: int = 20) -> Indices:
+def concentrate(D: Float, m: int, steps: int = 20) -> Indices:
     """A good m-subset: from each client's m nearest, repeat "the m nearest to their mean"; the tightest of all ends."""
     K = len(D)
     inside = np.zeros((K, K))
@@ -62,7 +62,7 @@ def lightest_subset(W: Float, m: int, work: int, start: Indices | None = None, c
     is False) after `work` elementary operations, about 5e-8 s each, and then returns the best subset found.
     """
     K = len(W)
-    first = concentrated(W, m) if start is None else start
+    first = concentrate(W, m) if start is None else start
     best, members = _weight(W, first), np.sort(first)
     if best == 0.0 or m == K:
         return Subset(members, best, True, 1, 0)

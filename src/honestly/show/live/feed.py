@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from honestly.show.live.ledger import Ledger
-from honestly.show.live.model import Detail, Look, SourceError
+from honestly.show.live.model import Detail, Snapshot, SourceError
 from honestly.show.live.source import LiveSource, open_source
 
 INTERVAL = 1.0
@@ -92,7 +92,7 @@ class Feed:
         self._news.set()
         self._news = asyncio.Event()
 
-    def _look(self, wanted: list[str]) -> tuple[Look | None, str, dict[str, Detail]]:
+    def _look(self, wanted: list[str]) -> tuple[Snapshot | None, str, dict[str, Detail]]:
         try:
             return self._read(wanted)
         except SourceError as error:
@@ -102,7 +102,7 @@ class Feed:
             self._close()
             return None, f"{self.folder} cannot be read: {type(error).__name__}: {error}", {}
 
-    def _read(self, wanted: list[str]) -> tuple[Look | None, str, dict[str, Detail]]:
+    def _read(self, wanted: list[str]) -> tuple[Snapshot | None, str, dict[str, Detail]]:
         if self._source is None:
             self._source = open_source(self.folder)
         look = self._source.look()

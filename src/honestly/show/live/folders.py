@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from honestly.runs.clean import fields, number, parsed, text, whole
+from honestly.runs.clean import fields, number, parse_json, text, whole
 from honestly.runs.contents import Kind, contents
 from honestly.runs.folder import EXPERIMENT, ROUNDS, SECONDS, read_description
 from honestly.runs.record import duration
-from honestly.show.live.model import Detail, Look, RunRow, SourceError, Status
+from honestly.show.live.model import Detail, RunRow, Snapshot, SourceError, Status
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import summary
 
@@ -66,7 +66,7 @@ class WatchedRun:
             if not line.strip():
                 break
             try:
-                records.append(parsed(line))
+                records.append(parse_json(line))
             except ValueError:
                 if i + 1 < len(lines):  # the last line without its end is only not yet whole
                     self.damage = (
@@ -117,7 +117,7 @@ class FolderSource:
         self.folder = folder
         self.known: dict[Path, WatchedRun] = {}
 
-    def look(self) -> Look:
+    def look(self) -> Snapshot:
         """Every run as it is now."""
         try:
             there = contents(self.folder, most=MOST_FOLDERS)
@@ -132,7 +132,7 @@ class FolderSource:
         single = there.kind is Kind.RUN
         name = next(iter(self.known.values())).name if single else text(self.folder.resolve().name, 200)
         runs = tuple(one.run(now) for one in self.known.values())
-        return Look("federation" if single else "folder", name, runs)
+        return Snapshot("federation" if single else "folder", name, runs)
 
     def detail(self, run: str) -> Detail | None:
         """One run with its rounds."""
@@ -167,7 +167,7 @@ def _seconds_a_round(content: str) -> float | None:
     found: list[float] = []
     for line in content.splitlines()[-10:]:
         try:
-            laps = fields(parsed(line))
+            laps = fields(parse_json(line))
         except ValueError:
             continue
         found.append(duration({name: number(v) or 0.0 for name, v in laps.items()}))

@@ -39,12 +39,12 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" if address is None else address.is_loopback
 
 
-def allowed(host: str) -> Callable[[str], bool]:
+def host_check(host: str) -> Callable[[str], bool]:
     """Which names a server on `host` answers to; ports do not count, so an ssh tunnel works.
 
     On all interfaces every bare address is allowed: a name can be made to point anywhere, an address cannot.
 
-    >>> ours = allowed("127.0.0.1")
+    >>> ours = host_check("127.0.0.1")
     >>> ours("localhost:8765"), ours("[::1]:80"), ours("evil.example:8765"), ours("10.0.0.7")
     (True, True, False, False)
     """
@@ -82,7 +82,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, host: str) -> None:
         self.app = app
-        self.ours = allowed(host)
+        self.ours = host_check(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""

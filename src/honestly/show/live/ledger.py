@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from honestly.show.live.model import Detail, Look, RunRow
+from honestly.show.live.model import Detail, RunRow, Snapshot
 from honestly.show.live.progress import progress
 
 Event = tuple[str, dict[str, Any]]
@@ -78,7 +78,7 @@ class Ledger:
         """The position of a reader that has seen every change."""
         return Cursor(self.epoch, self.number)
 
-    def take(self, look: Look | None, problem: str, details: Mapping[str, Detail]) -> bool:
+    def take(self, look: Snapshot | None, problem: str, details: Mapping[str, Detail]) -> bool:
         """Take in a look at the folder, or the problem that prevented one; True if anything changed."""
         before = self.cursor
         if look is not None:
@@ -92,7 +92,7 @@ class Ledger:
         """Drop the rounds of a run that nobody looks at."""
         self.details.pop(run, None)
 
-    def _take_look(self, look: Look) -> None:
+    def _take_look(self, look: Snapshot) -> None:
         if (self.runs.keys() - {run.id for run in look.runs}) or self.head.get("kind") not in (None, look.kind):
             self._begin()
         changed = [run for run in look.runs if self.runs.get(run.id, (0, None))[1] != run]

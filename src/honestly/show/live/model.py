@@ -52,7 +52,7 @@ class RunRow:
 
 
 @dataclass(frozen=True)
-class Look:
+class Snapshot:
     """Everything that one look at the folder shows."""
 
     kind: Literal["study", "federation", "folder"]

@@ -30,11 +30,11 @@ def progress(runs: Sequence[RunRow]) -> dict[str, Any]:
         "runs": len(runs),
         "rounds": sum(run.rounds for run in runs),
         "of": sum(run.of or 0 for run in runs) or None,
-        "left": _left(runs, counts["running"]),
+        "left": _seconds_left(runs, counts["running"]),
     }
 
 
-def _left(runs: Sequence[RunRow], workers: int) -> int | None:
+def _seconds_left(runs: Sequence[RunRow], workers: int) -> int | None:
     remaining = [run for run in runs if run.status in ("pending", "running") and run.of is not None]
     if not workers or not remaining:
         return None

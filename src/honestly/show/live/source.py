@@ -8,14 +8,14 @@ from typing import Protocol
 from honestly.runs.contents import Kind, contents
 from honestly.runs.folder import ROUNDS
 from honestly.show.live.folders import MOST_FOLDERS, FolderSource
-from honestly.show.live.model import Detail, Look, SourceError
+from honestly.show.live.model import Detail, Snapshot, SourceError
 from honestly.show.live.study import DATABASE, StudySource
 
 
 class LiveSource(Protocol):
     """One way to read a folder. Every method may raise `SourceError`; the next look then starts afresh."""
 
-    def look(self) -> Look:
+    def look(self) -> Snapshot:
         """What there is now."""
         ...
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from honestly.runs import store
-from honestly.runs.clean import LONGEST_ERROR, fields, number, parsed, text, whole
+from honestly.runs.clean import LONGEST_ERROR, fields, number, parse_json, text, whole
 from honestly.runs.database import FILE as DATABASE
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
-from honestly.show.live.model import Detail, Look, RunRow, SourceError, Status
+from honestly.show.live.model import Detail, RunRow, Snapshot, SourceError, Status
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import LAST, summary
 
@@ -41,7 +41,7 @@ class StudySource:
         self.tails: dict[str, list[RoundRecord]] = {}  # the last records of runs that have no summary
         self.details: dict[str, tuple[store.Run, Detail]] = {}
 
-    def look(self) -> Look:
+    def look(self) -> Snapshot:
         """Every run as it is now; the database is read only if somebody has written to it."""
         self._still_there()
         version = self._ask(self.store.version)
@@ -52,7 +52,7 @@ class StudySource:
             self.version = version
         now = time.time()
         self.runs = {id: self._run(row, _status(row, now)) for id, (_, row) in self.rows.items()}
-        return Look("study", self.name, tuple(run for _, run in self.runs.values()))
+        return Snapshot("study", self.name, tuple(run for _, run in self.runs.values()))
 
     def detail(self, run: str) -> Detail | None:
         """One run with its rounds."""
@@ -101,9 +101,9 @@ class StudySource:
         held = self.runs.get(row.id)
         if held is not None and held[0] is row and held[1].status == status:
             return held
-        return row, self._ask(lambda: self._decoded(row, status))
+        return row, self._ask(lambda: self._run_row(row, status))
 
-    def _decoded(self, row: store.Run, status: Status) -> RunRow:
+    def _run_row(self, row: store.Run, status: Status) -> RunRow:
         numbers = summary(self._tail(row)) if row.summary is None else fields(row.summary)
         rounds = whole(row.rounds) or 0
         return RunRow(
@@ -132,7 +132,7 @@ class StudySource:
             held, known = [], 0
         query = "SELECT round, record FROM rounds WHERE run = ? AND round > ? ORDER BY round"
         for n, record in self._rows(query, (row.id, max(known, (row.rounds or 0) - LAST))):
-            held.append(replace(read_record(parsed(record))[0], round=n))
+            held.append(replace(read_record(parse_json(record))[0], round=n))
         self.tails[row.id] = held[-LAST:]
         return self.tails[row.id]
 

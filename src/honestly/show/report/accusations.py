@@ -24,25 +24,25 @@ def accusations(results: Sequence[Result]) -> Table | None:
     for result in results:
         said = result.statements
         if said is not None and said.probability and not is_warm_up(result.cell):
-            parts = [f"{k} {v}" if k not in ("rule", "dataset") else str(v) for k, v in _sorted(result.cell)]
+            parts = [f"{k} {v}" if k not in ("rule", "dataset") else str(v) for k, v in _sort_axes(result.cell)]
             settings.setdefault(printable(", ".join(parts)), []).append(said)
     if len(settings) < 2:
         return None
     rows: list[list[Cell]] = []
     for name, parts in settings.items():
-        early, late = (_summed([part.halves[i] for part in parts]) for i in (0, 1))
+        early, late = (_mean_rates([part.halves[i] for part in parts]) for i in (0, 1))
         rows.append([name, early[0], late[0], early[1], late[1], sum(part.rounds for part in parts)])
     heads = ["falsely accused, early", "late", "missed, early", "late", "rounds"]
     return Table("accusations", "Accusations by setting", NOTE, ["setting", *heads], rows)
 
 
-def _sorted(cell: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _sort_axes(cell: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The rule first, then the other axes in their order."""
     kept = [(axis, value) for axis, value in cell.items() if axis not in SUMMED]
     return sorted(kept, key=lambda pair: pair[0] != "rule")
 
 
-def _summed(halves: Sequence[Half]) -> tuple[float | None, float | None]:
+def _mean_rates(halves: Sequence[Half]) -> tuple[float | None, float | None]:
     rounds = sum(half.rounds for half in halves)
     if not rounds:
         return None, None

@@ -133,7 +133,7 @@ def roc(score: Float, honest: Float) -> tuple[list[float], list[float]]:
     return [0.0, *alarms.tolist()], [0.0, *hits.tolist()]
 
 
-def _thinned(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
+def _thin(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
     """A curve in as many points as an eye can tell apart: neighbours closer than a step are left out."""
     kept = [0]
     for i in range(1, len(xs)):
@@ -146,7 +146,7 @@ def _thinned(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], lis
 def roc_chart(found: dict[str, Quality]) -> Chart:
     """The ROC curves of the rules, each with its area."""
     lines = [
-        Line(f"{rule} (AUC {q.auc:.3f})", *_thinned(*q.roc)) for rule, q in found.items() if q.auc is not None
+        Line(f"{rule} (AUC {q.auc:.3f})", *_thin(*q.roc)) for rule, q in found.items() if q.auc is not None
     ]  # fmt: skip
     return Chart("ROC: attackers accused against honest clients accused", "honest clients accused (share)",
                  "attackers accused (share)", lines, diagonal=True)  # fmt: skip

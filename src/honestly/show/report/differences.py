@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from honestly.show.report.published import ATTACKS, RULES, Compared, Key, published
+from honestly.show.report.published import ATTACKS, RULES, Comparison, Key, published_numbers
 from honestly.show.report.results import STATISTICS
 from honestly.show.tables import Table
 
 MEASURED = [(a, m) for a in ATTACKS for m in (("ACC", "ASR") if a == "backdoor" else ("ACC",))]
 
 
-def differences(found: Mapping[Key, Compared], statistic: str) -> Table:
+def differences(found: Mapping[Key, Comparison], statistic: str) -> Table:
     """Ours minus the paper's: the mean, the lowest and the highest, and how many numbers were run."""
     apart: dict[tuple[str, str, str], list[float]] = {}
     for key, one in found.items():
-        if key in published() and one.difference is not None:
+        if key in published_numbers() and one.difference is not None:
             apart.setdefault((key.rule, key.column.attack, key.column.metric), []).append(one.difference)
     return Table(
         f"differences-{statistic}",

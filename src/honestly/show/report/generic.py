@@ -10,8 +10,8 @@ import numpy as np
 
 from honestly.show.chart import Heatmap
 from honestly.show.report.detection import Quality, quality
-from honestly.show.report.results import STATISTICS, Mean, Result, axes_of, is_warm_up, mean_of, usual_statistic
-from honestly.show.report.sources import Study
+from honestly.show.report.results import STATISTICS, Result, SeedMean, axes_of, is_warm_up, mean_of, usual_statistic
+from honestly.show.report.sources import ReportedStudy
 from honestly.show.tables import Cell, Table, lowest
 from honestly.show.text import printable
 
@@ -65,7 +65,7 @@ def _table(
 ) -> tuple[dict[str, Any], list[str], list[list[Cell]], frozenset[tuple[int, int]]] | None:  # fmt: skip
     """What all columns have in common, the heads, the rows and the best cells; None if there is no number."""
     columns = list(itertools.product(*across.values()))
-    means: list[list[Mean | None]] = []
+    means: list[list[SeedMean | None]] = []
     for name in names:
         by_column: dict[tuple[Any, ...], list[float | None]] = {column: [] for column in columns}
         for r in results:
@@ -118,13 +118,13 @@ def ranking(results: Sequence[Result]) -> list[Table]:
     statistic = usual_statistic(done)
     found: list[Table] = []
     for dataset in dict.fromkeys(r.cell.get("dataset") for r in done):
-        table = _ranked([r for r in done if r.cell.get("dataset") == dataset], dataset, statistic)
+        table = _ranking_table([r for r in done if r.cell.get("dataset") == dataset], dataset, statistic)
         if table is not None:
             found.append(table)
     return found
 
 
-def _ranked(results: Sequence[Result], dataset: Any, statistic: str) -> Table | None:
+def _ranking_table(results: Sequence[Result], dataset: Any, statistic: str) -> Table | None:
     settings: dict[Any, dict[str, list[Result]]] = {}
     for r in results:
         setting = tuple((a, v) for a, v in r.cell.items() if a not in (RULE, "seed", "dataset"))
@@ -216,7 +216,7 @@ def detection(results: Sequence[Result]) -> tuple[dict[str, Quality], list[Table
     return overall, tables
 
 
-def missing(study: Study) -> list[str]:
+def missing(study: ReportedStudy) -> list[str]:
     """What a study lacks, in sentences."""
     total = len(study.entries)
     if not total:

@@ -17,7 +17,7 @@ from honestly.show.report.published import (
     fits,
     key_of,
     of_the_paper,
-    published,
+    published_numbers,
 )
 from honestly.show.report.results import STATISTICS, Result, mean_of
 from honestly.show.tables import Cell, Table
@@ -28,7 +28,7 @@ NOTE = (
 )
 
 
-class Trained(NamedTuple):
+class RoundsColumn(NamedTuple):
     """A column: what was measured, after how many rounds, and how many without attack were before those."""
 
     column: Column
@@ -56,12 +56,12 @@ def other_rounds(results: Sequence[Result]) -> list[Table]:
 
 
 def _table(results: Sequence[Result], dataset: str, config: int, statistic: str) -> Table:
-    cells: dict[Trained, dict[str, list[Result]]] = {}
+    cells: dict[RoundsColumn, dict[str, list[Result]]] = {}
     for r in results:
         for metric in ("ACC", "ASR"):
             if r.get(metric, statistic) is not None:
                 key = key_of(r, metric)
-                trained = Trained(key.column, r.entry.of, _warm_up(r))
+                trained = RoundsColumn(key.column, r.entry.of, _warm_up(r))
                 cells.setdefault(trained, {}).setdefault(key.rule, []).append(r)
     found = {key_of(r, "ACC").rule for r in results}
     rules = [*(rule for rule in (*RULES, *EXTRA) if rule in found), *sorted(found - {*RULES, *EXTRA})]
@@ -71,7 +71,7 @@ def _table(results: Sequence[Result], dataset: str, config: int, statistic: str)
         row: list[Cell] = [rule]
         for column in columns:
             mean = mean_of([r.get(column.column.metric, statistic) for r in cells[column].get(rule, [])])
-            value = published().get(Key(dataset, config, EXTRA.get(rule, rule), column.column))
+            value = published_numbers().get(Key(dataset, config, EXTRA.get(rule, rule), column.column))
             row += [None if mean is None else mean.text(), None if value is None else f"{value:.2f}"]
         rows.append(row)
     heads = [head for column in columns for head in (column.head(), f"paper, {ROUNDS[dataset]}")]

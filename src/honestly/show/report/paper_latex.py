@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from honestly.show.report.paper_tables import Found, lines_of
-from honestly.show.report.published import ATTACKS, DATASETS, TABLES, TOLERANCE, Column, Compared, PaperTable, rows_of
+from honestly.show.report.published import ATTACKS, DATASETS, TABLES, TOLERANCE, Column, Comparison, PaperTable, rows_of
 from honestly.show.report.results import STATISTICS
 from honestly.show.text import for_latex
 
@@ -57,7 +57,7 @@ def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
     return [(a, where[a][0], where[a][-1]) for a in attacks]
 
 
-def _latex_cell(one: Compared) -> str:
+def _latex_cell(one: Comparison) -> str:
     if one.found is None:
         return f"-- ({one.published:.2f})"
     spread = "" if one.found.sd is None else f"{{\\scriptsize$\\,\\pm\\,${one.found.sd:.3f}}}"

@@ -20,17 +20,17 @@ from honestly.show.report.published import (
     TABLES,
     TOLERANCE,
     VERDICTS,
-    Compared,
+    Comparison,
     Key,
     PaperTable,
     count,
-    published,
+    published_numbers,
     rows_of,
 )
 from honestly.show.report.results import STATISTICS
 from honestly.show.tables import Table
 
-Found = Mapping[Key, Compared]
+Found = Mapping[Key, Comparison]
 NOTE = (
     f"= within {TOLERANCE} of the published number, ▲ better, ▼ worse (a lower attack success rate, ASR, is better), "
     "· not run. Ours is the mean over the seeds, ± their standard deviation where there are several. "
@@ -39,7 +39,7 @@ NOTE = (
 )
 
 
-def lines_of(found: Found, table: PaperTable) -> Iterator[tuple[str, str, list[Compared]]]:
+def lines_of(found: Found, table: PaperTable) -> Iterator[tuple[str, str, list[Comparison]]]:
     """(data set, rule, the row's numbers) in the paper's order."""
     for dataset in DATASETS:
         for rule in rows_of(found):
@@ -74,7 +74,7 @@ def sentence(found: Found, statistic: str) -> str:
 
 def seeds(found: Found) -> str:
     """How many of the numbers rest on how many seeds."""
-    held = Counter(one.found.n for key, one in found.items() if key in published() and one.found is not None)
+    held = Counter(one.found.n for key, one in found.items() if key in published_numbers() and one.found is not None)
     if not held:
         return "None of them was run."
     parts = [f"{held[n]} of {n} seed{'' if n == 1 else 's'}" for n in sorted(held)]
@@ -110,7 +110,7 @@ def _rows(table: PaperTable, found: Found) -> Iterator[tuple[str, str, list[dict
         before = dataset
 
 
-def _cell(one: Compared) -> dict[str, str]:
+def _cell(one: Comparison) -> dict[str, str]:
     paper = f"{MARKS[one.verdict]} paper {one.published:.2f}"
     if one.found is None:
         return {"kind": "", "ours": "", "paper": paper, "title": "not run"}
@@ -134,7 +134,7 @@ def markdown(all_found: Mapping[str, Found]) -> str:
         for table in TABLES:
             parts += [f"**Table {table.number}.** {table.caption}", "", *_markdown_table(table, found), ""]
     for wanted, title in (("worse", "Worse than published"), ("better", "Better than published")):
-        parts += _listed(all_found, wanted, title)
+        parts += _list_numbers(all_found, wanted, title)
     return "\n".join(parts)
 
 
@@ -159,11 +159,11 @@ def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
             yield f"| {shown} | not run |" + " |" * len(names)
 
 
-def _listed(all_found: Mapping[str, Found], wanted: str, title: str) -> list[str]:
+def _list_numbers(all_found: Mapping[str, Found], wanted: str, title: str) -> list[str]:
     """The numbers of the 540 with a verdict, the largest differences first."""
     parts: list[str] = []
     for statistic, found in all_found.items():
-        chosen = [one for key, one in found.items() if key in published() and one.verdict == wanted]
+        chosen = [one for key, one in found.items() if key in published_numbers() and one.verdict == wanted]
         if not chosen:
             continue
         chosen.sort(key=lambda one: -abs(one.difference or 0.0))

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from honestly.show.report.results import METRICS, Mean, Result, is_warm_up, mean_of, same
+from honestly.show.report.results import METRICS, Result, SeedMean, is_warm_up, mean_of, same
 
 TOLERANCE = 0.02
 DATASETS = {"mnist": "MNIST", "fmnist": "FMNIST", "cifar10": "CIFAR-10"}
@@ -85,7 +85,7 @@ class Key(NamedTuple):
 
 
 @cache
-def published() -> Mapping[Key, float]:
+def published_numbers() -> Mapping[Key, float]:
     """The paper's numbers."""
     back = {shown: name for names in (DATASETS, ATTACKS) for name, shown in names.items()}
     with (files("honestly.show") / "report" / "paper.csv").open(encoding="utf-8") as file:
@@ -99,12 +99,12 @@ def published() -> Mapping[Key, float]:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """A number of ours beside the paper's."""
 
     key: Key
     published: float
-    found: Mean | None
+    found: SeedMean | None
 
     @property
     def difference(self) -> float | None:
@@ -148,40 +148,40 @@ def key_of(result: Result, metric: str) -> Key:
     return Key(str(c["dataset"]), _int(c["config"]), str(c["rule"]), column)
 
 
-def compare(results: Sequence[Result], statistic: str) -> dict[Key, Compared]:
+def compare(results: Sequence[Result], statistic: str) -> dict[Key, Comparison]:
     """All 540 numbers, and those of the rules that are set beside "Ours"; each with the mean over our seeds."""
     runs: dict[Key, list[Result]] = {}
     for result in results:
         if fits(result):
             for metric in METRICS:
                 runs.setdefault(key_of(result, metric), []).append(result)
-    found: dict[Key, Compared] = {}
-    for key, value in _wanted({key.rule for key, here in runs.items() if any(r.done for r in here)}):
+    found: dict[Key, Comparison] = {}
+    for key, value in _wanted_numbers({key.rule for key, here in runs.items() if any(r.done for r in here)}):
         values = [r.get(key.column.metric, statistic) for r in runs.get(key, [])]
-        found[key] = Compared(key, value, mean_of(values))
+        found[key] = Comparison(key, value, mean_of(values))
     return found
 
 
-def _wanted(done: Set[str]) -> Iterator[tuple[Key, float]]:
+def _wanted_numbers(done: Set[str]) -> Iterator[tuple[Key, float]]:
     extra = [rule for rule in EXTRA if rule in done]
-    for key, value in published().items():
+    for key, value in published_numbers().items():
         yield key, value
         for rule in extra:
             if key.rule == EXTRA[rule]:
                 yield key._replace(rule=rule), value
 
 
-def rows_of(found: Mapping[Key, Compared]) -> list[str]:
+def rows_of(found: Mapping[Key, Comparison]) -> list[str]:
     """The rules of a table's rows: the paper's six, and those set beside them."""
     return [*RULES, *(rule for rule in EXTRA if any(key.rule == rule for key in found))]
 
 
-def count(found: Mapping[Key, Compared], **where: Any) -> Counter[str]:
+def count(found: Mapping[Key, Comparison], **where: Any) -> Counter[str]:
     """How many of the 540 have each verdict, or of those with the given `dataset`, `config` or `rule`."""
     return Counter(
         one.verdict
         for key, one in found.items()
-        if key in published() and all(same(getattr(key, axis), value) for axis, value in where.items())
+        if key in published_numbers() and all(same(getattr(key, axis), value) for axis, value in where.items())
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from honestly.runs.reader import Rounds
 from honestly.runs.record import ACCURACY, ASR
 from honestly.show.report.detection import Statements, statements
-from honestly.show.report.sources import Entry
+from honestly.show.report.sources import ReportedRun
 from honestly.sim.summary import LAST, summary
 
 SEED, DEFAULT_RULE = "seed", "bayesian"
@@ -23,7 +23,7 @@ METRICS = {"ACC": ACCURACY, "ASR": ASR}
 class Result:
     """A run and its numbers; `statements` is what its rule said of the clients, None if it said nothing."""
 
-    entry: Entry
+    entry: ReportedRun
     numbers: Mapping[str, Any]
     statements: Statements | None
 
@@ -49,7 +49,7 @@ class Result:
         return self.numbers.get(f"{METRICS[metric]}_{statistic}") if self.done else None
 
 
-def examine(entries: Sequence[Entry], each: Callable[[Entry, Rounds], None] | None = None) -> list[Result]:
+def examine(entries: Sequence[ReportedRun], each: Callable[[ReportedRun, Rounds], None] | None = None) -> list[Result]:
     """Read every run once; `each` is called with its rounds, which are then let go."""
     found: list[Result] = []
     for entry in entries:
@@ -65,7 +65,7 @@ def examine(entries: Sequence[Entry], each: Callable[[Entry, Rounds], None] | No
 
 
 @dataclass(frozen=True)
-class Mean:
+class SeedMean:
     """Mean over seeds, standard deviation (None for a single seed) and how many there were."""
 
     mean: float
@@ -75,16 +75,16 @@ class Mean:
     def text(self, digits: int = 3) -> str:
         """As a person writes it.
 
-        >>> Mean(0.88, 0.002, 3).text(), Mean(0.5, None, 1).text()
+        >>> SeedMean(0.88, 0.002, 3).text(), SeedMean(0.5, None, 1).text()
         ('0.880 ± 0.002', '0.500')
         """
         return f"{self.mean:.{digits}f}" + ("" if self.sd is None else f" ± {self.sd:.{digits}f}")
 
 
-def mean_of(values: Sequence[float | None]) -> Mean | None:
+def mean_of(values: Sequence[float | None]) -> SeedMean | None:
     """The mean of what there is; None if there is nothing."""
     known = [v for v in values if v is not None]
-    return Mean(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
+    return SeedMean(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
 
 
 def axes_of(results: Sequence[Result]) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from honestly.show.chart import Chart
-from honestly.show.html import joined, part
+from honestly.show.html import join, part
 from honestly.show.report import by_round as rounds
 from honestly.show.report import generic, paper_latex, paper_tables
 from honestly.show.report.accusations import accusations
@@ -20,7 +20,7 @@ from honestly.show.report.detection import reliability_chart, roc_chart
 from honestly.show.report.other_rounds import other_rounds
 from honestly.show.report.published import compare, fits, of_the_paper
 from honestly.show.report.results import STATISTICS, Result, usual_statistic
-from honestly.show.report.sources import Entry, Study
+from honestly.show.report.sources import ReportedRun, ReportedStudy
 from honestly.show.tables import Table
 from honestly.show.text import for_markdown, printable
 
@@ -44,10 +44,10 @@ class Section:
     folded: bool = False
 
 
-def named(entry: Entry) -> str:
+def run_label(entry: ReportedRun) -> str:
     """A run as a person calls it: its cell.
 
-    >>> named(Entry("x", {"dataset": "fmnist", "alpha": 0.5, "seed": 0}, "done", 1, 1, read=lambda: None))
+    >>> run_label(ReportedRun("x", {"dataset": "fmnist", "alpha": 0.5, "seed": 0}, "done", 1, 1, read=lambda: None))
     'fmnist, alpha 0.5, seed 0'
     """
     plain = ("dataset", "attack", "rule", "run")
@@ -55,13 +55,13 @@ def named(entry: Entry) -> str:
     return printable(", ".join(words) or entry.id[:12])
 
 
-def state(study: Study) -> Section:
+def state(study: ReportedStudy) -> Section:
     """What is finished, what is missing and what failed."""
     sentences = generic.missing(study)
     failed = [e for e in study.entries if e.status == "failed"]
-    html = part("state", sentences, [(named(e), e.error) for e in failed])
+    html = part("state", sentences, [(run_label(e), e.error) for e in failed])
     listed = [f"- {for_markdown(text)}" for text in sentences]
-    listed += [f"- failed: {for_markdown(named(e))}: {for_markdown(e.error)}" for e in failed]
+    listed += [f"- failed: {for_markdown(run_label(e))}: {for_markdown(e.error)}" for e in failed]
     return Section("", html, "\n".join([*listed, ""]))
 
 
@@ -88,7 +88,7 @@ def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> Section
     return _of_charts("Round by round", note, "rounds", rounds.by_round(results, series))
 
 
-def tables(study: Study, results: Sequence[Result]) -> Section | None:
+def tables(study: ReportedStudy, results: Sequence[Result]) -> Section | None:
     """Rules by the other axes, of the runs that are not the paper's cells."""
     found = generic.tables(study.name, [r for r in results if not of_the_paper(r)])
     return _of_tables("Results", found) if found else None
@@ -116,11 +116,11 @@ def detection(results: Sequence[Result]) -> Section | None:
     by_setting = accusations(results)
     section = _of_tables("Detection", [*found, *([by_setting] if by_setting else [])])
     note = "The larger a dot, the more of the statements lie there." if len(charts) > 1 else ""
-    drawn = joined(section.html, part("drawings", note, charts, 300))
+    drawn = join(section.html, part("drawings", note, charts, 300))
     return replace(section, html=drawn, picture="detection", charts=charts)
 
 
-def provenance(studies: Sequence[Study]) -> Section | None:
+def provenance(studies: Sequence[ReportedStudy]) -> Section | None:
     """On what the runs were made, from their own records."""
     import json
 
@@ -196,7 +196,7 @@ def _of_charts(title: str, note: str, picture: str, charts: Sequence[Chart]) -> 
 def _of_tables(title: str, found: Sequence[Table]) -> Section:
     return Section(
         title,
-        joined(*(part("table", table, level=3) for table in found)),
+        join(*(part("table", table, level=3) for table in found)),
         "\n".join(table.markdown() for table in found),
         "\n".join(table.latex() for table in found),
         folded=True,

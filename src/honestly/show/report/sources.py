@@ -15,7 +15,7 @@ from honestly.runs.reader import Rounds, read, read_rounds
 
 
 @dataclass(frozen=True)
-class Entry:
+class ReportedRun:
     """One run, as far as it went; its rounds are read when they are asked for.
 
     Attributes:
@@ -44,11 +44,11 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Study:
+class ReportedStudy:
     """Runs that belong together; `about` says what the study is, `notes` what is wrong with it."""
 
     name: str
-    entries: Sequence[Entry]
+    entries: Sequence[ReportedRun]
     about: str = ""
     notes: Sequence[str] = ()
 
@@ -57,7 +57,7 @@ class Study:
         return sum(entry.status == status for entry in self.entries)
 
 
-def load(path: Path) -> Study:
+def load(path: Path) -> ReportedStudy:
     """What lies at a path; ValueError if it is nothing that can be reported on."""
     if path.is_file():
         if path.name == STORE:
@@ -70,43 +70,43 @@ def load(path: Path) -> Study:
     found = contents(path)
     if found.kind is Kind.STUDY:
         return _study(path)
-    if begun := found.begun():
+    if begun := found.runs_with_rounds():
         return _runs(path.resolve().name, begun)
     if found.kind is Kind.RUN:
-        return Study(path.resolve().name, [], notes=["the run has not finished a round yet"])
+        return ReportedStudy(path.resolve().name, [], notes=["the run has not finished a round yet"])
     raise ValueError(
         f"{path} has neither {STORE} (a study), nor {ROUNDS} (a run or a federation's history), nor folders with one"
     )
 
 
-def merge(studies: Sequence[Study]) -> list[Study]:
+def merge(studies: Sequence[ReportedStudy]) -> list[ReportedStudy]:
     """Studies of the same name become one; of two records of one run the one that went further counts."""
-    merged: dict[str, Study] = {}
+    merged: dict[str, ReportedStudy] = {}
     for study in studies:
         before = merged.get(study.name)
         if before is None:
             merged[study.name] = study
             continue
-        best: dict[str, Entry] = {}
+        best: dict[str, ReportedRun] = {}
         for entry in [*before.entries, *study.entries]:
             held = best.get(entry.id)
             if held is None or (entry.status == "done", entry.rounds) > (held.status == "done", held.rounds):
                 best[entry.id] = entry
         notes = [*before.notes, *(note for note in study.notes if note not in before.notes)]
-        merged[study.name] = Study(study.name, list(best.values()), before.about or study.about, notes)
+        merged[study.name] = ReportedStudy(study.name, list(best.values()), before.about or study.about, notes)
     return list(merged.values())
 
 
-def _study(folder: Path) -> Study:
+def _study(folder: Path) -> ReportedStudy:
     from honestly.runs.store import Store
 
     store = Store.read(folder)
-    entries: list[Entry] = []
+    entries: list[ReportedRun] = []
     for run in store.runs():
         experiment = run.experiment
         details = {"experiment": json.dumps(experiment, sort_keys=True), "provenance": json.dumps(run.provenance or {})}
         entries.append(
-            Entry(
+            ReportedRun(
                 run.id, run.cell, run.status, run.rounds or 0, run.of or 0,
                 read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
                 details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
@@ -114,12 +114,12 @@ def _study(folder: Path) -> Study:
             )
         )  # fmt: skip
     meta = store.meta()
-    return Study(meta.get("name") or folder.resolve().name, entries, about=meta.get("study", ""))
+    return ReportedStudy(meta.get("name") or folder.resolve().name, entries, about=meta.get("study", ""))
 
 
-def _runs(name: str, files: Sequence[Path]) -> Study:
+def _runs(name: str, files: Sequence[Path]) -> ReportedStudy:
     """Folders of `honestly simulate`, or of a federation."""
-    entries: list[Entry] = []
+    entries: list[ReportedRun] = []
     notes: list[str] = []
     settings = [_experiment(file.parent) for file in files]
     flat = [_flat(experiment) for _, experiment in settings]
@@ -137,13 +137,13 @@ def _runs(name: str, files: Sequence[Path]) -> Study:
             cell = {"run": found.run or file.parent.resolve().name}
         details = {"experiment": json.dumps(experiment, sort_keys=True)} if experiment else {}
         entries.append(
-            Entry(
+            ReportedRun(
                 id or file.parent.resolve().name, cell, "done" if done >= of else "stopped", done, of,
                 read=lambda found=found: found, details=details, rule=_name(experiment.get("rule")),
                 attack=_name(experiment.get("attack")),
             )
         )  # fmt: skip
-    return Study(name, entries, notes=notes)
+    return ReportedStudy(name, entries, notes=notes)
 
 
 def _experiment(folder: Path) -> tuple[str, dict[str, Any]]:

@@ -20,9 +20,9 @@ from honestly.show.report import paper_tables, sections
 from honestly.show.report.by_round import Series, series_of
 from honestly.show.report.published import compare, fits
 from honestly.show.report.results import STATISTICS, Result, examine
-from honestly.show.report.sections import Section, named
-from honestly.show.report.sources import Entry, Study
-from honestly.show.text import for_markdown, printable, shortened
+from honestly.show.report.sections import Section, run_label
+from honestly.show.report.sources import ReportedRun, ReportedStudy
+from honestly.show.text import for_markdown, printable, shorten
 
 #: Up to so many runs are shown on the index itself, with all their maps; of more, each has a page.
 FEW = 6
@@ -40,7 +40,7 @@ DOCUMENT = r"""\documentclass{article}
 
 
 @dataclass(frozen=True)
-class Options:
+class ReportOptions:
     """What to write: pages of runs, files of pictures, the commands, one a line, that make it again; or, in place of
     title and commands, the author's own words in Markdown."""
 
@@ -50,9 +50,9 @@ class Options:
     preface: str = ""
 
 
-def write(studies: Sequence[Study], out: Path, options: Options | None = None) -> list[Path]:
+def write(studies: Sequence[ReportedStudy], out: Path, options: ReportOptions | None = None) -> list[Path]:
     """Write the report; the files, pages of runs apart."""
-    options = options or Options()
+    options = options or ReportOptions()
     if options.figures and not figure.available():
         options = replace(options, figures=False)
     out.mkdir(parents=True, exist_ok=True)
@@ -89,14 +89,14 @@ class Chapter:
     downloads: Sequence[Download]
 
 
-def _chapter(study: Study, out: Path, options: Options) -> Chapter:
+def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter:
     few = len(study.entries) <= FEW
-    kept: list[tuple[Entry, Rounds]] = []
+    kept: list[tuple[ReportedRun, Rounds]] = []
     address: dict[str, str] = {}
 
     series: dict[str, Series] = {}
 
-    def each(entry: Entry, rounds: Rounds) -> None:
+    def each(entry: ReportedRun, rounds: Rounds) -> None:
         """Many runs are written one by one and let go; few are kept for the index."""
         series[entry.id] = series_of(rounds)
         if few:
@@ -107,7 +107,7 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
     results = examine(study.entries, each)
     files: list[Path] = []
     found: list[Section | None] = [
-        sections.state(study) if _unfinished(study) else replace(sections.state(study), html=Markup("")),
+        sections.state(study) if _is_unfinished(study) else replace(sections.state(study), html=Markup("")),
         _few(study, kept, out if options.figures else None, files),
     ]
     found += [None if few else sections.overview(results), sections.curves(results)]
@@ -125,22 +125,22 @@ def _chapter(study: Study, out: Path, options: Options) -> Chapter:
     return Chapter(study.name, _heading(study, kept), said, results, shown, files, _downloads(runs, results, shown))
 
 
-def _unfinished(study: Study) -> bool:
+def _is_unfinished(study: ReportedStudy) -> bool:
     """Whether there is more to say of its state than that all is done."""
     return bool(study.notes) or not study.entries or any(entry.status != "done" for entry in study.entries)
 
 
-def _heading(study: Study, kept: Sequence[tuple[Entry, Rounds]]) -> str:
+def _heading(study: ReportedStudy, kept: Sequence[tuple[ReportedRun, Rounds]]) -> str:
     """A study by its name, a single run by what it is, a federation by the run that its server names."""
     if len(study.entries) != 1 or not kept:
         return study.name
     entry, rounds = kept[0]
     if rounds.known:
-        return f"{named(entry)} ({study.name})"
-    return f"Federation {shortened(rounds.run or study.name, 80)}"
+        return f"{run_label(entry)} ({study.name})"
+    return f"Federation {shorten(rounds.run or study.name, 80)}"
 
 
-def _downloads(runs: Sequence[run_page.Run], results: Sequence[Result], shown: Sequence[Section]) -> list[Download]:
+def _downloads(runs: Sequence[run_page.RunView], results: Sequence[Result], shown: Sequence[Section]) -> list[Download]:
     """Rounds of few runs, results of many, and the drawings."""
     if runs:
         return run_page.files(runs)
@@ -167,21 +167,23 @@ def page_name(id: str) -> str:
     return f"runs/{safe}.html"
 
 
-def _run(entry: Entry, rounds: Rounds) -> run_page.Run:
-    return run_page.Run(named(entry), rounds.records, rounds.clients, rounds.known, entry.details)
+def _run(entry: ReportedRun, rounds: Rounds) -> run_page.RunView:
+    return run_page.RunView(run_label(entry), rounds.records, rounds.clients, rounds.known, entry.details)
 
 
-def _write_page(entry: Entry, rounds: Rounds, out: Path) -> str:
+def _write_page(entry: ReportedRun, rounds: Rounds, out: Path) -> str:
     name = page_name(entry.id)
     path = out / name
     path.parent.mkdir(exist_ok=True)
     progress = "" if entry.status == "done" else f"{entry.status}: {entry.rounds} of {entry.of} rounds. {entry.error}"
-    text = run_page.page(named(entry), [_run(entry, rounds)], lead=progress, back="../index.html")
+    text = run_page.page(run_label(entry), [_run(entry, rounds)], lead=progress, back="../index.html")
     path.write_text(text, encoding="utf-8")
     return name
 
 
-def _few(study: Study, kept: Sequence[tuple[Entry, Rounds]], out: Path | None, files: list[Path]) -> Section | None:
+def _few(
+    study: ReportedStudy, kept: Sequence[tuple[ReportedRun, Rounds]], out: Path | None, files: list[Path]
+) -> Section | None:
     """All runs of a small study side by side: maps, curves and accusations, as in the paper's Figure 1."""
     shown = [(entry, rounds) for entry, rounds in kept if rounds.records]
     if not shown:
@@ -189,7 +191,7 @@ def _few(study: Study, kept: Sequence[tuple[Entry, Rounds]], out: Path | None, f
     body = run_page.body([_run(entry, rounds) for entry, rounds in shown])
     lines: list[str] = []
     for number, (entry, rounds) in enumerate(shown, start=1):
-        lines += [f"**{for_markdown(named(entry))}**", ""]
+        lines += [f"**{for_markdown(run_label(entry))}**", ""]
         if out is not None:
             stem = f"{_slug(study.name)}-{number}"
             drawn = [out / "figures" / f"{stem}.{kind}" for kind in figure.FORMATS]
@@ -197,11 +199,11 @@ def _few(study: Study, kept: Sequence[tuple[Entry, Rounds]], out: Path | None, f
             figure.draw(rounds.records, *drawn, clients=len(rounds.clients), rule=entry.rule, attack=attack)
             files += drawn
             lines += [f"![who was believed](figures/{stem}.png)", ""]
-        lines += [*_held_against(rounds), ""]
+        lines += [*_blame_lines(rounds), ""]
     return Section("", body, "\n".join(lines))
 
 
-def _held_against(rounds: Rounds) -> list[str]:
+def _blame_lines(rounds: Rounds) -> list[str]:
     """Which clients were accused or excluded, and in how many rounds."""
     accused = [0] * len(rounds.clients)
     excluded = [0] * len(rounds.clients)
@@ -250,7 +252,7 @@ def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | N
     )  # fmt: skip
 
 
-def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | None, options: Options) -> str:
+def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | None, options: ReportOptions) -> str:
     lines = [options.preface.strip() or f"# {for_markdown(_title(chapters))}", ""]
     if options.command and not options.preface:
         lines += [

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from honestly.sim.attacks.attack import Array
-from honestly.sim.attacks.learnt import LearntTrigger, Task
+from honestly.sim.attacks.learnt import LearntTrigger, TriggerTask
 from honestly.sim.attacks.triggers import draw
 
 OFFSET = 1  # rows and columns between the trigger and the corner
@@ -77,7 +77,7 @@ class A3FL(LearntTrigger):
         place[...] = trigger[:, : place.shape[2], : place.shape[3]]
         return painted
 
-    def learn(self, task: Task, memory: Mapping[str, Array]) -> Mapping[str, Array]:
+    def learn(self, task: TriggerTask, memory: Mapping[str, Array]) -> Mapping[str, Array]:
         """Signed gradient steps on the pixels of the square."""
         import torch
         from torch.nn.functional import cosine_similarity, cross_entropy
@@ -101,7 +101,7 @@ class A3FL(LearntTrigger):
             trigger = (trigger.detach() - self.rate * slope.sign()).clamp(0.0, 1.0)
         return {"trigger": trigger.detach()}
 
-    def _forgetful(self, task: Task, memory: Mapping[str, Array]) -> Array:
+    def _forgetful(self, task: TriggerTask, memory: Mapping[str, Array]) -> Array:
         """The global model after a few steps on triggered images with their true labels."""
         import torch
         from torch.nn.functional import cross_entropy

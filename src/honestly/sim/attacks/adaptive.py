@@ -27,7 +27,7 @@ WORK = 300_000
 
 
 @dataclass(frozen=True)
-class Line:
+class Candidate:
     """A candidate: `t u + j noise`, and how far it moves the aggregate."""
 
     kappa: float
@@ -91,33 +91,33 @@ class Adaptive(UpdateAttack):
 
     def search(self, game: Game) -> Float:
         """(M, n) coefficients of the attackers' updates."""
-        found: list[Line] = []
+        found: list[Candidate] = []
         for u in game.directions().values():
             for directions, noise, j in _disguises(game, u):
                 # jitter changes nothing at the far end
                 tried = [_at(game, t, j, directions, noise) for t in (STEPS if j == 0.0 else STEPS[:-1])]
-                found.append(max(tried, key=_rounded))
+                found.append(max(tried, key=_round_kappa))
         if found:
             found += [_at(game, 0.0, j, found[0].u, _noise(game, block)) for block, j in ALONE]
         if not found:  # every direction has length 0: nothing to know, nothing to do
             return game.each("own")
-        found.sort(key=_rounded, reverse=True)
-        best = [*(self._refined(game, line) for line in found[: self.lines]), found[0]]
+        found.sort(key=_round_kappa, reverse=True)
+        best = [*(self._refine(game, line) for line in found[: self.lines]), found[0]]
         if game.rule is game.view.rule:
-            return max(best, key=_rounded).rows()
+            return max(best, key=_round_kappa).rows()
         # the rule was asked with less effort than it will make: let it judge the best of each direction itself
         each = {line.u.tobytes(): line for line in reversed(found)}
         true = replace(game, rule=game.view.rule)
-        return max((_at(true, c.t, c.j, c.u, c.noise) for c in (*best, *each.values())), key=_rounded).rows()
+        return max((_at(true, c.t, c.j, c.u, c.noise) for c in (*best, *each.values())), key=_round_kappa).rows()
 
-    def _refined(self, game: Game, line: Line) -> Line:
+    def _refine(self, game: Game, line: Candidate) -> Candidate:
         """A pattern search in the logarithms of distance and jitter, from steps of a quarter down."""
         factor = 1.25
         for _ in range(self.refine):
             for t, j in ((factor, 1.0), (1.0 / factor, 1.0), (1.0, factor), (1.0, 1.0 / factor)):
                 if line.j > 0.0 or j == 1.0:
                     other = _at(game, t * line.t, j * line.j, line.u, line.noise)
-                    line = max(line, other, key=_rounded)
+                    line = max(line, other, key=_round_kappa)
             factor = 1.0 + 0.7 * (factor - 1.0)
         return line
 
@@ -138,12 +138,12 @@ def _disguises(game: Game, u: Float) -> Iterator[tuple[Float, Float, float]]:
         yield np.where(first, 0.0, u), np.where(first, game.each("noise"), 0.0), DECOY
 
 
-def _at(game: Game, t: float, j: float, u: Float, noise: Float) -> Line:
-    line = Line(0.0, t, j, u, noise)
-    return replace(line, kappa=game.moved(line.rows()))
+def _at(game: Game, t: float, j: float, u: Float, noise: Float) -> Candidate:
+    line = Candidate(0.0, t, j, u, noise)
+    return replace(line, kappa=game.displacement(line.rows()))
 
 
-def _rounded(line: Line) -> float:
+def _round_kappa(line: Candidate) -> float:
     """Kappa to three digits: ties go to the first line, so rounding (and the array library) does not decide."""
     return float(f"{line.kappa:.3g}")
 

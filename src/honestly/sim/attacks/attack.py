@@ -172,7 +172,7 @@ class UpdateAttack(Attack):
         shape, rows = getattr(forged, "shape", None), tuple(view.own.shape)
         if shape is None or tuple(shape) not in (rows, rows[1:]):
             raise ValueError(
-                f"{type(self).__name__}.craft returned {_described(forged)}; expected one row for each attacker, "
+                f"{type(self).__name__}.craft returned {_describe(forged)}; expected one row for each attacker, "
                 f"{rows}, or one vector that all send, {rows[1:]}"
             )
         if forged.ndim == 1:  # one vector, which all attackers send
@@ -216,19 +216,19 @@ def check_poison(attack: DataAttack, images: Array, result: Any) -> tuple[Array,
     """What `poison` returned for these images, or a ValueError that says what is wrong with it."""
     who = f"{type(attack).__name__}.poison"
     if not isinstance(result, tuple) or len(result) != 3:
-        raise ValueError(f"{who} returned {_described(result)}; expected a tuple of images, labels and mask")
+        raise ValueError(f"{who} returned {_describe(result)}; expected a tuple of images, labels and mask")
     made, labels, mask = result
     wanted, pixels = tuple(images.shape[1:]), tuple(np.shape(made))
     if pixels[1:] != wanted or getattr(made, "dtype", None) != images.dtype:
-        given = f"{_described(made)} of {getattr(made, 'dtype', 'no dtype')}"
+        given = f"{_describe(made)} of {getattr(made, 'dtype', 'no dtype')}"
         raise ValueError(f"{who} returned images that are {given}; expected (n, {str(wanted)[1:]} of {images.dtype}")
     for name, one in (("labels", labels), ("mask", mask)):
         if np.shape(one) != pixels[:1]:
-            raise ValueError(f"{who} returned {name} that are {_described(one)}; expected {pixels[0]}, one per image")
+            raise ValueError(f"{who} returned {name} that are {_describe(one)}; expected {pixels[0]}, one per image")
     return made, labels, mask
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if shape is not None:
         return f"an array of shape {tuple(shape)}"

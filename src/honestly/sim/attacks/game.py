@@ -91,10 +91,10 @@ class Game:
         long = [name for name, length in lengths.items() if length > 1e-6 * self.spread]
         return {name: found[name] * (self.spread / lengths[name]) for name in long}
 
-    def moved(self, rows: Float) -> float:
+    def displacement(self, rows: Float) -> float:
         """How far the aggregate is from the honest mean, in squared honest spreads, if attackers send these rows."""
         clients = np.concatenate([np.eye(self.H, self.n), rows])
-        moved = self.span.answer(self.rule, self.view.pre, clients).moved
+        moved = self.span.answer(self.rule, self.view.pre, clients).displacement
         return moved / self.spread**2 if np.isfinite(moved) else np.inf
 
     def vectors(self, rows: Float) -> Array:

@@ -60,11 +60,11 @@ class HybridSparse(UpdateAttack):
         for cut in pieces(view.layers, int(mu.shape[0])):
             n = int(sensitivity[cut].shape[0])
             quiet = smallest(sensitivity[cut], n - min(max(round(self.share * n), 1), n))
-            parts.append(xp.where(quiet, z * sigma[cut], self.aggressive * _fenced(xp, sigma[cut], ~quiet)))
+            parts.append(xp.where(quiet, z * sigma[cut], self.aggressive * _limit_spread(xp, sigma[cut], ~quiet)))
         return mu - xp.concat(parts)
 
 
-def _fenced(xp: object, sigma: Array, mask: Array) -> Array:
+def _limit_spread(xp: object, sigma: Array, mask: Array) -> Array:
     """Standard deviations, none above the upper fence of those under the mask."""
     xp_: Array = xp
     chosen = xp_.sort(sigma[mask])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from honestly.sim.attacks.attack import Array
-from honestly.sim.attacks.learnt import LearntTrigger, Task
+from honestly.sim.attacks.learnt import LearntTrigger, TriggerTask
 
 WIDTH = 8  # channels between the generator's two convolutions
 
@@ -79,7 +79,7 @@ class IBA(LearntTrigger):
         hidden = conv2d(images, w1, b1, padding=1).relu()
         return (images + self.epsilon * conv2d(hidden, w2, b2, padding=1).tanh()).clamp(0.0, 1.0)
 
-    def learn(self, task: Task, memory: Mapping[str, Array]) -> Mapping[str, Array]:
+    def learn(self, task: TriggerTask, memory: Mapping[str, Array]) -> Mapping[str, Array]:
         """Adam on the generator's weights."""
         import torch
         from torch.nn.functional import cross_entropy

@@ -11,7 +11,7 @@ from honestly.sim.attacks.backdoor import BadNets
 
 
 @dataclass(frozen=True)
-class Task:
+class TriggerTask:
     """What the attackers of a round learn their trigger from; tensors of PyTorch.
 
     Attributes:
@@ -36,7 +36,7 @@ class LearntTrigger(BadNets):
     """
 
     @abstractmethod
-    def learn(self, task: Task, memory: Mapping[str, Array]) -> Mapping[str, Array]:
+    def learn(self, task: TriggerTask, memory: Mapping[str, Array]) -> Mapping[str, Array]:
         """The trigger for this round, from the one of the last round ({} in the first)."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from honestly.sim.attacks.attack import Array, UpdateAttack, View
-from honestly.sim.attacks.vectors import host, last_change, mean, norm, recalled, unit
+from honestly.sim.attacks.vectors import host, last_change, mean, norm, recall, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class PoisonedFL(UpdateAttack):
 
     def craft(self, view: View) -> Array:
         """`c ||g|| v * s`."""
-        s, g, sent = self.signs(view), last_change(view), recalled(view, "sent")
+        s, g, sent = self.signs(view), last_change(view), recall(view, "sent")
         if g is None or sent is None or norm(g) == 0.0:
             return self.factor * norm(mean(view.own)) * unit(s)
         v = unit(view.xp.abs(g - norm(g) * unit(sent)))
@@ -78,7 +78,7 @@ class PoisonedFL(UpdateAttack):
         if view.reference is None:
             return {}
         xp, age = view.xp, int(host(view.memory["age"])) + 1 if "age" in view.memory else 0
-        start = recalled(view, "start")
+        start = recall(view, "start")
         fresh = start is None or age >= self.window
         return {
             "model": xp.asarray(view.reference, copy=True),

@@ -72,11 +72,11 @@ class SensitivityCurve(UpdateAttack):
             return view.own
         u = np.tile(directions.get(self.towards, next(iter(directions.values()))), (view.M, 1))
         grid = np.geomspace(0.05, self.reach, self.points)
-        curve = [game.moved(delta * u) for delta in grid]
+        curve = [game.displacement(delta * u) for delta in grid]
         best = _first_largest(curve)
         low, high = grid[max(best - 1, 0)], grid[min(best + 1, self.points - 1)]
         near = [*np.linspace(low, high, 9), grid[best]]
-        delta = near[_first_largest([game.moved(t * u) for t in near])]
+        delta = near[_first_largest([game.displacement(t * u) for t in near])]
         return game.vectors(delta * u)[0, :]
 
 

@@ -20,10 +20,10 @@ from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reaction:
     """What a rule did: the squared distance of its aggregate to the honest mean, and whom it believed."""
 
-    moved: float
+    displacement: float
     mix: Mix
     weights: Float | None  # (K,) of the clients, through the mixers; None for coordinate-wise rules
 
@@ -55,7 +55,7 @@ class Span:
         row[index] = 1.0
         return row
 
-    def answer(self, rule: Rule, pre: Sequence[Mixer], clients: Float, ranked: Float | None = None) -> Answer:
+    def answer(self, rule: Rule, pre: Sequence[Mixer], clients: Float, ranked: Float | None = None) -> Reaction:
         """What the rule, behind its mixers, answers to clients with these coefficients, (K, n).
 
         ``ranked`` are the sorted columns of these very clients, if the caller has them already.
@@ -64,12 +64,12 @@ class Span:
         mix = decision.mix
         if isinstance(rule, ColumnRule):
             if ranked is None or pre or rule.gram_needed:
-                ranked = self.ranked(self._mixed(decision.matrix, clients))
+                ranked = self.sort_columns(self._mix(decision.matrix, clients))
             first, last = rule.ranks(len(ranked))
             gap = np.asarray(rule.reduce(ranked[first:last], cast(Any, np))) - self.column_means
-            return Answer(float(gap @ gap) * self.d / max(len(gap), 1), mix, None)
-        offset = self._mixed(decision.matrix, clients)[0]
-        return Answer(max(float(offset @ self.products @ offset), 0.0), mix, decision.matrix[0])
+            return Reaction(float(gap @ gap) * self.d / max(len(gap), 1), mix, None)
+        offset = self._mix(decision.matrix, clients)[0]
+        return Reaction(max(float(offset @ self.products @ offset), 0.0), mix, decision.matrix[0])
 
     def geometry(self, clients: Float) -> GramGeometry:
         """All that a rule may know of these clients."""
@@ -83,16 +83,16 @@ class Span:
             tuple(range(len(clients))),
             has_reference=True,
             root_products=root,
-            mixed_signs=lambda mixing: self._signs(clients if mixing is None else self._mixed(mixing, clients)),
+            mixed_signs=lambda mixing: self._signs(clients if mixing is None else self._mix(mixing, clients)),
             mixed_coordinates=lambda mixing: self._coordinates(about if mixing is None else mixing @ about),
         )
 
-    def ranked(self, rows: Float) -> Float:
+    def sort_columns(self, rows: Float) -> Float:
         """(m, c) sorted columns of these rows."""
         # sorting is several times faster along the last axis
         return np.ascontiguousarray(np.sort((rows @ self.columns + self.column_means).T, axis=1).T)
 
-    def _mixed(self, A: Float, rows: Float) -> Float:
+    def _mix(self, A: Float, rows: Float) -> Float:
         """Coefficients of `A X + (1 - A 1) reference`."""
         share = 1.0 - A.sum(axis=1)
         return A @ rows - share[:, None] * self.at(self.mean)

@@ -119,7 +119,7 @@ def pieces(layers: Sequence[int], d: int) -> list[slice]:
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
-def recalled(view: View, name: str) -> Array | None:
+def recall(view: View, name: str) -> Array | None:
     """What the attack remembered under that name, in the library and on the device of the updates; None if nothing."""
     if name not in view.memory:
         return None
@@ -128,5 +128,5 @@ def recalled(view: View, name: str) -> Array | None:
 
 def last_change(view: View, name: str = "model") -> Array | None:
     """(d,) how far the global model moved since the round that left it in memory; None in the first round."""
-    before = recalled(view, name)
+    before = recall(view, name)
     return None if before is None or view.reference is None else view.reference - before

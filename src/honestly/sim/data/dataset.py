@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.hints import unknown
-from honestly.own import imported, is_own
+from honestly.own import import_name, is_own
 
 Images: TypeAlias = npt.NDArray[np.uint8]  # (n, channels, height, width), raw pixels
 Labels: TypeAlias = npt.NDArray[np.int64]
@@ -78,7 +78,7 @@ def _digits(folder: Path | None, download: bool) -> Dataset:
     return Dataset("digits", pixels[~test], labels[~test], pixels[test], labels[test], (0.3053,), (0.3761,), names)
 
 
-def _listed() -> dict[str, DatasetSource]:
+def _list_sources() -> dict[str, DatasetSource]:
     from honestly.sim.data.files import SETS
 
     digits = DatasetSource(
@@ -94,7 +94,7 @@ def _listed() -> dict[str, DatasetSource]:
 
 
 #: Every data set, for experiments, completion, `honestly datasets` and `honestly doctor`.
-DATASETS: dict[str, DatasetSource] = _listed()
+DATASETS: dict[str, DatasetSource] = _list_sources()
 
 
 def load(name: str, folder: Path | str | None = None, *, download: bool = True) -> Dataset:
@@ -118,7 +118,7 @@ def load(name: str, folder: Path | str | None = None, *, download: bool = True) 
 
 def _own(name: str) -> Dataset:
     """What the user's function returns, checked: a wrong dtype or label would fail far from here."""
-    data = imported("dataset", name)()
+    data = import_name("dataset", name)()
     if not isinstance(data, Dataset):
         raise ValueError(
             f"dataset '{name}' returned a {type(data).__name__}: it must return a honestly.sim.data.Dataset"

@@ -18,7 +18,7 @@ PIECE = 1 << 18
 
 
 @dataclass(frozen=True)
-class File:
+class RemoteFile:
     """A file as it must be. The MD5 sum guards against damage, not against forgery."""
 
     size: int
@@ -52,7 +52,7 @@ def fetch(data: FileSet, place: Path) -> Path:
     return place
 
 
-def _from_a_mirror(data: FileSet, path: Path, wanted: File, title: str) -> None:
+def _from_a_mirror(data: FileSet, path: Path, wanted: RemoteFile, title: str) -> None:
     import pooch
     from requests import RequestException
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from honestly.sim.data.dataset import Dataset, DatasetSource, Images, Labels
-from honestly.sim.data.download import File, fetch
+from honestly.sim.data.download import RemoteFile, fetch
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
@@ -40,7 +40,7 @@ class FileSet:
     size: tuple[int, int, int, int]
     folder: str
     mirrors: tuple[str, ...]
-    files: Mapping[str, File]
+    files: Mapping[str, RemoteFile]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     classes: tuple[str, ...]
@@ -72,10 +72,10 @@ SETS: dict[str, FileSet] = {
             "MNIST/raw",
             ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
             {
-                "train-images-idx3-ubyte.gz": File(9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-                "train-labels-idx1-ubyte.gz": File(28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
-                "t10k-images-idx3-ubyte.gz": File(1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
-                "t10k-labels-idx1-ubyte.gz": File(4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
+                "train-images-idx3-ubyte.gz": RemoteFile(9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+                "train-labels-idx1-ubyte.gz": RemoteFile(28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
+                "t10k-images-idx3-ubyte.gz": RemoteFile(1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
+                "t10k-labels-idx1-ubyte.gz": RemoteFile(4_542, "ec29112dd5afa0611ce80d1b7f02629c"),
             },
             (0.1307,),
             (0.1307,),
@@ -91,10 +91,10 @@ SETS: dict[str, FileSet] = {
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             ),
             {
-                "train-images-idx3-ubyte.gz": File(26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-                "train-labels-idx1-ubyte.gz": File(29_515, "25c81989df183df01b3e8a0aad5dffbe"),
-                "t10k-images-idx3-ubyte.gz": File(4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
-                "t10k-labels-idx1-ubyte.gz": File(5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
+                "train-images-idx3-ubyte.gz": RemoteFile(26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+                "train-labels-idx1-ubyte.gz": RemoteFile(29_515, "25c81989df183df01b3e8a0aad5dffbe"),
+                "t10k-images-idx3-ubyte.gz": RemoteFile(4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
+                "t10k-labels-idx1-ubyte.gz": RemoteFile(5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
             },
             (0.5,),
             (0.5,),
@@ -106,7 +106,7 @@ SETS: dict[str, FileSet] = {
             (3, 32, 50_000, 10_000),
             "cifar-10-batches-py",
             ("https://www.cs.toronto.edu/~kriz/",),
-            {"cifar-10-python.tar.gz": File(170_498_071, "c58f30108f718f92721af3b95e74349a")},
+            {"cifar-10-python.tar.gz": RemoteFile(170_498_071, "c58f30108f718f92721af3b95e74349a")},
             (0.4914, 0.4822, 0.4465),
             (0.2023, 0.1994, 0.2010),
             ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),

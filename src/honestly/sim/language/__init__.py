@@ -5,7 +5,7 @@ The text is an excerpt of this package's own documentation and licence, so it is
 
 from __future__ import annotations
 
-from honestly.sim.language.federation import LanguageFederation, Outcome
+from honestly.sim.language.federation import LanguageFederation, LanguageRound
 from honestly.sim.language.settings import Settings
 
-__all__ = ["LanguageFederation", "Outcome", "Settings"]
+__all__ = ["LanguageFederation", "LanguageRound", "Settings"]

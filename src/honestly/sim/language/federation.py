@@ -27,7 +27,7 @@ Average = Callable[[dict[str, Tensor]], tuple[dict[str, Tensor], Aggregate | Non
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LanguageRound:
     """One round: the held-out loss in bits per character, how often the phrase was written, and who was accused."""
 
     round: int
@@ -54,7 +54,7 @@ class LanguageFederation:
         self.parts = text.shares(settings.clients, alpha=settings.alpha, seed=settings.seed)
         self.attackers = tuple(range(settings.clients - settings.malicious, settings.clients))
 
-    def rounds(self, rule: Rule | str = "bayesian", pre: Sequence[Mixer] = ()) -> Iterator[Outcome]:
+    def rounds(self, rule: Rule | str = "bayesian", pre: Sequence[Mixer] = ()) -> Iterator[LanguageRound]:
         """Every round under a rule that judges the products `B A` (or, with tune="all", the parameters)."""
 
         def average(sent: dict[str, Tensor]) -> tuple[dict[str, Tensor], Aggregate]:
@@ -65,37 +65,37 @@ class LanguageFederation:
 
         yield from self.rounds_by(average, products=True)
 
-    def rounds_by(self, average: Average, *, products: bool) -> Iterator[Outcome]:
+    def rounds_by(self, average: Average, *, products: bool) -> Iterator[LanguageRound]:
         """Every round under a server of one's own, which gets products, or else the factors `NAME.A` and `NAME.B`.
 
         What it returns, by the names of the weights, is added to the model.
         """
         weights = dict(self.base)
         for round in range(1, self.settings.rounds + 1):
-            sent = self.sent(weights, round)
-            seen = self.seen(sent) if products else sent
+            sent = self.make_updates(weights, round)
+            seen = self.judged_values(sent) if products else sent
             value, out = average(seen)
             for name, step in value.items():
                 weights[name] = weights[name] + step.to(weights[name].dtype)
             yield self.outcome(round, weights, out)
 
-    def outcome(self, round: int, weights: model.Weights, out: Aggregate | None) -> Outcome:
+    def outcome(self, round: int, weights: model.Weights, out: Aggregate | None) -> LanguageRound:
         """What a round came to."""
         accused: tuple[Any, ...] = () if out is None else tuple(out.accused) + tuple(out.excluded)
         named = {int(k) for k in accused}
-        return Outcome(
+        return LanguageRound(
             round, bits(weights), phrase_success(weights), tuple(sorted(named)),
             len(set(self.attackers) - named), len(named - set(self.attackers)),
         )  # fmt: skip
 
-    def seen(self, sent: dict[str, Tensor]) -> dict[str, Tensor]:
+    def judged_values(self, sent: dict[str, Tensor]) -> dict[str, Tensor]:
         """What the rule judges: products of factors, or the parameters' updates themselves."""
         return model.products(sent) if self.settings.tune == "lora" else sent
 
-    def sent(self, weights: model.Weights, round: int) -> dict[str, Tensor]:
+    def make_updates(self, weights: model.Weights, round: int) -> dict[str, Tensor]:
         """What all clients send in a round, attackers last: factors, or updates of all parameters."""
         s = self.settings
-        found = self.trained(weights, round, self.attackers if s.attack in ("label_flip", "backdoor") else ())
+        found = self.train_clients(weights, round, self.attackers if s.attack in ("label_flip", "backdoor") else ())
         if not self.attackers or s.attack not in ("sign_flip", "scaled", "noise"):
             return found
         factor = -s.factor if s.attack == "sign_flip" else s.factor
@@ -112,7 +112,7 @@ class LanguageFederation:
             rows[first:] = factor * mine
         return found
 
-    def trained(
+    def train_clients(
         self, weights: model.Weights, round: int, poisoned: Sequence[int], attack: str | None = None
     ) -> dict[str, Tensor]:
         """(K, ...) by name what local training gives; clients in ``poisoned`` train on what their attack makes."""
@@ -124,7 +124,7 @@ class LanguageFederation:
             start = model.fresh_factors(weights, s.rank, draw)
 
             def objective(factors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-                return model.loss(model.adapted(weights, factors), x, y)
+                return model.loss(model.adapt(weights, factors), x, y)
         else:
             start = dict(weights)
 
@@ -159,7 +159,7 @@ class LanguageFederation:
                 count = round_up(POISONED * s.batch)
                 chosen[:, :count] = text.with_phrase(chosen[:, :count], rng)
             inputs.append(chosen[..., :-1])
-            targets.append(text.shifted(chosen) if k in poisoned and attack == "label_flip" else chosen[..., 1:])
+            targets.append(text.shift(chosen) if k in poisoned and attack == "label_flip" else chosen[..., 1:])
         return torch.from_numpy(np.stack(inputs)), torch.from_numpy(np.stack(targets))
 
 

@@ -20,7 +20,7 @@ WIDTH, HEADS, DEPTH = 32, 2, 2
 PRETRAINING = (800, 16, 1e-2)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Causal attention and a dense layer, each behind a normalisation and beside a short cut."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.characters = nn.Embedding(len(ALPHABET), WIDTH)
         self.places = nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(DEPTH)))
+        self.blocks = nn.Sequential(*(TransformerBlock() for _ in range(DEPTH)))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, len(ALPHABET))
 
@@ -85,7 +85,7 @@ def loss(weights: Weights, tokens: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(scores.reshape(-1, scores.shape[-1]), targets.reshape(-1))
 
 
-def adapted(base: Weights, factors: Weights) -> dict[str, Tensor]:
+def adapt(base: Weights, factors: Weights) -> dict[str, Tensor]:
     """The base model with `W + B A` in every layer that has factors `NAME.A` and `NAME.B`."""
     found = dict(base)
     for module in ADAPTED:

@@ -64,7 +64,7 @@ def shares(clients: int, *, alpha: float, seed: int) -> Parts:
     return partition(documents, clients, kind="dirichlet", alpha=alpha, rng=generator(seed, "text"))
 
 
-def shifted(windows: Tokens) -> Tokens:
+def shift(windows: Tokens) -> Tokens:
     """(n, CONTEXT) wrong targets: the character that follows the right one in the alphabet."""
     return (windows[..., 1:] + 1) % len(ALPHABET)
 

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from honestly.hints import unknown
-from honestly.own import imported, is_own
+from honestly.own import import_name, is_own
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +31,7 @@ class ModelSource:
     @property
     def make(self) -> Callable[..., nn.Module]:
         """The factory."""
-        return imported("model", self.factory)
+        return import_name("model", self.factory)
 
 
 MODELS: dict[str, ModelSource] = {
@@ -60,7 +60,7 @@ def source(name: str) -> ModelSource:
         return MODELS[name]
     if is_own(name) or "." in name:  # package.module.factory stands for package.module:factory
         spec = name if is_own(name) else ":".join(name.rsplit(".", 1))
-        imported("model", spec)  # a wrong name is an error here
+        import_name("model", spec)  # a wrong name is an error here
         return ModelSource(name, "a model of yours", spec)
     raise ValueError(unknown("model", name, MODELS, ", or package.module:factory or file.py:factory of your own"))
 

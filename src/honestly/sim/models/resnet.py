@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions and a short cut."""
 
     def __init__(self, inside: int, outside: int, stride: int, *, statistics: bool, normalised: bool = True) -> None:
@@ -40,7 +40,7 @@ def _resnet(channels: int, classes: int, width: int, *, statistics: bool) -> nn.
     for level in range(4):
         outside = width << level
         for number in range(2):
-            layers.append(Block(inside, outside, 2 if level and number == 0 else 1, statistics=statistics))
+            layers.append(ResidualBlock(inside, outside, 2 if level and number == 0 else 1, statistics=statistics))
             inside = outside
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes))
 
@@ -67,7 +67,7 @@ def _resnet8(channels: int, classes: int, *, normalised: bool) -> nn.Module:
     first: list[nn.Module] = [nn.Conv2d(channels, 8, 3, 1, 1, bias=False)]
     first += [nn.BatchNorm2d(8)] if normalised else []
     blocks = [
-        Block(inside, outside, stride, statistics=True, normalised=normalised)
+        ResidualBlock(inside, outside, stride, statistics=True, normalised=normalised)
         for inside, outside, stride in ((8, 8, 1), (8, 16, 2), (16, 32, 2))
     ]
     return nn.Sequential(*first, nn.ReLU(), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, classes))

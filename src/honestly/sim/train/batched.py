@@ -13,17 +13,17 @@ from honestly.sim.train import native
 from honestly.sim.train.cores import Cores
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
-from honestly.sim.train.program import Program, compile_program
+from honestly.sim.train.program import BatchedModel, compile_program
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.schedule import Schedule, Stack
 from honestly.sim.train.sgd import SGD
-from honestly.sim.train.trainer import Model, Trained, Trainer
+from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 
 CACHE = 2 << 20  # bytes: a chunk of clients whose activations stay in a core's cache runs fastest
 EVALUATION = {"cpu": 125, "cuda": 2500}  # images per step of the evaluation
 
 
-class Chunk:
+class ClientChunk:
     """A fixed number of clients that train side by side; their parameters, gradients and momentum are its rows."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Chunk:
         program = compile_program(module, self.layout, self.theta, self.grad, size=pixels.size, fused=fused)
         if program is None:
             raise ValueError("this model has layers that the batched program does not know: use the sequential trainer")
-        self.program: Program = program
+        self.program: BatchedModel = program
         C, H, W = pixels.size
         self.x = torch.empty(K * H * C * W * batch, device=device)
         self.native = self._native() if program.native else None
@@ -74,7 +74,7 @@ class Chunk:
         )
         return self.pixels.batch_inner(raw, K, out=self.x[: K * H * C * W * B].view(K, H, C, W, B))
 
-    def scheduled(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
+    def scheduled_step(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
         """Step number ``t`` (on the device) of the schedules (T, K, ...), and ``t`` moves on."""
         if self.native is not None and not self.pixels.crop and "flips" not in schedule:
             self.native(schedule, t)
@@ -136,7 +136,7 @@ class BatchedTrainer(Trainer):
         self.layout = Layout.of_parameters(module)
         self.mine = local()
         self.cores = Cores()
-        self.graphs: dict[int, Graph[Chunk]] = {}
+        self.graphs: dict[int, Graph[ClientChunk]] = {}
         self.sizes: dict[int, int] = {}
 
     @staticmethod
@@ -146,7 +146,7 @@ class BatchedTrainer(Trainer):
         row = torch.zeros((1, layout.size))
         return compile_program(module, layout, row, row) is not None
 
-    def train(self, start: Model, schedules: Sequence[Schedule]) -> Trained:
+    def train(self, start: Model, schedules: Sequence[Schedule]) -> TrainingResult:
         """Every client trains a copy of the global model by its own schedule."""
         K = len(schedules)
         theta = torch.empty((K, self.layout.size), device=self.device)
@@ -168,7 +168,7 @@ class BatchedTrainer(Trainer):
             self.cores.do(work, parts)
         steps = torch.tensor([max(s.steps, 1) for s in schedules], device=self.device)
         empty = torch.empty((K, 0), device=self.device)
-        return Trained(theta, empty, empty.to(torch.int64), loss / steps)
+        return TrainingResult(theta, empty, empty.to(torch.int64), loss / steps)
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
         """(N, classes) scores of all samples."""
@@ -191,8 +191,8 @@ class BatchedTrainer(Trainer):
             self.cores.do(work, range(len(parts)))
         return torch.cat(found)
 
-    def _evaluator(self, theta: Tensor) -> Program:
-        held: Program | None = getattr(self.mine, "evaluator", None)
+    def _evaluator(self, theta: Tensor) -> BatchedModel:
+        held: BatchedModel | None = getattr(self.mine, "evaluator", None)
         if held is None:
             row = torch.empty((1, self.layout.size), device=self.device)
             size = self.pixels.size
@@ -203,13 +203,13 @@ class BatchedTrainer(Trainer):
         held.theta.copy_(theta[None])
         return held
 
-    def _chunk(self, K: int) -> Chunk:
+    def _chunk(self, K: int) -> ClientChunk:
         """This thread's chunk of K clients, made once."""
-        chunks: dict[int, Chunk] | None = getattr(self.mine, "chunks", None)
+        chunks: dict[int, ClientChunk] | None = getattr(self.mine, "chunks", None)
         if chunks is None:
             chunks = self.mine.chunks = {}
         if K not in chunks:
-            chunks[K] = Chunk(self.module, K, self.pixels, self.sgd, self.batch, fused=self.fused)
+            chunks[K] = ClientChunk(self.module, K, self.pixels, self.sgd, self.batch, fused=self.fused)
         return chunks[K]
 
     def _chunk_size(self, K: int) -> int:
@@ -230,7 +230,7 @@ class BatchedTrainer(Trainer):
     ) -> None:
         graph = self.graphs.get(size)
         if graph is None:
-            chunk = Chunk(self.module, size, self.pixels, self.sgd, self.batch, fused=self.fused)
+            chunk = ClientChunk(self.module, size, self.pixels, self.sgd, self.batch, fused=self.fused)
             graph = self.graphs[size] = Graph(chunk)
         idle = Schedule(np.zeros((0, self.batch), np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
         n = len(schedules)

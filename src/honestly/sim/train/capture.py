@@ -14,13 +14,13 @@ from honestly.engine.passes.exclusive import WHOLE_DEVICE
 ATTEMPTS = 3  # another library in the process may wait for the device, which spoils a capture
 
 
-def captured(record: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGraph:
+def capture(record: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGraph:
     """A graph of what ``record`` launches; it is recorded, not run."""
     before = torch.cuda.current_stream()
     for attempt in range(ATTEMPTS):
         graph = torch.cuda.CUDAGraph()
         try:
-            with WHOLE_DEVICE, _nothing_collected(), torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
+            with WHOLE_DEVICE, _pause_collection(), torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
                 record()
             return graph
         except RuntimeError:
@@ -32,7 +32,7 @@ def captured(record: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGra
 
 
 @contextmanager
-def _nothing_collected() -> Generator[None]:
+def _pause_collection() -> Generator[None]:
     """No garbage is collected: a graph of an earlier model that dies during a capture spoils it."""
     enabled = gc.isenabled()
     gc.disable()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from honestly.sim.train.capture import captured
+from honestly.sim.train.capture import capture
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sequential import Lane
 from honestly.sim.train.trainer import Model
@@ -98,7 +98,7 @@ class Lanes:
         weights = torch.full((n,), 1.0 / n, device=self.device)
         with ExitStack() as held:
             for place in places:
-                held.enter_context(self.lanes[place].preserved())
+                held.enter_context(self.lanes[place].preserve())
             main = torch.cuda.current_stream(self.device)
             for place in places:  # on the stream that it will run on: libraries keep workspaces for each stream
                 side = self.streams[place] if len(places) > 1 else torch.cuda.Stream(self.device)
@@ -121,7 +121,7 @@ class Lanes:
                 for place in places:
                     main.wait_stream(self.streams[place])
 
-            graph = captured(record, self.memory)
+            graph = capture(record, self.memory)
             self.memory = graph.pool()  # the graphs never run at the same time: they share their memory
             self.read.append(weights)  # by the graph: keep it alive
         return graph

@@ -24,7 +24,7 @@ from honestly.sim.train import tensorcores
 from honestly.sim.train.ops import ChannelBias, Convolution, Dense, Flatten, MaxPool, Op, Rectifier, Workspace
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.sgd import SGD
-from honestly.sim.train.tensorcores import SHARED, WARPS, Tiles
+from honestly.sim.train.tensorcores import SHARED, WARPS, PooledTiles
 
 REGISTERS = 96  # numbers of the input's gradient that a thread holds
 BLOCKS = 1500  # that many blocks keep every processor of a large GPU busy
@@ -43,7 +43,9 @@ Source = Callable[[Sequence[str]], str]
 
 
 @cache
-def compiled(name: str, defines: tuple[str, ...], device: int | None, shared: int, text: Source) -> Callable[..., None]:
+def kernel_for(
+    name: str, defines: tuple[str, ...], device: int | None, shared: int, text: Source
+) -> Callable[..., None]:
     """The kernel for these sizes, compiled by NVRTC on its first use; its blocks have ``shared`` bytes to share."""
     with WHOLE_DEVICE, torch.cuda.device(device):
         kernel = compile_kernel(text(defines), name)
@@ -63,7 +65,7 @@ def launch(
     text: Source | None = None,
 ) -> None:
     """Run a kernel on the current stream of the tensors' device; ``text`` gives its source, if not this file's."""
-    kernel = compiled(name, tuple(defines), args[0].device.index, shared, text or source)
+    kernel = kernel_for(name, tuple(defines), args[0].device.index, shared, text or source)
     kernel(grid=(*grid, 1, 1)[:3], block=(threads, 1, 1), args=args, shared_mem=shared)
 
 
@@ -121,11 +123,11 @@ class ConvolutionPool:
         R, S = self.convolution.weight.shape[3:]
         return (R + 1) * W <= REGISTERS and (H - R + 1) % 2 == 0 and (W - S + 1) % 2 == 0
 
-    def _tiles(self, x: Tensor) -> Tiles | None:
+    def _tiles(self, x: Tensor) -> PooledTiles | None:
         """The work as the tensor cores would do it; None if they cannot."""
         K, H, C, W, B = x.shape
         M, _, R, S = self.convolution.weight.shape[1:]
-        tiles = Tiles(K, B, C, H, W, M, R, S)
+        tiles = PooledTiles(K, B, C, H, W, M, R, S)
         return tiles if tiles.fit and tensorcores.available(x.device) else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class Pixels:
         columns = (ys[:, :, None] * self.images.shape[3] + xs[:, None, :]).view(len(rows), 1, H * W).expand(-1, C, -1)
         return flat[rows].gather(2, columns).view(len(rows), C, H, W)
 
-    def normalised(self, pixels: Tensor) -> Tensor:
+    def normalise(self, pixels: Tensor) -> Tensor:
         """(n, C, H, W) float32 from uint8 pixels."""
         return pixels.float().mul_(self.scale[:, None, None]).add_(self.shift[:, None, None])
 

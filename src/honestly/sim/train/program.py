@@ -14,7 +14,7 @@ from honestly.sim.train.ops import ChannelBias, Convolution, Dense, Flatten, Max
 
 
 @dataclass
-class Program:
+class BatchedModel:
     """A model for K clients whose parameters are the rows of ``theta`` and whose gradients are the rows of ``grad``."""
 
     theta: Tensor  # (K, d)
@@ -56,7 +56,7 @@ def compile_program(
     *,
     size: tuple[int, int, int] | None = None,
     fused: bool | None = None,
-) -> Program | None:
+) -> BatchedModel | None:
     """The model as a batched program over the rows of ``theta``, or None if it has a layer that is not known here.
 
     ``fused`` makes one op of convolution, pooling, bias and ReLU, by kernels of our own for images of ``size``
@@ -77,8 +77,8 @@ def compile_program(
 
         own = native.fuse(ops, size) if native.works_on(theta.device) else None
         if own is not None:
-            return Program(theta, grad, tuple(own), native=True)
-    return Program(theta, grad, tuple(ops))
+            return BatchedModel(theta, grad, tuple(own), native=True)
+    return BatchedModel(theta, grad, tuple(ops))
 
 
 def _layers_of(model: nn.Module) -> list[tuple[str, nn.Module]] | None:

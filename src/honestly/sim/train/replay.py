@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from honestly.sim.train.capture import captured
+from honestly.sim.train.capture import capture
 from honestly.sim.train.schedule import Stack
 
 
@@ -22,7 +22,7 @@ class SteppingClients(Protocol):
         """Every client starts from the global model with a fresh optimiser."""
         ...
 
-    def scheduled(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
+    def scheduled_step(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
         """Step number ``t`` (on the device) of the schedules (T, K, ...), and ``t`` moves on."""
         ...
 
@@ -81,6 +81,6 @@ class Graph(Generic[C]):
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             for _ in range(3):  # so that every library is loaded and every workspace exists before the capture
-                self.chunk.scheduled(self.buffers, self.t)
+                self.chunk.scheduled_step(self.buffers, self.t)
         torch.cuda.current_stream(device).wait_stream(stream)
-        self.graph = captured(lambda: self.chunk.scheduled(self.buffers, self.t))
+        self.graph = capture(lambda: self.chunk.scheduled_step(self.buffers, self.t))

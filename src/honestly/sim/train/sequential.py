@@ -20,7 +20,7 @@ from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sgd import SGD
-from honestly.sim.train.trainer import Model, Trained, Trainer
+from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 
 EVALUATION = {"cpu": 125, "cuda": 1000}  # images per step of the evaluation
 
@@ -77,7 +77,7 @@ class Lane:
         return _gather(self.ints, self.theta.new_empty(0)).to(torch.int64)
 
     @contextlib.contextmanager
-    def preserved(self) -> Generator[None]:
+    def preserve(self) -> Generator[None]:
         """Whatever happens inside leaves no trace in the client's state."""
         held = [self.theta, self.velocity, self.loss, *self.buffers.values()]
         before = [t.clone() for t in held]
@@ -158,7 +158,7 @@ class Loss:
 
     def images(self, pixels: Pixels, raw: Tensor) -> Tensor:
         """Normalised images, in the memory layout that suits the device."""
-        x = pixels.normalised(raw)
+        x = pixels.normalise(raw)
         return x.contiguous(memory_format=torch.channels_last) if self.device.type == "cuda" else x
 
 
@@ -210,7 +210,7 @@ class SequentialTrainer(Trainer):
             lane = self.mine.lane = self.make_lane()
         return lane
 
-    def train(self, start: Model, schedules: Sequence[Schedule]) -> Trained:
+    def train(self, start: Model, schedules: Sequence[Schedule]) -> TrainingResult:
         """Every client trains a copy of the global model by its own schedule."""
         K = len(schedules)
         theta = start.theta.new_empty((K, len(start.theta)))
@@ -229,7 +229,7 @@ class SequentialTrainer(Trainer):
                 self.graphs = Lanes([self.make_lane() for _ in range(max(1, self.speed.lanes))], self.batch)
             with cudnn_settings(exact=not self.speed.bf16):
                 self.graphs.run(start, schedules, keep)
-            return Trained(theta, statistics, counters, loss)
+            return TrainingResult(theta, statistics, counters, loss)
 
         def work(k: int) -> None:
             lane = self._lane()
@@ -238,7 +238,7 @@ class SequentialTrainer(Trainer):
             keep(k, lane)
 
         self.cores.do(work, range(K))
-        return Trained(theta, statistics, counters, loss)
+        return TrainingResult(theta, statistics, counters, loss)
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
         """(N, classes) scores of all samples, in evaluation mode."""

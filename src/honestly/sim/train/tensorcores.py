@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from honestly.kernels import turned_off
+from honestly.kernels import is_off
 
 WARPS = 4  # of a block that computes gradients
 IMAGES = 8  # of a block or warp
@@ -18,7 +18,7 @@ SHARED = 48 << 10  # bytes of shared memory that a block has without asking
 
 def available(device: torch.device) -> bool:
     """Whether the device has tensor cores that know bfloat16, and HONESTLY_TENSOR_CORES=0 does not forbid them."""
-    return not turned_off("HONESTLY_TENSOR_CORES") and _capable(device)
+    return not is_off("HONESTLY_TENSOR_CORES") and _capable(device)
 
 
 @cache
@@ -31,7 +31,7 @@ def _parts(whole: int, part: int) -> int:
 
 
 @dataclass(frozen=True)
-class Tiles:
+class PooledTiles:
     """The products of one convolution, pooled by 2 x 2: K clients, B images (C, H, W), M filters (C, R, S)."""
 
     K: int

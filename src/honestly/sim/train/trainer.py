@@ -35,7 +35,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """The clients' models after local training: (K, d), (K, s), (K, c), and their mean training loss (K,)."""
 
     theta: Tensor
@@ -48,7 +48,7 @@ class Trainer(ABC):
     """Runs local training for all clients of a round."""
 
     @abstractmethod
-    def train(self, start: Model, schedules: Sequence[Schedule]) -> Trained:
+    def train(self, start: Model, schedules: Sequence[Schedule]) -> TrainingResult:
         """Every client trains a copy of the global model by its own schedule."""
 
     @abstractmethod

@@ -13,7 +13,7 @@ from typing import Any
 from honestly.sources.checkpoints.checkpoint import Checkpoint
 from honestly.sources.checkpoints.names import factor_of
 from honestly.sources.checkpoints.tensors import Tensor
-from honestly.sources.tree import UnusableError, named
+from honestly.sources.tree import UnusableError, tensor_label
 
 LARGEST_RANK = 4096
 #: Settings of PEFT that are kept if most clients have them; all others are left at PEFT's defaults.
@@ -92,12 +92,12 @@ def read_adapter(checkpoint: Checkpoint) -> Adapter:
         factor = factor_of(name)
         if factor is None:
             if tensor.spec.kind != "float":
-                raise UnusableError(f"{named(name)} has dtype {tensor.spec.dtype}; adapters hold float tensors")
+                raise UnusableError(f"{tensor_label(name)} has dtype {tensor.spec.dtype}; adapters hold float tensors")
             if "lora_" in name:
-                raise UnusableError(f"{named(name)} is not a known kind of LoRA factor")
+                raise UnusableError(f"{tensor_label(name)} is not a known kind of LoRA factor")
             plain[name] = tensor
         elif factor.other not in checkpoint.tensors:
-            raise UnusableError(f"{named(factor.other)} is missing, but {name[:100]!r} needs it")
+            raise UnusableError(f"{tensor_label(factor.other)} is missing, but {name[:100]!r} needs it")
         elif factor.side == "A":
             pairs[factor.module] = _pair(factor.module, name, factor.other, checkpoint, config)
     if not pairs:
@@ -111,14 +111,18 @@ def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config:
     shape_a, shape_b = a.spec.shape, b.spec.shape
     fits = len(shape_a) >= 2 and len(shape_b) >= 2 and shape_a[0] == shape_b[1] and math.prod(shape_b[2:]) == 1
     if a.spec.kind != "float" or b.spec.kind != "float" or not fits:
-        raise UnusableError(f"{named(module)}: its factors {shape_a} and {shape_b} cannot be multiplied")
+        raise UnusableError(f"{tensor_label(module)}: its factors {shape_a} and {shape_b} cannot be multiplied")
     rank = int(next(iter(shape_a)))
     said = _setting(config, "r", "rank_pattern", module)
     if type(said) is not int or not 1 <= said <= LARGEST_RANK or said != rank:
-        raise UnusableError(f"{named(module)} has rank {rank}, but its adapter_config.json says {str(said)[:40]}")
+        raise UnusableError(
+            f"{tensor_label(module)} has rank {rank}, but its adapter_config.json says {str(said)[:40]}"
+        )
     alpha = _setting(config, "lora_alpha", "alpha_pattern", module)
     if type(alpha) not in (int, float) or not 1e-6 < abs(alpha) < 1e6:
-        raise UnusableError(f"{named(module)} has lora_alpha {str(alpha)[:40]}, expected a number from 1e-6 to 1e6")
+        raise UnusableError(
+            f"{tensor_label(module)} has lora_alpha {str(alpha)[:40]}, expected a number from 1e-6 to 1e6"
+        )
     scale = alpha / math.sqrt(rank) if config.get("use_rslora") is True else alpha / rank
     return Pair(a, b, a_name, b_name, float(scale))
 

@@ -11,7 +11,7 @@ from typing import Any
 from honestly.sources.checkpoints.files import File, Pool
 from honestly.sources.checkpoints.header import LONGEST, load_json, read_header
 from honestly.sources.checkpoints.tensors import InFile, Tensor
-from honestly.sources.tree import UnusableError, named
+from honestly.sources.tree import UnusableError, tensor_label
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -123,7 +123,7 @@ def _read_sharded(folder: str, index_name: str, pool: Pool, follow: bool) -> Che
         metadata = metadata or header.metadata
     missing = next((name for name in weight_map if name not in tensors), None)
     if missing is not None:
-        raise UnusableError(f"{named(missing)} is not in {weight_map[missing]!r}, where the index says it is")
+        raise UnusableError(f"{tensor_label(missing)} is not in {weight_map[missing]!r}, where the index says it is")
     return Checkpoint("folder", tensors, tuple(shards), tuple(files), metadata)
 
 

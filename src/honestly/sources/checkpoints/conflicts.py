@@ -16,7 +16,7 @@ MARK = "honestly"
 MEANING = "average of clients"
 
 
-def marked(metadata: Mapping[str, str]) -> dict[str, str]:
+def mark_result(metadata: Mapping[str, str]) -> dict[str, str]:
     """The metadata of a result."""
     return {**metadata, MARK: MEANING}
 

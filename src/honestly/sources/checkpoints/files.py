@@ -188,7 +188,7 @@ class File:
         self.read(offset, memoryview(buffer))
         return bytes(buffer)
 
-    def changed(self) -> str | None:
+    def change_reason(self) -> str | None:
         """A reason if the file is not what it was when it was first opened."""
         try:
             with self._descriptor() as fd:

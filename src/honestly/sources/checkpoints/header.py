@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from honestly.sources.checkpoints.files import File
-from honestly.sources.tree import UnusableError, named
+from honestly.sources.tree import UnusableError, tensor_label
 
 #: Bytes of the longest header read: about 80,000 tensors. The memory for parsing it is about ten times that.
 LONGEST = 8_000_000
@@ -81,7 +81,7 @@ def parse_header(text: bytes, data_size: int) -> Header:
     for begin, end, entry in entries:
         if begin != at:
             what = "overlaps the tensor before it" if begin < at else f"leaves a hole of {begin - at} bytes before it"
-            raise UnusableError(f"{named(entry.name)} {what}")
+            raise UnusableError(f"{tensor_label(entry.name)} {what}")
         at = end
     if at != data_size:
         raise UnusableError(f"its tensors end at byte {at} of {data_size}: the file does not match its header")
@@ -90,22 +90,24 @@ def parse_header(text: bytes, data_size: int) -> Header:
 
 def _entry(name: str, tensor: Any, data_size: int, start: int) -> tuple[int, int, TensorEntry]:
     if not isinstance(tensor, dict) or set(tensor) != {"dtype", "shape", "data_offsets"}:
-        raise UnusableError(f"{named(name)} is not described by dtype, shape and data_offsets")
+        raise UnusableError(f"{tensor_label(name)} is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ITEMSIZE:
-        raise UnusableError(f"{named(name)} has dtype {str(dtype)[:20]!r}, expected one of {', '.join(ITEMSIZE)}")
+        raise UnusableError(
+            f"{tensor_label(name)} has dtype {str(dtype)[:20]!r}, expected one of {', '.join(ITEMSIZE)}"
+        )
     if not _are_sizes(shape) or len(shape) > MOST_DIMENSIONS or any(n > LARGEST_DIMENSION for n in shape):
         raise UnusableError(
-            f"{named(name)} has shape {str(shape)[:80]}, expected up to {MOST_DIMENSIONS} dimensions "
+            f"{tensor_label(name)} has shape {str(shape)[:80]}, expected up to {MOST_DIMENSIONS} dimensions "
             f"from 0 to {LARGEST_DIMENSION}"
         )
     if not _are_sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_size:
-        raise UnusableError(f"{named(name)} has data_offsets {str(offsets)[:80]} outside of 0 to {data_size}")
+        raise UnusableError(f"{tensor_label(name)} has data_offsets {str(offsets)[:80]} outside of 0 to {data_size}")
     begin, end = offsets
     entry = TensorEntry(name, dtype, tuple(shape), start + begin)
     if end - begin != entry.nbytes:
         raise UnusableError(
-            f"{named(name)} has {end - begin} bytes, but {dtype} of shape {list(shape)} needs {entry.nbytes}"
+            f"{tensor_label(name)} has {end - begin} bytes, but {dtype} of shape {list(shape)} needs {entry.nbytes}"
         )
     return begin, end, entry
 

@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from honestly.arrays import Host, Spec
+from honestly.arrays import ArraySpec, Host
 from honestly.sources.checkpoints.adapter import Adapter, Pair, read_adapter, result_config
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, Checkpoint, Shard
 from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.memory import Flat
 from honestly.sources.checkpoints.options import Checkpoints
 from honestly.sources.checkpoints.source import CheckpointSource
-from honestly.sources.checkpoints.tensors import Scaled, Tensor
+from honestly.sources.checkpoints.tensors import ScaledTensor, Tensor
 from honestly.sources.checkpoints.writer import Output
 from honestly.sources.grouping import Buffers, layers_of
-from honestly.sources.source import Layer, Leaf, Sink, voted_spec
-from honestly.sources.tree import UnusableError, difference, named
+from honestly.sources.source import Layer, Leaf, Sink, majority_spec
+from honestly.sources.tree import UnusableError, difference, tensor_label
 
 
 def open_adapters(
@@ -89,7 +89,7 @@ def _refuse_other_ranks(rows: list[Adapter | None], refused: dict[int, str]) -> 
         module = next((m for m, pair in row.pairs.items() if pair.rank != agreed[m]), None) if row else None
         if row is not None and module is not None:
             refused[k] = (
-                f"{named(module)} has rank {row.pairs[module].rank} and that of most clients {agreed[module]}: "
+                f"{tensor_label(module)} has rank {row.pairs[module].rank} and that of most clients {agreed[module]}: "
                 "lora='factors' needs equal ranks, 'exact' and 'svd' do not"
             )
             rows[k] = None
@@ -120,7 +120,7 @@ class LoraSource:
         self.plain = tuple(template.plain) if template else ()
         shapes = template.signature() if template else {}
         self.leaves = tuple(
-            Leaf(name, Spec(shapes[name][0], "float32", "float")) for name in (*self.modules, *self.plain)
+            Leaf(name, ArraySpec(shapes[name][0], "float32", "float")) for name in (*self.modules, *self.plain)
         )
 
         self.layers: tuple[Layer, ...] = layers_of(
@@ -150,14 +150,14 @@ class LoraSource:
         """Clients whose files could not be read, or changed, since they were opened."""
         for k, row in enumerate(self.rows):
             if row is not None and k not in self._faults:
-                changed = next((reason for file in row.checkpoint.files if (reason := file.changed())), None)
+                changed = next((reason for file in row.checkpoint.files if (reason := file.change_reason())), None)
                 if changed:
                     self._fail(k, changed)
         return self._faults
 
-    def voted(self, tensors: Sequence[Tensor]) -> str:
+    def majority_dtype(self, tensors: Sequence[Tensor]) -> str:
         """The dtype of most of these."""
-        return voted_spec([tensor.spec for tensor in tensors]).dtype
+        return majority_spec([tensor.spec for tensor in tensors]).dtype
 
     def begin(self, leaves: Sequence[Leaf], clients: Sequence[int], ranks: Mapping[str, int]) -> Any:
         """A sink for the result's tensors; an earlier one is discarded."""
@@ -184,7 +184,7 @@ class LoraSource:
                         f"{self.ids[k] if k < len(self.ids) else 'reference'!r} and {first.pairs[module].rank} in "
                         f"client {self.ids[clients[0]]!r}: use 'exact' or 'svd'"
                     )
-        rows = [None if k not in clients or row is None else _aligned(row, first) for k, row in enumerate(self.rows)]
+        rows = [None if k not in clients or row is None else _align(row, first) for k, row in enumerate(self.rows)]
         inner = CheckpointSource(
             self.ids, rows[: len(self.ids)], {k: "" for k in range(len(self.ids)) if rows[k] is None},
             pool=self._pool, extras=rows[len(self.ids) :], output=self._output,
@@ -234,11 +234,11 @@ class LoraSource:
         self._pool.close()
 
 
-def _aligned(row: Adapter, first: Adapter) -> Checkpoint:
+def _align(row: Adapter, first: Adapter) -> Checkpoint:
     """A client's factors under the first client's names, with B scaled so that one scale fits all."""
     tensors: dict[str, Tensor] = dict(row.plain)
     for module, model in first.pairs.items():
         pair: Pair = row.pairs[module]
         tensors[model.a_name] = pair.a
-        tensors[model.b_name] = pair.b if pair.scale == model.scale else Scaled(pair.b, pair.scale / model.scale)
+        tensors[model.b_name] = pair.b if pair.scale == model.scale else ScaledTensor(pair.b, pair.scale / model.scale)
     return Checkpoint("adapter", tensors, (Shard(ADAPTER, tuple(tensors)),), row.checkpoint.files, {"format": "pt"})

@@ -9,10 +9,10 @@ import numpy as np
 
 from honestly.arrays import Host, widen
 from honestly.sources.checkpoints.tensors import storage
-from honestly.sources.source import Leaf, Memory
+from honestly.sources.source import Leaf, MemorySink
 
 
-class Flat(Memory):
+class Flat(MemorySink):
     """Flat arrays that become a dict of shaped ones; bfloat16, which NumPy lacks, becomes float32 without loss."""
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
@@ -29,13 +29,13 @@ class Flat(Memory):
     def commit(self) -> dict[str, Any]:
         """Tensors by name."""
         found = {leaf.name: (leaf, values) for leaf, values in zip(self._leaves, self.finish(), strict=True)}
-        return {name: _shaped(leaf, values) for name, (leaf, values) in (found | self._others).items()}
+        return {name: _shape(leaf, values) for name, (leaf, values) in (found | self._others).items()}
 
     def discard(self) -> None:
         """Nothing to remove."""
 
 
-def _shaped(leaf: Leaf, values: Host) -> Host:
+def _shape(leaf: Leaf, values: Host) -> Host:
     if leaf.spec.dtype == "bfloat16":
         wide = np.empty(leaf.size, np.float32)
         widen(values, wide)

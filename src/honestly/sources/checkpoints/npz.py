@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from honestly.arrays import Host, Spec
+from honestly.arrays import ArraySpec, Host
 from honestly.sources.checkpoints.checkpoint import SINGLE, Checkpoint, Shard
 from honestly.sources.checkpoints.conflicts import MARK, MEANING
 from honestly.sources.checkpoints.files import File
 from honestly.sources.checkpoints.replace import write_all
 from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES, InFile, Tensor
 from honestly.sources.npy import ENOUGH, NpyHeaderError, read_header
-from honestly.sources.tree import UnusableError, named
+from honestly.sources.tree import UnusableError, tensor_label
 
 MOST_MEMBERS = 80_000
 #: Bytes that the zip reader may ask for at once: its directory is read whole.
@@ -81,48 +81,50 @@ def read_npz(file: File) -> Checkpoint:
 
 def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UnusableError(f"{named(name)} uses a compression that NumPy does not write; save it with np.savez")
+        raise UnusableError(f"{tensor_label(name)} uses a compression that NumPy does not write; save it with np.savez")
     with archive.open(member) as stream:
         start = stream.read(ENOUGH)
     try:
         found = read_header(start)
     except NpyHeaderError as error:
-        raise UnusableError(f"{named(name)} {error}") from None
+        raise UnusableError(f"{tensor_label(name)} {error}") from None
     shape, dtype, header = found.shape, found.dtype, found.length
     if found.fortran and len(shape) > 1:
-        raise UnusableError(f"{named(name)} is stored by columns; save np.ascontiguousarray of it")
+        raise UnusableError(f"{tensor_label(name)} is stored by columns; save np.ascontiguousarray of it")
     ours = dtype.newbyteorder("=").name
     if ours not in FORMAT_NAMES:
-        raise UnusableError(f"{named(name)} has dtype {ours[:40]}, expected a float, integer or bool dtype")
-    spec = Spec(shape, ours, DTYPES[FORMAT_NAMES[ours]][2])
+        raise UnusableError(f"{tensor_label(name)} has dtype {ours[:40]}, expected a float, integer or bool dtype")
+    spec = ArraySpec(shape, ours, DTYPES[FORMAT_NAMES[ours]][2])
     size = spec.size * dtype.itemsize
     if header + size != member.file_size:
-        raise UnusableError(f"{named(name)} has {member.file_size} bytes, but its header needs {header + size}")
+        raise UnusableError(f"{tensor_label(name)} has {member.file_size} bytes, but its header needs {header + size}")
     if ours == "uint16":
         # Only integers use it here: bfloat16 has no name in NumPy's format.
-        spec = Spec(shape, "uint16", "integer")
+        spec = ArraySpec(shape, "uint16", "integer")
     stored = np.dtype("u1") if ours == "bool" else dtype
     if member.compress_type != zipfile.ZIP_STORED:
-        return _Packed(spec, stored, file, member, header)
+        return _PackedArray(spec, stored, file, member, header)
     local = file.bytes(member.header_offset, 30)
     name_length, extra_length = struct.unpack("<HH", local[26:30])
     offset = member.header_offset + 30 + name_length + extra_length + header
     if offset + size > file.size:
-        raise UnusableError(f"{named(name)} ends beyond the end of the file")
+        raise UnusableError(f"{tensor_label(name)} ends beyond the end of the file")
     return InFile(spec, stored, file, offset)
 
 
-class _Packed:
+class _PackedArray:
     """A compressed array. It is unpacked on its first use: only then is its layout known to be that of the model, so
     that a small file cannot make us write more than one model's bytes."""
 
-    def __init__(self, spec: Spec, stored: np.dtype[Any], file: File, member: zipfile.ZipInfo, header: int) -> None:
+    def __init__(
+        self, spec: ArraySpec, stored: np.dtype[Any], file: File, member: zipfile.ZipInfo, header: int
+    ) -> None:
         self.spec = spec
         self._stored, self._file, self._member, self._header = stored, file, member, header
         self._found: InFile | None = None
         self._lock = threading.Lock()
 
-    def _unpacked(self) -> InFile:
+    def _unpack(self) -> InFile:
         """The plain values, in the pool's temporary file."""
         left = self.spec.size * self._stored.itemsize
         try:
@@ -150,7 +152,7 @@ class _Packed:
     def _place(self) -> InFile:
         with self._lock:
             if self._found is None:
-                self._found = self._unpacked()
+                self._found = self._unpack()
             return self._found
 
     def raw(self, start: int, stop: int) -> Host:

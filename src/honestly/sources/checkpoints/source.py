@@ -17,8 +17,8 @@ from honestly.sources.checkpoints.memory import Flat
 from honestly.sources.checkpoints.tensors import InFile, Tensor, storage
 from honestly.sources.checkpoints.writer import Output
 from honestly.sources.grouping import Buffers, layers_of
-from honestly.sources.source import Layer, Leaf, Sink, voted_spec
-from honestly.sources.tree import UnusableError, named
+from honestly.sources.source import Layer, Leaf, Sink, majority_spec
+from honestly.sources.tree import UnusableError, tensor_label
 
 #: Values compared or copied at a time of tensors that are not averaged.
 PIECE = 1 << 18
@@ -58,13 +58,13 @@ class CheckpointSource:
         self.shards = most_common_layout(named_rows)
         self.metadata = {"format": "pt"} if _most_say_pt(named_rows) else {}
         names = [name for shard in self.shards for name in shard.names]
-        specs = {name: voted_spec([row.tensors[name].spec for row in named_rows]) for name in names}
+        specs = {name: majority_spec([row.tensors[name].spec for row in named_rows]) for name in names}
         self.leaves = tuple(Leaf(name, specs[name]) for name in names if specs[name].kind == "float")
         self.layers: tuple[Layer, ...] = layers_of(self.leaves, Buffers.of("follow" if buffers is None else buffers))
         others = [Leaf(name, specs[name]) for name in names if specs[name].kind != "float"]
         self.integers = tuple(leaf for leaf in others if is_counter(leaf))
         self.constants = tuple(leaf for leaf in others if not is_counter(leaf))
-        self._digests = {leaf.name: self._agreed(leaf) for leaf in self.constants}
+        self._digests = {leaf.name: self._agreed_digest(leaf) for leaf in self.constants}
         self._counters = [self._counter_rows(leaf) for leaf in self.integers]
         self._columns = [[None if row is None else row.tensors[leaf.name] for row in self.rows] for leaf in self.leaves]
         self._output = output
@@ -132,7 +132,7 @@ class CheckpointSource:
         for k, row in enumerate(self.rows):
             if row is None or k in self._faults:
                 continue
-            changed = next((reason for file in row.files if (reason := file.changed())), None)
+            changed = next((reason for file in row.files if (reason := file.change_reason())), None)
             if changed:
                 self._fail(k, changed)
         return self._faults
@@ -153,7 +153,7 @@ class CheckpointSource:
             self._sink.extra_files |= self.extra_files
         return self._sink
 
-    def taken(self) -> Any:
+    def last_sink(self) -> Any:
         """The sink of the last pass, for a source that contains this one."""
         return self._sink
 
@@ -188,7 +188,7 @@ class CheckpointSource:
             found.append(values)
         return found
 
-    def _agreed(self, leaf: Leaf) -> bytes:
+    def _agreed_digest(self, leaf: Leaf) -> bytes:
         """Digest of an integer tensor that must be equal: the reference's, else that of most clients."""
         digests: dict[int, bytes] = {}
         for k, row in enumerate(self.rows[: len(self.ids) + 1]):
@@ -203,7 +203,7 @@ class CheckpointSource:
         whose = "the reference" if reference else "most clients"
         for k, digest in digests.items():
             if digest != agreed:
-                self._refuse(k, f"{named(leaf.name)} ({leaf.spec.dtype}) differs from that of {whose}")
+                self._refuse(k, f"{tensor_label(leaf.name)} ({leaf.spec.dtype}) differs from that of {whose}")
         return agreed
 
     def _refuse(self, client: int, reason: str) -> None:
@@ -227,7 +227,7 @@ class CheckpointSource:
                     return
             except UnusableError:
                 continue
-        raise ValueError(f"{named(leaf.name)} can no longer be read from any client")
+        raise ValueError(f"{tensor_label(leaf.name)} can no longer be read from any client")
 
 
 def _digest(tensor: Tensor) -> bytes:

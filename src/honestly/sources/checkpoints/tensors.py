@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from honestly.arrays import Host, Spec, narrow, widen
+from honestly.arrays import ArraySpec, Host, narrow, widen
 from honestly.sources.checkpoints.files import File
 from honestly.sources.checkpoints.header import TensorEntry
 
@@ -31,7 +31,7 @@ DTYPES: dict[str, tuple[str, str, str]] = {
 FORMAT_NAMES = {ours: theirs for theirs, (ours, _, _) in DTYPES.items()}
 
 
-def storage(spec: Spec) -> np.dtype:
+def storage(spec: ArraySpec) -> np.dtype:
     """How the values lie in a file that we write."""
     return np.dtype(DTYPES[FORMAT_NAMES[spec.dtype]][1])
 
@@ -40,7 +40,7 @@ class Tensor(Protocol):
     """What every client's tensor can do, wherever it lies."""
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> ArraySpec:
         """Shape, dtype and kind."""
         ...
 
@@ -71,7 +71,7 @@ _scratch = _Scratch()
 class InFile:
     """A tensor whose values lie back to back in a file."""
 
-    spec: Spec
+    spec: ArraySpec
     stored: np.dtype
     file: File
     offset: int
@@ -80,7 +80,7 @@ class InFile:
     def of(cls, file: File, entry: TensorEntry) -> InFile:
         """The tensor that a safetensors header describes."""
         dtype, stored, kind = DTYPES[entry.dtype]
-        return cls(Spec(entry.shape, dtype, kind), np.dtype(stored), file, entry.offset)
+        return cls(ArraySpec(entry.shape, dtype, kind), np.dtype(stored), file, entry.offset)
 
     def raw(self, start: int, stop: int) -> Host:
         """Values start..stop as they are stored, valid until this thread's next call."""
@@ -99,10 +99,10 @@ class InFile:
 
 
 @dataclass(frozen=True, slots=True)
-class InMemory:
+class InMemoryTensor:
     """A tensor that another reader has already loaded or mapped, flat."""
 
-    spec: Spec
+    spec: ArraySpec
     values: Host
 
     def raw(self, start: int, stop: int) -> Host:
@@ -115,14 +115,14 @@ class InMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScaledTensor:
     """A tensor times a number."""
 
     tensor: Tensor
     factor: float
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> ArraySpec:
         """The tensor's own."""
         return self.tensor.spec
 

@@ -10,8 +10,8 @@ from honestly import arrays
 from honestly.sources import tree
 from honestly.sources.checkpoints.checkpoint import SINGLE, Checkpoint, Shard
 from honestly.sources.checkpoints.files import File
-from honestly.sources.checkpoints.tensors import FORMAT_NAMES, InMemory, Tensor
-from honestly.sources.tree import UnusableError, named
+from honestly.sources.checkpoints.tensors import FORMAT_NAMES, InMemoryTensor, Tensor
+from honestly.sources.tree import UnusableError, tensor_label
 
 
 def read_torch(file: File, *, allowed: bool) -> Checkpoint:
@@ -45,9 +45,9 @@ def read_torch(file: File, *, allowed: bool) -> Checkpoint:
 def _tensor(name: str, values: Any) -> Tensor:
     spec = arrays.spec(values)
     if spec.dtype not in FORMAT_NAMES:
-        raise UnusableError(f"{named(name)} has dtype {spec.dtype}, expected a float, integer or bool dtype")
+        raise UnusableError(f"{tensor_label(name)} has dtype {spec.dtype}, expected a float, integer or bool dtype")
     if arrays.device_name(values) != "cpu":
-        raise UnusableError(f"{named(name)} is on device {arrays.device_name(values)!r}, which holds no values")
+        raise UnusableError(f"{tensor_label(name)} is on device {arrays.device_name(values)!r}, which holds no values")
     name.encode("utf-8")
     view = arrays.host_view(values)
     if view.dtype == bool:
@@ -55,6 +55,6 @@ def _tensor(name: str, values: Any) -> Tensor:
     # Views that repeat one value (torch's expand) would grow to any size when they are flattened.
     if not view.flags.c_contiguous:
         if view.size * view.itemsize > values.untyped_storage().nbytes():
-            raise UnusableError(f"{named(name)} is a view larger than its storage")
+            raise UnusableError(f"{tensor_label(name)} is a view larger than its storage")
         view = view.copy(order="C")
-    return InMemory(spec, view.reshape(-1))
+    return InMemoryTensor(spec, view.reshape(-1))

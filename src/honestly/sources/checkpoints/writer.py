@@ -18,7 +18,7 @@ import numpy as np
 from honestly.arrays import Host, narrow
 from honestly.files import sync_folder
 from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
-from honestly.sources.checkpoints.conflicts import MARK, MEANING, marked
+from honestly.sources.checkpoints.conflicts import MARK, MEANING, mark_result
 from honestly.sources.checkpoints.replace import fill, naming, replace_folder, write_all
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 from honestly.sources.source import Leaf
@@ -72,7 +72,7 @@ class Output:
                     raise ValueError(f"tensor {leaf.name!r} {what}, which .npz cannot hold: write .safetensors")
         if self.kind != "folder":
             shards = [Shard(self.path.name, tuple(name for shard in shards for name in shard.names))]
-        metadata, headed = marked(metadata), self.kind != "npz"
+        metadata, headed = mark_result(metadata), self.kind != "npz"
         plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, headed) for s in shards]
         return FileSink(self, leaves, plans)
 
@@ -162,7 +162,7 @@ class FileSink:
 
     def finish(self) -> Sequence[Any]:
         """What was written of each leaf, to be sliced."""
-        return [Written(leaf, *self._places[leaf.name]) for leaf in self._leaves]
+        return [WrittenLeaf(leaf, *self._places[leaf.name]) for leaf in self._leaves]
 
     def commit(self) -> Path:
         """Make it durable and rename it to the target: readers see either the old output or the new one."""
@@ -238,7 +238,7 @@ class FileSink:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenLeaf:
     """A leaf in the temporary output: `written[start:stop]` reads it back as it is stored."""
 
     leaf: Leaf
@@ -262,4 +262,4 @@ def adapter_shards(names: Sequence[str]) -> tuple[Shard, ...]:
     return (Shard(ADAPTER, tuple(names)),)
 
 
-__all__ = ["ADAPTER_CONFIG", "SINGLE", "FileSink", "Output", "Written", "adapter_shards"]
+__all__ = ["ADAPTER_CONFIG", "SINGLE", "FileSink", "Output", "WrittenLeaf", "adapter_shards"]

@@ -92,7 +92,7 @@ def _role(space: Space, lie: Lie, rows: Float) -> Float:
     return everywhere(space, space.own)
 
 
-def drawn(space: Space, rng: np.random.Generator, directions: Sequence[str], number: int) -> Lie:
+def draw_lie(space: Space, rng: np.random.Generator, directions: Sequence[str], number: int) -> Lie:
     """A lie at random; directions and distances take turns, so few tries see all of them."""
     direction = directions[number % len(directions)]
     lie = Lie(
@@ -106,10 +106,10 @@ def drawn(space: Space, rng: np.random.Generator, directions: Sequence[str], num
         decoy=bool(space.M > 1 and rng.random() < 0.1),
     )
     # most draws are plain: one direction, the same effort everywhere, everybody does the same
-    return lie if rng.random() < 0.8 else _refined(space, lie, rng, directions)
+    return lie if rng.random() < 0.8 else _refine(space, lie, rng, directions)
 
 
-def _refined(space: Space, lie: Lie, rng: np.random.Generator, directions: Sequence[str]) -> Lie:
+def _refine(space: Space, lie: Lie, rng: np.random.Generator, directions: Sequence[str]) -> Lie:
     """The lie with uneven effort, a second direction, or a role for some of the attackers."""
     kind = int(rng.integers(3)) if space.M > 1 else 0
     if kind == 0:
@@ -136,7 +136,7 @@ def _some_layers(space: Space, rng: np.random.Generator) -> npt.NDArray[np.bool_
     return chosen if chosen.any() else np.arange(L) == int(rng.integers(L))
 
 
-def changed(space: Space, lie: Lie, rng: np.random.Generator, directions: Sequence[str], step: float) -> Lie:
+def change_lie(space: Space, lie: Lie, rng: np.random.Generator, directions: Sequence[str], step: float) -> Lie:
     """A lie near another: its distance, what hides it, and now and then its layers, its direction or its roles."""
     layers = lie.layers
     if len(layers) > 1 and rng.random() < 0.3:
@@ -157,4 +157,4 @@ def changed(space: Space, lie: Lie, rng: np.random.Generator, directions: Sequen
         near = replace(near, effort=near.effort * np.exp(rng.normal(0.0, step, space.L)))
     if near.spared:
         near = replace(near, spared=int(np.clip(near.spared + rng.integers(-1, 2), 1, space.M)))
-    return _refined(space, near, rng, directions) if rng.random() < 0.1 else near
+    return _refine(space, near, rng, directions) if rng.random() < 0.1 else near

@@ -64,7 +64,7 @@ def measure(space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = ()) 
     through = np.eye(len(grams[0]))
     for mixer in pre:
         A = mixer.mix(geometry)
-        geometry, through = geometry.mixed(A), A @ through
+        geometry, through = geometry.mixtures(A), A @ through
     mix = rule.mix(geometry)
     seconds = time.perf_counter() - start
     weights = weights_of(mix, len(grams)) @ through

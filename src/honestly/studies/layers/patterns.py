@@ -26,7 +26,7 @@ class Pattern:
     variance: float
 
 
-def tolerated(n: int) -> int:
+def most_tolerated(n: int) -> int:
     """The most attackers that n clients can withstand: fewer than half."""
     return (n + 1) // 2 - 1
 
@@ -37,7 +37,7 @@ def bound(n: int, f: int) -> float:
     >>> [round(bound(20, f), 2) for f in (0, 4, 8, 9)]
     [0.82, 1.29, 3.0, 4.5]
     """
-    most = tolerated(n)
+    most = most_tolerated(n)
     return most / (n - f - most)
 
 

@@ -12,7 +12,7 @@ from honestly.studies.layers.forge import forge
 from honestly.studies.layers.lies import rows_of
 from honestly.studies.layers.measure import Score, measure
 from honestly.studies.layers.search import Attacker, Goal, directions_of
-from honestly.studies.layers.space import Population, Space
+from honestly.studies.layers.space import LayeredPopulation, Space
 from honestly.studies.scores import detection_auc
 from honestly.studies.specs import Contestant
 
@@ -31,17 +31,17 @@ class LayeredRound:
     tries: int | None = None
 
     @classmethod
-    def of(cls, population: Population, M: int, seed: int) -> LayeredRound:
+    def of(cls, population: LayeredPopulation, M: int, seed: int) -> LayeredRound:
         """The round in which the last M clients train honestly: nothing is forged yet."""
         space = Space.of(population, M, np.random.default_rng([seed, M, *population.name.encode()]))
         return cls(space, space.own if M else np.zeros((0, space.b)), population.layers, seed)
 
-    def forged(self, spec: str) -> LayeredRound | None:
+    def under_attack(self, spec: str) -> LayeredRound | None:
         """The round under an attack; None if that cannot be told from Gram matrices, or was not recorded."""
         rows = forge(self.space, spec, np.random.default_rng([self.seed, self.space.M, *spec.encode()]))
         return None if rows is None else replace(self, rows=rows)
 
-    def searched(self, contestant: Contestant, f: int, *, goal: Goal) -> LayeredRound:
+    def under_search(self, contestant: Contestant, f: int, *, goal: Goal) -> LayeredRound:
         """The round under the worst lie that a search against the rule finds."""
         pre, rule, _ = contestant.build(K=self.space.H + self.space.M, f=f, root=None)
         rng = np.random.default_rng([self.seed, self.space.M, *goal.encode()])

@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules.rule import Mixer, Rule
-from honestly.studies.layers.lies import Lie, changed, drawn, rows_of
+from honestly.studies.layers.lies import Lie, change_lie, draw_lie, rows_of
 from honestly.studies.layers.measure import Score, measure
 from honestly.studies.layers.space import Space
 
@@ -21,7 +21,7 @@ RIVALS = 5
 
 
 @dataclass(frozen=True)
-class Found:
+class WorstLie:
     """The worst lie that was found, what it does, and how many were tried."""
 
     value: float
@@ -54,28 +54,28 @@ class Attacker:
         if self.tries < 1:
             raise ValueError(f"tries = {self.tries}: must be at least 1")
 
-    def search(self, rng: np.random.Generator) -> Found:
+    def search(self, rng: np.random.Generator) -> WorstLie:
         """The worst of all tries."""
         directions = directions_of(self.space)
-        found: list[Found] = []
+        found: list[WorstLie] = []
         drawing = max(1, round(DRAWN * self.tries))
         for number in range(self.tries):
             if number < drawing:
-                lie = drawn(self.space, rng, list(directions), number)
+                lie = draw_lie(self.space, rng, list(directions), number)
             else:
                 rivals = leading(found)
                 one = rivals[min(int(rng.exponential(1.0)), len(rivals) - 1)].lie
                 left = 1.0 - (number - drawing) / (self.tries - drawing)
-                lie = changed(self.space, one, rng, list(directions), 0.06 + 0.24 * left)
+                lie = change_lie(self.space, one, rng, list(directions), 0.06 + 0.24 * left)
             score = measure(self.space, rows_of(self.space, lie, directions), self.rule, self.pre)
             value = score.kappa if self.goal == "whole" else score.worst_layer
-            found.append(Found(value, lie, score, self.tries))
+            found.append(WorstLie(value, lie, score, self.tries))
         return max(found, key=lambda one: one.value)
 
 
-def leading(found: Sequence[Found]) -> list[Found]:
+def leading(found: Sequence[WorstLie]) -> list[WorstLie]:
     """The best of each kind of lie, best first: a search around one of them alone would end at the nearest hill."""
-    kinds: dict[tuple[str | bool, ...], Found] = {}
+    kinds: dict[tuple[str | bool, ...], WorstLie] = {}
     for one in sorted(found, key=lambda one: -one.value):
         kinds.setdefault((one.lie.direction, one.lie.hiding, one.lie.decoy, one.lie.role), one)
     return list(kinds.values())[:RIVALS]

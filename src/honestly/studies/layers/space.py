@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Population:
+class LayeredPopulation:
     """The updates of one round, by their inner products in each layer.
 
     Attributes:
@@ -43,7 +43,7 @@ class Population:
     recorded: bool = True
 
     @classmethod
-    def of(cls, course: Course, round: int, *, clients: int | None = None, idle: int = 0) -> Population:
+    def of(cls, course: Course, round: int, *, clients: int | None = None, idle: int = 0) -> LayeredPopulation:
         """One round of a course: the last ``clients`` of it (all, if None), so poisoned rows stay theirs.
 
         ``idle`` is how many of them, the first ones, send the model back unchanged whatever was recorded.
@@ -59,10 +59,10 @@ class Population:
         name = f"{course.name} r{round}" + (f" idle {idle}" if idle else "")
         return cls(name, grams, course.sizes, K, poisoned, course.layers)
 
-    def whole(self) -> Population:
+    def whole(self) -> LayeredPopulation:
         """The same updates as one layer."""
         total = self.sizes.sum(keepdims=True)
-        return Population(
+        return LayeredPopulation(
             self.name, self.grams.sum(0, keepdims=True), total, self.clients, self.poisoned, ("all",), self.recorded
         )
 
@@ -89,7 +89,7 @@ class Space:
     variance: Float
 
     @classmethod
-    def of(cls, population: Population, M: int, rng: np.random.Generator) -> Space:
+    def of(cls, population: LayeredPopulation, M: int, rng: np.random.Generator) -> Space:
         """The space of a population; ``rng`` draws the random direction and the noise."""
         H, n = population.clients - M, population.grams.shape[1]
         Y = _coordinates(population.grams, population.sizes, M + 1, rng)

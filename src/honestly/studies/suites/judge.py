@@ -15,11 +15,11 @@ from honestly.rules.rule import Mixer, Rule
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import Score, measure
 from honestly.studies.layers.search import Attacker, Goal
-from honestly.studies.layers.space import Population, Space
-from honestly.studies.parallel import mapped
+from honestly.studies.layers.space import LayeredPopulation, Space
+from honestly.studies.parallel import map_units
 from honestly.studies.recordings import Course
 from honestly.studies.specs import Contestant
-from honestly.studies.suites.own import Guarded, RuleError, contestant
+from honestly.studies.suites.own import GuardedRule, RuleError, contestant
 from honestly.studies.suites.spec import Suite, open_courses
 
 GOALS: tuple[Goal, ...] = ("whole", "worst")
@@ -108,7 +108,7 @@ class Unit:
 
     def run(self) -> list[Trial]:
         """Every trial."""
-        population = Population.of(self.course, self.round)
+        population = LayeredPopulation.of(self.course, self.round)
         M = self.malicious
         space = Space.of(population, M, np.random.default_rng([self.seed, M, *population.name.encode()]))
         if M == 0:
@@ -140,7 +140,7 @@ class Unit:
         self,
         judged: Contestant,
         space: Space,
-        population: Population,
+        population: LayeredPopulation,
         attack: str,
         ask: Callable[[Rule, Sequence[Mixer]], Score],
     ) -> Trial:
@@ -152,7 +152,7 @@ class Unit:
             return Trial(*known, refused=True)
         rng = np.random.default_rng([self.seed, K, M, *attack.encode(), *population.name.encode()])
         try:
-            score = ask(Guarded(inner=rule, rng=rng), pre)
+            score = ask(GuardedRule(inner=rule, rng=rng), pre)
         except RuleError as error:
             return Trial(*known, error=str(error))
         return Trial(
@@ -198,7 +198,7 @@ def judge(
         contestant(spec)  # fail now rather than in the middle
     work = units(suite, rules, seed=seed, folder=folder)
     trials: list[Trial] = []
-    for done, found in enumerate(mapped(Unit.run, work, jobs), start=1):
+    for done, found in enumerate(map_units(Unit.run, work, jobs), start=1):
         trials += found
         if progress is not None:
             progress(done, len(work))

@@ -13,7 +13,7 @@ from honestly.hints import unknown
 from honestly.result import Float
 from honestly.sim.data.files import home
 from honestly.sim.language import LanguageFederation, Settings
-from honestly.studies.layers.patterns import tolerated
+from honestly.studies.layers.patterns import most_tolerated
 from honestly.studies.record import plans, record
 from honestly.studies.recordings import HONEST, Course, write
 from honestly.studies.suites.spec import Recipe, Suite
@@ -42,7 +42,7 @@ def make(
     for number, recipe in enumerate(suite.courses):
         if progress is not None:
             progress(number, len(suite.courses), recipe.name)
-        courses.append(rounded(recorded(recipe, folder)))
+        courses.append(round_course(record_course(recipe, folder)))
     if progress is not None:
         progress(len(suite.courses), len(suite.courses), "")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def make(
     return path, tuple(courses)
 
 
-def recorded(recipe: Recipe, folder: Path | None = None) -> Course:
+def record_course(recipe: Recipe, folder: Path | None = None) -> Course:
     """One course, under the name that the suite gives it."""
     words = recipe.words.split()
     if any(word.startswith("language=") for word in words):
@@ -79,19 +79,19 @@ def record_language(words: list[str]) -> Course:
     more = {"pretraining": int(pretraining)} if pretraining else {}
     federation = LanguageFederation(settings, **more)
     K = settings.clients
-    count = int(poisoned) if poisoned else tolerated(K)
+    count = int(poisoned) if poisoned else most_tolerated(K)
     twins = range(K - count, K)
     rounds: dict[int, Float] = {}
     weights = dict(federation.base)
     names: tuple[str, ...] = ()
     sizes: list[int] = []
     for number in range(1, max(kept) + 1):
-        honest = federation.seen(federation.trained(weights, number, ()))
+        honest = federation.judged_values(federation.train_clients(weights, number, ()))
         names, sizes = tuple(honest), [rows[0].numel() for rows in honest.values()]
         if number in kept:
             rows = [{name: value.double().flatten(1).numpy() for name, value in honest.items()}]
             for attack in ("label_flip", "backdoor"):
-                lies = federation.seen(federation.trained(weights, number, twins, attack))
+                lies = federation.judged_values(federation.train_clients(weights, number, twins, attack))
                 rows.append({name: value[K - count :].double().flatten(1).numpy() for name, value in lies.items()})
             every = {name: np.concatenate([part[name] for part in rows]) for name in names}
             rounds[number] = np.stack([every[name] @ every[name].T for name in names])
@@ -100,7 +100,7 @@ def record_language(words: list[str]) -> Course:
     return Course("language", names, np.array(sizes), labels, rounds, 0, settings.idle)
 
 
-def rounded(course: Course) -> Course:
+def round_course(course: Course) -> Course:
     """The course with `BITS` significant bits in every number, as they are stored."""
     return replace(course, rounds={number: significant(gram) for number, gram in course.rounds.items()})
 

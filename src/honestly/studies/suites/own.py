@@ -32,7 +32,7 @@ def contestant(spec: str) -> Contestant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guarded(Rule):
+class GuardedRule(Rule):
     """A rule that sees the clients in another random order every time, and whose answer is checked.
 
     Attackers are the last clients of a recorded round: a rule that looks at the order learns nothing from it.
@@ -53,7 +53,7 @@ class Guarded(Rule):
             mix = self.inner.mix(shuffled)
         except Exception as error:
             raise RuleError(f"raised {type(error).__name__}: {str(error)[:200]}") from error
-        checked(mix, K, L)
+        check_mix(mix, K, L)
         back = np.argsort(order)
         return Mix(
             matrix=np.asarray(mix.matrix, dtype=np.float64)[:, back],
@@ -65,7 +65,7 @@ class Guarded(Rule):
         )
 
 
-def checked(mix: Any, K: int, L: int) -> None:
+def check_mix(mix: Any, K: int, L: int) -> None:
     """Raise RuleError unless a server could use the answer."""
     if not isinstance(mix, Mix):
         raise RuleError(f"returned a {type(mix).__name__}: mix must return a honestly.rules.rule.Mix")

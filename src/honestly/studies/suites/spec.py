@@ -134,18 +134,18 @@ def outline(courses: Sequence[Course]) -> dict[str, list[float]]:
     return found
 
 
-def published(suite: Suite) -> dict[str, Any] | None:
+def published_outline(suite: Suite) -> dict[str, Any] | None:
     """The hash and the outline of the recording that the published results are of; None if there is none yet."""
     known = json.loads((files("honestly.studies.suites") / "published.json").read_text(encoding="utf-8"))
     return known.get(suite.name)
 
 
-def compared(suite: Suite, courses: Sequence[Course]) -> str:
+def compare(suite: Suite, courses: Sequence[Course]) -> str:
     """How a recording relates to the published one: "published", "equivalent" or "different".
 
     Training in floating point ends a little differently on another processor; then only the outline can agree.
     """
-    known = published(suite)
+    known = published_outline(suite)
     if known is None or known["spec"] != suite.hash:
         return "different"
     if known["content"] == content_hash(courses):

@@ -91,14 +91,14 @@ def layers_of(module: nn.Module, size: tuple[int, int, int]) -> list[CLayer] | N
 
 
 @dataclass(frozen=True)
-class Shown:
+class ImageBuffer:
     """Images as the compiled program reads them; keeps alive what the structure points to."""
 
     model: CModel
     held: tuple[Any, ...]
 
     @classmethod
-    def of(cls, layers: Sequence[CLayer], size: int, pixels: Pixels) -> Shown:
+    def of(cls, layers: Sequence[CLayer], size: int, pixels: Pixels) -> ImageBuffer:
         """The model on these images."""
         classes = layers[-1].M
         images, rows, labels = (t.contiguous() for t in (pixels.images, pixels.rows, pixels.labels))

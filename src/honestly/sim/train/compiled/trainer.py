@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from honestly.sim.train.compiled.build import library
-from honestly.sim.train.compiled.structures import CSchedule, Shown, layers_of
+from honestly.sim.train.compiled.structures import CSchedule, ImageBuffer, layers_of
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.sgd import SGD
-from honestly.sim.train.trainer import Model, Trained, Trainer
+from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 
 EVALUATION = 500  # images per call
 
@@ -39,7 +39,7 @@ class CompiledTrainer(Trainer):
         self.layers = layers
         self.pixels, self.sgd, self.batch = pixels, sgd, batch
         self.size = Layout.of_parameters(module).size
-        self.shown = Shown.of(layers, self.size, pixels)
+        self.shown = ImageBuffer.of(layers, self.size, pixels)
 
     @staticmethod
     def supports(module: nn.Module, pixels: Pixels) -> bool:
@@ -47,7 +47,7 @@ class CompiledTrainer(Trainer):
         on_cpu = pixels.images.device.type == "cpu"
         return on_cpu and layers_of(module, pixels.size) is not None and library() is not None
 
-    def train(self, start: Model, schedules: Sequence[Schedule]) -> Trained:
+    def train(self, start: Model, schedules: Sequence[Schedule]) -> TrainingResult:
         """Every client trains a copy of the global model by its own schedule."""
         K = len(schedules)
         theta = start.theta.to(torch.float32).repeat(K, 1)
@@ -59,7 +59,7 @@ class CompiledTrainer(Trainer):
         self._on_cores(work, range(K))
         steps = torch.tensor([max(s.steps, 1) for s in schedules])
         empty = torch.empty((K, 0))
-        return Trained(theta, empty, empty.to(torch.int64), loss / steps)
+        return TrainingResult(theta, empty, empty.to(torch.int64), loss / steps)
 
     def _train(self, schedule: Schedule, theta: Tensor, loss: Tensor) -> None:
         """Train one row in place. The numbers are addresses for C, so they are checked first."""
@@ -86,7 +86,7 @@ class CompiledTrainer(Trainer):
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
         """(N, classes) scores of all samples."""
-        shown = self.shown if pixels is self.pixels else Shown.of(self.layers, self.size, pixels)
+        shown = self.shown if pixels is self.pixels else ImageBuffer.of(self.layers, self.size, pixels)
         theta = model.theta.to(torch.float32).contiguous()
         N = len(pixels.labels)
         samples = torch.arange(N)

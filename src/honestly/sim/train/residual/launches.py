@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from honestly.sim.train import native
-from honestly.sim.train.residual.layout import Convolution
+from honestly.sim.train.residual.layout import NormalisedConvolution
 from honestly.sim.train.residual.tiles import (
     Phases,
-    gradient_shared,
+    gradient_bytes,
     outs_of,
     splits_of,
     tiles_back,
@@ -79,7 +79,7 @@ class Sums:
         return self.values.shape[3]
 
 
-def convolve(at: StepClients, c: Convolution, x: Tensor, filters: Tensor, y: Tensor, sums: Tensor) -> Sums:
+def convolve(at: StepClients, c: NormalisedConvolution, x: Tensor, filters: Tensor, y: Tensor, sums: Tensor) -> Sums:
     """`y` = the convolution of x, and the sums of y and y^2 by tile; ``filters`` are (K, size) in bfloat16."""
     tiles = tiles_forward(c)
     outs, threads = outs_of(c.outside), 32 * tiles.warps
@@ -93,15 +93,15 @@ def convolve(at: StepClients, c: Convolution, x: Tensor, filters: Tensor, y: Ten
     none = at.weights
     args = [x, own, y, held, at.weights, at.t, *[none] * 8, filters.stride(0), at.K]
     grid = (number * (c.outside // outs), 1)
-    at.launch("convolve", defines, grid, threads, args, shared=phases.shared(tiles, outs, 2))
+    at.launch("convolve", defines, grid, threads, args, shared=phases.shared_bytes(tiles, outs, 2))
     return Sums(held, tiles.an_image, tiles.several)
 
 
 @dataclass(frozen=True)
-class Normalised:
+class NormalisedOutput:
     """The output y of a convolution and its BatchNorm (K, 4, channels): scale, shift, mean, 1 / deviation."""
 
-    convolution: Convolution
+    convolution: NormalisedConvolution
     y: Tensor
     norm: Tensor
 
@@ -110,14 +110,14 @@ class Normalised:
 class Before:
     """What lies before a convolution: ReLU of a BatchNorm, or of a block's sum ``z`` of one or two of them."""
 
-    main: Normalised
+    main: NormalisedOutput
     z: Tensor | None = None
-    shortcut: Normalised | None = None
+    shortcut: NormalisedOutput | None = None
 
 
 def convolve_back(
     at: StepClients,
-    c: Convolution,
+    c: NormalisedConvolution,
     gradient: Tensor,
     filters: Tensor,
     before: Before,
@@ -125,7 +125,7 @@ def convolve_back(
     sums: Tensor,
     *,
     add: Tensor | None = None,
-    shortcut: tuple[Convolution, Tensor] | None = None,
+    shortcut: tuple[NormalisedConvolution, Tensor] | None = None,
 ) -> Sums:
     """`out` = the gradient of what ReLU got before the convolution, and its sums by tile; ``add`` comes along an
     identity, ``shortcut`` through a 1 x 1 convolution."""
@@ -151,11 +151,13 @@ def convolve_back(
         none if cut is None else cut.y, none if cut is None else cut.norm, filters.stride(0), at.K,
     ]  # fmt: skip
     grid = (number * (c.inside // outs) * classes, 1)
-    at.launch("convolve", defines, grid, threads, args, shared=phases.shared(tiles, outs, many))
+    at.launch("convolve", defines, grid, threads, args, shared=phases.shared_bytes(tiles, outs, many))
     return Sums(held, tiles.an_image, tiles.several)
 
 
-def weight_gradient(at: StepClients, c: Convolution, x: Tensor, gradient: Tensor, grad: Tensor, parts: Tensor) -> None:
+def weight_gradient(
+    at: StepClients, c: NormalisedConvolution, x: Tensor, gradient: Tensor, grad: Tensor, parts: Tensor
+) -> None:
     """The gradient of the filters, into its place in ``grad`` (K, size)."""
     tiles, outs, splits = tiles_of_weights(c), outs_of(c.outside), splits_of(at.B, c)
     products = c.outside // outs * (c.inside // 32)
@@ -166,7 +168,7 @@ def weight_gradient(at: StepClients, c: Convolution, x: Tensor, gradient: Tensor
         f"BLOCKS_A_PROCESSOR {128 // outs}",
     ]  # fmt: skip
     args = [x, gradient, to, at.weights, at.t, stride, at.K]
-    at.launch("weight_gradient", defines, (splits, products), 4 * outs, args, shared=gradient_shared(c))
+    at.launch("weight_gradient", defines, (splits, products), 4 * outs, args, shared=gradient_bytes(c))
     if splits > 1:
         collect = [parts, own, splits, size, grad.stride(0)]
         at.launch("add_parts", ["ENDS", "STEP", *NO_STEP], (-(-size // 256), 1), 256, collect)
@@ -175,7 +177,7 @@ def weight_gradient(at: StepClients, c: Convolution, x: Tensor, gradient: Tensor
 NO_STEP = ("LEARNING_RATE 0.0f", "MOMENTUM 0.0f", "WEIGHT_DECAY 0.0f")
 
 
-def make_norm(at: StepClients, c: Convolution, sums: Sums, theta: Tensor, norm: Tensor) -> None:
+def make_norm(at: StepClients, c: NormalisedConvolution, sums: Sums, theta: Tensor, norm: Tensor) -> None:
     """BatchNorm of a convolution's output from its sums."""
     tiles = sums.values.shape[1]
     args = [
@@ -185,7 +187,9 @@ def make_norm(at: StepClients, c: Convolution, sums: Sums, theta: Tensor, norm: 
     at.launch("make_norm", NORMS, (c.outside // 32, 1), 32 * LANES, args)
 
 
-def make_norm_gradient(at: StepClients, of: Normalised, sums: Sums, which: int, grad: Tensor, back: Tensor) -> None:
+def make_norm_gradient(
+    at: StepClients, of: NormalisedOutput, sums: Sums, which: int, grad: Tensor, back: Tensor
+) -> None:
     """The gradients of gamma and beta into their places in ``grad``, and the coefficients of y's gradient."""
     c = of.convolution
     _, tiles, classes, many, _ = sums.values.shape
@@ -196,20 +200,24 @@ def make_norm_gradient(at: StepClients, of: Normalised, sums: Sums, which: int, 
     at.launch("make_norm_gradient", NORMS, (c.outside // 32, 1), 32 * LANES, args)
 
 
-def _blocks(at: StepClients, c: Convolution) -> tuple[int, int]:
+def _blocks(at: StepClients, c: NormalisedConvolution) -> tuple[int, int]:
     return (-(-at.B * c.side**2 * c.outside // (8 * 256 * POSITIONS)), 1)
 
 
-def activate(at: StepClients, of: Normalised, z: Tensor, *, other: Normalised | Tensor | None = None) -> None:
+def activate(
+    at: StepClients, of: NormalisedOutput, z: Tensor, *, other: NormalisedOutput | Tensor | None = None
+) -> None:
     """`z` = ReLU of the normalised y, plus a short cut: a tensor as it is, or another one normalised."""
     c = of.convolution
     kind = [] if other is None else ["IDENTITY"] if isinstance(other, Tensor) else ["PROJECTED"]
-    y, norm = (other.y, other.norm) if isinstance(other, Normalised) else (of.y if other is None else other, of.norm)
+    y, norm = (
+        (other.y, other.norm) if isinstance(other, NormalisedOutput) else (of.y if other is None else other, of.norm)
+    )
     args = [of.y, of.norm, y, norm, z, at.weights, at.t, c.outside, c.side**2, at.K]
     at.launch("activate", [*NORMS, *kind], _blocks(at, c), 256, args)
 
 
-def norm_gradient(at: StepClients, of: Normalised, g: Tensor, back: Tensor, out: Tensor) -> None:
+def norm_gradient(at: StepClients, of: NormalisedOutput, g: Tensor, back: Tensor, out: Tensor) -> None:
     """`out` = the gradient of y."""
     c = of.convolution
     args = [g, of.y, of.norm, back, out, at.weights, at.t, c.outside, c.side**2, at.K]

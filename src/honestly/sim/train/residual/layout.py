@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from honestly.sim.models.resnet import Block
+from honestly.sim.models.resnet import ResidualBlock
 from honestly.sim.train.flat import Layout
 
 SIDE = 32  # height and width of the images
@@ -18,7 +18,7 @@ ALIGNED = 8  # numbers: 16 bytes in bfloat16
 
 
 @dataclass(frozen=True)
-class Convolution:
+class NormalisedConvolution:
     """A convolution without bias and the BatchNorm behind it.
 
     Attributes:
@@ -44,13 +44,13 @@ class Convolution:
 class Residual:
     """Two convolutions and a short cut: the identity if it is None."""
 
-    first: Convolution
-    second: Convolution
-    shortcut: Convolution | None
+    first: NormalisedConvolution
+    second: NormalisedConvolution
+    shortcut: NormalisedConvolution | None
 
 
 @dataclass(frozen=True)
-class Network:
+class ResidualNetwork:
     """A residual network as the kernels see it.
 
     Attributes:
@@ -62,7 +62,7 @@ class Network:
         order: (size,) which number of a plain row of parameters stands at each place; -1: none, it is 0.
     """
 
-    stem: Convolution
+    stem: NormalisedConvolution
     blocks: tuple[Residual, ...]
     linear: int
     classes: int
@@ -75,7 +75,7 @@ class Network:
         return len(self.order)
 
     @property
-    def convolutions(self) -> Iterator[Convolution]:
+    def convolutions(self) -> Iterator[NormalisedConvolution]:
         """All of them."""
         yield self.stem
         for block in self.blocks:
@@ -88,7 +88,7 @@ class Network:
         return used[torch.argsort(self.order[used])]
 
     @classmethod
-    def of(cls, module: nn.Module, size: tuple[int, int, int]) -> Network | None:
+    def of(cls, module: nn.Module, size: tuple[int, int, int]) -> ResidualNetwork | None:
         """The network behind a module for images (C, H, W), or None if the kernels do not know it."""
         if size[1:] != (SIDE, SIDE) or size[0] * 9 > PATCH or not isinstance(module, nn.Sequential):
             return None
@@ -119,7 +119,9 @@ class _Reader:
         self.pieces: list[np.ndarray] = []
         self.length = 0
 
-    def read(self, stem: nn.Conv2d, norm: nn.BatchNorm2d, blocks: list[nn.Module], linear: nn.Linear) -> Network | None:
+    def read(
+        self, stem: nn.Conv2d, norm: nn.BatchNorm2d, blocks: list[nn.Module], linear: nn.Linear
+    ) -> ResidualNetwork | None:
         first = self._convolution(stem, norm, SIDE, patches=True)
         found: list[Residual] = []
         side = SIDE
@@ -140,10 +142,10 @@ class _Reader:
         self._put(self._numbers(linear.bias), aligned=False)
         self._align()
         order = torch.from_numpy(np.concatenate(self.pieces))
-        return Network(first, tuple(found), at, linear.out_features, stem.in_channels, order)
+        return ResidualNetwork(first, tuple(found), at, linear.out_features, stem.in_channels, order)
 
     def _block(self, block: nn.Module, side: int) -> Residual | None:
-        if not isinstance(block, Block):
+        if not isinstance(block, ResidualBlock):
             return None
         match list(block.residual):
             case [
@@ -175,7 +177,7 @@ class _Reader:
 
     def _convolution(
         self, layer: nn.Conv2d, norm: nn.BatchNorm2d, side: int, *, patches: bool = False
-    ) -> Convolution | None:
+    ) -> NormalisedConvolution | None:
         extent, stride = layer.kernel_size[0], layer.stride[0]
         plain = (
             layer.kernel_size in ((1, 1), (3, 3))
@@ -197,7 +199,7 @@ class _Reader:
         filters = self._put(numbers)
         gamma = self._put(self._numbers(norm.weight))
         self._put(self._numbers(norm.bias))
-        return Convolution(inside, layer.out_channels, extent, stride, side, filters, gamma)
+        return NormalisedConvolution(inside, layer.out_channels, extent, stride, side, filters, gamma)
 
     def _numbers(self, parameter: Tensor) -> np.ndarray:
         """The numbers that a parameter's elements have in a plain row."""
@@ -217,6 +219,6 @@ class _Reader:
         self.length += rest
 
 
-def _fits_head(last: Convolution, linear: nn.Linear) -> bool:
+def _fits_head(last: NormalisedConvolution, linear: nn.Linear) -> bool:
     """Whether one block of threads takes an image: a thread a channel, and a bit for each of its places."""
     return linear.in_features == last.outside <= 1024 and last.side**2 <= 32 and linear.out_features <= last.outside

@@ -12,22 +12,22 @@ from torch import Tensor
 from honestly.sim.train.ops import Workspace
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.residual import launches, tiles
-from honestly.sim.train.residual.launches import Before, Normalised, StepClients, Sums
-from honestly.sim.train.residual.layout import PATCH, SIDE, Convolution, Network, Residual
+from honestly.sim.train.residual.launches import Before, NormalisedOutput, StepClients, Sums
+from honestly.sim.train.residual.layout import PATCH, SIDE, NormalisedConvolution, Residual, ResidualNetwork
 from honestly.sim.train.sgd import SGD
 
 HALF = torch.bfloat16
 
 
 @dataclass(frozen=True)
-class Passed:
+class ForwardBlock:
     """A block that went forward: what its backward pass needs."""
 
     name: str
     block: Residual
     x: Tensor
     before: Before
-    first: Normalised
+    first: NormalisedOutput
     middle: Tensor
     after: Before
 
@@ -35,7 +35,7 @@ class Passed:
 class Clones:
     """K clients side by side; parameters, gradients and momentum are rows in the network's own order."""
 
-    def __init__(self, network: Network, K: int, pixels: Pixels, sgd: SGD, batch: int) -> None:
+    def __init__(self, network: ResidualNetwork, K: int, pixels: Pixels, sgd: SGD, batch: int) -> None:
         self.network, self.K, self.pixels, self.sgd, self.B = network, K, pixels, sgd, batch
         device = pixels.images.device
         self.order = network.order.to(device)
@@ -62,15 +62,15 @@ class Clones:
         """(K, d): the clients' parameters as plain rows."""
         return self.theta[:, self.network.places.to(self.theta.device)]
 
-    def scheduled(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
+    def scheduled_step(self, schedule: Mapping[str, Tensor], t: Tensor) -> None:
         """Step number ``t`` (on the device) of the schedules (T, K, ...), and ``t`` moves on."""
         at = StepClients(self.K, self.B, schedule["weights"], t)
         x = self._patches(at, schedule)
-        stem = self._convolved(at, "stem", self.network.stem, x)
+        stem = self._convolve(at, "stem", self.network.stem, x)
         z = self._activations("stem.z", self.network.stem)
         launches.activate(at, stem, z)
         before = Before(stem, z)
-        passed: list[Passed] = []
+        passed: list[ForwardBlock] = []
         for number, block in enumerate(self.network.blocks):
             one = self._forward(at, f"{number}", block, before)
             passed.append(one)
@@ -85,7 +85,7 @@ class Clones:
         self._descend(at, schedule)
         t.add_(1)
 
-    def _activations(self, name: str, c: Convolution) -> Tensor:
+    def _activations(self, name: str, c: NormalisedConvolution) -> Tensor:
         return self.half(name, (self.K, self.B, c.side, c.side, c.outside), self.filters)
 
     def _patches(self, at: StepClients, schedule: Mapping[str, Tensor]) -> Tensor:
@@ -103,28 +103,28 @@ class Clones:
         )  # fmt: skip
         return x
 
-    def _convolved(self, at: StepClients, name: str, c: Convolution, x: Tensor) -> Normalised:
+    def _convolve(self, at: StepClients, name: str, c: NormalisedConvolution, x: Tensor) -> NormalisedOutput:
         """A convolution and the statistics of its BatchNorm."""
         y = self._activations(f"{name}.y", c)
         norm = self.space(f"{name}.norm", (self.K, 4, c.outside), self.theta)
         sums = launches.convolve(at, c, x, self.filters, y, self.sums)
         launches.make_norm(at, c, sums, self.theta, norm)
-        return Normalised(c, y, norm)
+        return NormalisedOutput(c, y, norm)
 
-    def _forward(self, at: StepClients, name: str, block: Residual, before: Before) -> Passed:
+    def _forward(self, at: StepClients, name: str, block: Residual, before: Before) -> ForwardBlock:
         assert before.z is not None
-        first = self._convolved(at, f"{name}.first", block.first, before.z)
+        first = self._convolve(at, f"{name}.first", block.first, before.z)
         middle = self._activations(f"{name}.middle", block.first)
         launches.activate(at, first, middle)
-        second = self._convolved(at, f"{name}.second", block.second, middle)
+        second = self._convolve(at, f"{name}.second", block.second, middle)
         cut = None
         if block.shortcut is not None:
-            cut = self._convolved(at, f"{name}.shortcut", block.shortcut, before.z)
+            cut = self._convolve(at, f"{name}.shortcut", block.shortcut, before.z)
         z = self._activations(f"{name}.z", block.second)
         launches.activate(at, second, z, other=before.z if cut is None else cut)
-        return Passed(name, block, before.z, before, first, middle, Before(second, z, cut))
+        return ForwardBlock(name, block, before.z, before, first, middle, Before(second, z, cut))
 
-    def _of_norm(self, at: StepClients, name: str, of: Normalised, g: Tensor, sums: Sums, which: int) -> Tensor:
+    def _of_norm(self, at: StepClients, name: str, of: NormalisedOutput, g: Tensor, sums: Sums, which: int) -> Tensor:
         """The gradient of a convolution's output from that of its BatchNorm's."""
         back = self.space("back", (self.K, 2, of.convolution.outside), self.theta)
         launches.make_norm_gradient(at, of, sums, which, self.grad, back)
@@ -132,7 +132,7 @@ class Clones:
         launches.norm_gradient(at, of, g, back, out)
         return out
 
-    def _weight_gradient(self, at: StepClients, c: Convolution, x: Tensor, gradient: Tensor) -> None:
+    def _weight_gradient(self, at: StepClients, c: NormalisedConvolution, x: Tensor, gradient: Tensor) -> None:
         """On a stream of its own: nobody waits for it, and it fills what other kernels leave idle."""
         if self.beside is None:
             launches.weight_gradient(at, c, x, gradient, self.grad, self.parts)
@@ -141,7 +141,7 @@ class Clones:
         with torch.cuda.stream(self.beside):
             launches.weight_gradient(at, c, x, gradient, self.grad, self.parts)
 
-    def _backward(self, at: StepClients, passed: Passed, g: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
+    def _backward(self, at: StepClients, passed: ForwardBlock, g: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
         """From the gradient of the block's sum, cut off by ReLU, to that of the sum before it."""
         name, block, after = passed.name, passed.block, passed.after
         cut = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from honestly.sim.train.residual.layout import Convolution, Network
+from honestly.sim.train.residual.layout import NormalisedConvolution, ResidualNetwork
 
 BLOCKS = (
     26  # of a client, for the gradient of filters: those of 20 clients are whole waves of a GPU with 132 processors
@@ -64,7 +64,7 @@ class Tiles:
         ]  # fmt: skip
 
 
-def tiles_forward(c: Convolution) -> Tiles:
+def tiles_forward(c: NormalisedConvolution) -> Tiles:
     """What a convolution's output sees of its input."""
     shape = _warps(c.outside, small=c.stride == 2 and c.extent == 3)
     if c.extent == 1:
@@ -77,12 +77,12 @@ def _warps(outs: int, *, small: bool = False) -> dict[str, int]:
     return {"warps": 4, "rows": 4 if outs == 32 and not small else 2} if small or outs == 32 else {}
 
 
-def tiles_of_weights(c: Convolution) -> Tiles:
+def tiles_of_weights(c: NormalisedConvolution) -> Tiles:
     """What the gradient of the filters sees at once."""
     return replace(tiles_forward(c), warps=4, rows=2)
 
 
-def tiles_back(c: Convolution) -> Tiles:
+def tiles_back(c: NormalisedConvolution) -> Tiles:
     """What a convolution's input, or every second of its rows and columns, sees of its output."""
     shape = _warps(c.inside)
     return Tiles(c.side, c.side, 2, **shape) if c.stride == 2 else Tiles(c.side, c.side, 3, padding=1, **shape)
@@ -117,45 +117,45 @@ class Phases:
             f"SEEN_SLOTS {self.seen_slots}",
         ]  # fmt: skip
 
-    def shared(self, tiles: Tiles, outs: int, many: int) -> int:
+    def shared_bytes(self, tiles: Tiles, outs: int, many: int) -> int:
         """Bytes of shared memory: what is multiplied, then the results and their sums."""
         factors = self.seen_slots * tiles.seen * 64 + (self.depth + 1) * self.slot_taps * outs * 64
         return max(factors, tiles.positions * (outs * 2 + 16) + tiles.warps * many * outs * 4)
 
 
-def gradient_shared(c: Convolution) -> int:
+def gradient_bytes(c: NormalisedConvolution) -> int:
     """Bytes of shared memory: what a tile sees, and the gradient there."""
     tiles = tiles_of_weights(c)
     return 2 * (tiles.seen * 64 + tiles.positions * outs_of(c.outside) * 2)
 
 
-def parts_size(K: int, B: int, c: Convolution) -> int:
+def parts_size(K: int, B: int, c: NormalisedConvolution) -> int:
     """Numbers that `weight_gradient` keeps before they are added up."""
     splits = splits_of(B, c)
     return K * splits * c.outside * c.extent**2 * c.inside if splits > 1 else 0
 
 
-def splits_of(B: int, c: Convolution) -> int:
+def splits_of(B: int, c: NormalisedConvolution) -> int:
     """Into how many sums a filter's gradient is cut; not by the number of clients, on which no result depends."""
     products = c.outside // outs_of(c.outside) * (c.inside // 32)
     return max(1, min(BLOCKS // products, tiles_of_weights(c).number(B)))
 
 
-def sums_size(K: int, B: int, c: Convolution) -> int:
+def sums_size(K: int, B: int, c: NormalisedConvolution) -> int:
     """Numbers that the sums of a convolution take, forward, backward, and those of a head behind it."""
     forward = tiles_forward(c).number(B) * 2 * c.outside
     backward = tiles_back(c).number(B) * (4 if c.stride == 2 else 1) * 3 * c.inside
     return K * max(forward, backward, B * 3 * c.outside)
 
 
-def most_shared(network: Network) -> int:
+def most_bytes(network: ResidualNetwork) -> int:
     """The most shared memory that a block of any kernel asks for."""
     return max(
         bytes_
         for c in network.convolutions
         for bytes_ in (
-            Phases.of(c.extent**2, c.inside, stride=c.stride).shared(tiles_forward(c), outs_of(c.outside), 2),
-            Phases.of(9, c.outside, halved=c.stride == 2).shared(tiles_back(c), outs_of(c.inside), 3),
-            gradient_shared(c),
+            Phases.of(c.extent**2, c.inside, stride=c.stride).shared_bytes(tiles_forward(c), outs_of(c.outside), 2),
+            Phases.of(9, c.outside, halved=c.stride == 2).shared_bytes(tiles_back(c), outs_of(c.inside), 3),
+            gradient_bytes(c),
         )
     )

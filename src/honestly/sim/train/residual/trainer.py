@@ -12,12 +12,12 @@ from honestly.sim.train import native, tensorcores
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.residual import launches, tiles
-from honestly.sim.train.residual.layout import PATCH, SIDE, Network
+from honestly.sim.train.residual.layout import PATCH, SIDE, ResidualNetwork
 from honestly.sim.train.residual.step import Clones
 from honestly.sim.train.schedule import Schedule, Stack
 from honestly.sim.train.sequential import SequentialTrainer, Speed
 from honestly.sim.train.sgd import SGD
-from honestly.sim.train.trainer import Model, Trained, Trainer
+from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 
 
 class ResidualTrainer(Trainer):
@@ -28,7 +28,7 @@ class ResidualTrainer(Trainer):
     """
 
     def __init__(self, module: nn.Module, pixels: Pixels, sgd: SGD, batch: int, *, at_once: int | None = None) -> None:
-        network = Network.of(module, pixels.size)
+        network = ResidualNetwork.of(module, pixels.size)
         if network is None:
             raise ValueError("this model has layers that the residual kernels do not know: use the sequential trainer")
         self.network, self.pixels, self.sgd, self.batch, self.at_once = network, pixels, sgd, batch, at_once
@@ -38,12 +38,12 @@ class ResidualTrainer(Trainer):
     @staticmethod
     def supports(module: nn.Module, pixels: Pixels) -> bool:
         """Whether the kernels know the model, and the device can run them."""
-        device, network = pixels.images.device, Network.of(module, pixels.size)
+        device, network = pixels.images.device, ResidualNetwork.of(module, pixels.size)
         if network is None or not (tensorcores.available(device) and native.works_on(device)):
             return False
-        return tiles.most_shared(network) <= launches.shared_memory(device)
+        return tiles.most_bytes(network) <= launches.shared_memory(device)
 
-    def train(self, start: Model, schedules: Sequence[Schedule]) -> Trained:
+    def train(self, start: Model, schedules: Sequence[Schedule]) -> TrainingResult:
         """Every client trains a copy of the global model by its own schedule."""
         K, device = len(schedules), self.pixels.images.device
         size = self._at_once(K)
@@ -60,7 +60,7 @@ class ResidualTrainer(Trainer):
             loss.append(graph.chunk.loss[: len(some)].clone())
         steps = torch.tensor([max(s.steps, 1) for s in schedules], device=device)
         none = torch.empty((K, 0), device=device)
-        return Trained(torch.cat(rows), none, none.to(torch.int64), torch.cat(loss) / steps)
+        return TrainingResult(torch.cat(rows), none, none.to(torch.int64), torch.cat(loss) / steps)
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
         """(N, classes) scores of all samples, in evaluation mode."""
@@ -77,7 +77,7 @@ class ResidualTrainer(Trainer):
         return -(-K // -(-K // fits))
 
 
-def client_bytes(network: Network, batch: int) -> int:
+def client_bytes(network: ResidualNetwork, batch: int) -> int:
     """Memory of one client: outputs, activations and two gradients of each; parameters, momentum, sums."""
     numbers = sum(c.side**2 * c.outside for c in network.convolutions)
     return 2 * batch * (4 * numbers + SIDE**2 * PATCH) + 64 * network.size
