@@ -173,7 +173,7 @@ def test_wrong_updates_say_what_they_are(updates: Any, message: str) -> None:
         ({"pre": [3]}, "pre holds 3"),
         ({"pre": "nn"}, "nnm"),
         ({"pre": None}, "pre is None"),
-        ({"sizes": [1, 2]}, "2 entries for 5 clients"),
+        ({"sizes": [1, 2]}, "2 entries for 5 updates"),
         ({"sizes": 7}, "sizes is 7"),
         ({"sizes": "12345"}, "sizes is '12345'"),
         ({"reference": np.ones(4)}, r"reference has shape \(4,\)"),

@@ -189,7 +189,7 @@ def test_text_that_a_spreadsheet_would_run_is_defused(mine: Store, tmp_path: Pat
     mine.fail(mine.runs()[0].id, '=HYPERLINK("x"), "quoted"\nand a line')
     export(mine, "runs", tmp_path / "runs.csv")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text(), newline="")))
-    assert rows[0]["error"] == '\'=HYPERLINK("x"), "quoted"\nand a line'
+    assert rows[0]["error"] == '\'=HYPERLINK("x"), "quoted"\\nand a line'
 
 
 def test_a_warm_up_without_its_model_is_done_again(tmp_path: Path, mine: Store) -> None:

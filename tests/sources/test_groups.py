@@ -101,9 +101,9 @@ def test_a_group_without_a_count_is_refused_where_it_is_needed() -> None:
 
 
 def test_wrong_groups(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="3 counts for 9 updates"):
+    with pytest.raises(ValueError, match="3 entries for 9 updates"):
         hn.aggregate(sums(), groups=[1, 2, 3])
-    with pytest.raises(ValueError, match="expected the number of clients"):
+    with pytest.raises(ValueError, match="expected a number for each update"):
         hn.aggregate(sums(), groups="many")
     with pytest.raises(ValueError, match="files cannot be divided"):
         hn.aggregate([tmp_path / "a.npz"] * 3, groups=hn.Groups([1, 2, 3], sums=True))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import logging
-import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, overload
 
 from honestly.federation.audit import last_hash, seal
 from honestly.federation.names import clean_name
 from honestly.federation.record import Round
 from honestly.files import write_atomically
-from honestly.printable import printable
 from honestly.result import ClientId
+from honestly.runs.text import csv_cell, csv_text, json_value
 
 COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 
@@ -93,21 +90,12 @@ class History(Sequence[Round]):
                 self._widths.append(len(self._roster))
             roster = list(itertools.islice(self._roster, self._widths[i]))
             record = r.as_json(roster) | ({"run": clean_name(self.run)} if self.run else {})
-            line, found = seal(_plain(record), self._hashes[i])
+            line, found = seal(json_value(record), self._hashes[i])
             self._lines.append(line)
             self._hashes[i + 1 :] = [found]
 
     def _csv(self) -> str:
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        for r in self._rounds:
-            for client in r.clients:
-                honesty = "" if r.honesty is None else r.honesty.get(client, 0.0)
-                weight = "" if r.weights is None else r.weights.get(client, 0.0)
-                reason = _cell(r.excluded.get(client, ""))
-                rows.writerow((r.number, _cell(r.names(client)), honesty, weight, reason, int(r.kept), _cell(r.status)))
-        return text.getvalue()
+        return csv_text(COLUMNS, (map(csv_cell, row) for r in self._rounds for row in _rows(r)))
 
     def __len__(self) -> int:
         return len(self._rounds)
@@ -137,18 +125,8 @@ def _number_path(path: Path, number: int) -> Path:
     return path.with_stem(f"{path.stem}-{number}")
 
 
-def _cell(text: str) -> str:
-    """Untrusted text made safe: no formulas for a spreadsheet, no control characters for a terminal."""
-    text = printable(text)
-    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN or infinity: None stands for them."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast("list[Any]", value)]
-    return value
+def _rows(r: Round) -> Iterator[tuple[Any, ...]]:
+    for client in r.clients:
+        honesty = None if r.honesty is None else r.honesty.get(client, 0.0)
+        weight = None if r.weights is None else r.weights.get(client, 0.0)
+        yield (r.number, r.names(client), honesty, weight, r.excluded.get(client, ""), int(r.kept), r.status)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import gzip
 import io
 import json
@@ -18,9 +17,10 @@ from typing import Any
 from honestly.runs.database import FILE
 from honestly.runs.reader import read_record
 from honestly.runs.record import COLUMNS, duration
-from honestly.runs.rows import Run, compact
+from honestly.runs.rows import Run
 from honestly.runs.states import States
 from honestly.runs.store import Store
+from honestly.runs.text import compact, csv_cell, csv_text
 from honestly.runs.writing import write_file
 
 KINDS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
@@ -45,20 +45,7 @@ def export(store: Store, what: str, path: Path) -> int:
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
-    return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """A value in a CSV file; text that a spreadsheet would take for a formula gets an apostrophe."""
-    if isinstance(value, list | dict):
-        return compact(value)
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return f"'{value}"
-    return value
+    return csv_text(columns, ([csv_cell(row.get(column)) for column in columns] for row in rows))
 
 
 def run_rows(store: Store) -> Iterator[dict[str, Any]]:

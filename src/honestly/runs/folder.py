@@ -17,8 +17,8 @@ from honestly.files import append
 from honestly.runs.clean import fields, parse_json
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
-from honestly.runs.rows import compact
 from honestly.runs.states import States
+from honestly.runs.text import compact
 from honestly.runs.writing import remedies, write_file
 
 EXPERIMENT, ROUNDS, SECONDS = "experiment.json", "rounds.jsonl", "seconds.jsonl"

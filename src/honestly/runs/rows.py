@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from honestly.runs.database import StoreError
+from honestly.runs.text import compact
 
 PENDING, RUNNING, DONE, FAILED = "pending", "running", "done", "failed"
 
@@ -67,11 +68,6 @@ def decode_object(text: Any, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise StoreError(f"the study is damaged: {what} is {str(text)[:40]!r}, not a JSON object; restore a copy of it")
     return cast("dict[str, Any]", found)
-
-
-def compact(value: Any) -> str:
-    """JSON without spaces; NaN is refused, for JSON has none."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def canonical(experiment: dict[str, Any]) -> str:

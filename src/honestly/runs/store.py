@@ -25,11 +25,11 @@ from honestly.runs.rows import (
     PlannedRun,
     Run,
     canonical,
-    compact,
     decode_object,
     insert_rounds,
     run_of,
 )
+from honestly.runs.text import compact
 
 __all__ = ["LostClaimError", "PlannedRun", "Run", "Store", "StoreError"]
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from honestly.show.text import printable
+from honestly.runs.text import csv_cell, csv_text, json_value
 
 KINDS = {"csv": "text/csv", "json": "application/json", "png": "image/png", "svg": "image/svg+xml"}
 #: More than this is not put into a page: the files that it was made from have it.
@@ -38,31 +35,10 @@ def inside(name: str, content: str | bytes) -> list[Download]:
 
 
 def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows below their names; text that a spreadsheet would take for a formula is quoted."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_cell(column) for column in columns])
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    if value is None or isinstance(value, int | float):
-        return "" if value is None else value
-    text = printable(value)
-    return "'" + text if text[:1] in ("=", "+", "-", "@") else text
+    """Rows under their names, all of it safe for a spreadsheet."""
+    return csv_text([csv_cell(column) for column in columns], (map(csv_cell, row) for row in rows))
 
 
 def as_json(value: Any) -> str:
     """JSON without NaN, which it does not have."""
-    return json.dumps(_plain(value), allow_nan=False, default=str, separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    return json.dumps(json_value(value), allow_nan=False, default=str, separators=(",", ":"))

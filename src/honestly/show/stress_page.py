@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from honestly._version import __version__
+from honestly.runs.text import csv_text, json_value
 from honestly.show import downloads, figure, svg
 from honestly.show.chart import Chart, Heatmap, Line
 from honestly.show.downloads import Download
@@ -81,7 +80,7 @@ def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds
 
 def lines(cases: Sequence[Case]) -> str:
     """Every case as a line of JSON."""
-    return "".join(json.dumps(_plain(case.asdict()), allow_nan=False) + "\n" for case in cases)
+    return "".join(json.dumps(json_value(case.asdict()), allow_nan=False) + "\n" for case in cases)
 
 
 def read(path: Path) -> list[Case]:
@@ -95,17 +94,9 @@ def read(path: Path) -> list[Case]:
     return [Case(**row) for row in rows]
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in row.items()}
-
-
 def _csv(cases: Sequence[Case]) -> str:
     names = [field.name for field in fields(Case) if field.name != "honesty"]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([getattr(case, name) for name in names] for case in cases)
-    return out.getvalue()
+    return csv_text(names, ([getattr(case, name) for name in names] for case in cases))
 
 
 def page(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
 from honestly.arrays import is_array
-from honestly.result import ClientId, Float
+from honestly.result import Aggregate, ClientId, Float, Verdict
 from honestly.sources.checkpoints.options import Checkpoints, are_paths
+from honestly.sources.claims import check_claims, read_claims
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,7 @@ class Groups:
     sums: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.counts, str | bytes) or not isinstance(self.counts, Iterable):
-            raise ValueError(
-                f"groups is {str(self.counts)[:100]!r}, expected the number of clients in each group, in order or by id"
-            )
+        check_claims("groups", self.counts)
 
     @classmethod
     def of(cls, given: Any) -> Groups:
@@ -50,11 +48,8 @@ class Groups:
 
     def ordered_counts(self, ids: Sequence[ClientId]) -> Float:
         """(K,) counts in the groups' order; NaN for what is no count."""
-        given: Any = self.counts
-        found = [given.get(name) for name in ids] if isinstance(given, Mapping) else list(given)
-        if len(found) != len(ids):
-            raise ValueError(f"groups has {len(found)} counts for {len(ids)} updates")
-        return np.array([_count(value) for value in found])
+        counts = read_claims("groups", self.counts, ids)
+        return np.where(np.isfinite(counts) & (counts > 0), counts, np.nan)
 
     def means(self, updates: Any, ids: Sequence[ClientId]) -> Any:
         """The updates as means, in the same containers. A group without a count becomes NaN, which is refused."""
@@ -69,6 +64,18 @@ class Groups:
             pairs = zip(cast("Mapping[Any, Any]", updates).items(), counts.tolist(), strict=True)
             return {name: divide(update, count) for (name, update), count in pairs}
         return [divide(update, count) for update, count in zip(updates, counts.tolist(), strict=True)]
+
+    def describe(self, found: Aggregate) -> Aggregate:
+        """The result, with the number of clients behind each group and behind the groups that are believed."""
+        counts = self.ordered_counts(found.clients)
+        lost = [verdict in (Verdict.ACCUSED, Verdict.EXCLUDED) for verdict in found.verdicts]
+        believed = float(np.nansum(np.where(lost, 0.0, counts)))
+        reasons = {
+            name: f"its number of clients is none; {reason}" if np.isnan(counts[found.clients.index(name)]) else reason
+            for name, reason in found.reasons.items()
+        }
+        more = {"group_counts": counts, "clients_believed": believed}
+        return replace(found, reasons=reasons, diagnostics={**found.diagnostics, **more})
 
 
 def identities(updates: Any) -> tuple[ClientId, ...] | None:
@@ -108,11 +115,3 @@ def _column(factors: Float, updates: Any) -> Any:
 
     xp = arrays.namespace(updates)
     return xp.reshape(arrays.like(xp.asarray(factors.tolist(), dtype=updates.dtype), updates), shape)
-
-
-def _count(value: Any) -> float:
-    try:
-        count = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-    return count if math.isfinite(count) and count > 0 else math.nan

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 import honestly as hn
 from honestly.engine.passes import compiled, passes_over
 from honestly.engine.passes.host import HostPasses
+from honestly.engine.passes.plain import PlainPasses
 from honestly.sources import Source, open_source
 
 SIZES = {"a.weight": (40, 50), "a.bias": (50,), "b.weight": (3000,), "b.running_mean": (7,)}
@@ -168,3 +169,10 @@ def test_small_updates_never_ask_for_a_compiler(monkeypatch: pytest.MonkeyPatch)
     hn.aggregate(np.random.default_rng(0).normal(size=(10, 1000)))
     with pytest.raises(AssertionError, match="a compiler was asked for"):
         hn.aggregate(np.random.default_rng(0).normal(size=(11, 100_000)))
+
+
+def test_the_median_of_two_large_values_does_not_overflow_in_a_pass() -> None:
+    """The rule's own `reduce` is what a pass calls, so its guard against overflow works on a CPU, too."""
+    source = open_source(np.full((2, 100), 3e38, dtype=np.float32))
+    values, _ = PlainPasses(source).reduce(hn.Median(), None, [0, 1])
+    np.testing.assert_array_equal(values[0], np.full(100, 3e38, dtype=np.float32))

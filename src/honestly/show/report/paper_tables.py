@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from markupsafe import Markup
 
+from honestly.runs.text import csv_text
 from honestly.show.html import part
 from honestly.show.report.differences import differences
 from honestly.show.report.published import (
@@ -183,10 +183,9 @@ def _list_numbers(all_found: Mapping[str, Found], wanted: str, title: str) -> li
 
 def cells_csv(all_found: Mapping[str, Found]) -> str:
     """One row for each of the 540 numbers (and for rules set beside "Ours") and statistic."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    head = ["dataset", "config", "attack", "alpha", "rule", "metric", "published", "statistic"]
-    writer.writerow([*head, "mean", "sd", "seeds", "difference", "verdict"])
+    columns = ["dataset", "config", "attack", "alpha", "rule", "metric", "published", "statistic"]
+    columns += ["mean", "sd", "seeds", "difference", "verdict"]
+    rows: list[list[Any]] = []
     for statistic, found in all_found.items():
         for key, one in found.items():
             c = key.column
@@ -194,6 +193,6 @@ def cells_csv(all_found: Mapping[str, Found]) -> str:
             if one.found is not None and one.difference is not None:
                 sd = "" if one.found.sd is None else f"{one.found.sd:.6f}"
                 ours = [f"{one.found.mean:.6f}", sd, one.found.n, f"{one.difference:+.6f}"]
-            named = [key.dataset, key.config, c.attack, c.alpha, key.rule, c.metric, one.published, statistic]
-            writer.writerow([*named, *ours, one.verdict])
-    return out.getvalue()
+            cell = [key.dataset, key.config, c.attack, c.alpha, key.rule, c.metric, one.published, statistic]
+            rows.append([*cell, *ours, one.verdict])
+    return csv_text(columns, rows)

@@ -1,0 +1,53 @@
+"""JSON and CSV as this package writes them: no NaN, no formulas for a spreadsheet, no control characters."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from honestly.printable import printable
+
+
+def compact(value: Any) -> str:
+    """JSON without spaces; NaN is refused, for JSON has none."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def json_value(value: Any) -> Any:
+    """The same with None in the place of NaN and infinity, which JSON does not have.
+
+    >>> json_value({"a": (1.0, float("nan"))})
+    {'a': [1.0, None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Rows under the names of their columns, as they are: `csv_cell` makes a stranger's values safe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def csv_cell(value: Any) -> Any:
+    """A cell: lists and mappings as JSON, and text that a spreadsheet would take for a formula behind an apostrophe.
+
+    >>> csv_cell("=1+1"), csv_cell(0.5), csv_cell(None), csv_cell([1, 2])
+    ("'=1+1", 0.5, '', '[1,2]')
+    """
+    if value is None or isinstance(value, int | float):
+        return "" if value is None else value
+    text = printable(compact(value) if isinstance(value, list | dict) else value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

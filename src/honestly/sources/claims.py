@@ -1,0 +1,44 @@
+"""What is claimed about each client, its size or the number of clients behind it, by position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from honestly.result import ClientId, Float
+
+
+def read_claims(what: str, claims: Any, ids: Sequence[ClientId]) -> Float:
+    """(K,) numbers in the clients' order, from a sequence in that order or a mapping by id; NaN for what is no number.
+
+    A claim may be nonsense, which is for the rule to handle. A caller who gives too many or too few is told so.
+    """
+    check_claims(what, claims)
+    values = [claims.get(name) for name in ids] if isinstance(claims, Mapping) else list(claims)
+    if len(values) != len(ids):
+        raise ValueError(f"{what} has {len(values)} entries for {len(ids)} updates")
+    return np.array([_number(value) for value in values])
+
+
+def check_claims(what: str, claims: Any) -> None:
+    """Raise ValueError unless this can hold a number for each client."""
+    if isinstance(claims, str | bytes) or not isinstance(claims, Iterable):
+        raise ValueError(f"{what} is {repr(claims)[:100]}; expected a number for each update, in order or by id")
+
+
+def read_sizes(sizes: Any, ids: Sequence[ClientId]) -> Float | None:
+    """(K,) claimed sizes; None for "ignore" or None, when all clients count the same."""
+    if sizes is None or (isinstance(sizes, str) and sizes == "ignore"):
+        return None
+    if isinstance(sizes, str):
+        raise ValueError(f"sizes is {sizes!r}; expected a number for each update, in order or by id, or 'ignore'")
+    return read_claims("sizes", sizes, ids)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
