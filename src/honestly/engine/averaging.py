@@ -20,7 +20,7 @@ from honestly.sources.checkpoints.source import CheckpointSource
 
 
 def average(screen: Screen, rule: Rule, decision: Decision) -> tuple[Sequence[Any], Callable[[], bool]]:
-    """`reduce(A @ X + (1 - A 1) reference)`, and whether it is finite: asked for late, as a device may be at work.
+    """`reduce(A @ X + (1 - A 1) reference)`, and a function that says whether it is finite: a device may be busy.
 
     A rule that weighs each layer by itself has a row of weights for each, buffers included; else buffers are averaged
     with the weights that were found on the parameters.
@@ -45,8 +45,7 @@ def _with_reference(A: Float) -> Float:
 
 
 def keep_buffers(screen: Screen, decision: Decision, geometry: Geometry, values: Sequence[Any]) -> Sequence[Any]:
-    """The values with the buffers that are not averaged (`buffers="ignore"`) put in: the reference's, else those of the
-    central client among the believed."""
+    """Fill in buffers that are not averaged (`buffers="ignore"`): the reference's, else a central believed client's."""
     kept = [span for layer in screen.source.layers if layer.kept for span in layer.spans]
     if not kept:
         return values

@@ -1,4 +1,4 @@
-"""The first pass: the geometry of the clients that can be used, right to float32.
+"""The first pass: the geometry of the clients that can be used, accurate to float32.
 
 Distances of float32 weights need a centre near the honest clients: the reference where there is one, else the median of
 three clients (where the pass can take it on the way) or a central client found on a sample of columns. None is trusted:
@@ -22,17 +22,17 @@ from honestly.result import AggregationError, Float
 from honestly.rules.geometry import Coordinates
 from honestly.rules.rule import Geometry, GramGeometry, squared_distances
 
-# From this many clients on, a rule that can iterates on residuals: the Gram matrix costs K^2 d, a step K d.
+# With this many clients or more, a rule that can do so iterates on residuals: a step costs K d, the Gram matrix K^2 d.
 # Measured by benchmarks/crossover.py, which prints the time of both ways for rising K.
 STREAM_FROM = 1500
-# Distances are right to about 3e-7 (|c_i|^2 + |c_j|^2): with this ratio to the distance itself they are right to 1e-4.
+# Distances have an error of about 3e-7 (|c_i|^2 + |c_j|^2): at this ratio to the distance itself, about 1e-4 of it.
 FAR_CENTRE = 200.0
 # More candidates than this for the centre are not compared with one another.
 MOST_CANDIDATES = 256
 
 
 def measure(screen: Screen, pipeline: Pipeline, sizes: Float | None = None) -> Geometry:
-    """What the pipeline asks for, of all clients that turn out to be usable."""
+    """Measure what the pipeline needs, over the clients that turn out to be usable."""
     if not pipeline.gram_needed:
         return _bare(screen, sizes)
     if pipeline.streams and len(screen.usable) >= STREAM_FROM:
@@ -41,7 +41,7 @@ def measure(screen: Screen, pipeline: Pipeline, sizes: Float | None = None) -> G
 
 
 def _bare(screen: Screen, sizes: Float | None) -> GramGeometry:
-    """K, ids and sizes for steps that ask for no more."""
+    """K, ids and sizes, for steps that need nothing else."""
     k = len(screen.usable)
     nothing: Float = np.broadcast_to(np.float64(0), (k, k))
     used = None if sizes is None else sizes[screen.usable]
@@ -102,9 +102,9 @@ def _names(screen: Screen) -> dict[str, object]:
 
 
 def _about(screen: Screen, clients: list[int], reference: int | None) -> Float:
-    """The Gram matrices about the reference (None: about 0), where values may overflow that were close together.
+    """The Gram matrices about the reference (None: about 0). Values that were close together may overflow here.
 
-    If that shows clients who cannot be used, they are refused and count as zero here: the round begins anew then.
+    A client that turns out to be unusable is refused and counts as zero here; the engine then starts again.
     """
     layers = screen.passes.gram(clients, reference)
     wrong = not_finite(layers, screen.overflow())
@@ -133,7 +133,7 @@ def first_centre(screen: Screen, tried: set[int]) -> int:
 
 
 def by_centrality(screen: Screen) -> list[int]:
-    """Usable clients (some, where there are very many), the most central on a sample of columns first."""
+    """Usable clients (a selection of very many), the most central on a sample of columns first."""
     clients = screen.usable
     candidates = [clients[j] for j in np.linspace(0, len(clients) - 1, min(len(clients), MOST_CANDIDATES)).astype(int)]
     if len(candidates) < 3:
@@ -150,7 +150,7 @@ def _better_centre(screen: Screen, G: Float, tried: set[int]) -> int | None:
 
 
 def not_finite(layers: Float, limit: float) -> list[int]:
-    """Rows with an overflowed norm, then rows that are not finite for another reason than such a row's column."""
+    """Rows whose norm overflows, and rows that are not finite even without the columns of those."""
     with np.errstate(over="ignore", invalid="ignore"):
         G = layers[0] if len(layers) == 1 else layers.sum(axis=0)
     norms = G.diagonal()
@@ -171,7 +171,7 @@ def _by_majority_radius(G: Float) -> list[int]:
 
 
 def _far(clients: GramGeometry) -> bool:
-    """True if the centre is so far from the tightest majority that their distances have drowned in its norm."""
+    """True if the centre is so far from the tightest majority that rounding hides the distances among them."""
     K = clients.K
     if K < 2:
         return False
@@ -234,17 +234,17 @@ class StreamGeometry:
 
     @property
     def gram(self) -> Float:
-        """The whole Gram matrix all the same, at K^2 d work."""
+        """The whole Gram matrix, at the cost of K^2 d operations."""
         return measure_grams(self._screen).gram
 
     @property
     def layers(self) -> Float:
-        """The Gram matrices by layer, at K^2 d work."""
+        """The Gram matrices by layer, at the cost of K^2 d operations."""
         return measure_grams(self._screen).layers
 
     @property
     def gram_about_reference(self) -> Float:
-        """The Gram matrix about the reference, at K^2 d work."""
+        """The Gram matrix about the reference, at the cost of K^2 d operations."""
         return self._screen.passes.gram(self._clients, self._screen.reference)[self.judged].sum(axis=0)
 
     def residuals(self, a: Float) -> Float:
@@ -257,7 +257,7 @@ class StreamGeometry:
         return rows[0] if a.ndim == 1 else rows
 
     def subset(self, clients: Sequence[int]) -> GramGeometry:
-        """The exact geometry of a few clients, one pass over theirs."""
+        """The exact geometry of a few clients, from one pass over their updates."""
         chosen = [self._clients[k] for k in clients]
         centre = first_centre(self._screen, set())
         few = self._few(clients, self._screen.passes.gram(chosen, centre))

@@ -14,7 +14,7 @@ from honestly.rules import MIXER_CATALOG, make_steps
 from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
 from honestly.rules.sizes import reweight, size_shares, used_sizes
 
-#: Weights may miss a sum of 1 by this much.
+#: The sum of the weights may differ from 1 by this much.
 ROUNDING = 1e-6
 
 
@@ -48,7 +48,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Mixers, applied in turn, and the rule that sees what they make.
+    """Mixers, applied in turn, and the rule that sees the mixtures.
 
     Example:
         >>> str(Pipeline.of("bucketing:size=3+median"))
@@ -94,7 +94,7 @@ class Pipeline:
 
     @property
     def streams(self) -> bool:
-        """Whether all can be decided without a K x K matrix."""
+        """Whether every step can decide without a K x K matrix."""
         return self.rule.streams and not self.mixers
 
     def check(self, K: int) -> None:
@@ -169,7 +169,7 @@ def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
 
 
 def _check_reduce(rule: ColumnRule, m: int) -> None:
-    """A coordinate-wise rule of the user's own is tried on two coordinates before it sees millions."""
+    """Try a user's coordinate-wise rule on two coordinates before it sees millions."""
     if type(rule).__module__.startswith("honestly."):
         return
     first, last = rule.ranks(m)
@@ -186,7 +186,7 @@ def _check_reduce(rule: ColumnRule, m: int) -> None:
 def _check_rows(step: Rule | Mixer, A: Float, geometry: Geometry) -> None:
     """Weights of a mean sum to 1; to less only where the rest can be the reference's share.
 
-    Steps that say that they need the reference may scale updates as they like: without one it is 0.
+    A step that needs the reference may scale updates freely; without a reference it counts as 0.
     """
     if A.ndim != 2 or A.shape[1] != geometry.K or not np.isfinite(A).all():
         raise ValueError(f"{step}.mix gave a matrix of shape {A.shape}, expected (m, {geometry.K}) finite weights")

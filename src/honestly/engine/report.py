@@ -1,4 +1,4 @@
-"""What a decision says of each client: weights, honesty, verdicts, diagnostics."""
+"""What a decision says about each client: weights, honesty, verdicts, diagnostics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPPOSED, TIMES_AS_LONG = -0.5, 10.0
 
 
 def describe(screen: Screen, rule: Rule, decision: Decision, geometry: Geometry, *, explain: bool) -> dict[str, Any]:
-    """The fields of `Aggregate` for which no value is needed; computed while a device may still be at work."""
+    """The fields of `Aggregate` that do not depend on the value, computed while a device may still be at work."""
     mix, measured = decision.mix, isinstance(geometry, GramGeometry) and geometry.gram.strides[0] > 0
     diagnostics = {**mix.diagnostics, **screen.source.notes}
     weights: Float | None = None
@@ -67,7 +67,7 @@ def _apart(geometry: Geometry, decision: Decision) -> Float:
 def _verdicts(
     screen: Screen, decision: Decision, geometry: Geometry | None
 ) -> tuple[tuple[Verdict, ...], tuple[str, ...]]:
-    """One verdict and one sentence for each of all K clients."""
+    """One verdict and one sentence for each of the K clients."""
     mix, honesty = decision.mix, decision.honesty
     said: Sequence[Verdict] | None = mix.verdicts if decision.mixing is None else None  # else they are of mixtures
     why: Sequence[str] | None = mix.explanations if decision.mixing is None else None
@@ -100,7 +100,7 @@ def _unchanged_clients(screen: Screen, geometry: Geometry | None) -> np.ndarray:
         return nobody
     if geometry.about_reference is None:
         still = geometry.gram.diagonal() == 0
-    else:  # the matrix has another centre: look at a few columns first, then at those who seem not to have moved
+    else:  # the matrix has another centre: check a few columns first, then the clients that seem unchanged
         sample = screen.passes.sample([*screen.usable, screen.reference])
         still = (sample[:-1] == sample[-1]).all(axis=1)
         for j in np.flatnonzero(still):

@@ -1,4 +1,4 @@
-"""One aggregation: screen, measure, decide, average; once more if the values show a fault that was missed before."""
+"""One aggregation: screen, measure, decide, average; repeated without any client whose fault shows only later."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(
             decision = pipeline.decide(geometry)
         except TooFewClientsError as error:
             raise screen.blame(error) from None
-        if screen.usable != clients:  # a rule asked for more than was measured, which showed faults
+        if screen.usable != clients:  # the rule asked for another pass, which found faults
             continue
         values, fine = average(screen, pipeline.rule, decision)
         found = describe(screen, pipeline.rule, decision, geometry, explain=explain)
@@ -79,7 +79,7 @@ def _explain(screen: Screen, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def weighted_mode(values: np.ndarray, votes: Float) -> np.ndarray:
-    """The value of each integer entry with most votes; the smaller one among equals. Counters stay integers."""
+    """The value of each integer entry that has the most votes; ties go to the smaller one. Counters stay integers."""
     if (values == values[0]).all():
         return values[0].copy()
     best, most = values[0].copy(), np.full(values.shape[1], -1.0)

@@ -19,7 +19,7 @@ class Screen:
 
     Attributes:
         source, passes: where the clients' values come from.
-        K: how many clients answered.
+        K: the number of clients.
         usable: positions of the clients that have not been refused.
         ids: names of the usable clients.
         reasons: why the others were refused, by position.
@@ -54,7 +54,7 @@ class Screen:
         """After the last pass: True if the result stands, False if clients had to be refused.
 
         Args:
-            fine: whether the values themselves came out finite and of a sane size.
+            fine: whether the values are finite and not absurdly large.
         """
         suspects = [k for k in self.source.faults() if k in self.usable] if fine else self.usable
         if suspects and self.refuse_faulty(suspects):
@@ -75,7 +75,7 @@ class Screen:
             raise ValueError(f"{name}: {fault}")
 
     def overflow(self) -> float:
-        """The squared norm from which on a client's values have to be looked at one by one."""
+        """The squared norm above which a client's values must be checked one by one."""
         widest = {COMPUTE[leaf.spec.dtype].__name__ for leaf in self.source.leaves}
         return min(LARGEST[name] for name in widest) ** 2
 
@@ -107,7 +107,7 @@ class Screen:
         return {self.source.ids[k]: self.reasons[k] for k in sorted(self.reasons)}
 
     def spread(self, values: np.ndarray, excluded: float = 0.0) -> np.ndarray:
-        """Values of the usable clients among all K: exactly 0 for an excluded one, unless `other` says otherwise."""
+        """Values of the usable clients among all K: `excluded`, by default exactly 0, for the others."""
         if len(values) == self.K:
             return values.copy()
         whole = np.full((self.K, *values.shape[1:]), excluded)

@@ -1,6 +1,6 @@
 """Which tensors are judged together: at most about a hundred layers, and the buffers apart from the parameters.
 
-A layer is what a rule looks at by itself. Up to `MOST_LAYERS` tensors each are one. Beyond that neighbours are joined
+A layer is what a rule judges by itself. Up to `MOST_LAYERS` tensors are a layer each. Beyond that neighbours are joined
 two by two: the tensors of one module first (weight, bias), then modules of one block (a convolution and its norm), the
 smallest pair first, so large tensors stay alone as long as they can.
 """

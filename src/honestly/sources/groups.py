@@ -90,7 +90,7 @@ def identities(updates: Any) -> tuple[ClientId, ...] | None:
 
 
 def divide(update: Any, count: float) -> Any:
-    """A container with every array in it divided; what is no array stays, and is refused by who reads it."""
+    """A container with every array in it divided; anything else stays, and is refused when it is read."""
     if isinstance(update, Mapping):
         return {name: divide(value, count) for name, value in cast("Mapping[Any, Any]", update).items()}
     if isinstance(update, list | tuple):

@@ -63,7 +63,7 @@ class Layers(InMemorySource):
             tree.signature(leaves)
         except tree.UnusableError as reason:
             self.refused[k] = str(reason)
-        except Exception as error:  # a client's object may raise anything when it is touched: it is then excluded
+        except Exception as error:  # a client's object may raise any exception; the client is then excluded
             self.refused[k] = tree.unreadable(error)
         else:
             return leaves
@@ -160,7 +160,7 @@ class Layers(InMemorySource):
         return xp.reshape(xp.concat(rows), (len(clients), -1))
 
     def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
-        """(k, size) integer values in the dtype of most clients: one of another width does not change the model's."""
+        """(k, size) integer values in the dtype of most clients, which one client of another width cannot change."""
         name, agreed = self.integers[leaf].name, self.integers[leaf].spec.dtype
         rows = [np.asarray(arrays.to_host(self._row(k)[name])).reshape(-1) for k in clients]
         dtype = next((row.dtype for row in rows if row.dtype.name == agreed), np.dtype(agreed)).newbyteorder("=")

@@ -22,7 +22,7 @@ class NpyHeaderError(ValueError):
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What an .npy file says of itself; the values begin after `length` bytes."""
+    """The contents of an .npy header; the values begin after `length` bytes."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -34,8 +34,8 @@ def read_header(start: bytes) -> NpyHeader:
     """The header at the beginning of an .npy file of version 1 or 2.
 
     Args:
-        start: the first `ENOUGH` bytes, or all if there are fewer. NumPy reads as much as the header says that it is
-            long before it looks whether that is too much: it must not see more than these.
+        start: the first `ENOUGH` bytes, or all if there are fewer. NumPy reads as many bytes as the
+            header claims before it checks the claim, so it must not see more than these.
 
     Raises:
         NpyHeaderError: it is no header, or claims an impossible shape, or values that are not numbers.

@@ -1,4 +1,4 @@
-"""Find out what the caller passed: an array, a mapping, a sequence of containers, or paths."""
+"""Choose the source for what the caller passed: an array, a mapping, a sequence of containers, or paths."""
 
 from __future__ import annotations
 

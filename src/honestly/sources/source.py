@@ -19,7 +19,7 @@ WIDTH = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
 
 
 def majority_spec(specs: Sequence[ArraySpec]) -> ArraySpec:
-    """The dtype of most clients (of the widest among equals): one client cannot change the model's dtype."""
+    """The dtype of most clients (ties go to the widest): one client cannot change the model's dtype."""
     votes = Counter(spec.dtype for spec in specs)
     dtype = max(votes, key=lambda name: (votes[name], WIDTH.get(name, 0), name))
     return next(spec for spec in specs if spec.dtype == dtype)
@@ -92,7 +92,7 @@ class MemorySink:
 
 
 class InMemorySource:
-    """What is the same for all sources whose values lie in memory."""
+    """What all sources whose values lie in memory have in common."""
 
     notes: Mapping[str, Any] = {}
 
@@ -109,7 +109,7 @@ class InMemorySource:
 
 
 class Source(Protocol):
-    """What the engine needs of K clients' updates."""
+    """What the engine needs to know about K clients' updates."""
 
     @property
     def ids(self) -> tuple[ClientId, ...]:

@@ -1,4 +1,4 @@
-"""The passes on the CPU, whatever array library the clients came from: compiled where that can be, else by NumPy."""
+"""The passes on the CPU, for any array library: compiled code where it is available, else NumPy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HostPasses:
         return self._way.residuals(a, clients, centre, norms)
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
-        """`weights @ X`; clients of weight 0 are not read where that can be."""
+        """`weights @ X`; clients of weight 0 are not read if possible."""
         return self._way.mix(weights, clients)
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:

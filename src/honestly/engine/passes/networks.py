@@ -17,14 +17,14 @@ class Comparator(NamedTuple):
 
 
 class SortingNetwork(NamedTuple):
-    """Comparators in order, and the rows in which the wanted values are in the end."""
+    """Comparators in order, and the rows that hold the wanted values at the end."""
 
     comparators: tuple[Comparator, ...]
     wanted: tuple[int, ...]
 
     @property
     def operations(self) -> int:
-        """How many minima and maxima have to be computed."""
+        """The number of minima and maxima to compute."""
         return sum(c.keep_min + c.keep_max for c in self.comparators)
 
 
@@ -39,7 +39,7 @@ def sorting_network(rows: int, first: int, last: int) -> SortingNetwork:
 
 @lru_cache(maxsize=64)
 def selection_network(rows: int, first: int, last: int) -> SortingNetwork:
-    """The values of ranks first..last (exclusive) in any order: the order inside does not matter.
+    """The values of ranks first..last (exclusive) in any order.
 
     With g values to drop at each end, sorted groups of g are split in pairs into their lower and their upper g values.
     Nothing from a lower part can be among the g largest of all, for its own upper part lies above it; so only lower

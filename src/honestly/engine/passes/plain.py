@@ -24,7 +24,7 @@ T = TypeVar("T")
 # takes to hand Python's lock to another thread, or two threads are slower than one. Rows that are copied first count
 # twice: once as they come, once as they are ranked.
 RANKED_BLOCK, COPIED_BLOCK = 5 << 20, 5 << 19
-# Values of a row that no BLAS adds up with threads of its own.
+# Values of a row that every BLAS adds up in the calling thread.
 LONGEST_DOT = 8192
 # Columns of a block of thousands of rows: their cache lines and pages are worth opening.
 NARROW = 1024
@@ -205,7 +205,7 @@ def store(block: Block, values: Host, sink: Sink) -> None:
 
 
 def _all_finite(rows: Host) -> bool:
-    """False if a value is not finite, or so large that a sum of them is absurd."""
+    """False if a value is not finite, or so large that sums would overflow."""
     ones = np.ones(LONGEST_DOT, rows.dtype)
     starts = range(0, rows.shape[1], LONGEST_DOT)
     pieces = [rows[:, start : start + LONGEST_DOT] for start in starts]

@@ -68,15 +68,15 @@ def _cut(leaves: Sequence[Leaf], spans: Sequence[tuple[int, int, int]], width: i
         yield Block(dtype, filled, tuple(segments), layer)
 
 
-#: What users limit the threads of numerical libraries with; ours are counted among them.
+#: Variables by which users limit the threads of numerical libraries, and so ours.
 LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 #: Where a container says how much of the processors it may use: microseconds per period, and the period.
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def threads() -> int:
-    """How many threads share the work: HONESTLY_THREADS, else the cores this process may use, at most 16 and at most
-    what the user allows numerical libraries."""
+    """The number of threads that share the work: HONESTLY_THREADS, else the cores that this process may use, at most 16
+    and at most the user's limit for numerical libraries."""
     asked = _number("HONESTLY_THREADS")
     if asked:
         return asked
@@ -100,7 +100,7 @@ def _quota() -> int:
         return 1 << 30
 
 
-# Blocks that a thread works on before it hands in what it found: handing over takes Python's lock and wakes a thread,
+# Blocks that a thread works on before it returns its results: returning takes Python's lock and wakes a thread,
 # which costs about as much as a block of a megabyte.
 BATCH = 16
 
@@ -122,7 +122,7 @@ def in_order(work: Callable[[Block], T], todo: Iterable[Block], workers: int, ba
             some = every[start : start + size]
             try:
                 waiting.append(pool.submit(lambda blocks=some: [work(block) for block in blocks]))
-            except RuntimeError:  # no more threads on this machine, or the interpreter is ending: this one does it
+            except RuntimeError:  # no threads left, or the interpreter is shutting down: work in this thread
                 while waiting:
                     yield from waiting.popleft().result()
                 yield from map(work, some)

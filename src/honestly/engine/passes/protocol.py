@@ -15,7 +15,7 @@ from honestly.rules.rule import ColumnRule
 # unless two of those three are not, and a kernel that holds all values of a column gets it for free.
 BETWEEN = -1
 
-# Whether what a pass made is finite and of a sane size: asked for late, so a device can work in the meantime.
+# Whether the result of a pass is finite and not absurdly large; called late, so that a device can work meanwhile.
 Verdict: TypeAlias = Callable[[], bool]
 
 
@@ -23,7 +23,7 @@ class Passes(Protocol):
     """Passes over the rows of a source; `clients` are positions, `centre` the position of the row to subtract."""
 
     def between(self, rows: int) -> bool:
-        """Whether `gram` of so many rows can be centred `BETWEEN` three of them at no cost."""
+        """Whether `gram` can centre this many rows `BETWEEN` three of them at no extra cost."""
         ...
 
     def sample(self, clients: Sequence[int]) -> Float:
@@ -48,7 +48,7 @@ class Passes(Protocol):
         ...
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
-        """`weights @ X`, one flat array per leaf; and whether all values came out finite and not absurdly large.
+        """`weights @ X`, one flat array per leaf; and whether all values are finite and not absurdly large.
 
         `weights` is (k,), the same for all columns, or (L, k), a row for each of the source's layers.
         """
@@ -74,7 +74,7 @@ class Passes(Protocol):
         ...
 
     def fault(self, client: int) -> str | None:
-        """Why this client's values cannot be used, by reading all of them; None if they can."""
+        """Read all values of this client; the reason why they cannot be used, or None."""
         ...
 
 

@@ -25,7 +25,7 @@ LARGEST_NETWORK = 80
 
 
 def network_of(rule: ColumnRule, rows: int) -> SortingNetwork:
-    """What the rule's ranks of so many rows take; above `LARGEST_NETWORK` only `wanted` counts."""
+    """The network for the rule's ranks of this many rows; above `LARGEST_NETWORK` only `wanted` matters."""
     first, last = rule.ranks(rows)
     if rows > LARGEST_NETWORK:
         return SortingNetwork((), tuple(range(first, last)))
@@ -43,7 +43,7 @@ class CompareExchange(NamedTuple):
 
 @lru_cache(maxsize=64)
 def steps_of(network: SortingNetwork, rows: int) -> tuple[tuple[CompareExchange, ...], tuple[int, ...], int]:
-    """The network as operations that leave the block as it is; where the wanted rows are in the end; scratch rows."""
+    """The network as operations that leave the block as it is; where the wanted rows end up; how many scratch rows."""
     place, own = list(range(rows)), [False] * rows
     free: list[int] = []
     used = rows
@@ -75,9 +75,9 @@ def steps_of(network: SortingNetwork, rows: int) -> tuple[tuple[CompareExchange,
 
 
 def rank_rows(block: Host, network: SortingNetwork, scratch: Callable[[int], Host] | None = None) -> Sequence[Host]:
-    """The wanted rows of the m x b block when each of its columns went through the network.
+    """The wanted rows of the m x b block after each column has passed through the network.
 
-    `scratch` gives so many rows of the block's width to work in: memory that is used again costs no page faults.
+    `scratch` returns rows of the block's width to work in: reused memory causes no page faults.
     """
     rows, width = block.shape
     if rows > LARGEST_NETWORK:

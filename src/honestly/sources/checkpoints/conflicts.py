@@ -22,7 +22,7 @@ def mark_result(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_result(checkpoint: Checkpoint) -> bool:
-    """Whether an earlier run wrote it. A client can copy the mark, too: it costs nobody but itself the vote."""
+    """Whether an earlier run wrote it. A client that copies the mark excludes only itself."""
     return checkpoint.metadata.get(MARK) == MEANING
 
 
@@ -52,7 +52,7 @@ def _conflict(out: Path, path: Path) -> str | None:
             return f"a file of the input {str(path)!r}"
         if _inside(path, out):
             return f"a folder that holds the input {str(path)!r}"
-    except (OSError, ValueError):  # what cannot be looked at is refused when it is read
+    except (OSError, ValueError):  # a path that cannot be examined is refused when it is read
         return None
     return None
 

@@ -20,7 +20,7 @@ MOST_HELD, MOST_OPEN = 256, 64
 
 
 def affordable(least: int = 8) -> tuple[int, int]:
-    """How many files may be held and opened beside: at most half of what this process may open."""
+    """How many files to keep open, and how many more to open at a time: half of what this process may open."""
     try:
         import resource
     except ImportError:  # Windows
@@ -166,7 +166,7 @@ class File:
                 if os.preadv(self._held, (out,), offset) == out.nbytes:
                     return
             except OSError:
-                pass  # once more below, where the reason is told
+                pass  # tried again below, where the reason is found
         self.read(offset, memoryview(out).cast("B"))
 
     def read(self, offset: int, buffer: memoryview) -> None:
@@ -189,7 +189,7 @@ class File:
         return bytes(buffer)
 
     def change_reason(self) -> str | None:
-        """A reason if the file is not what it was when it was first opened."""
+        """The reason, if the file has changed since it was first opened; else None."""
         try:
             with self._descriptor() as fd:
                 same = _stamp(os.fstat(fd)) == self._stamp

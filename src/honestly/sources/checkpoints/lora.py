@@ -81,7 +81,7 @@ def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], referenc
 
 
 def _refuse_other_ranks(rows: list[Adapter | None], refused: dict[int, str]) -> None:
-    """Factors of different ranks have no mean of their own: the ranks of most clients count."""
+    """Factors of different ranks have no mean: refuse the clients whose ranks differ from those of most clients."""
     ranks = [None if row is None else frozenset((m, pair.rank) for m, pair in row.pairs.items()) for row in rows]
     votes = Counter(found for found in ranks if found is not None)
     agreed = dict(max(votes, key=lambda found: votes[found], default=()))
@@ -156,7 +156,7 @@ class LoraSource:
         return self._faults
 
     def majority_dtype(self, tensors: Sequence[Tensor]) -> str:
-        """The dtype of most of these."""
+        """The dtype of most of these tensors."""
         return majority_spec([tensor.spec for tensor in tensors]).dtype
 
     def begin(self, leaves: Sequence[Leaf], clients: Sequence[int], ranks: Mapping[str, int]) -> Any:
@@ -174,7 +174,7 @@ class LoraSource:
         return self._sink
 
     def factors(self, clients: Sequence[int]) -> CheckpointSource:
-        """The factors themselves as a source, every B brought to the scale of the first client. Ranks must be equal."""
+        """The factors themselves as a source, every B rescaled to the first client's scale. Ranks must be equal."""
         first = self.adapter(clients[0])
         for k in clients:
             for module, pair in self.adapter(k).pairs.items():

@@ -91,7 +91,7 @@ class _Opening:
         else:
             votes = Counter(look.digest for look in looks.values())
             agreed, expected = max(votes, key=lambda digest: votes[digest], default=b""), {}
-        for k in sorted(looks, key=lambda k: looks[k].digest != agreed):  # those who agree first: they say what it is
+        for k in sorted(looks, key=lambda k: looks[k].digest != agreed):  # those that agree define the layout
             found = self._read(k)
             if found is None:
                 continue

@@ -16,7 +16,7 @@ LORA = ("exact", "svd", "factors")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """K checkpoint files to average, with options; where the defaults are right, plain paths suffice.
+    """K checkpoint files to average, with options. For the defaults, plain paths suffice.
 
     Args:
         paths: a sequence of paths, or a mapping from client id to path: safetensors files, folders of shards, LoRA

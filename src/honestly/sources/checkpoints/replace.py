@@ -27,7 +27,7 @@ def fill(fd: int, size: int) -> None:
 
 @contextmanager
 def naming(path: Path) -> Generator[None]:
-    """An error of the system that names no file, as those of open descriptors do not, is about this one."""
+    """Add the path to an OSError that names no file, as errors of open descriptors do."""
     try:
         yield
     except OSError as error:

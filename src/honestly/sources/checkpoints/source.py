@@ -24,7 +24,7 @@ from honestly.sources.tree import UnusableError, tensor_label
 PIECE = 1 << 18
 #: Bytes between two reports of progress.
 REPORT_EVERY = 1 << 24
-#: Counters are small; whatever bears their name and is larger must be equal, like any other integer tensor.
+#: Counters are small; a larger tensor with such a name must be equal in all clients, like any other integer tensor.
 LARGEST_COUNTER = 64
 
 
@@ -212,7 +212,7 @@ class CheckpointSource:
         self.refused[client] = reason
 
     def _copy(self, leaf: Leaf) -> None:
-        """An integer tensor that all agree on, from the first client who still has it as it was."""
+        """An integer tensor that all agree on, from the first client whose file has not changed."""
         order = [len(self.ids), *(k for k in range(len(self.ids)) if k not in self.refused)]
         for k in order:
             row = self.rows[k]
@@ -244,7 +244,7 @@ def is_counter(leaf: Leaf) -> bool:
 
 
 def most_common_layout(rows: Sequence[Checkpoint]) -> tuple[Shard, ...]:
-    """How most clients cut their checkpoints into files; the first of equals."""
+    """How most clients cut their checkpoints into files; ties go to the first."""
     votes = Counter(row.shards for row in rows)
     return max((row.shards for row in rows), key=lambda shards: votes[shards], default=())
 

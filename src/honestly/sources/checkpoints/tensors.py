@@ -32,12 +32,12 @@ FORMAT_NAMES = {ours: theirs for theirs, (ours, _, _) in DTYPES.items()}
 
 
 def storage(spec: ArraySpec) -> np.dtype:
-    """How the values lie in a file that we write."""
+    """The NumPy dtype of the values in a file that we write."""
     return np.dtype(DTYPES[FORMAT_NAMES[spec.dtype]][1])
 
 
 class Tensor(Protocol):
-    """What every client's tensor can do, wherever it lies."""
+    """What can be read of a client's tensor, in a file or in memory."""
 
     @property
     def spec(self) -> ArraySpec:
@@ -54,7 +54,7 @@ class Tensor(Protocol):
 
 
 class _Scratch(threading.local):
-    """A buffer of this thread for values that are narrower in the file than in the work."""
+    """A buffer per thread for values whose dtype in the file is narrower than the working precision."""
 
     buffer = np.empty(0, np.uint8)
 

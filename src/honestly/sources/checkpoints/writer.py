@@ -24,7 +24,7 @@ from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 from honestly.sources.source import Leaf
 
 PIECE = 1 << 20
-#: Endings of names that nobody gives to a folder of weights.
+#: File extensions that a folder of weights would not have.
 OTHER_FILES = (
     ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".npy", ".h5", ".onnx", ".gguf", ".zip",
     ".json", ".jsonl", ".txt", ".html", ".htm", ".md", ".csv", ".toml",
@@ -161,7 +161,7 @@ class FileSink:
                 write_all(fd, memoryview(raw).cast("B"), offset + start * values.itemsize)
 
     def finish(self) -> Sequence[Any]:
-        """What was written of each leaf, to be sliced."""
+        """The leaves as they were written, which can be sliced."""
         return [WrittenLeaf(leaf, *self._places[leaf.name]) for leaf in self._leaves]
 
     def commit(self) -> Path:
