@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -64,8 +65,8 @@ class History(Sequence[Round]):
         """Call `listener` with every round that is added from now on."""
         self._listeners.append(listener)
 
-    def write(self) -> None:
-        """Replace the files by all rounds as they are now."""
+    def write(self, memory: Any = None) -> None:
+        """Replace the files by all rounds as they are now, and `memory.json` by a rule's memory that can be written."""
         if self.folder is None:
             return
         if not self._begun:
@@ -75,6 +76,8 @@ class History(Sequence[Round]):
         self._seal()
         write_atomically(self.folder / "rounds.jsonl", "".join(line + "\n" for line in self._lines))
         write_atomically(self.folder / "rounds.csv", self._csv())
+        if hasattr(memory, "to_dict"):
+            write_atomically(self.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
 
     def _seal(self) -> None:
         """The lines of the rounds that are new, and of the last one before them, whose evaluation may have come since.

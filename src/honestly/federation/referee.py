@@ -16,7 +16,6 @@ from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
 from honestly.federation.names import Names, Naming
 from honestly.federation.record import Reply, Round, spread_of
 from honestly.federation.server import ServerSide, ServerStep
-from honestly.files import write_atomically
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
 from honestly.rules.rule import Mixer, Rule
@@ -301,11 +300,6 @@ class Referee:
     def _write(self) -> None:
         """Files of the history; a full disk costs the files, not the federation."""
         try:
-            self.history.write()
-            memory: Any = getattr(self.rule, "memory", None)
-            if self.history.folder is not None and hasattr(memory, "to_dict"):
-                import json
-
-                write_atomically(self.history.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
+            self.history.write(getattr(self.rule, "memory", None))
         except OSError as error:
             self._log(logging.ERROR, f"the history could not be written to {self.history.folder}: {error}")

@@ -26,15 +26,6 @@ def shorten(text: object, most: int) -> str:
     return whole if len(whole) <= most else whole[: most - 1] + "…"
 
 
-def for_html(text: object) -> str:
-    """Text for an HTML element or a quoted attribute.
-
-    >>> for_html("<b>'")
-    '&lt;b&gt;&#x27;'
-    """
-    return html.escape(printable(text), quote=True)
-
-
 def for_markdown(text: object) -> str:
     """Text for a paragraph or a table's cell of Markdown.
 

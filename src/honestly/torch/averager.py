@@ -15,7 +15,6 @@ import torch
 
 from honestly.engine import Pipeline
 from honestly.federation import History, Round
-from honestly.files import write_atomically
 from honestly.result import Aggregate, AggregationError
 from honestly.rules import Bayesian
 from honestly.rules.memory import Memory
@@ -256,12 +255,7 @@ class RobustAverager:
         """Write the files; a full disk does not stop the training."""
         began = time.monotonic()
         try:
-            self.history.write()
-            memory: Any = getattr(self.rule, "memory", None)
-            if self.history.folder is not None and hasattr(memory, "to_dict"):
-                import json
-
-                write_atomically(self.history.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
+            self.history.write(getattr(self.rule, "memory", None))
         except OSError as error:
             logger.error("the history could not be written to %s: %s", self._folder, error)
         self._written, self._writing = time.monotonic(), time.monotonic() - began

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from honestly.engine import Decision, Pipeline
 from honestly.result import Float, Verdict
 from honestly.rules.rule import GramGeometry, Mix, Mixer, Rule
 from honestly.studies.layers.space import Space
@@ -61,13 +62,9 @@ def measure(space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = ()) 
     squared = space.products[:, space.n, space.n]
     geometry = geometry_of(grams, towards, squared, space.sizes)
     start = time.perf_counter()
-    through = np.eye(len(grams[0]))
-    for mixer in pre:
-        A = mixer.mix(geometry)
-        geometry, through = geometry.mixtures(A), A @ through
-    mix = rule.mix(geometry)
+    decision = Pipeline(tuple(pre), rule).decide(geometry)
     seconds = time.perf_counter() - start
-    weights = weights_of(mix, len(grams)) @ through
+    mix, weights = decision.mix, weights_of(decision, len(grams))
     lacking = 1.0 - weights.sum(axis=1)  # the reference's share: it lies at minus the mean
     moved = np.einsum("lk,lkj,lj->l", weights, grams, weights)
     moved += lacking**2 * squared - 2.0 * lacking * (weights * towards).sum(axis=1)
@@ -104,11 +101,11 @@ def geometry_of(
     return GramGeometry.of_layers(about, has_reference=True, layer_sizes=columns)
 
 
-def weights_of(mix: Mix, L: int) -> Float:
-    """(L, m) a row of weights for each layer."""
-    if mix.by_layer is not None:
-        return np.asarray(mix.by_layer, dtype=np.float64)
-    return np.broadcast_to(mix.matrix[0], (L, mix.matrix.shape[1]))
+def weights_of(decision: Decision, L: int) -> Float:
+    """(L, K) a row of weights for each layer."""
+    if decision.by_layer is not None:
+        return np.asarray(decision.by_layer, dtype=np.float64)
+    return np.broadcast_to(decision.matrix[0], (L, decision.matrix.shape[1]))
 
 
 def in_units(moved: Float, variance: Float, squared: Float) -> Float:
