@@ -51,9 +51,7 @@ class Status(Enum):
     CLOSED_FORM = "computed in closed form"
     CONVERGED = "converged"
     MAJORITY_IDENTICAL = "a majority of the clients sent the same update, which is the answer"
-    MAJORITY_BOUND = (
-        "close to half of the clients look dishonest: the smallest majority was kept, and the answer may be wrong"
-    )
+    MAJORITY_BOUND = "more clients look dishonest than may lie: nobody was accused, and the answer may be wrong"
     STEP_LIMIT = "stopped at the limit of steps before convergence"
     CONTRADICTION = "two clients contradict one another, and nothing tells which of them is right"
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from honestly.result import Status, Verdict
 from honestly.rules.bayesian import Bayesian
+from honestly.rules.bayesian.likeness import companion
 from honestly.rules.rule import GramGeometry
 
 from .clients import geometry
@@ -443,3 +444,53 @@ def test_streaming_is_deterministic_and_small_rounds_work():
         assert np.isclose(Bayesian().mix(Streaming(federation(0, "none", clients=clients))).matrix.sum(), 1.0)
     same = Bayesian().mix(Streaming(np.ones((40, 3))))
     assert same.status is Status.MAJORITY_IDENTICAL
+
+
+# ------------------------------------------------------------------ verdicts and centres
+
+
+def test_it_takes_two_to_err_alike():
+    """Evidence against one client alone, however large, is limited by that against its best companion."""
+    x = np.array([[9.0, -3.0, -10.0], [9.0, 4.0, 9.0]])
+    assert np.minimum(x, companion(x)).tolist() == [[-3.0, -3.0, -10.0], [9.0, 4.0, 9.0]]
+
+
+@pytest.mark.parametrize("distance", [5.0, 75.0, 1000.0])
+def test_nine_far_liars_are_accused_and_nobody_of_the_majority(distance):
+    """An honest client that leans towards them is within the majority: it must not make a tenth, a contradiction."""
+    X = federation(0, "none")
+    lie = np.random.default_rng(3).normal(size=d) / np.sqrt(d)
+    X[5] += 0.7 * lie
+    X[11:] = X[11:].mean(0) + 0.1 * (X[11:] - X[11:].mean(0)) + distance * lie
+    mix = Bayesian().mix(geometry(X))
+    assert set(np.flatnonzero(mix.honesty < 0.5)) == set(range(11, 20))
+
+
+def test_nobody_is_accused_where_more_look_guilty_than_may_lie():
+    """Five err alike in one layer and five others in another, f = 9: ten look guilty, which cannot be."""
+    X = federation(0, "none")
+    rng = np.random.default_rng(4)
+    X[10:15, :200] += 3.0 * rng.normal(size=200) / np.sqrt(d)
+    five = Bayesian().mix(by_layer(X, [200, 200]))
+    assert set(np.flatnonzero(five.honesty < 0.5)) == set(range(10, 15))
+    X[15:20, 200:] += 3.0 * rng.normal(size=200) / np.sqrt(d)
+    ten = Bayesian().mix(by_layer(X, [200, 200]))
+    assert ten.status is Status.MAJORITY_BOUND
+    assert "nobody was accused" in str(ten.status)
+    assert (ten.honesty >= 0.5).all()
+
+
+@pytest.mark.parametrize("few", [3, 4, 5])
+def test_rounding_decides_nothing_among_few_clients(few):
+    """One far client, any order, values changed in their last bits: the same answer and the same verdicts."""
+    rng = np.random.default_rng(few)
+    for far in (1.0, 3.0, 100.0, 1e4):
+        X = rng.normal(size=(few, 50)) + 10.0 * rng.normal(size=50)
+        X[-1] *= far
+        one = Bayesian().mix(GramGeometry(X @ X.T))
+        for _ in range(5):
+            order = rng.permutation(few)
+            Y = (X * (1.0 + 1e-14 * rng.normal(size=X.shape)))[order]
+            other = Bayesian().mix(GramGeometry(Y @ Y.T))
+            np.testing.assert_allclose(other.matrix[0], one.matrix[0][order], atol=1e-6)
+            assert [other.verdicts[i] for i in range(few)] == [one.verdicts[k] for k in order]

@@ -31,6 +31,13 @@ def shortened(
     return weights, f if size is None else _factor(longest, in_own_unit(r2, size.noise))
 
 
+def among(centre: Float, free: Float) -> Float:
+    """(V, n) the centre's weights without the accused (0 in `free`), unless it is all theirs."""
+    kept = centre * free
+    total = kept.sum(1, keepdims=True)
+    return np.where(total > 1e-3, kept / np.maximum(total, 1e-3), free / free.sum())
+
+
 def _factor(longest: Float, r2: Float) -> Float:
     return np.minimum(longest[:, None], r2) / r2
 

@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float, Status
-from honestly.rules.bayesian.average import copies, shared_votes, shortened
+from honestly.rules.bayesian.average import among, copies, shared_votes, shortened
+from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.guard import guard
 from honestly.rules.bayesian.likeness import Judgement, judge
 from honestly.rules.bayesian.sizes import ClientSizes, sized_votes
-from honestly.rules.bayesian.views import TINY, distances, effective_dimension, kth, survey
+from honestly.rules.bayesian.views import TINY, distances, effective_dimension, kth
 
 NO_UNIT = 1e-12  # of a majority's squared norms: where a majority is nearer than that, a layer has no unit
 
@@ -92,15 +93,15 @@ def estimate(
     verdict = judge(views[:J], h, prior, views.gram[:J] if from_reference else None, size) if J else None
     free = np.ones(n) if verdict is None else (~verdict.accused).astype(np.float64)
     if verdict is None:
-        d, votes, rest = np.empty(0), np.ones(n), views
+        d, votes, rest, first = np.empty(0), np.ones(n), views, views.centre
     else:
-        d, rest = verdict.dimension, views[J:]
+        d, rest, first = verdict.dimension, views[J:], np.concatenate([verdict.first, views.centre[J:]])
         share = np.full(J, 1.0 / max(J - 1, 1))
         share[0] = 1.0
         votes = shared_votes(np.tensordot(share / verdict.views.s2, verdict.views.errors, 1))
         views = verdict.views + rest
     d = np.concatenate([d, effective_dimension(rest.errors)]) if len(rest.s2) else d
-    centre, kept = shortened(views.gram, _among(views.centre, free), sized_votes(votes * free, size), h, d, size)
+    centre, kept = shortened(views.gram, among(first, free), sized_votes(votes * free, size), h, d, size)
     skip = len(views.s2) - len(measured)
     weights[measured] = centre[skip:]
     weights, pulled = guard(G, weights, tolerated)
@@ -111,8 +112,8 @@ def estimate(
         status = Status.MAJORITY_IDENTICAL
     else:
         nothing[:, known] = verdict.evidence[skip:].T
-        settled = Status.CONVERGED if verdict.settled or verdict.crowded else Status.STEP_LIMIT
-        status = Status.MAJORITY_BOUND if verdict.crowded else settled
+        settled = Status.CONVERGED if verdict.settled else Status.STEP_LIMIT
+        status = Status.MAJORITY_BOUND if verdict.contradiction else settled
     spread = float(np.sqrt(views.s2[skip:][: len(known)].sum()))
     return Estimate(
         weights,
@@ -139,13 +140,6 @@ def without_unit(G: Float, D: Float, radius: Float, h: int) -> tuple[Float, npt.
         same = D[layer, radius[layer].argmin()] <= max(float(radius[layer].min()), float(noise[layer]))
         weights[layer] = same / same.sum()
     return weights, unit
-
-
-def _among(centre: Float, free: Float) -> Float:
-    """The centre's weights without the accused, unless it is all theirs."""
-    kept = centre * free
-    total = kept.sum(1, keepdims=True)
-    return np.where(total > 1e-3, kept / np.maximum(total, 1e-3), free / free.sum())
 
 
 def undecided(weights: Float, status: Status) -> Estimate:

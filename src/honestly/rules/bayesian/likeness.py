@@ -15,20 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules.bayesian.average import shortened
+from honestly.rules.bayesian.average import among, shortened
 from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, usual_agreement
-from honestly.rules.bayesian.views import TINY, Views, cosines, kth, pairs
+from honestly.rules.bayesian.views import TIE, TINY, Views, cosines, kth, pairs
 
 COMMON = 0.1  # mean cosine that honest clients may have for their data's sake
 SEARCH = 3.4  # ln n nats of evidence that any n clients have by chance, the best group of them being looked for
 OPPOSED = 2.5  # the same for opposition, where nothing is looked for but the client and the view
-NEAR = 0.8, 3.0  # r^2 / s^2 up to NEAR + NEAR / sqrt(d) is near: nobody is accused there
+NEAR = 0.8, 3.0  # r^2 / s^2 up to NEAR + NEAR / sqrt(d) is near, and so is a majority: nobody is accused there
 TIGHT = 16.0  # effective dimension from which a view convicts by itself
 AGREE = 0.7  # in a looser one a tight view must agree to this share of the evidence it would need by itself
 SAME = 0.93  # mean cosine from which a loose view needs no other: clients that are merely behind stay below it
 LOOSEST = 5.0  # below it all clients that are behind may err alike
 QUANTILE, CHI2 = 0.75, 1.323  # of (cos - mean)^2, and of chi^2_1: the liars' pairs are among the rest
 POWER_STEPS, MEMBER = 6, 0.5  # to the top eigenvector; the share of its largest entry that a member has
+SUSPECTED = -0.1  # log-odds of honesty, from earlier rounds, from which likeness tells without a companion
 FARAWAY = 25.0  # r^2 / s^2 beyond which a client says nothing about how unlike honest errors are
 ABSURD = 1e6  # r^2 / s^2 from which no client is merely behind
 ROUNDS = 5  # of convicting and moving the centre
@@ -46,7 +47,8 @@ class Judgement:
         opposed: (n,) bool: it is opposition that tells against k.
         dimension: (V,) effective dimensions.
         views: the views about the centre of those who are not accused.
-        crowded: more were to be accused than may lie.
+        first: (V, n) the centres before anybody was accused: what the average starts from.
+        contradiction: the evidence speaks against more than may lie, so nobody is accused.
         rounds: how often somebody was convicted or acquitted.
         settled: the last round changed nothing.
     """
@@ -58,7 +60,8 @@ class Judgement:
     opposed: npt.NDArray[np.bool_]
     dimension: Float
     views: Views
-    crowded: bool
+    first: Float
+    contradiction: bool
     rounds: int
     settled: bool
 
@@ -73,6 +76,10 @@ def judge(
 ) -> Judgement:
     """Convict, move the centre to the others, look again; until nothing changes.
 
+    Every move starts from the first centre. Moves on top of moves would drift: a few wrong convictions pull the centre
+    to the liars, about whom more honest clients look guilty. If more look guilty than may lie, that is a contradiction:
+    nobody is accused.
+
     Arguments:
         views: the clients about a robust centre.
         h: the smallest majority; at most n - h are accused.
@@ -80,60 +87,61 @@ def judge(
         reference: (V, n, n) Gram matrices about the previous model, where opposition has a meaning; or None.
         size: what is used of the clients' sizes; None: all the same.
     """
-    n = views.r2.shape[1]
-    accused, crowded, settled, rounds, recentred = np.zeros(n, bool), False, False, 0, False
+    V, n = views.r2.shape
+    first, accused, moved = views, np.zeros(n, bool), np.zeros(V, bool)
+    contradiction, settled, rounds = False, False, 0
     while True:
-        found = look(views, ~accused, reference, size)
-        against = found.against if prior is None else found.against - prior
-        guilty = against > 0.0
-        if int(guilty.sum()) > n - h:  # more than may lie: those with the most evidence against them
-            crowded = True
-            guilty = np.zeros(n, bool)
-            guilty[np.argsort(-against, kind="stable")[: n - h]] = True
-        side = camp(views, guilty)
-        if int(side.sum()) >= h and not recentred:  # a majority errs alike: it is the centre that errs
-            recentred, accused, rounds = True, np.zeros(n, bool), rounds + 1
-            views = Views.about(views.gram, np.broadcast_to(side / side.sum(), views.centre.shape), h)
-            continue
-        settled = bool((guilty == accused).all())
-        if settled or rounds == ROUNDS or h == n:
+        found = look(views, ~accused, prior, reference, size)
+        if contradiction:
             break
-        accused, rounds = guilty, rounds + 1
+        side = camps(views, found)
+        erring = (side.sum(1) >= h) & ~moved
+        if erring.any():  # a majority errs alike there: it is the centre that errs
+            moved, accused = moved | erring, np.zeros(n, bool)
+            shares = side / np.maximum(side.sum(1, keepdims=True), 1)
+            first = views = Views.about(views.gram, np.where(erring[:, None], shares, first.centre), h)
+            continue
+        guilty = found.against - (0.0 if prior is None else prior) > 0.0
+        contradiction = int(guilty.sum()) > n - h
+        settled = bool((guilty == accused).all())
+        if not contradiction and (settled or rounds == ROUNDS):
+            break
+        accused, rounds = guilty & (not contradiction), rounds + 1
+        if contradiction:
+            views = first
+            continue
         free = (~accused).astype(np.float64)
-        centre = views.centre * free
-        total = centre.sum(1, keepdims=True)
-        centre = np.where(total > 1e-3, centre / np.maximum(total, 1e-3), free / free.sum())
-        centre, _ = shortened(views.gram, centre, free, h, found.dimension)
+        centre, _ = shortened(views.gram, among(first.centre, free), free, h, found.dimension)
         views = Views.about(views.gram, centre, h)
     return Judgement(
         accused,
-        found.evidence,
+        np.minimum(found.evidence, 0.0) if contradiction else found.evidence,
         found.view,
         found.group,
         found.opposed,
         found.dimension,
         views,
-        crowded,
+        first.centre,
+        contradiction,
         rounds,
         settled,
     )
 
 
-def camp(views: Views, guilty: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """(n,) who stands nearer to the mean of the guilty than to the centre, over all layers together.
+def camps(views: Views, found: Look) -> npt.NDArray[np.bool_]:
+    """(V, n) who stands nearer to the mean of those who err alike than to the centre; nobody where none does.
 
     Liars that are nearer to one another than honest clients are can capture the centre. All the honest then err alike,
     and the clearest of them look guilty; the others stand on their side.
     """
-    guilty = guilty & (views.r2[0] <= FARAWAY * views.s2[0])  # a decoy far away must not draw the line
-    m = int(guilty.sum())
-    if m < 2:
-        return np.zeros(len(guilty), bool)
-    products = views.errors[0] @ guilty
-    own = np.where(guilty, views.errors[0].diagonal(), 0.0)
-    towards = (products - own) / np.where(guilty, m - 1, m)  # e_k . mean error of the other guilty
-    apart = float(towards[guilty].mean())
-    return (towards > 0.5 * apart) & (views.r2[0] <= FARAWAY * views.s2[0]) & (apart > 0.0)
+    near = views.r2 <= FARAWAY * views.s2[:, None]  # a decoy far away must not draw the line
+    guilty = (found.alike & near).astype(np.float64)
+    m = guilty.sum(1, keepdims=True)
+    products = np.matmul(views.errors, guilty[:, :, None])[:, :, 0]
+    products -= guilty * views.errors.diagonal(0, 1, 2)
+    towards = products / np.maximum(m - guilty, 1.0)  # e_k . mean error of the other guilty
+    apart = (towards * guilty).sum(1, keepdims=True) / np.maximum(m, 1.0)
+    return near & (towards > 0.5 * apart) & (apart > 0.0) & (m >= 2.0)
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,7 @@ class Look:
     evidence: Float
     dimension: Float
     members: npt.NDArray[np.bool_]  # (V, n) the group that errs most alike in each view
+    alike: npt.NDArray[np.bool_]  # (V, n) against whom likeness tells there
     opposing: npt.NDArray[np.bool_]  # (V, n)
 
     @property
@@ -166,14 +175,20 @@ class Look:
         return self.opposing[self.view, np.arange(len(self.view))]
 
 
-def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None, size: ClientSizes | None = None) -> Look:
+def look(
+    views: Views,
+    free: npt.NDArray[np.bool_],
+    prior: Float | None,
+    reference: Float | None,
+    size: ClientSizes | None = None,
+) -> Look:
     """The evidence against every client in every view."""
     n = len(free)
     C = cosines(views.errors)
     t = in_own_unit(views.r2 / views.s2[:, None], None if size is None else size.vote)
     d = dimension(C, free & (t[0] <= FARAWAY))
     chance = 1.0 / np.sqrt(d)[:, None]
-    far = t > NEAR[0] + NEAR[1] * chance
+    far = t > np.maximum(NEAR[0] + NEAR[1] * chance, TIE)
     cost = SEARCH * math.log(n)
     members = top_group(C, far, chance)
     own, m, together = likeness(C, members)
@@ -186,6 +201,9 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None, siz
     support = half[tight].max(0, initial=-cost)
     loose = np.where(alike > SAME, x, np.minimum(x, support))
     x = np.where(tight[:, None], x, np.where(d[:, None] >= LOOSEST, loose, -cost))
+    alone = np.minimum(x, companion(x))
+    x = alone if prior is None else np.where(prior <= SUSPECTED, x, alone)
+    convicted = x > 0.0
     opposing = np.zeros_like(far)
     if reference is not None:
         o = opposition(reference, views.centre)
@@ -196,7 +214,13 @@ def look(views: Views, free: npt.NDArray[np.bool_], reference: Float | None, siz
         opposing = against > x
         x = np.maximum(x, against)
     x[0] = np.where(t[0] > ABSURD, np.log(np.maximum(t[0], 1.0)), x[0])
-    return Look(x, d, members > 0.0, opposing)
+    return Look(x, d, members > 0.0, convicted, opposing)
+
+
+def companion(x: Float) -> Float:
+    """(V, n) the largest evidence against another client: it takes two to err alike."""
+    ranked = np.partition(x, -2, axis=1)
+    return np.where(x >= ranked[:, -1:], ranked[:, -2:-1], ranked[:, -1:])
 
 
 def dimension(C: Float, free: npt.NDArray[np.bool_]) -> Float:

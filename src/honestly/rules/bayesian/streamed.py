@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from honestly.result import Float, Status
 from honestly.rules.bayesian.average import CHANCE
+from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.estimate import Estimate, estimate
 from honestly.rules.bayesian.likeness import ABSURD, COMMON, NEAR, SEARCH, TIGHT
 from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, sized_votes
-from honestly.rules.bayesian.views import TINY, kth, survey
+from honestly.rules.bayesian.views import TINY, kth
 from honestly.rules.geometry import Geometry
 
 SAMPLE = 256  # clients whose Gram matrices are formed
@@ -52,18 +53,16 @@ def streamed(
     if part.accused.any():
         members = sample[part.accused]
         x = _likeness(distances[0], distances[1], members)
-        far = t > NEAR[0] + NEAR[1] / np.sqrt(d)[:, None]
+        far = t > np.maximum(NEAR[0] + NEAR[1] / np.sqrt(d)[:, None], 1.0)
         nats = 0.5 * len(members) * d[:, None] * np.square(np.maximum(x - COMMON, 0.0)) - cost
         found = np.where(far & (d >= TIGHT)[:, None], nats, -cost)
     found = np.where(t > ABSURD, np.log(np.maximum(t, 1.0)), found)
     evidence[:, judged] = found[judged].T
     against = found[judged].max(axis=0)
     accused = against - (0.0 if prior is None else prior) > 0.0
-    crowded = int(accused.sum()) > K - h
-    if crowded:
-        order = np.argsort(-np.where(accused, np.log(np.maximum(t[judged], TINY)).mean(0), -np.inf), kind="stable")
-        accused = np.zeros(K, bool)
-        accused[order[: K - h]] = True
+    contradiction = int(accused.sum()) > K - h
+    if contradiction:  # more look guilty than may lie, a contradiction: nobody can be accused
+        accused, against = np.zeros(K, bool), np.minimum(against, 0.0)
     longest = s2 * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
     own = in_own_unit(np.maximum(r2, TINY), None if size is None else size.vote)
     kept = np.minimum(longest[:, None], own) / own
@@ -83,7 +82,7 @@ def streamed(
         votes,
         tuple(copies),
         float(np.sqrt(s2[judged].sum())),
-        Status.MAJORITY_BOUND if crowded else part.status,
+        Status.MAJORITY_BOUND if contradiction else part.status,
         None,
         0,
     )

@@ -51,52 +51,27 @@ class Views:
         parts = ("gram", "centre", "errors", "r2", "s2")
         return Views(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in parts))
 
+    def where(self, chosen: npt.NDArray[np.bool_], other: Views) -> Views:
+        """These views where chosen, (V,) bool, the others elsewhere."""
+
+        def pick(name: str) -> Float:
+            mine = getattr(self, name)
+            return np.where(chosen.reshape(-1, *(1,) * (mine.ndim - 1)), mine, getattr(other, name))
+
+        return Views(self.gram, pick("centre"), pick("errors"), pick("r2"), pick("s2"))
+
     def __getitem__(self, which: slice) -> Views:
         return Views(self.gram[which], self.centre[which], self.errors[which], self.r2[which], self.s2[which])
-
-
-def survey(gram: Float, h: int, D: Float | None = None, radius: Float | None = None) -> tuple[Views, Float]:
-    """A centre that no minority captures, in every view; and the effective dimensions about it.
-
-    The neighbourhood of a client is the mean of its h nearest. Every neighbourhood holds honest clients, so their means
-    agree up to sampling; one that is farther from the others than sampling allows tells of a group apart, and the
-    centre is then the mean of the tightest majority of neighbourhoods. Where none is, the centre is the geometric
-    median, which a clump of near-copies captures less easily.
-
-    Arguments:
-        gram: (V, n, n) Gram matrices.
-        h: the smallest majority.
-        D: (V, n, n) squared distances, where they are known.
-        radius: (V, n) each client's distance to its h-th nearest, where it is known.
-    """
-    V, n, _ = gram.shape
-    D = distances(gram) if D is None else D
-    radius = kth(D, h) if radius is None else radius
-    N = (TIE * radius[:, :, None] >= D).astype(np.float64)
-    N /= np.matmul(N, np.ones((n, 1)))
-    near = N @ gram @ N.transpose(0, 2, 1)
-    a = tightest(near, h)
-    found = Views.about(gram, (a[:, None, :] @ N)[:, 0], h)
-    # |neighbourhood - centre|^2 that sampling allows: two means of h of n clients, and their own dependence
-    d = effective_dimension(found.errors)
-    allowed = found.s2 * (1.0 / h - 1.0 / n + 1.0 / h**2) * (1.0 + n / np.sqrt(d))
-    apart = (leave_one_out(residuals(near, a), a) > allowed[:, None]).any(1)
-    if apart.all():
-        return found, d
-    rest = np.flatnonzero(~apart)
-    if len(rest) == V:
-        found = Views.about(gram, medians(gram, radius), h)
-        return found, effective_dimension(found.errors)
-    other = Views.about(gram[rest], medians(gram[rest], radius[rest]), h)
-    for name in ("centre", "errors", "r2", "s2"):
-        getattr(found, name)[rest] = getattr(other, name)
-    d[rest] = effective_dimension(other.errors)
-    return found, d
 
 
 def kth(x: Float, h: int) -> Float:
     """The h-th smallest along the last axis."""
     return np.partition(x, h - 1, axis=-1)[..., h - 1]
+
+
+def majority(views: Views, h: int) -> Float:
+    """(V,) the squared distance to the centre within which a majority stands."""
+    return kth(views.errors.diagonal(0, 1, 2), h)
 
 
 def distances(gram: Float) -> Float:
