@@ -38,6 +38,11 @@ class ArraySpec:
         """Number of values."""
         return math.prod(self.shape)
 
+    @cached_property
+    def layout(self) -> tuple[tuple[int, ...], str]:
+        """Shape and kind: what clients must have in common to be averaged."""
+        return self.shape, self.kind
+
 
 def is_array(x: object) -> bool:
     """True for an array of NumPy (scalars included), torch, JAX, CuPy or any array-API library."""
@@ -57,11 +62,10 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 def spec(x: Any) -> ArraySpec:
     """Shape and dtype of an array or number, read without touching its values."""
-    if is_scalar(x):
-        x = np.asarray(x)
     if type(x) is np.ndarray:
-        dtype = dtype_name(x.dtype)
-        return ArraySpec(x.shape, dtype, _kind(dtype))
+        return _known_spec(x.shape, dtype_name(x.dtype))
+    if is_scalar(x):
+        return spec(np.asarray(x))
     shape = tuple(map(int, x.shape))
     if "sparse" in str(getattr(x, "layout", "")):
         return ArraySpec(shape, str(x.layout), "sparse")
@@ -72,6 +76,12 @@ def spec(x: Any) -> ArraySpec:
             return ArraySpec(shape, f"{dtype} with masked values", "masked")
     else:
         dtype = str(x.dtype).rpartition(".")[2]  # "torch.float32", "array_api_strict.float32"
+    return _known_spec(shape, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _known_spec(shape: tuple[int, ...], dtype: str) -> ArraySpec:
+    """One object for the same tensor of all clients: to compare the clients' layouts is then to compare addresses."""
     return ArraySpec(shape, dtype, _kind(dtype))
 
 
@@ -85,7 +95,7 @@ def _kind(dtype: str) -> str:
 
 def device_name(x: Any) -> str:
     """The device that holds the values, as text: "cpu", "cuda:0", "meta", ..."""
-    if isinstance(x, np.ndarray | np.generic) or is_scalar(x):
+    if type(x) is np.ndarray or isinstance(x, np.ndarray | np.generic) or is_scalar(x):
         return "cpu"
     device = str(aac.device(x)).lower()
     return "cpu" if "cpu" in device else device
@@ -93,6 +103,8 @@ def device_name(x: Any) -> str:
 
 def on_host(x: Any) -> bool:
     """True if NumPy can see the values where they are."""
+    if type(x) is np.ndarray:
+        return True
     return x.device.type == "cpu" if aac.is_torch_array(x) else device_name(x) == "cpu"
 
 

@@ -72,11 +72,11 @@ def cut(sizes: tuple[int, ...], kind: str, columns: int, layered: bool) -> progr
 @pytest.mark.parametrize("kind", EPSILON)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 20, 21, 43])
 def test_gram(processor: str, n: int, kind: str) -> None:
-    sizes = (1, 3000, 17, 2 * RUN)
+    sizes = (1, 3000, 17, 9 * RUN + 5)
     found = tensors(n, kind, sizes)
     rows = places([list(x) for x in found])
     middle = places([[x[n // 2]] for x in found])
-    for centre, columns in itertools.product((None, middle), (500, 4 * RUN)):
+    for centre, columns in itertools.product((None, middle), (500, 16 * RUN)):
         one, three = (program.gram(rows, centre, cut(sizes, kind, columns, True), 4, w) for w in (1, 3))
         np.testing.assert_array_equal(one, three)
         for G, x in zip(one, found, strict=True):
@@ -98,7 +98,7 @@ def test_equal_rows_have_equal_products(processor: str) -> None:
 @pytest.mark.parametrize("kind", EPSILON)
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 20, 100])
 def test_mix(processor: str, n: int, kind: str) -> None:
-    sizes = (5, 2500, RUN)
+    sizes = (5, 2500, 9 * RUN + 5)
     found = tensors(n, kind, sizes)
     weights = np.random.default_rng(1).random((3, n))
     weights[:, ::3] = 0
@@ -106,7 +106,11 @@ def test_mix(processor: str, n: int, kind: str) -> None:
     found[1][0] = np.frombuffer(b"\xff" * 8, found[1].dtype)[0]  # NaN, of weight 0: not read
     outs = [np.empty(size, found[0].dtype) for size in sizes]
     rows, to = places([list(x) for x in found]), places([[x] for x in outs])
+    whole = [np.empty_like(out) for out in outs]
+    assert program.mix(weights, rows, places([[x] for x in whole]), cut(sizes, kind, 16 * RUN, True), LIMITS, 1)
     assert program.mix(weights, rows, to, cut(sizes, kind, 700, True), LIMITS, 2)
+    for out, other in zip(outs, whole, strict=True):
+        np.testing.assert_array_equal(out, other)
     for row, x, out in zip(weights, found, outs, strict=True):
         wanted = row[row > 0] @ exact(x)[row > 0]
         np.testing.assert_allclose(exact(out), wanted, rtol=2 * EPSILON[kind], atol=20 * EPSILON[kind])
@@ -135,13 +139,18 @@ def test_residuals(processor: str, kind: str, with_centre: bool) -> None:
 
 @pytest.mark.parametrize("kind", EPSILON)
 def test_rank(processor: str, kind: str) -> None:
-    sizes = (70, 2 * RUN + 1)
+    sizes = (70, 9 * RUN + 1)
     found = tensors(3, kind, sizes)
     outs = [np.empty(size, found[0].dtype) for size in sizes]
     rows, to = places([list(x) for x in found]), places([[x] for x in outs])
     # the smaller of the first two in row 3, then the larger of it and the last in its place
     network = CompiledNetwork(np.array([(1, 0, 1, 3), (0, 3, 2, 3)], np.int32), np.array([3], np.int32), 1)
+    whole = [np.empty_like(out) for out in outs]
+    long = cut(sizes, kind, 16 * RUN, False)
+    assert program.rank(network, None, rows, places([[x] for x in whole]), long, LIMITS, 1)
     assert program.rank(network, None, rows, to, cut(sizes, kind, 700, False), LIMITS, 2)
+    for out, other in zip(outs, whole, strict=True):
+        np.testing.assert_array_equal(out, other)
     for x, out in zip(found, outs, strict=True):
         a, b, c = exact(x)
         np.testing.assert_array_equal(exact(out), np.maximum(np.minimum(a, b), c))

@@ -73,8 +73,8 @@ def available() -> bool:
 
 def place(values: npt.NDArray[Any]) -> tuple[int, int] | None:
     """Address and kind of a flat array that can be read where it lies; None if it has to be copied."""
-    kind = KINDS.get(values.dtype)
-    if kind is None or not values.flags.c_contiguous or not values.flags.aligned:
+    kind, flags = KINDS.get(values.dtype), values.flags
+    if kind is None or not flags.c_contiguous or not flags.aligned:
         return None
     return values.__array_interface__["data"][0], kind
 

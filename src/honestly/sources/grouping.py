@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ BUFFERS = ("follow", "judge", "ignore")
 #: Last parts of the names of buffers in PyTorch and Keras, and the collection that Flax keeps them in.
 BUFFER_NAMES = frozenset({"running_mean", "running_var", "num_batches_tracked", "moving_mean", "moving_variance"})
 BUFFER_COLLECTION = "batch_stats"
+AFTER_DOT = chr(ord(".") + 1)
 
 
 class Piece(NamedTuple):
@@ -83,13 +85,16 @@ def layers_of(leaves: Sequence[Leaf], buffers: Buffers, sizes: Any = None) -> tu
         pieces = [Piece(leaf.name, i, 0, leaf.size) for i, leaf in enumerate(leaves) if leaf.size]
     else:
         pieces = _cut(leaves, sizes)
-    judged = [piece for piece in pieces if not buffers.hold(piece.name)]
-    others = [piece for piece in pieces if buffers.hold(piece.name)]
+    held = [buffers.hold(piece.name) for piece in pieces]
+    judged = [piece for piece, is_buffer in zip(pieces, held, strict=True) if not is_buffer]
+    others = [piece for piece, is_buffer in zip(pieces, held, strict=True) if is_buffer]
     if not judged:  # there must be something to judge by
         judged, others = others, []
-    found = [_layer(group, judged) for group in _group(judged, MOST_LAYERS)]
+    names = sorted(piece.name for piece in judged)
+    found = [_layer(group, names) for group in _group(judged, MOST_LAYERS)]
+    names = sorted(piece.name for piece in others)
     for group in _group(others, MOST_BUFFERS):
-        found.append(_layer(group, others, follows=True, kept=buffers.mode == "ignore"))
+        found.append(_layer(group, names, follows=True, kept=buffers.mode == "ignore"))
     return tuple(sorted(found, key=lambda layer: layer.spans[0]))
 
 
@@ -184,7 +189,7 @@ def _steps_up(a: Sequence[str], b: Sequence[str]) -> int:
     return max(len(a), len(b)) - common
 
 
-def _layer(group: Sequence[Piece], among: Sequence[Piece], *, follows: bool = False, kept: bool = False) -> Layer:
+def _layer(group: Sequence[Piece], among: Sequence[str], *, follows: bool = False, kept: bool = False) -> Layer:
     spans: list[tuple[int, int, int]] = []
     for _, leaf, start, stop in group:
         if spans and spans[-1][0] == leaf and spans[-1][2] == start:
@@ -194,11 +199,14 @@ def _layer(group: Sequence[Piece], among: Sequence[Piece], *, follows: bool = Fa
     return Layer(_name(group, among, "buffers" if follows else "tensors"), tuple(spans), follows, kept)
 
 
-def _name(group: Sequence[Piece], among: Sequence[Piece], what: str) -> str:
-    """A tensor's own name (its module's, if it is a lone weight), or the module that most of a group belongs to."""
+def _name(group: Sequence[Piece], among: Sequence[str], what: str) -> str:
+    """A tensor's own name (its module's, if it is a lone weight), or the module that most of a group belongs to.
+
+    `among` has the names of all tensors, sorted: those of one module stand together.
+    """
     largest = max(group, key=lambda piece: piece.stop - piece.start).name
     module, _, tensor = largest.rpartition(".")
-    theirs = [piece.name for piece in among if module and piece.name.startswith(module + ".")]
+    theirs = among[bisect_left(among, module + ".") : bisect_left(among, module + AFTER_DOT)] if module else ()
     if len(group) == 1:
         return (module if tensor in ("weight", "kernel") and len(theirs) == 1 else largest)[:LONGEST_NAME]
     names = {piece.name for piece in group}

@@ -35,20 +35,23 @@ class Layers(InMemorySource):
         self.ids = tuple(ids)
         self.has_reference = reference is not None
         self.refused: dict[int, str] = {}
-        flat = [self._flatten(k, update) for k, update in enumerate(updates)]
-        layouts = [None if leaves is None else tree.signature(leaves) for leaves in flat]
+        found = [self._flatten(k, update) for k, update in enumerate(updates)]
+        flat = [None if one is None else one[0] for one in found]
+        layouts = [None if one is None else {path: what.layout for path, what in one[1].items()} for one in found]
         expected = self._expected_layout(layouts, reference)
         for k, layout in enumerate(layouts):
             if layout is not None and layout != expected:
                 self.refused[k] = tree.difference(layout, expected)
         usable = [k for k in range(len(flat)) if k not in self.refused]
-        rows: list[dict[str, Any] | None] = [leaves if k in set(usable) else None for k, leaves in enumerate(flat)]
+        rows = [leaves if k not in self.refused else None for k, leaves in enumerate(flat)]
         extras = [
             None if extra is None else self._extra(extra, expected, name)
             for name, extra in (("reference", reference), ("root", root))
         ]
         named = [rows[k] for k in usable] or [extras[0]]
-        specs = {path: majority_spec([arrays.spec(row[path]) for row in named if row is not None]) for path in expected}
+        described = [one[1] for k in usable if (one := found[k]) is not None]
+        described = described or [tree.specs(extra) for extra in extras[:1] if extra is not None]
+        specs = {path: majority_spec([one[path] for one in described]) for path in expected}
         self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")
         self.layers = layers_of(self.leaves, Buffers.of(buffers), sizes)
         self.integers = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind != "float")
@@ -57,16 +60,16 @@ class Layers(InMemorySource):
         self._rows = [self._prepare_client(k, row) for k, row in enumerate([*rows, *extras])]
         self._template = next((updates[k] for k in usable if k not in self.refused), reference)
 
-    def _flatten(self, k: int, update: Any) -> dict[str, Any] | None:
+    def _flatten(self, k: int, update: Any) -> tuple[dict[str, Any], dict[str, ArraySpec]] | None:
         try:
             leaves = tree.flatten(update)
-            tree.signature(leaves)
+            specs = tree.specs(leaves)
         except tree.UnusableError as reason:
             self.refused[k] = str(reason)
         except Exception as error:  # a client's object may raise any exception; the client is then excluded
             self.refused[k] = tree.unreadable(error)
         else:
-            return leaves
+            return leaves, specs
         return None
 
     def _expected_layout(self, layouts: Sequence[Any], reference: Any) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -76,6 +79,8 @@ class Layers(InMemorySource):
             except tree.UnusableError as reason:
                 raise ValueError(f"reference {reason}") from None
         found = [layout for layout in layouts if layout is not None]
+        if all(layout == found[0] for layout in found[1:]):
+            return found[0] if found else {}
         votes = Counter(frozenset(layout.items()) for layout in found)
         return max(found, key=lambda layout: votes[frozenset(layout.items())], default={})
 
@@ -131,7 +136,9 @@ class Layers(InMemorySource):
     def flat_view(self, leaf: int, client: int) -> Host | None:
         """The array, if it lies on the host in one piece."""
         x = self._row(client)[self.leaves[leaf].name]
-        return x.reshape(-1) if isinstance(x, np.ndarray) and x.flags.c_contiguous else None
+        if not isinstance(x, np.ndarray) or not x.flags.c_contiguous:
+            return None
+        return x if x.ndim == 1 else x.reshape(-1)
 
     def sink(self) -> MemorySink:
         """The result is kept in memory."""

@@ -20,6 +20,8 @@ WIDTH = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4}
 
 def majority_spec(specs: Sequence[ArraySpec]) -> ArraySpec:
     """The dtype of most clients (ties go to the widest): one client cannot change the model's dtype."""
+    if specs.count(specs[0]) == len(specs):
+        return specs[0]
     votes = Counter(spec.dtype for spec in specs)
     dtype = max(votes, key=lambda name: (votes[name], WIDTH.get(name, 0), name))
     return next(spec for spec in specs if spec.dtype == dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from honestly.arrays import device_name, is_array, is_scalar, spec
+from honestly.arrays import ArraySpec, device_name, is_array, is_scalar, spec
 
 # A hostile client may nest lists a million deep; no model does.
 DEEPEST = 32
@@ -64,9 +64,14 @@ def _rebuild(node: Any, path: str, leaf_of: Callable[[str], Any]) -> Any:
 
 def signature(leaves: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
     """Path -> (shape, kind): two clients with equal signatures can be averaged. Raises `UnusableError`."""
+    return {path: what.layout for path, what in specs(leaves).items()}
+
+
+def specs(leaves: Mapping[str, Any]) -> dict[str, ArraySpec]:
+    """Path -> what the array is. Raises `UnusableError` if one of them cannot be averaged."""
     if not leaves:
         raise UnusableError("holds no arrays")
-    found: dict[str, tuple[tuple[int, ...], str]] = {}
+    found: dict[str, ArraySpec] = {}
     for path, leaf in leaves.items():
         what = spec(leaf)
         if what.kind not in ("float", "integer", "bool"):
@@ -75,7 +80,7 @@ def signature(leaves: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str
             )
         if device_name(leaf) == "meta":
             raise UnusableError(f"{tensor_label(path)} is on device 'meta', which holds no values")
-        found[path] = (what.shape, what.kind)
+        found[path] = what
     return found
 
 

@@ -43,10 +43,6 @@ class Way(NamedTuple):
     product: Callable[[Host], Host]
     own_threads: bool = True
 
-    def finish(self, total: Float, n: int) -> Float:
-        """(n, n) of what was added up: the lower triangle, mirrored."""
-        return mirror(total[:n, :n])
-
 
 def way_for(n: int) -> Way:
     """The fastest way for n rows."""
@@ -67,7 +63,7 @@ def gram_of(rows: Float) -> Float:
     way = way_for(n)
     padded = np.zeros((way.rows, -(-columns // way.multiple) * way.multiple), rows.dtype)
     padded[:n, :columns] = rows
-    return way.finish(way.product(padded).astype(np.float64), n)
+    return mirror(way.product(padded).astype(np.float64)[:n, :n])
 
 
 def _in_runs(rows: Host, run: int) -> Host:
@@ -88,8 +84,7 @@ def _in_tiles(rows: Host) -> Host:
 
 
 def mirror(lower: Float) -> Float:
-    """The matrix with this lower triangle that equals its transpose to the last bit; NaN stays where it is."""
-    whole = np.tril(lower)
-    upper = np.triu_indices(len(lower), 1)
-    whole[upper] = whole.T[upper]
-    return whole
+    """(..., n, n) matrices with these lower triangles, equal to their transposes to the last bit; NaN stays."""
+    n = lower.shape[-1]
+    below = np.arange(n)[:, None] >= np.arange(n)
+    return np.where(below, lower, np.swapaxes(lower, -1, -2))

@@ -70,7 +70,7 @@ class CompiledPasses(PlainPasses):
 
                 for layer, part in self._each(process, n, WIDE_ITEM if n > MANY_ROWS else RUN, True):
                     total[layer] += part
-        return np.stack([mirror(G) for G in total]) if layers else total
+        return mirror(total)
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST, Host
-from honestly.engine.passes.blas import BLOCK, SMALL_PRODUCT, way_for
+from honestly.engine.passes.blas import BLOCK, SMALL_PRODUCT, mirror, way_for
 from honestly.engine.passes.plan import BATCH, Block, blocks, in_order, threads
 from honestly.engine.passes.protocol import Verdict
 from honestly.engine.passes.ranking import network_of, rank_rows
@@ -58,7 +58,7 @@ class PlainPasses:
         with np.errstate(over="ignore", invalid="ignore"):
             for layer, part in self.run(process, way.width, n, own_threads=way.own_threads, by_layer=True):
                 found[layer] += part
-            return np.stack([way.finish(total, n) for total in found]) if len(found) else found[:, :n, :n]
+            return mirror(found[:, :n, :n])
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None

@@ -11,7 +11,7 @@ typedef double NAME(sum) __attribute__((vector_size(BYTES)));
 #define LOOSE NAME(loose)
 
 /* Rows of a packed block stand this far apart: their cache lines do not all compete for one place. */
-#define STRIDE (RUN + 4 * LINE / (int)sizeof(T))
+#define STRIDE (CHUNK + 4 * LINE / (int)sizeof(T))
 
 /* Values start.. of one row as T. */
 static void NAME(widen)(T *restrict out, const void *place, int kind, int64_t start, int64_t count) {
@@ -23,7 +23,7 @@ static void NAME(widen)(T *restrict out, const void *place, int kind, int64_t st
         for (int64_t c = 0; c < count; c++) out[c] = (T)in[c];
     } else {
 #if WIDE
-        float part[RUN];
+        float part[CHUNK];
 #else
         float *part = out;
 #endif
@@ -150,7 +150,7 @@ static void NAME(triangle)(const T *rows, int64_t n, int64_t count, D *G, struct
 
 INLINE int64_t NAME(room_for_gram)(const struct job *job) {
     int64_t padded = (job->rows + 3) / 4 * 4;
-    return padded * (padded + 1) / 2 * BYTES + (padded * STRIDE + RUN) * (int64_t)sizeof(T);
+    return padded * (padded + 1) / 2 * BYTES + (padded * STRIDE + CHUNK) * (int64_t)sizeof(T);
 }
 
 static void NAME(gram)(const struct job *job, int64_t item, void *scratch) {
@@ -158,12 +158,13 @@ static void NAME(gram)(const struct job *job, int64_t item, void *scratch) {
     D *G = scratch;
     memset(G, 0, padded * (padded + 1) / 2 * BYTES);
     T *rows = (T *)(G + padded * (padded + 1) / 2), *middle = rows + padded * STRIDE;
-    for (int64_t k = n; k < padded; k++) memset(rows + k * STRIDE, 0, RUN * sizeof(T));
+    for (int64_t k = n; k < padded; k++) memset(rows + k * STRIDE, 0, CHUNK * sizeof(T));
+    const int64_t chunk = chunk_of(n, sizeof(T));
     int64_t filled = 0;
     for (int64_t s = cut[0]; s < cut[1]; s++) {
         const int64_t *segment = job->segments + 3 * s, leaf = segment[0];
         for (int64_t start = segment[1]; start < segment[2];) {
-            int64_t count = segment[2] - start < RUN - filled ? segment[2] - start : RUN - filled;
+            int64_t count = segment[2] - start < chunk - filled ? segment[2] - start : chunk - filled;
             const T *centre = NAME(centre_of)(job, leaf, start, count, middle);
             for (int64_t k = 0; k < n; k++)
                 NAME(centred)(rows + k * STRIDE + filled, (const void *)(intptr_t)job->places[leaf * n + k],
@@ -171,12 +172,14 @@ static void NAME(gram)(const struct job *job, int64_t item, void *scratch) {
             filled += count;
             start += count;
             int last = start == segment[2] && s + 1 == cut[1];
-            if (filled < RUN && !last) continue;
+            if (filled < chunk && !last) continue;
             int64_t used = (filled + LANES - 1) / LANES * LANES;
             for (int64_t k = 0; k < n; k++)
                 for (int64_t c = filled; c < used; c++) rows[k * STRIDE + c] = 0;
-            struct ahead ahead = {job, leaf, start, 0, start < segment[2] ? n : 0};
-            NAME(triangle)(rows, padded, used, G, &ahead);
+            int64_t next = segment[2] - start < chunk ? segment[2] - start : chunk;
+            struct ahead ahead = {job, leaf, start, next, 0, next ? n : 0, 0};
+            for (int64_t c = 0; c < used; c += RUN)
+                NAME(triangle)(rows + c, padded, used - c < RUN ? used - c : RUN, G, &ahead);
             filled = 0;
         }
     }
@@ -251,8 +254,8 @@ static void NAME(mix)(const struct job *job, int64_t item, void *scratch) {
     int fine = 1;
     for (int64_t s = cut[0]; s < cut[1]; s++) {
         const int64_t *segment = job->segments + 3 * s;
-        for (int64_t start = segment[1]; start < segment[2]; start += RUN) {
-            int64_t count = segment[2] - start < RUN ? segment[2] - start : RUN;
+        for (int64_t start = segment[1]; start < segment[2]; start += CHUNK) {
+            int64_t count = segment[2] - start < CHUNK ? segment[2] - start : CHUNK;
             NAME(weighted)(job, weights, segment[0], start, count, NULL, out, room);
             fine &= NAME(sane)(out, count, (T)job->limits[WIDE]);
             NAME(put)(job, segment[0], start, count, out);
@@ -311,11 +314,12 @@ static void NAME(rank)(const struct job *job, int64_t item, void *scratch) {
     T *rows = scratch, *mixed = rows + n * STRIDE, *out = mixed + job->mixtures * STRIDE, *level = out + STRIDE;
     const T *first = job->mixtures ? mixed : rows;
     const T part = (T)1 / (T)job->kept;
+    const int64_t chunk = chunk_of(n + job->mixtures, sizeof(T));
     int fine = 1;
     for (int64_t s = cut[0]; s < cut[1]; s++) {
         const int64_t *segment = job->segments + 3 * s, leaf = segment[0];
-        for (int64_t start = segment[1]; start < segment[2]; start += RUN) {
-            int64_t count = segment[2] - start < RUN ? segment[2] - start : RUN;
+        for (int64_t start = segment[1]; start < segment[2]; start += chunk) {
+            int64_t count = segment[2] - start < chunk ? segment[2] - start : chunk;
             for (int64_t k = 0; k < n; k++) {
                 T *row = rows + k * STRIDE;
                 NAME(widen)(row, (const void *)(intptr_t)job->places[leaf * n + k], job->kinds[leaf * n + k], start, count);
@@ -324,7 +328,7 @@ static void NAME(rank)(const struct job *job, int64_t item, void *scratch) {
             }
             for (int64_t i = 0; i < job->mixtures; i++) {
                 T *restrict mixture = mixed + i * STRIDE;
-                memset(mixture, 0, RUN * sizeof(T));
+                memset(mixture, 0, chunk * sizeof(T));
                 for (int64_t k = 0; k < n; k++) {
                     const T weight = (T)job->weights[i * n + k], *restrict row = rows + k * STRIDE;
                     if (weight != 0)
@@ -334,14 +338,14 @@ static void NAME(rank)(const struct job *job, int64_t item, void *scratch) {
             for (int64_t at = 0; at < count; at += LEVEL) {
 #define SLOT(place) ((place) < m ? (T *)first + (place) * STRIDE + at : level + ((place) - m) * LEVEL)
                 int64_t row = 0, line = 0; /* what comes next is asked for, a line with each step */
-                const int more = start + RUN < segment[2];
+                const int more = start + chunk < segment[2];
                 for (int64_t t = 0; t < job->count; t++) {
                     const int32_t *step = job->steps + 4 * t;
                     const T *a = SLOT(step[1]), *b = SLOT(step[2]);
                     T *to = SLOT(step[3]);
                     if (more) {
                         const int64_t k = leaf * n + row, size = SIZE_OF(job->kinds[k]);
-                        __builtin_prefetch((const char *)(intptr_t)job->places[k] + (start + RUN + at) * size + line, 0, 2);
+                        __builtin_prefetch((const char *)(intptr_t)job->places[k] + (start + chunk + at) * size + line, 0, 2);
                         if (++row == n) row = 0, line += LINE;
                     }
                     if (step[0]) { FREE for (int c = 0; c < LEVEL; c++) to[c] = a[c] < b[c] ? a[c] : b[c]; }

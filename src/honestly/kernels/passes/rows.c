@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #if defined(__F16C__)
 #include <immintrin.h>
 #endif
@@ -48,7 +49,10 @@ enum { FLOAT16, BFLOAT16, FLOAT32, FLOAT64 };
 /* Columns worked on at once: four rows of them stay in the first-level cache, and a lane adds up at most 128 products
    before they go on in float64. */
 enum { RUN = BYTES < 32 ? 512 : 1024 };
-enum { CHAIN = 8 };    /* rows that are added up in registers */
+/* Columns of a row that are read at once, at most. Tensors that were allocated one by one begin at the same place of a
+   page: runs of a page from each of many such rows compete for the same lines of a cache, longer ones much less. */
+enum { CHUNK = 4 * RUN };
+enum { CHAIN = 5 };    /* rows that are added up in registers; with the result they fit in a set of eight cache lines */
 enum { LEVEL = 64 };   /* columns of a network's rows, all of which stay in the first-level cache */
 enum { LINE = 64 };
 
@@ -74,6 +78,18 @@ struct job {
     double limits[2];            /* of the absolute values of float32 and float64 */
     int8_t *fine;                /* [item]: whether all values are finite and within the limit */
 };
+
+/* Columns to copy at once of so many rows, `size` bytes each: the copies take at most half of the second-level cache. */
+INLINE int64_t chunk_of(int64_t rows, int64_t size) {
+    long cache = 0;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    if (cache <= 0) cache = 1 << 19;
+    int64_t chunk = RUN;
+    while (chunk < CHUNK && 4 * chunk * rows * size <= cache) chunk *= 2;
+    return chunk;
+}
 
 INLINE float from_bits(uint32_t bits) { float f; memcpy(&f, &bits, 4); return f; }
 INLINE uint32_t to_bits(float f) { uint32_t bits; memcpy(&bits, &f, 4); return bits; }
@@ -124,19 +140,21 @@ static void narrow_float16(uint16_t *restrict out, const float *restrict in, int
     }
 }
 
-/* The columns that come next, row by row: each tile of products asks for one row of them while it is worked on. */
+/* The columns that come next, row by row: each tile of products asks for a run of one row while it is worked on. */
 struct ahead {
     const struct job *job;
-    int64_t leaf, start, row, rows; /* rows: 0 if nothing comes next */
+    int64_t leaf, start, columns, row, rows, at; /* rows: 0 if nothing comes next */
 };
 
 struct row { const char *at; int64_t size; };
 
 INLINE struct row next_row(struct ahead *ahead, const void *otherwise) {
     if (ahead->row >= ahead->rows) return (struct row){otherwise, 0};
-    int64_t k = ahead->leaf * ahead->job->rows + ahead->row++;
-    int64_t size = SIZE_OF(ahead->job->kinds[k]);
-    return (struct row){(const char *)(intptr_t)ahead->job->places[k] + ahead->start * size, size};
+    int64_t k = ahead->leaf * ahead->job->rows + ahead->row, size = SIZE_OF(ahead->job->kinds[k]);
+    struct row next = {(const char *)(intptr_t)ahead->job->places[k] + (ahead->start + ahead->at) * size, size};
+    ahead->at += RUN;
+    if (ahead->at >= ahead->columns) ahead->at = 0, ahead->row++;
+    return next;
 }
 
 #define PASTED(a, b) a##_##b
