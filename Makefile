@@ -14,7 +14,7 @@ EXTRAS := sim,jax,flower,nvflare,tensorboard,torchft,watch,metrics
 unexport PYTHONPATH PYTHONHOME
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: demo shots docs tables test test-all test-pythons lint types layers bench clean help
+.PHONY: demo shots docs tables results test test-all test-pythons lint types layers bench clean help
 
 help:
 	@echo "make demo      a federation under attack, with a table and an HTML report"
@@ -24,6 +24,7 @@ help:
 	@echo "make docs      the documentation, built strictly into site/index.html"
 	@echo "make shots     every page from small real runs, as pictures at two widths in light and dark, in shots/"
 	@echo "make tables    names, exports and rows that follow from the tables of rules and attacks"
+	@echo "make results   everything in results/, from the stores there, and the tables that quote it"
 	@echo "make bench     speed and memory against the plain mean and the peers"
 
 $(DEMO): pyproject.toml constraints.txt
@@ -53,6 +54,9 @@ docs: $(STAMP)
 tables: $(STAMP)
 	$(BIN)/python docs/exports.py
 	$(BIN)/python docs/tables.py
+
+results: $(STAMP)
+	$(BIN)/python results/make.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

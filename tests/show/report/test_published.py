@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from honestly.runs.reader import Rounds
+from honestly.show.report.causes import causes
 from honestly.show.report.differences import differences
 from honestly.show.report.paper_tables import cells_csv, counts, html, markdown, sentence
 from honestly.show.report.published import (
@@ -112,14 +113,16 @@ def test_tables_say_the_same_in_every_form() -> None:
     runs = [r for r in everything(0.03) if r.cell["rule"] == "Ours" and r.cell["dataset"] != "cifar10"]
     found = {s: compare(runs, s) for s in ("last", "mean_last_20")}
     # 60 of ours are better and 480 were not run, in both statistics
-    assert counts(found).rows[0][1:] == [0, 60, 0, 480]
-    page, text, table = html(found), markdown(found), cells_csv(found)
+    assert counts(found).rows[0][1:] == [0, 60, 0, 0, 480]
+    why = {statistic: causes(one, {}) for statistic, one in found.items()}
+    page, text, table = html(found, why, None), markdown(found, why), cells_csv(found, why)
     assert page.count('<td class="better"') == 120
     assert page.count('<td title="not run"') == 960
     assert text.split("<details>")[0].count("▲") == 121  # once in the note
     assert text.count("| · (") == 2 * 300
     assert text.count("| CIFAR-10 | not run |") == 12
-    assert table.count(",better\n") == 120
+    assert table.count(",better,text,") == 120
+    assert table.count(",yes,unexplained; not run by the authors' code's reading\n") == 120
     assert len(table.splitlines()) == 1081
     assert "<summary>Better than published, last round: 60</summary>" in text
     assert "Worse than published" not in text
@@ -136,5 +139,5 @@ def test_where_ours_differ_from_the_papers() -> None:
         "+0.03 (+0.03 to +0.03, 6)", "+0.03 (+0.03 to +0.03, 6)",
     ]  # fmt: skip
     assert set(rows["Krum"]) == {"·"}
-    text = markdown({"last": compare(only, "last")})
+    text = markdown({"last": compare(only, "last")}, {})
     assert "-0.05 (-0.47 to +0.03, 6)" in text

@@ -12,10 +12,10 @@ MEASURED = [(a, m) for a in ATTACKS for m in (("ACC", "ASR") if a == "backdoor" 
 
 
 def differences(found: Mapping[Key, Comparison], statistic: str) -> Table:
-    """Ours minus the paper's: the mean, the lowest and the highest, and how many numbers were run."""
+    """Ours minus the paper's: mean, lowest, highest, and how many numbers were run with the paper's rounds."""
     apart: dict[tuple[str, str, str], list[float]] = {}
     for key, one in found.items():
-        if key in published_numbers() and one.difference is not None:
+        if key in published_numbers() and one.difference is not None and one.verdict != "half":
             apart.setdefault((key.rule, key.column.attack, key.column.metric), []).append(one.difference)
     return Table(
         f"differences-{statistic}",

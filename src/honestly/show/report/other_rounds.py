@@ -23,8 +23,9 @@ from honestly.show.report.results import STATISTICS, Result, mean_of
 from honestly.show.tables import Cell, Table
 
 NOTE = (
-    "These are not the paper's experiments and are not counted among its 540 numbers; beside each of ours stands what "
-    "the paper has after {paper} rounds. Mean over seeds, ± standard deviation where there are several."
+    "These are not the paper's experiments: of its 540 numbers, those with half of its rounds are counted apart, "
+    "others as not run. Beside each of ours stands what the paper has after {paper} rounds. "
+    "Mean over seeds, ± standard deviation where there are several."
 )
 
 

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from honestly.show.report.origin import READINGS
 from honestly.show.report.paper_tables import Found, lines_of
-from honestly.show.report.published import ATTACKS, DATASETS, TABLES, TOLERANCE, Column, Comparison, PaperTable, rows_of
+from honestly.show.report.published import (
+    ATTACKS,
+    DATASETS,
+    TABLES,
+    TOLERANCE,
+    Column,
+    Comparison,
+    Measurement,
+    PaperTable,
+    rows_of,
+)
 from honestly.show.report.results import STATISTICS
 from honestly.show.text import for_latex
 
-LATEX_MARKS = {"reproduced": r"$=$", "better": r"$\blacktriangle$", "worse": r"$\blacktriangledown$"}
+LATEX_MARKS = {
+    "reproduced": r"$=$", "better": r"$\blacktriangle$", "worse": r"$\blacktriangledown$", "half": r"$\frac12$",
+}  # fmt: skip
+LATEX_SIGNS = {"code": r"$^{\mathrm{c}}$", "text": r"$^{\mathrm{t}}$"}
 
 
 def latex(all_found: Mapping[str, Found]) -> str:
@@ -23,9 +37,9 @@ def _latex_table(table: PaperTable, found: Found, statistic: str) -> str:
     last = len(columns) + 2
     rules = rows_of(found)
     note = f"Ours ({STATISTICS[statistic]}; mean $\\pm$ standard deviation over seeds), the published value in brackets"
-    marks = (
-        f"{LATEX_MARKS['reproduced']} within {TOLERANCE}, {LATEX_MARKS['better']} better, {LATEX_MARKS['worse']} worse"
-    )
+    words = {"reproduced": f"within {TOLERANCE}", "better": "better", "worse": "worse", "half": "half of the rounds"}
+    marks = ", ".join(f"{LATEX_MARKS[verdict]} {word}" for verdict, word in words.items())
+    marks += "; " + ", ".join(f"{LATEX_SIGNS[reading]} by {word}" for reading, word in READINGS.items())
     out = [
         r"\begin{table}[t]", r"  \centering\small\setlength{\belowcaptionskip}{4pt}",
         f"  \\caption{{{for_latex(table.caption)} {note}: {marks}.}}",
@@ -58,7 +72,12 @@ def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
 
 
 def _latex_cell(one: Comparison) -> str:
-    if one.found is None:
+    if one.counted is None:
         return f"-- ({one.published:.2f})"
-    spread = "" if one.found.sd is None else f"{{\\scriptsize$\\,\\pm\\,${one.found.sd:.3f}}}"
-    return f"{one.found.mean:.3f}{spread} ({one.published:.2f})\\,{LATEX_MARKS[one.verdict]}"
+    numbers = " ".join(_latex_number(m) for m in (one.counted, one.beside) if m is not None)
+    return f"{numbers} ({one.published:.2f})\\,{LATEX_MARKS[one.verdict]}"
+
+
+def _latex_number(m: Measurement) -> str:
+    spread = "" if m.found.sd is None else f"{{\\scriptsize$\\,\\pm\\,${m.found.sd:.3f}}}"
+    return f"{m.found.mean:.3f}{spread}{LATEX_SIGNS[m.reading]}"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
 from honestly.runs.text import csv_text
 from honestly.show.html import part
+from honestly.show.report import causes as why
+from honestly.show.report.causes import Cause
 from honestly.show.report.differences import differences
+from honestly.show.report.origin import READINGS, SIGNS
 from honestly.show.report.published import (
     ALPHAS,
     ATTACKS,
@@ -19,9 +23,11 @@ from honestly.show.report.published import (
     MARKS,
     TABLES,
     TOLERANCE,
+    VERDICT_WORDS,
     VERDICTS,
     Comparison,
     Key,
+    Measurement,
     PaperTable,
     count,
     published_numbers,
@@ -31,11 +37,14 @@ from honestly.show.report.results import STATISTICS
 from honestly.show.tables import Table
 
 Found = Mapping[Key, Comparison]
+Why = Mapping[Key, Cause]
 NOTE = (
     f"= within {TOLERANCE} of the published number, ▲ better, ▼ worse (a lower attack success rate, ASR, is better), "
-    "· not run. Ours is the mean over the seeds, ± their standard deviation where there are several. "
-    "A row “Ours (paper)” is the published algorithm without this package's repairs; it is set beside the paper's "
-    "“Ours” and not counted."
+    "½ run for half of the paper's rounds, · not run. ᶜ was run by the authors' code where that differs from the "
+    "paper's text, ᵗ by the text; where both were run, both are shown, and the first counts. "
+    "Ours is the mean over the seeds, ± their standard deviation where there are several. "
+    "Rows that are not the paper's are set beside its “Ours” and not counted: “Ours (paper)” is the published "
+    "algorithm without this package's repairs, “Ours (version 0.1)” the default rule of that version."
 )
 
 
@@ -61,37 +70,90 @@ def counts(all_found: Mapping[str, Found]) -> Table:
                 part = count(found, rule=rule)
                 rows.append([f"{rule}, {STATISTICS[statistic]}", *(part[v] for v in VERDICTS)])
     return Table(
-        "counts", "The 540 published numbers", f"Reproduced means within {TOLERANCE}.", ["numbers", *VERDICTS], rows
+        "counts",
+        "The 540 published numbers",
+        f"Reproduced means within {TOLERANCE}.",
+        ["numbers", *(VERDICT_WORDS.get(v, v) for v in VERDICTS)],
+        rows,
     )
 
 
 def sentence(found: Found, statistic: str) -> str:
     """The count in words."""
     total = count(found)
-    parts = ", ".join(f"{total[v]} {v if v != 'reproduced' else f'reproduced (within {TOLERANCE})'}" for v in VERDICTS)
+    words = {"reproduced": f"reproduced (within {TOLERANCE})", "half": "run for half of the rounds"}
+    parts = ", ".join(f"{total[v]} {words.get(v, v)}" for v in VERDICTS if v != "half" or total[v])
     return f"Of the 540 published numbers, by the {STATISTICS[statistic]}: {parts}."
 
 
 def seeds(found: Found) -> str:
-    """How many of the numbers rest on how many seeds."""
-    held = Counter(one.found.n for key, one in found.items() if key in published_numbers() and one.found is not None)
+    """How many of the numbers rest on how many seeds, and how much these differ."""
+    here = [one for key, one in found.items() if key in published_numbers() and one.found is not None]
+    held = Counter(one.found.n for one in here if one.found is not None)
     if not held:
         return "None of them was run."
     parts = [f"{held[n]} of {n} seed{'' if n == 1 else 's'}" for n in sorted(held)]
-    return f"Numbers that were run: {', '.join(parts)}."
+    spread = [(one.found.sd, one) for one in here if one.found is not None and one.found.sd is not None]
+    said = f"Numbers that were run: {', '.join(parts)}."
+    if spread:
+        sd, widest = max(spread, key=lambda pair: pair[0])
+        said += f" Where there are several seeds, the standard deviation is at most {sd:.3f} ({_named(widest)})."
+    return said
+
+
+def readings(found: Found) -> str:
+    """How many numbers were run by which reading of the paper."""
+    here = [one for key, one in found.items() if key in published_numbers() and one.counted is not None]
+    counted = Counter(one.counted.reading for one in here if one.counted is not None)
+    both = sum(one.beside is not None for one in here)
+    parts = [f"{counted[reading]} by {words}" for reading, words in READINGS.items()]
+    return f"Where the paper's text and the authors' code differ, numbers were run: {', '.join(parts)}; {both} by both."
+
+
+def commits(found: Found) -> str:
+    """By which commits the numbers of "Ours" were made, for the rule changes."""
+    made: dict[str, Counter[str]] = {}
+    for key, one in found.items():
+        if one.counted is not None and key.rule.startswith("Ours") and one.counted.commits:
+            made.setdefault(key.rule, Counter())[one.counted.commits] += 1
+    if not made:
+        return ""
+    rules = [f"{rule}: {', '.join(f'{by[c]} numbers by {c}' for c in sorted(by))}" for rule, by in made.items()]
+    return f"Commits by which they were made (a plus sign: with changes): {'; '.join(rules)}."
+
+
+def facts(found: Found) -> list[str]:
+    """What is to be said of all numbers, in sentences."""
+    return [text for text in (readings(found), seeds(found), commits(found)) if text]
+
+
+def _named(one: Comparison) -> str:
+    k, c = one.key, one.key.column
+    return (
+        f"{k.rule}, {DATASETS[k.dataset]}, configuration {k.config}, {ATTACKS[c.attack]}, α = {c.alpha:g}, {c.metric}"
+    )
 
 
 # -- HTML -----------------------------------------------------------------------------------------------------------
 
 
-def html(all_found: Mapping[str, Found]) -> Markup:
+def html(all_found: Mapping[str, Found], all_causes: Mapping[str, Why], accusations: Table | None) -> Markup:
     """The count, and the tables, of which the reader picks the statistic."""
     return part(
         "paper", found=all_found, tables=TABLES, statistics=STATISTICS, note=NOTE, count=count, sentence=sentence,
-        seeds=seeds(next(iter(all_found.values()))), counts=counts(all_found),
-        differences=[differences(found, statistic) for statistic, found in all_found.items()],
-        head=_head, rows=_rows, verdicts=VERDICTS,
+        facts=facts(next(iter(all_found.values()))), counts=counts(all_found),
+        differences=[
+            table
+            for statistic, found in all_found.items()
+            for table in (differences(found, statistic), *_causes(all_causes, statistic))
+        ],
+        accusations=accusations, head=_head, rows=_rows, verdicts=VERDICTS,
     )  # fmt: skip
+
+
+def _causes(all_causes: Mapping[str, Why], statistic: str) -> list[Table]:
+    found = all_causes.get(statistic)
+    return [why.summary(found, STATISTICS[statistic])] if found else []
 
 
 def _head(table: PaperTable) -> list[list[tuple[str, int]]]:
@@ -112,29 +174,47 @@ def _rows(table: PaperTable, found: Found) -> Iterator[tuple[str, str, list[dict
 
 def _cell(one: Comparison) -> dict[str, str]:
     paper = f"{MARKS[one.verdict]} paper {one.published:.2f}"
-    if one.found is None:
+    if one.counted is None:
         return {"kind": "", "ours": "", "paper": paper, "title": "not run"}
-    seeds = f"{one.found.n} seed{'s' if one.found.n > 1 else ''}"
-    title = f"{one.verdict}: {one.difference:+.3f} against the paper's {one.published:.2f}; {seeds}"
+    title = "; ".join(_words(m, one.published) for m in (one.counted, one.beside) if m is not None)
     apart = "" if one.verdict == "reproduced" else f" ({one.difference:+.2f})"
-    return {"kind": one.verdict, "ours": one.found.text(), "paper": paper + apart, "title": title}
+    return {"kind": one.verdict, "ours": _numbers(one), "paper": paper + apart, "title": title}
+
+
+def _words(m: Measurement, value: float) -> str:
+    """Where a number comes from."""
+    seeds = f"{m.found.n} seed{'s' if m.found.n > 1 else ''}"
+    made = f", commit {m.commits}" if m.commits else ""
+    return (
+        f"by {READINGS[m.reading]}, {m.rounds} rounds: {m.found.mean - value:+.3f} against the paper's {value:.2f}; "
+        f"{seeds}{made}"
+    )
+
+
+def _numbers(one: Comparison) -> str:
+    """The number that counts with the sign of its reading, and that of the other reading."""
+    shown = [m for m in (one.counted, one.beside) if m is not None]
+    return " ".join(f"{m.found.text()}{SIGNS[m.reading]}" for m in shown)
 
 
 # -- Markdown and CSV -----------------------------------------------------------------------------------------------
 
 
-def markdown(all_found: Mapping[str, Found]) -> str:
-    """The counts in words, what differs, and the tables of both statistics."""
+def markdown(all_found: Mapping[str, Found], all_causes: Mapping[str, Why], accusations: Table | None = None) -> str:
+    """The counts in words, what differs and why, and the tables of both statistics."""
     parts = ["## The paper's tables", "", *(f"- {sentence(f, s)}" for s, f in all_found.items())]
-    parts += [f"- {seeds(next(iter(all_found.values())))}", "", f"{NOTE} Every number is in `cells.csv`.", ""]
-    parts.append(counts(all_found).markdown())
-    parts += [differences(found, statistic).markdown() for statistic, found in all_found.items()]
+    parts += [*(f"- {fact}" for fact in facts(next(iter(all_found.values())))), ""]
+    parts += [f"{NOTE} Every number is in `cells.csv`.", "", counts(all_found).markdown()]
+    for statistic, found in all_found.items():
+        parts.append(differences(found, statistic).markdown())
+        parts += [table.markdown() for table in _causes(all_causes, statistic)]
+    parts += [] if accusations is None else [accusations.markdown()]
     for statistic, found in all_found.items():
         parts += [f"### Our numbers: {STATISTICS[statistic]}", ""]
         for table in TABLES:
             parts += [f"**Table {table.number}.** {table.caption}", "", *_markdown_table(table, found), ""]
     for wanted, title in (("worse", "Worse than published"), ("better", "Better than published")):
-        parts += _list_numbers(all_found, wanted, title)
+        parts += _list_numbers(all_found, all_causes, wanted, title)
     return "\n".join(parts)
 
 
@@ -150,7 +230,7 @@ def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
         cells = [
             f"{MARKS['not run']} ({one.published:.2f})"
             if one.found is None
-            else f"{one.found.text()} ({one.published:.2f}) {MARKS[one.verdict]}"
+            else f"{_numbers(one)} ({one.published:.2f}) {MARKS[one.verdict]}"
             for one in row
         ]
         yield f"| {DATASETS[dataset]} | {rule} | " + " | ".join(cells) + " |"
@@ -159,8 +239,8 @@ def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
             yield f"| {shown} | not run |" + " |" * len(names)
 
 
-def _list_numbers(all_found: Mapping[str, Found], wanted: str, title: str) -> list[str]:
-    """The numbers of the 540 with a verdict, the largest differences first."""
+def _list_numbers(all_found: Mapping[str, Found], all_causes: Mapping[str, Why], wanted: str, title: str) -> list[str]:
+    """The numbers of the 540 with a verdict, the largest differences first, each with its cause."""
     parts: list[str] = []
     for statistic, found in all_found.items():
         chosen = [one for key, one in found.items() if key in published_numbers() and one.verdict == wanted]
@@ -168,31 +248,42 @@ def _list_numbers(all_found: Mapping[str, Found], wanted: str, title: str) -> li
             continue
         chosen.sort(key=lambda one: -abs(one.difference or 0.0))
         parts += [f"<details><summary>{title}, {STATISTICS[statistic]}: {len(chosen)}</summary>", ""]
-        parts += ["| data set | configuration | attack | α | rule | | published | ours | difference |"]
-        parts += ["|---|---:|---|---:|---|---|---:|---:|---:|"]
+        parts += ["| data set | configuration | attack | α | rule | | published | ours | difference | cause |"]
+        parts += ["|---|---:|---|---:|---|---|---:|---:|---:|---|"]
         for one in chosen:
             k, c = one.key, one.key.column
-            assert one.found is not None
+            cause = all_causes.get(statistic, {}).get(k)
             parts.append(
                 f"| {DATASETS[k.dataset]} | {k.config} | {ATTACKS[c.attack]} | {c.alpha:g} | {k.rule} | {c.metric} | "
-                f"{one.published:.2f} | {one.found.text()} | {one.difference:+.3f} |"
+                f"{one.published:.2f} | {_numbers(one)} | {one.difference:+.3f} | {_sentence(cause)} |"
             )
         parts += ["", "</details>", ""]
     return parts
 
 
-def cells_csv(all_found: Mapping[str, Found]) -> str:
-    """One row for each of the 540 numbers (and for rules set beside "Ours") and statistic."""
+def _sentence(cause: Cause | None) -> str:
+    if cause is None:
+        return ""
+    return cause.sentence if cause.kind == "unexplained" else f"{cause.kind}: {cause.sentence}"
+
+
+def cells_csv(all_found: Mapping[str, Found], all_causes: Mapping[str, Why]) -> str:
+    """One row for each of the 540 numbers (and for rules set beside "Ours") and statistic, and for each reading."""
     columns = ["dataset", "config", "attack", "alpha", "rule", "metric", "published", "statistic"]
-    columns += ["mean", "sd", "seeds", "difference", "verdict"]
+    columns += ["mean", "sd", "seeds", "difference", "verdict", "reading", "rounds", "commits", "counted", "cause"]
     rows: list[list[Any]] = []
     for statistic, found in all_found.items():
         for key, one in found.items():
             c = key.column
-            ours = ["", "", 0, ""]
-            if one.found is not None and one.difference is not None:
-                sd = "" if one.found.sd is None else f"{one.found.sd:.6f}"
-                ours = [f"{one.found.mean:.6f}", sd, one.found.n, f"{one.difference:+.6f}"]
             cell = [key.dataset, key.config, c.attack, c.alpha, key.rule, c.metric, one.published, statistic]
-            rows.append([*cell, *ours, one.verdict])
+            if one.counted is None:
+                rows.append([*cell, "", "", 0, "", one.verdict, "", 0, "", "yes", ""])
+            cause = _sentence(all_causes.get(statistic, {}).get(key))
+            for m in one.measured:
+                sd = "" if m.found.sd is None else f"{m.found.sd:.6f}"
+                ours = [f"{m.found.mean:.6f}", sd, m.found.n, f"{m.found.mean - one.published:+.6f}"]
+                verdict = replace(one, measured=(m,)).verdict
+                counts = m is one.counted
+                origin = [m.reading, m.rounds, m.commits, "yes" if counts else "no", cause if counts else ""]
+                rows.append([*cell, *ours, verdict, *origin])
     return csv_text(columns, rows)

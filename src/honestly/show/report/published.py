@@ -10,7 +10,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from honestly.show.report.origin import READINGS, commits_of, reading_of
 from honestly.show.report.results import METRICS, Result, SeedMean, is_warm_up, mean_of, same
+from honestly.show.report.sources import FIRST
 
 TOLERANCE = 0.02
 DATASETS = {"mnist": "MNIST", "fmnist": "FMNIST", "cifar10": "CIFAR-10"}
@@ -19,11 +21,13 @@ RULES = ("FedAvg", "Median", "TrimAvg", "GeoMed", "Krum", "Ours")
 ALPHAS = (0.5, 1.0)
 AXES = ("dataset", "config", "attack", "alpha", "rule")
 #: Rules that the paper does not have; a row of ours is set beside the paper's "Ours" and not counted.
-EXTRA = {"Ours (paper)": "Ours"}
+EXTRA = {"Ours (paper)": "Ours", f"Ours ({FIRST})": "Ours"}
 #: The paper's rounds: a run of another length is not its experiment.
 ROUNDS = {"mnist": 100, "fmnist": 100, "cifar10": 200}
-VERDICTS = ("reproduced", "better", "worse", "not run")
-MARKS = {"reproduced": "=", "better": "▲", "worse": "▼", "not run": "·"}
+#: "half": run for half of the paper's rounds, which is neither the paper's experiment nor nothing.
+VERDICTS = ("reproduced", "better", "worse", "half", "not run")
+VERDICT_WORDS = {"half": "half of the rounds"}
+MARKS = {"reproduced": "=", "better": "▲", "worse": "▼", "half": "½", "not run": "·"}
 SHARES = {1: "20 % malicious clients", 2: "40 % malicious clients", 3: "at most 45 % malicious clients, changing"}
 TOLD = {1: "TrimAvg is told 0.2, Krum keeps 16", 2: "TrimAvg is told 0.4, Krum keeps 12",
         3: "TrimAvg is told 0.45, Krum keeps 11"}  # fmt: skip
@@ -99,12 +103,48 @@ def published_numbers() -> Mapping[Key, float]:
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """A number of ours: the mean over seeds, and where it comes from.
+
+    Attributes:
+        found: mean, spread and number of seeds.
+        reading: "code" or "text", the reading of the paper by which it was run.
+        rounds: of each run.
+        half: True if that is half of the paper's.
+        commits: by which the runs were made.
+        span: the lowest and the highest value in the last 20 rounds of the runs; None if that is not known.
+    """
+
+    found: SeedMean
+    reading: str
+    rounds: int
+    half: bool
+    commits: str
+    span: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """A number of ours beside the paper's."""
+    """A number of the paper's and those of ours; the first of them counts."""
 
     key: Key
     published: float
-    found: SeedMean | None
+    measured: tuple[Measurement, ...] = ()
+
+    @property
+    def counted(self) -> Measurement | None:
+        """The number that counts: of the paper's rounds rather than half of them, of the code rather than the text."""
+        return self.measured[0] if self.measured else None
+
+    @property
+    def beside(self) -> Measurement | None:
+        """The number by the other reading of the paper, if that was run."""
+        return next((m for m in self.measured[1:] if m.reading != self.measured[0].reading), None)
+
+    @property
+    def found(self) -> SeedMean | None:
+        """The mean that counts."""
+        return self.measured[0].found if self.measured else None
 
     @property
     def difference(self) -> float | None:
@@ -113,7 +153,10 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """ "reproduced" within 0.02, else "better" or "worse" (a lower success rate of the attack is better)."""
+        """ "reproduced" within 0.02, else "better" or "worse" (a lower success rate of the attack is better); "half"
+        if it was run for half of the rounds."""
+        if self.counted is not None and self.counted.half:
+            return "half"
         return verdict(None if self.found is None else self.found.mean, self.published, self.key.column.metric)
 
 
@@ -148,18 +191,39 @@ def key_of(result: Result, metric: str) -> Key:
     return Key(str(c["dataset"]), _int(c["config"]), str(c["rule"]), column)
 
 
+def half(result: Result) -> bool:
+    """Whether a run is one of the tables' cells, with half of the paper's rounds."""
+    return of_the_paper(result) and 2 * result.entry.of == ROUNDS[result.cell["dataset"]]
+
+
 def compare(results: Sequence[Result], statistic: str) -> dict[Key, Comparison]:
-    """All 540 numbers, and those of the rules that are set beside "Ours"; each with the mean over our seeds."""
+    """All 540 numbers, and those of the rules that are set beside "Ours"; each with the means over our seeds."""
     runs: dict[Key, list[Result]] = {}
     for result in results:
-        if fits(result):
+        if fits(result) or half(result):
             for metric in METRICS:
                 runs.setdefault(key_of(result, metric), []).append(result)
     found: dict[Key, Comparison] = {}
     for key, value in _wanted_numbers({key.rule for key, here in runs.items() if any(r.done for r in here)}):
-        values = [r.get(key.column.metric, statistic) for r in runs.get(key, [])]
-        found[key] = Comparison(key, value, mean_of(values))
+        groups: dict[tuple[bool, int], list[Result]] = {}
+        for r in runs.get(key, []):
+            groups.setdefault((half(r), list(READINGS).index(reading_of(r.entry))), []).append(r)
+        measured = [_measured(groups[group], key.column.metric, statistic) for group in sorted(groups)]
+        found[key] = Comparison(key, value, tuple(m for m in measured if m is not None))
     return found
+
+
+def _measured(results: Sequence[Result], metric: str, statistic: str) -> Measurement | None:
+    """The mean over runs of one reading and length; None if none of them is done."""
+    done = [r for r in results if r.get(metric, statistic) is not None]
+    mean = mean_of([r.get(metric, statistic) for r in done])
+    if mean is None:
+        return None
+    spans = [r.spans[metric] for r in done if metric in r.spans]
+    span = (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
+    first = done[0]
+    entries = [r.entry for r in done]
+    return Measurement(mean, reading_of(first.entry), first.entry.of, half(first), commits_of(entries), span)
 
 
 def _wanted_numbers(done: Set[str]) -> Iterator[tuple[Key, float]]:

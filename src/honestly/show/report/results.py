@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
@@ -21,11 +21,19 @@ METRICS = {"ACC": ACCURACY, "ASR": ASR}
 
 @dataclass(frozen=True)
 class Result:
-    """A run and its numbers; `statements` is what its rule said of the clients, None if it said nothing."""
+    """A run and its numbers.
+
+    Attributes:
+        entry: the run.
+        numbers: its summary.
+        statements: what its rule said of the clients; None if it said nothing.
+        spans: metric -> the lowest and the highest value in the last 20 rounds.
+    """
 
     entry: ReportedRun
     numbers: Mapping[str, Any]
     statements: Statements | None
+    spans: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
 
     @property
     def done(self) -> bool:
@@ -58,9 +66,18 @@ def examine(entries: Sequence[ReportedRun], each: Callable[[ReportedRun, Rounds]
             continue
         rounds = entry.read()
         numbers = summary(rounds.records) if rounds.records else entry.summary
-        found.append(Result(entry, numbers, statements(rounds) if rounds.known else None))
+        found.append(Result(entry, numbers, statements(rounds) if rounds.known else None, _spans(rounds)))
         if each is not None:
             each(entry, rounds)
+    return found
+
+
+def _spans(rounds: Rounds) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for metric, key in METRICS.items():
+        values = [v for r in rounds.records[-LAST:] if (v := getattr(r, key)) is not None]
+        if values:
+            found[metric] = (min(values), max(values))
     return found
 
 

@@ -12,13 +12,14 @@ from markupsafe import Markup
 from honestly.show.chart import Chart
 from honestly.show.html import join, part
 from honestly.show.report import by_round as rounds
+from honestly.show.report import causes as why
 from honestly.show.report import generic, paper_latex, paper_tables
-from honestly.show.report.accusations import accusations
+from honestly.show.report.accusations import accusations, by_form
 from honestly.show.report.by_round import Series
 from honestly.show.report.curves import ablation
 from honestly.show.report.detection import reliability_chart, roc_chart
 from honestly.show.report.other_rounds import other_rounds
-from honestly.show.report.published import compare, fits, of_the_paper
+from honestly.show.report.published import compare, fits, half, of_the_paper
 from honestly.show.report.results import STATISTICS, Result, usual_statistic
 from honestly.show.report.sources import ReportedRun, ReportedStudy
 from honestly.show.tables import Table
@@ -42,6 +43,7 @@ class Section:
     picture: str = ""
     charts: Sequence[Chart] = ()
     folded: bool = False
+    csv: str = ""
 
 
 def run_label(entry: ReportedRun) -> str:
@@ -66,20 +68,25 @@ def state(study: ReportedStudy) -> Section:
 
 
 def paper(results: Sequence[Result]) -> Section | None:
-    """The six tables beside the published numbers; None unless a run is one of their cells."""
-    mine = [r for r in results if fits(r)]
-    if not mine:
+    """The six tables beside the published numbers; None unless a run is one of their cells, or half of one."""
+    if not any(fits(r) or half(r) for r in results):
         return None
-    found = {statistic: compare(mine, statistic) for statistic in STATISTICS}
+    found = {statistic: compare(results, statistic) for statistic in STATISTICS}
+    causes = {statistic: why.causes(one, why.noise(results, statistic)) for statistic, one in found.items()}
+    accused = by_form(results)
     return Section(
-        "The paper's tables", paper_tables.html(found), paper_tables.markdown(found), paper_latex.latex(found)
+        "The paper's tables",
+        paper_tables.html(found, causes, accused),
+        paper_tables.markdown(found, causes, accused),
+        paper_latex.latex(found) + ("" if accused is None else "\n" + accused.latex()),
+        csv=paper_tables.cells_csv(found, causes),
     )
 
 
 def beside(results: Sequence[Result]) -> Section | None:
     """The paper's cells with another number of rounds, beside the published numbers."""
     found = other_rounds(results)
-    return _of_tables("Not the paper's number of rounds: not counted among the 540", found) if found else None
+    return _of_tables("Not the paper's number of rounds", found) if found else None
 
 
 def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> Section | None:

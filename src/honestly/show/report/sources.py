@@ -28,6 +28,7 @@ class ReportedRun:
         read: the rounds.
         rule, attack: by name; "" if they are not known.
         summary: the final numbers that the store keeps; {} if it keeps none.
+        finished: when it was done, in seconds since 1970; 0 if that is not known.
     """
 
     id: str
@@ -41,6 +42,7 @@ class ReportedRun:
     rule: str = ""
     attack: str = ""
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    finished: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def load(path: Path) -> ReportedStudy:
 
 
 def merge(studies: Sequence[ReportedStudy]) -> list[ReportedStudy]:
-    """Studies of the same name become one; of two records of one run the one that went further counts."""
+    """Studies of the same name become one; of two records of one run the one that went further counts, or the later."""
     merged: dict[str, ReportedStudy] = {}
     for study in studies:
         before = merged.get(study.name)
@@ -90,11 +92,15 @@ def merge(studies: Sequence[ReportedStudy]) -> list[ReportedStudy]:
         best: dict[str, ReportedRun] = {}
         for entry in [*before.entries, *study.entries]:
             held = best.get(entry.id)
-            if held is None or (entry.status == "done", entry.rounds) > (held.status == "done", held.rounds):
+            if held is None or _progress(entry) > _progress(held):
                 best[entry.id] = entry
         notes = [*before.notes, *(note for note in study.notes if note not in before.notes)]
         merged[study.name] = ReportedStudy(study.name, list(best.values()), before.about or study.about, notes)
     return list(merged.values())
+
+
+def _progress(entry: ReportedRun) -> tuple[bool, int, float]:
+    return entry.status == "done", entry.rounds, entry.finished
 
 
 def _study(folder: Path) -> ReportedStudy:
@@ -107,14 +113,36 @@ def _study(folder: Path) -> ReportedStudy:
         details = {"experiment": json.dumps(experiment, sort_keys=True), "provenance": json.dumps(run.provenance or {})}
         entries.append(
             ReportedRun(
-                run.id, run.cell, run.status, run.rounds or 0, run.of or 0,
+                run.id, of_its_time(run.cell, experiment), run.status, run.rounds or 0, run.of or 0,
                 read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
                 details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
-                attack=_name(experiment.get("attack")), summary=run.summary or {},
+                attack=_name(experiment.get("attack")), summary=run.summary or {}, finished=run.finished or 0.0,
             )
         )  # fmt: skip
     meta = store.meta()
     return ReportedStudy(meta.get("name") or folder.resolve().name, entries, about=meta.get("study", ""))
+
+
+#: How the default rule of version 0.1 is called beside the one that took its place.
+FIRST = "version 0.1"
+
+
+def of_its_time(cell: Mapping[str, Any], experiment: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The cell of a run; one of the default rule of version 0.1 says so.
+
+    That rule was replaced by another of the same name, so a table must not mix their numbers. Its experiments lack a
+    setting that came with the new one.
+
+    >>> old = {"name": "bayesian", "variant": "robust", "memory": None}
+    >>> of_its_time({"rule": "Ours"}, {"rule": old}), of_its_time({"rule": "Ours"}, {"rule": {**old, "at_most": None}})
+    ({'rule': 'Ours (version 0.1)'}, {'rule': 'Ours'})
+    """
+    rule: Any = experiment.get("rule")
+    if "rule" not in cell or not isinstance(rule, Mapping) or "at_most" in rule:
+        return cell
+    if (rule.get("name"), rule.get("variant")) == ("bayesian", "robust"):  # pyright: ignore[reportUnknownMemberType]
+        return {**cell, "rule": f"{cell['rule']} ({FIRST})"}
+    return cell
 
 
 def _runs(name: str, files: Sequence[Path]) -> ReportedStudy:

@@ -16,10 +16,9 @@ from honestly.runs.reader import Rounds
 from honestly.show import downloads, figure, run_page, svg, verdict
 from honestly.show.downloads import Download
 from honestly.show.html import render
-from honestly.show.report import paper_tables, sections
+from honestly.show.report import sections
 from honestly.show.report.by_round import Series, series_of
-from honestly.show.report.published import compare, fits
-from honestly.show.report.results import STATISTICS, Result, examine
+from honestly.show.report.results import Result, examine
 from honestly.show.report.sections import Section, run_label
 from honestly.show.report.sources import ReportedRun, ReportedStudy
 from honestly.show.text import for_markdown, printable, shorten
@@ -59,8 +58,8 @@ def write(studies: Sequence[ReportedStudy], out: Path, options: ReportOptions | 
     if options.figures:
         (out / "figures").mkdir(exist_ok=True)
     chapters = [_chapter(study, out, options) for study in studies]
-    mine = [r for chapter in chapters for r in chapter.results if fits(r)]
-    paper, made = sections.paper(mine), sections.provenance(studies)
+    paper = sections.paper([r for chapter in chapters for r in chapter.results])
+    made = sections.provenance(studies)
     texts = {
         "index.html": _index(chapters, paper, made),
         "README.md": _readme(chapters, paper, made, options),
@@ -70,7 +69,7 @@ def write(studies: Sequence[ReportedStudy], out: Path, options: ReportOptions | 
     if latex:
         texts |= {"tables.tex": PREAMBLE + latex, "tables-document.tex": DOCUMENT}
     if paper is not None:
-        texts["cells.csv"] = paper_tables.cells_csv({s: compare(mine, s) for s in STATISTICS})
+        texts["cells.csv"] = paper.csv
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8")
     return [*(out / name for name in texts), *(file for chapter in chapters for file in chapter.files)]

@@ -1,0 +1,163 @@
+"""Why a number of ours differs from the published one, by rules from what the studies themselves found.
+
+A cause is named only where a run shows it; all other differences are unexplained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from honestly.show.report.origin import settings_of
+from honestly.show.report.published import EXTRA, RULES, TOLERANCE, Comparison, Key, Measurement, published_numbers
+from honestly.show.report.results import Result, mean_of
+from honestly.show.tables import Table
+
+#: Published numbers have two decimals.
+ROUNDING = 0.005
+KINDS = {
+    "rounds": "the accuracy jumps from round to round, and the published number is among the last 20 rounds",
+    "noise": "the text's random noise, which every attacker draws by itself, averages out",
+    "failed": "the published run looks like one that failed",
+    "repairs": "the default rule is not the published algorithm, which gives the published number here",
+    "images": "padded images (the text) instead of resized ones (the code)",
+    "unexplained": "unexplained",
+}
+#: Configurations whose malicious clients are always as many.
+MALICIOUS = {1: 4, 2: 8}
+
+
+class Cause(NamedTuple):
+    """A kind, and a sentence with the numbers that show it."""
+
+    kind: str
+    sentence: str
+
+
+class Setting(NamedTuple):
+    """What the two forms of the random attack are compared in."""
+
+    dataset: str
+    rule: str
+    malicious: int
+    alpha: float
+
+
+Noise = Mapping[Setting, tuple[float, float]]
+
+
+def noise(results: Sequence[Result], statistic: str) -> Noise:
+    """Accuracy under the text's random attack and under the code's, where both were run (images are padded)."""
+    found: dict[Setting, dict[str, list[float | None]]] = {}
+    for r in results:
+        settings = settings_of(r.entry)
+        attack = settings.get("attack")
+        name = attack.get("name") if isinstance(attack, Mapping) else attack  # pyright: ignore[reportUnknownMemberType]
+        if name not in ("random", "random_colluding") or settings.get("dynamic") or "rule" not in r.cell:
+            continue
+        if settings.get("fit") == "resize":
+            continue
+        setting = Setting(str(settings["dataset"]), str(r.cell["rule"]), int(settings["malicious"]), settings["alpha"])
+        found.setdefault(setting, {}).setdefault(str(name), []).append(r.get("ACC", statistic))
+    pairs: dict[Setting, tuple[float, float]] = {}
+    for setting, by in found.items():
+        own, common = (mean_of(by.get(name, [])) for name in ("random", "random_colluding"))
+        if own is not None and common is not None:
+            pairs[setting] = (own.mean, common.mean)
+    return pairs
+
+
+def causes(found: Mapping[Key, Comparison], shown: Noise) -> dict[Key, Cause]:
+    """A cause for each of the 540 numbers that was run with the paper's rounds and differs by more than 0.02."""
+    differing = [one for key, one in found.items() if key in published_numbers() and one.verdict in ("better", "worse")]
+    return {one.key: _cause(one, found, shown) for one in differing}
+
+
+def _cause(one: Comparison, found: Mapping[Key, Comparison], shown: Noise) -> Cause:
+    assert one.counted is not None
+    for rule in (_rounds, _failed):
+        if (sentence := rule(one, one.counted)) is not None:
+            return Cause(rule.__name__.removeprefix("_"), sentence)
+    if (sentence := _repairs(one, found)) is not None:
+        return Cause("repairs", sentence)
+    if (sentence := _noise(one, one.counted, shown)) is not None:
+        return Cause("noise", sentence)
+    if (sentence := _images(one, one.counted, found)) is not None:
+        return Cause("images", sentence)
+    alone = one.counted.reading == "text"
+    return Cause("unexplained", "unexplained" + ("; not run by the authors' code's reading" if alone else ""))
+
+
+def _failed(one: Comparison, counted: Measurement) -> str | None:
+    """A published model of a robust rule that did not learn, where those of all other rules did."""
+    if one.key.rule == "FedAvg":
+        return None  # attacks ruin it, as they should
+    accuracy = one.key._replace(column=one.key.column._replace(metric="ACC"))
+    others = [published_numbers()[accuracy._replace(rule=rule)] for rule in RULES if rule != one.key.rule]
+    value = published_numbers()[accuracy]
+    if value >= 0.5 or min(others) < 0.9:
+        return None
+    return f"the published accuracy is {value:.2f}, that of the other rules {min(others):.2f} or more"
+
+
+def _rounds(one: Comparison, counted: Measurement) -> str | None:
+    if counted.span is None:
+        return None
+    low, high = counted.span
+    if high - low <= TOLERANCE or not low - ROUNDING <= one.published <= high + ROUNDING:
+        return None
+    return f"between {low:.2f} and {high:.2f} in our last 20 rounds"
+
+
+def _repairs(one: Comparison, found: Mapping[Key, Comparison]) -> str | None:
+    beside = found.get(one.key._replace(rule="Ours (paper)")) if one.key.rule == "Ours" else None
+    if beside is None or beside.verdict != "reproduced" or beside.found is None:
+        return None
+    return f"the published algorithm gives {beside.found.mean:.3f} here"
+
+
+def _noise(one: Comparison, counted: Measurement, shown: Noise) -> str | None:
+    """Ours is better, and where the attackers' noise was also made a common one, the accuracy fell by more."""
+    key = one.key
+    if key.column.attack != "random" or one.verdict != "better":
+        return None
+    same = Setting(key.dataset, key.rule, MALICIOUS.get(key.config, 0), key.column.alpha)
+    if same in shown and shown[same][1] < shown[same][0] - TOLERANCE:
+        return f"with the code's common noise {shown[same][1]:.2f} instead of {shown[same][0]:.2f}"
+    like = [(s, pair) for s, pair in shown.items() if s.rule not in EXTRA and pair[1] < pair[0] - TOLERANCE]
+    if not like:
+        return None
+    setting, (own, common) = max(like, key=lambda pair: pair[1][0] - pair[1][1])
+    where = f"{setting.rule} on {setting.dataset} with {setting.malicious} attackers"
+    return f"probably, as with {where}: {common:.2f} with the code's common noise instead of {own:.2f}"
+
+
+def _images(one: Comparison, counted: Measurement, found: Mapping[Key, Comparison]) -> str | None:
+    """The text's reading was run, and where the code's was run as well, that is nearer to the published numbers."""
+    if counted.reading != "text":
+        return None
+    near: list[tuple[Comparison, float, float]] = []
+    apart: list[float] = []
+    for key, other in found.items():
+        alike = (key.dataset, key.column.attack, key.column.metric) == (
+            one.key.dataset, one.key.column.attack, one.key.column.metric,
+        )  # fmt: skip
+        by = {m.reading: m.found.mean for m in other.measured}
+        if not alike or len(by) < 2 or key not in published_numbers():
+            continue
+        code, text = (abs(by[reading] - other.published) for reading in ("code", "text"))
+        if text > TOLERANCE:
+            apart.append(code - text)
+            near += [(other, by["code"], by["text"])] if code < text else []
+    if not near or sum(apart) >= 0:
+        return None
+    other, code, text = max(near, key=lambda pair: abs(pair[2] - pair[1]))
+    where = f"{other.key.rule}, configuration {other.key.config}, α = {other.key.column.alpha:g}"
+    return f"probably: {where} has {code:.2f} with resized images, {text:.2f} with padded ones ({other.published:.2f})"
+
+
+def summary(found: Mapping[Key, Cause], statistic_words: str) -> Table:
+    """How many differences have which cause."""
+    rows = [[words, sum(one.kind == kind for one in found.values())] for kind, words in KINDS.items()]
+    note = f"Of the {len(found)} numbers that differ by more than {TOLERANCE}; the list below has the cause of each."
+    return Table("causes", f"Why numbers differ, {statistic_words}", note, ["cause", "numbers"], rows)
