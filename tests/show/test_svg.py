@@ -85,7 +85,7 @@ def test_of_thousands_of_clients_the_least_believed_are_shown() -> None:
 def test_a_transposed_map_says_the_same() -> None:
     grid = np.array([[1.0, 0.25, 0.5], [np.nan, 0.5, 0.0]])
     what = Heatmap("t", "attack", "rule", ["a", "b"], ["x", "y", "z"], grid, lambda i, j: f"{'ab'[i]}{'xyz'[j]}")
-    other = what.transposed()
+    other = what.transpose()
     assert (other.x, other.y, list(other.rows), list(other.columns)) == ("rule", "attack", ["x", "y", "z"], ["a", "b"])
     np.testing.assert_array_equal(other.values, grid.T)
     assert other.word(2, 1) == "bz"

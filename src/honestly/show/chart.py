@@ -78,7 +78,7 @@ class Heatmap:
         """The rows that are drawn: those that were chosen, all, or those with the lowest means."""
         return drawn_rows(self.values) if self.chosen is None else list(self.chosen)
 
-    def transposed(self) -> Heatmap:
+    def transpose(self) -> Heatmap:
         """Rows and columns exchanged, for screens that are taller than wide."""
         columns, marks = [str(name) for name in self.columns], None if self.marks is None else self.marks.T
         return Heatmap(

@@ -46,7 +46,7 @@ def sentence(runs: Sequence[RunView]) -> str:
         )
     who = f"{len(bad)} of {_count(len(run.clients), 'client')} lied" if bad else "Nobody lied"
     caught = [*([_caught(run, bad)] if bad else []), _wrongly(run, bad)] if judges(run) else []
-    return _join(who, ends, _list([text for text in caught if text]), _excluded(run))
+    return _join(who, ends, _list([text for text in caught if text]), _exclusions(run))
 
 
 def _join(*parts: str) -> str:
@@ -128,7 +128,7 @@ def _wrongly(run: RunView, bad: set[int]) -> str:
     return f"{'one honest client' if len(honest) == 1 else f'{len(honest)} honest clients'} accused {when}"
 
 
-def _excluded(run: RunView) -> str:
+def _exclusions(run: RunView) -> str:
     found = {k for r in run.records for k in r.excluded} - liars(run)
     return f"{_count(len(found), 'honest client')} excluded" if found else ""
 

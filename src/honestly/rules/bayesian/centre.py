@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.bayesian.average import shortened
+from honestly.rules.bayesian.average import shorten_errors
 from honestly.rules.bayesian.views import (
     TIE,
     Views,
@@ -40,7 +40,7 @@ def survey(gram: Float, h: int, D: Float | None = None, radius: Float | None = N
     a = tightest(N @ gram @ N.transpose(0, 2, 1), h)
     tight = Views.about(gram, (a[:, None, :] @ N)[:, 0], h)
     middle = Views.about(gram, medians(gram, radius), h)
-    moved = shortened(gram, middle.centre, np.ones(n), h, effective_dimension(middle.errors))[0]
+    moved = shorten_errors(gram, middle.centre, np.ones(n), h, effective_dimension(middle.errors))[0]
     middle = Views.about(gram, moved, h)
     found = tight.where(majority(tight, h) < majority(middle, h), middle)
     return found, effective_dimension(found.errors)

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float, Status
-from honestly.rules.bayesian.average import among, copies, shared_votes, shortened
+from honestly.rules.bayesian.average import among, copies, shared_votes, shorten_errors
 from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.guard import guard
 from honestly.rules.bayesian.likeness import Judgement, judge
-from honestly.rules.bayesian.sizes import ClientSizes, sized_votes
+from honestly.rules.bayesian.sizes import ClientSizes, votes_by_size
 from honestly.rules.bayesian.views import TINY, distances, effective_dimension, kth
 
 NO_UNIT = 1e-12  # of a majority's squared norms: where a majority is nearer than that, a layer has no unit
@@ -80,9 +80,9 @@ def estimate(
     nothing = np.full((n, L), np.nan)
     if tolerated == 0:
         weights = np.full((L, n), 1.0 / n) if size is None else np.tile(size.vote / size.vote.sum(), (L, 1))
-        return undecided(weights, Status.CLOSED_FORM)
+        return undecided_estimate(weights, Status.CLOSED_FORM)
     if not len(known) and not len(follows):
-        return undecided(weights, Status.MAJORITY_IDENTICAL)
+        return undecided_estimate(weights, Status.MAJORITY_IDENTICAL)
     measured = np.concatenate([known, follows])
     all_of_them = len(measured) == L and not len(follows)
     views, d = survey(G, h, D, radius) if all_of_them else survey(G[measured], h, D[measured], radius[measured])
@@ -101,7 +101,7 @@ def estimate(
         votes = shared_votes(np.tensordot(share / verdict.views.s2, verdict.views.errors, 1))
         views = verdict.views + rest
     d = np.concatenate([d, effective_dimension(rest.errors)]) if len(rest.s2) else d
-    centre, kept = shortened(views.gram, among(first, free), sized_votes(votes * free, size), h, d, size)
+    centre, kept = shorten_errors(views.gram, among(first, free), votes_by_size(votes * free, size), h, d, size)
     skip = len(views.s2) - len(measured)
     weights[measured] = centre[skip:]
     weights, pulled = guard(G, weights, tolerated)
@@ -142,7 +142,7 @@ def without_unit(G: Float, D: Float, radius: Float, h: int) -> tuple[Float, npt.
     return weights, unit
 
 
-def undecided(weights: Float, status: Status) -> Estimate:
+def undecided_estimate(weights: Float, status: Status) -> Estimate:
     """Nothing to infer: two clients at most, nobody may lie, or a majority sent the same."""
     L, n = weights.shape
     return Estimate(

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.bayesian.views import TINY, centred, distances
+from honestly.rules.bayesian.views import TINY, centre_grams, distances
 
 EXACT = 12  # up to so many clients all subsets are looked at
 PULLS = 200  # each brings the answer nearer to every point that lies in all balls
@@ -27,7 +27,7 @@ STARTS, SIZES, CLIMBS = 24, 12, 8  # of the search for the worst subset among mo
 
 def guard(gram: Float, a: Float, f: int) -> tuple[Float, int]:
     """(L, n) weights of answers that keep the promise in every layer, and how many layers had to be changed."""
-    suspects = np.flatnonzero(certificate(centred(gram, a)) > f) if f else np.empty(0, np.intp)
+    suspects = np.flatnonzero(certificate(centre_grams(gram, a)) > f) if f else np.empty(0, np.intp)
     if not len(suspects):
         return a, 0
     a, changed = a.copy(), 0
@@ -76,9 +76,9 @@ def worst_subset(G: Float, a: Float, f: int) -> tuple[Float, float]:
     N (|S| - f) / (f (|S| Q - N)).
     """
     n = len(G)
-    E = centred(G[None], a[None])[0]
+    E = centre_grams(G[None], a[None])[0]
     q = np.maximum(E.diagonal(), 0.0)
-    X = all_subsets(n, n - f) if n <= EXACT else climbed(E, q, starts(E, q, n - f))
+    X = all_subsets(n, n - f) if n <= EXACT else climb(E, q, starts(E, q, n - f))
     m, N, Q = X.sum(1), ((X @ E) * X).sum(1), X @ q
     rounding = 1e-12 * m * (X @ np.abs(G.diagonal()) + m * abs(float(a @ G @ a)))
     N = np.where(rounding < N, N, 0.0)
@@ -109,7 +109,7 @@ def starts(E: Float, q: Float, h: int) -> Float:
     return X.reshape(-1, n)
 
 
-def climbed(E: Float, q: Float, X: Float) -> Float:
+def climb(E: Float, q: Float, X: Float) -> Float:
     """Alternating maximisation of `rho = N / (m Q)`: u = sum_S e, then the m clients of largest 2 u.e_k - rho m q_k."""
     m = X.sum(1)
     for _ in range(CLIMBS):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules.bayesian.average import among, shortened
+from honestly.rules.bayesian.average import among, shorten_errors
 from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, usual_agreement
 from honestly.rules.bayesian.views import TIE, TINY, Views, cosines, kth, pairs
 
@@ -111,7 +111,7 @@ def judge(
             views = first
             continue
         free = (~accused).astype(np.float64)
-        centre, _ = shortened(views.gram, among(first.centre, free), free, h, found.dimension)
+        centre, _ = shorten_errors(views.gram, among(first.centre, free), free, h, found.dimension)
         views = Views.about(views.gram, centre, h)
     return Judgement(
         accused,

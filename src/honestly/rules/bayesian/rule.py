@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from honestly.result import Float, Status
-from honestly.rules.bayesian.estimate import Estimate, estimate, undecided
+from honestly.rules.bayesian.estimate import Estimate, estimate, undecided_estimate
 from honestly.rules.bayesian.paper import paper_mix
 from honestly.rules.bayesian.sizes import client_sizes
-from honestly.rules.bayesian.streamed import streamed
+from honestly.rules.bayesian.streamed import stream_estimate
 from honestly.rules.bayesian.verdicts import verdicts
 from honestly.rules.memory import Memory
 from honestly.rules.rule import Geometry, GramGeometry, Mix, Rule
@@ -100,9 +100,9 @@ class Bayesian(Rule):
         size = client_sizes(geometry.sizes, self.tolerated(K))
         if K <= 2:
             L = len(geometry.layer_sizes)
-            found = undecided(np.full((L, K), 1.0 / K), Status.CLOSED_FORM)  # nothing to compare
+            found = undecided_estimate(np.full((L, K), 1.0 / K), Status.CLOSED_FORM)  # nothing to compare
         elif geometry.streaming:
-            found = streamed(geometry, self.tolerated, prior, size)
+            found = stream_estimate(geometry, self.tolerated, prior, size)
         else:
             found = estimate(
                 geometry.layers,
@@ -128,7 +128,7 @@ class Bayesian(Rule):
         if geometry.sizes is not None:
             diagnostics |= size_shares(geometry.sizes, np.ones(K) if size is None else size.vote)
         if self.memory is not None:
-            diagnostics["memory"] = self.memory.with_round(ids, _seen(found))
+            diagnostics["memory"] = self.memory.with_round(ids, _evidence_probability(found))
         steps = 0 if found.judgement is None else found.judgement.rounds + 1
         return Mix.of_layers(
             found.weights,
@@ -151,6 +151,6 @@ def _about_reference(geometry: Geometry) -> bool:
     return geometry.has_reference and isinstance(geometry, GramGeometry) and geometry.about_reference is None
 
 
-def _seen(found: Estimate) -> Float:
+def _evidence_probability(found: Estimate) -> Float:
     """Probability from this round's evidence alone, at even odds: what a memory may keep."""
     return 0.5 - 0.5 * np.tanh(0.5 * found.against)

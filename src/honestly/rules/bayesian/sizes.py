@@ -64,7 +64,7 @@ def usual_agreement(usual: Float, size: ClientSizes | None) -> Float:
     return np.where(usual > 0.0, np.sqrt(odds / (1.0 + odds)), usual)
 
 
-def sized_votes(votes: Float, size: ClientSizes | None) -> Float:
+def votes_by_size(votes: Float, size: ClientSizes | None) -> Float:
     """Shares of a vote, by size; as they are where that would leave nobody."""
     if size is None or not (votes * size.vote).any():
         return votes

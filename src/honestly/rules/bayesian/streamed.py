@@ -13,7 +13,7 @@ from honestly.rules.bayesian.average import CHANCE
 from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.estimate import Estimate, estimate
 from honestly.rules.bayesian.likeness import ABSURD, COMMON, NEAR, SEARCH, TIGHT
-from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, sized_votes
+from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, votes_by_size
 from honestly.rules.bayesian.views import TINY, kth
 from honestly.rules.geometry import Geometry
 
@@ -21,7 +21,7 @@ SAMPLE = 256  # clients whose Gram matrices are formed
 ANCHORS = 15  # of them, to which every client's distance is measured: who is where they are is a copy
 
 
-def streamed(
+def stream_estimate(
     geometry: Geometry, tolerated: Callable[[int], int], prior: Float | None, size: ClientSizes | None = None
 ) -> Estimate:
     """The same estimate, with one row of weights for all layers and without the guard.
@@ -69,7 +69,7 @@ def streamed(
     whole = (distances[:, judged] / s2[judged][:, None]).sum(axis=1)
     group = _equal(whole[[0, *range(2, len(whole))]])
     votes = _votes(whole[0], whole[2:], anchors, group)
-    weights = sized_votes(votes * kept.min(axis=0) * ~accused, size)
+    weights = votes_by_size(votes * kept.min(axis=0) * ~accused, size)
     weights /= weights.sum()
     copies = [tuple(np.flatnonzero(group == g).tolist()) for g in np.flatnonzero(np.bincount(group) > 1)]
     return Estimate(

@@ -40,7 +40,7 @@ class Views:
     @classmethod
     def about(cls, gram: Float, centre: Float, h: int) -> Views:
         """The views with these centres."""
-        errors = centred(gram, centre)
+        errors = centre_grams(gram, centre)
         r2 = leave_one_out(np.maximum(errors.diagonal(0, 1, 2), 0.0), centre)
         return cls(gram, centre, errors, r2, np.maximum(kth(r2, h), TINY))
 
@@ -89,7 +89,7 @@ def residuals(gram: Float, a: Float) -> Float:
     return np.maximum(gram.diagonal(0, 1, 2) - 2.0 * g + (g * a).sum(1)[:, None], 0.0)
 
 
-def centred(gram: Float, a: Float) -> Float:
+def centre_grams(gram: Float, a: Float) -> Float:
     """(V, n, n) Gram matrices about `sum_j a_j w_j`."""
     g = np.matmul(gram, a[:, :, None])[:, :, 0]
     g -= 0.5 * (g * a).sum(1)[:, None]

@@ -42,7 +42,7 @@ def detail(raw: Sequence[Any], experiment: Any) -> Detail:
     shown = _sample(clients)
     honesty = any(record.honesty for record in records)
     judged = honesty or any(record.weights for record in records)
-    weights = honesty and any(_shortened(record) for record in records)
+    weights = honesty and any(_has_shortened(record) for record in records)
     return Detail(
         clients=clients,
         shown=shown,
@@ -100,7 +100,7 @@ def _belief(values: Sequence[float | None] | None, shown: Sequence[int]) -> list
     return [None if v is None else round(1000 * min(max(v, 0.0), 1.0)) for v in found]
 
 
-def _shortened(record: RoundRecord) -> bool:
+def _has_shortened(record: RoundRecord) -> bool:
     """Whether a client was believed and still had less than half of the largest weight."""
     pairs = zip(record.honesty or (), _relative(record.weights), strict=False)
     return any(p is not None and w is not None and p > SHORTENED > w for p, w in pairs)
