@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from honestly.sim.attacks.learnt import LearntTrigger, TriggerTask
-from honestly.sim.data import prepare
-from honestly.sim.models import source
-from honestly.sim.train.flat import Layout
+from honestly.sim.attacks.workshop import one_thread
+from honestly.sim.differentiable import Differentiable, fit_images
 
 if TYPE_CHECKING:
     from honestly.sim.rounds import Federation, RoundPlan, State
@@ -29,19 +27,15 @@ class Painter:
         for k in clients.poisoned:
             mine = clients.parts[k]
             chosen = mine[np.asarray(attack.victims(data.images[mine], data.labels[mine]))]
-            self.victims[k] = self._fit(data.images[chosen])
+            self.victims[k] = fit_images(federation, data.images[chosen])
         chosen = np.asarray(attack.victims(data.test_images, data.test_labels))
-        self.test = self._fit(data.test_images[chosen])
+        self.test = fit_images(federation, data.test_images[chosen])
         self.first_poisoned = len(data.images)
 
     def ready(self, state: State, plan: RoundPlan) -> Mapping[str, Any]:
         """Learn the trigger of this round, if somebody attacks, and paint it; what the attackers remember of it."""
-        cores = torch.get_num_threads()
-        try:  # a few small images are not worth more threads, and sums must not depend on how many there are
-            torch.set_num_threads(1)
+        with one_thread():
             return self._ready(state, plan)
-        finally:
-            torch.set_num_threads(cores)
 
     def _ready(self, state: State, plan: RoundPlan) -> Mapping[str, Any]:
         memory: Mapping[str, Any] = state.attack
@@ -54,18 +48,8 @@ class Painter:
         return memory
 
     def _task(self, state: State, images: Tensor) -> TriggerTask:
-        module, pixels = self.federation.module, self.federation.clients.pixels
-        parameters, statistics = Layout.of_parameters(module), Layout.of_statistics(module)
-        scale, shift = pixels.scale[:, None, None] * 255.0, pixels.shift[:, None, None]
-        buffers = dict(statistics.views(state.model.statistics))
-        frozen = {name: p.to(images.device) for name, p in module.named_parameters() if not p.requires_grad}
-
-        def logits(theta: Tensor, x: Tensor) -> Tensor:
-            module.eval()
-            return functional_call(module, {**frozen, **dict(parameters.views(theta)), **buffers}, (x * scale + shift,))
-
         labels = torch.full((len(images),), self.attack.source, device=images.device)
-        return TriggerTask(state.model.theta, images, labels, logits)
+        return TriggerTask(state.model.theta, images, labels, Differentiable(self.federation, state).logits)
 
     def _paint(self, memory: Mapping[str, Any]) -> None:
         clients = self.federation.clients
@@ -84,9 +68,3 @@ class Painter:
             painted = (self.attack.paint(clean, memory) * 255.0).round().to(torch.uint8)
         h, w = painted.shape[2:]
         images[rows, :, crop : crop + h, crop : crop + w] = painted
-
-    def _fit(self, images: Any) -> Tensor:
-        e, data = self.federation.experiment, self.federation.data
-        side = source(e.model).side
-        size = (side, side) if side else data.size[1:]
-        return torch.from_numpy(prepare(images, size, e.fit)).to(self.federation.device).float() / 255.0

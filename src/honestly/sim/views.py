@@ -11,6 +11,7 @@ from torch import Tensor
 
 from honestly.sim import metrics
 from honestly.sim.attacks import UpdateAttack, View
+from honestly.sim.differentiable import open_workshop
 from honestly.sim.seeds import generator
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def look(federation: Federation, attack: UpdateAttack, state: State, plan: Round
         layers=tuple(federation.layers.values()),
         clean=clean_models(federation, state, plan) - reference if attack.wants_clean else None,
         success=lambda models: success(federation, state, plan, models),
+        workshop=lambda: open_workshop(federation, state, plan),
     )
 
 

@@ -14,7 +14,9 @@ from honestly.sim.attacks.adaptive import Adaptive
 from honestly.sim.attacks.alie import ALIE
 from honestly.sim.attacks.attack import KNOWS, Attack, Backdoor, DataAttack, Phase, UpdateAttack, View
 from honestly.sim.attacks.backdoor import BadNets
+from honestly.sim.attacks.chameleon import Chameleon
 from honestly.sim.attacks.critical_layers import CriticalLayers
+from honestly.sim.attacks.dark_fed import DarkFed
 from honestly.sim.attacks.dba import DistributedBackdoor
 from honestly.sim.attacks.edge_case import EdgeCase
 from honestly.sim.attacks.fang import FangKrum, FangTrimmedMean
@@ -38,6 +40,7 @@ from honestly.sim.attacks.rop import ROP
 from honestly.sim.attacks.scaling import Scaling
 from honestly.sim.attacks.sensitivity_curve import SensitivityCurve
 from honestly.sim.attacks.sign_flip import SignFlip
+from honestly.sim.attacks.three_d_fed import ThreeDFed
 from honestly.sim.attacks.xfed import XFED
 
 __all__ = ["ATTACKS", "KNOWS", "Attack", "Backdoor", "DataAttack", "Phase", "UpdateAttack", "View", "attacks", "make"]
@@ -76,6 +79,9 @@ ATTACKS: Catalog[Attack] = Catalog(
         CriticalLayers,
         A3FL,
         IBA,
+        Chameleon,
+        ThreeDFed,
+        DarkFed,
         HybridSparse,
         SensitivityCurve,
         Adaptive,

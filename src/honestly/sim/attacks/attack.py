@@ -23,6 +23,7 @@ from array_api_compat import array_namespace
 from honestly.engine import Pipeline
 from honestly.rules.rule import Mixer, Rule
 from honestly.sim.attacks.vectors import gram, host, mean, norm, normal, rms, spread, std, unit
+from honestly.sim.attacks.workshop import Workshop
 
 __all__ = [
     "KNOWS", "Array", "Attack", "Backdoor", "DataAttack", "Knowledge", "Phase", "Select", "UpdateAttack", "View",
@@ -32,10 +33,10 @@ __all__ = [
 Array: TypeAlias = Any
 Knowledge: TypeAlias = Literal["own", "malicious", "all", "rule"]
 Select: TypeAlias = Literal["all", "poisoned"]
-#: what `Attack.knows` means, for people
+#: what `Attack.knows` means, for people; every client, so every attacker, also gets the global model in each round
 KNOWS: dict[Knowledge, str] = {
     "own": "its own data and update",
-    "malicious": "all attackers' updates",
+    "malicious": "all attackers' data and updates",
     "all": "everybody's updates",
     "rule": "everybody's updates and the rule",
 }
@@ -59,6 +60,8 @@ class View:
         clean: (M, d) updates of the attackers on their clean data, for an attack that `wants_clean`; else None.
         success: for backdoors, models (n, d) -> (n,) the share of the attackers' own victims that are misclassified as
             they wish; None outside the simulator.
+        workshop: for attacks that train by themselves, () -> their data and the model as a function; None outside the
+            simulator.
     """
 
     own: Array
@@ -72,6 +75,7 @@ class View:
     layers: Sequence[int] = ()
     clean: Array | None = None
     success: Callable[[Array], Array] | None = None
+    workshop: Callable[[], Workshop] | None = None
 
     @property
     def pipeline(self) -> Pipeline | None:

@@ -119,6 +119,23 @@ def pieces(layers: Sequence[int], d: int) -> list[slice]:
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
+def output_layer(layers: Sequence[int], d: int) -> tuple[slice, slice] | None:
+    """Where weight and bias of the output layer lie in a flat update: the last two tensors, as PyTorch orders them.
+
+    The weight has a row per class. None where the layers are unknown or the last two do not fit together.
+
+    >>> output_layer([7, 12, 3], 22)
+    (slice(7, 19, None), slice(19, 22, None))
+    >>> output_layer([7, 8], 15) is None
+    True
+    """
+    cuts = pieces(layers, d)
+    if len(cuts) < 2:
+        return None
+    rows, classes = cuts[-2].stop - cuts[-2].start, cuts[-1].stop - cuts[-1].start
+    return (cuts[-2], cuts[-1]) if rows > classes > 1 and rows % classes == 0 else None
+
+
 def recall(view: View, name: str) -> Array | None:
     """What the attack remembered under that name, in the library and on the device of the updates; None if nothing."""
     if name not in view.memory:
