@@ -15,6 +15,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from session import join  # pyright: ignore[reportMissingImports]: beside this file
 
 from honestly.runs.export import archive, export
 from honestly.runs.store import Store
@@ -62,18 +65,22 @@ def unpack(name: str) -> None:
     """Unpack a store, unless it is there already or nothing of it was run yet."""
     packed, folder = STORES / f"{name}.tar.gz", BUILD / name
     if packed.is_file() and not folder.is_dir():
-        print(f"unpack {packed.relative_to(ROOT)}")
+        print(f"unpack {packed}")
         with Store.open(folder) as store:
             take_in(store, packed)
 
 
 def pack(name: str, source: Path) -> None:
     """Take in what a study has done elsewhere, and pack it."""
-    found = [path for path in (source / name, source / f"{name}.tar.gz") if path.exists()]
+    found = [path for path in (source / name, join(source / f"{name}.tar.gz")) if path is not None and path.exists()]
     for path in found:
-        with Store.open(BUILD / name) as store:
+        with TemporaryDirectory() as temporary, Store.open(temporary) as store:
             print(f"{path}: {take_in(store, path)}")
+            if (BUILD / name).is_dir():  # of two records of a run, that of the latest go counts
+                print(f"{BUILD / name}: {take_in(store, BUILD / name)}")
             archive(store, STORES / f"{name}.tar.gz")
+        shutil.rmtree(BUILD / name, ignore_errors=True)
+        unpack(name)
 
 
 def report(out: Path) -> None:

@@ -24,6 +24,7 @@ STUDIES = {
     "paper-text-figure1": "d4ac28f64d8c6efb",  # runs of that time (results/stores) count for the text's reading
     "paper-text-tables": "21d6f91e1026b172",
     "quick": "ffa599fe924ac490",
+    "results/cifar-200.toml": "d9630cc5a557c534",
     "results/cifar.toml": "6cdeecc66fb4ca5e",
     "results/random.toml": "a400672f4d5c38cc",
 }

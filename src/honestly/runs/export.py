@@ -96,11 +96,11 @@ def archive(store: Store, path: Path) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         database, packed = Path(temporary) / FILE, io.BytesIO()
         copy(store, database)
-        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        with tarfile.open(fileobj=packed, mode="w") as tar:
             tar.add(database, FILE, filter=_nobody)
             for file in carried:
                 tar.add(file, f"runs/{file.parent.name}/{file.name}", filter=_nobody)
-    write_file(path, packed.getvalue())
+    write_file(path, gzip.compress(packed.getvalue(), mtime=0))  # the same study gives the same bytes
     return len(carried)
 
 
@@ -111,15 +111,20 @@ def starts(store: Store) -> set[str]:
 
 
 def copy(store: Store, path: Path) -> None:
-    """The study's database as it stands now, also while others write to it; nobody works on the copy's runs."""
-    with contextlib.closing(sqlite3.connect(path)) as target:
-        store.database.connection.backup(target)
-        target.execute("UPDATE runs SET worker = NULL")
-        target.commit()
+    """The study's database as it stands now, also while others write to it; nobody works on the copy's runs.
+
+    Its pages are written anew, so the same rows give the same bytes, whatever came and went in between.
+    """
+    with tempfile.TemporaryDirectory() as temporary, contextlib.closing(sqlite3.connect(Path(temporary) / FILE)) as raw:
+        store.database.connection.backup(raw)
+        raw.execute("UPDATE runs SET worker = NULL")
+        raw.commit()
+        raw.execute("VACUUM INTO ?", (str(path),))
 
 
 def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Who made the archive is nobody's business."""
+    """Who made the archive, and when, is nobody's business."""
+    member.mtime = 0
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o644

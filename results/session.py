@@ -1,0 +1,161 @@
+"""One go on a machine with a time limit: go on with the studies from results/stores, and pack what came of it.
+
+    python results/session.py cifar --stop-after 560 --out OUT     # CIFAR-10, in the order of its importance
+    python results/session.py tables --stop-after 560 --out OUT    # MNIST and Fashion-MNIST by the authors' code
+    python results/session.py ablation figure1 --stop-after 9m --out OUT
+
+The next go takes OUT of the one before where it finds it. Exit status: 75 if there is more to do, 0 if all is done.
+Afterwards, at home, `python results/make.py --pack OUT` takes in what was done, packs it into results/stores and makes
+the pages again. OUT has one archive for each study, cut into files of at most 16 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from honestly.runs.export import archive
+from honestly.runs.store import Store
+from honestly.runs.transfer import take_in
+from honestly.studies.limit import seconds_of
+
+RESULTS = Path(__file__).parent
+PART, PARTS = 16 << 20, 8  # what may be brought home: so many files of so many bytes
+PACKING = 20.0  # seconds kept back for packing
+
+
+@dataclass(frozen=True)
+class Part:
+    """Runs of a study.
+
+    Attributes:
+        store: the name of its store.
+        study: its name or file.
+        only: which of its cells, in words of `--only`.
+        together: how many runs are trained side by side on a GPU.
+        reuse: the store whose runs and starting models it shares.
+    """
+
+    store: str
+    study: str
+    only: tuple[str, ...] = ()
+    together: int = 1
+    reuse: str = ""
+
+
+CIFAR = str(RESULTS / "cifar.toml")
+#: What a go does, the most important first.
+PLANS = {
+    "cifar": (
+        Part("cifar", CIFAR, ("rule=Ours", "alpha=0.5")),
+        Part("cifar", CIFAR, ("rule=Krum", "alpha=0.5")),
+        Part("cifar", CIFAR, ("rule=Ours", "alpha=1")),
+        Part("cifar", CIFAR, ("rule=Ours (paper)", "alpha=0.5", "config=2")),
+        Part("cifar", CIFAR, ("rule=FedAvg,Median,TrimAvg,GeoMed", "alpha=0.5", "config=2")),
+        Part("cifar-200", str(RESULTS / "cifar-200.toml"), reuse="cifar"),
+    ),
+    "tables": (
+        Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "rule=Ours,Krum", "seed=0"), 8),
+        Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "attack=backdoor", "seed=0"), 8),
+        Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "seed=0"), 8),
+        Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "seed=1,2"), 8),
+    ),
+    "ablation": (Part("code-ablation", "paper-ablation", ("dataset=fmnist",), 8, reuse="code-tables"),),
+    "figure1": (Part("code-figure1", "paper-figure1"),),
+}
+
+
+def main(words: list[str] | None = None) -> int:
+    """Unpack, run until the time is up, pack; the exit status of the last study (75 if there is more to do)."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("plans", nargs="+", choices=PLANS, help="what to run, the first first")
+    parser.add_argument("--stop-after", default="560", metavar="TIME", help="end within this time (default: 560 s)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to put the archives")
+    parser.add_argument("--work", type=Path, default=Path("build/results"), metavar="DIR", help="the studies' folders")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--again", action="append", default=[], metavar="RULE",
+        help="do finished runs of this rule (such as Ours, which has changed since) again; in the first go alone",
+    )  # fmt: skip
+    args = parser.parse_args(words)
+    ends = time.time() + seconds_of(args.stop_after) - PACKING
+    status, begun = 0, dict.fromkeys(part.store for plan in args.plans for part in PLANS[plan])
+    for name in begun:
+        unpack(name, args.work, args.out, args.again)
+    for part in (part for plan in args.plans for part in PLANS[plan]):
+        status = run(part, args, ends)
+        if status not in (0, 1):  # 1: some runs failed, which the store says
+            break
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in begun:
+        pack(name, args.work, args.out)
+    files = sorted(args.out.glob("*.tar.gz*"))
+    if len(files) > PARTS:
+        print(f"{len(files)} files in {args.out}: only {PARTS} may be brought home", file=sys.stderr)
+    return status
+
+
+def unpack(name: str, work: Path, out: Path, again: list[str]) -> None:
+    """Go on from what travelled: the archive of the go before, if it is in the same place, else results/stores."""
+    packed = join(out / f"{name}.tar.gz") or RESULTS / "stores" / f"{name}.tar.gz"
+    if not packed.is_file():
+        return
+    with TemporaryDirectory() as temporary, Store.open(temporary) as there, Store.open(work / name) as store:
+        take_in(there, packed)
+        kept = {run.id for run in there.runs() if run.cell.get("rule") not in again}
+        print(f"{packed}: {take_in(store, Path(temporary), only=kept)}", flush=True)
+
+
+def run(part: Part, args: argparse.Namespace, ends: float) -> int:
+    """Run a part of a plan in the time that is left."""
+    left = ends - time.time()
+    if left <= 0:
+        return 75
+    words = [sys.executable, "-m", "honestly", "bench", part.study, "--out", str(args.work / part.store)]
+    for only in part.only:
+        words += ["--only", only]
+    together = ["--together", str(part.together)] if part.together > 1 and args.device.startswith("cuda") else []
+    if (shared := args.work / part.reuse) != args.work and shared.is_dir():
+        words += ["--reuse", str(shared)]
+    words += ["--device", args.device, *together, "--stop-after", f"{max(left, 1.0):.0f}", "--quiet"]
+    print(" ".join(words[1:]), flush=True)
+    return subprocess.run(words, check=False).returncode
+
+
+def pack(name: str, work: Path, out: Path) -> None:
+    """Pack a study, and cut the archive into files that may be brought home."""
+    target = out / f"{name}.tar.gz"
+    for old in out.glob(f"{name}.tar.gz*"):
+        old.unlink()
+    with Store.open(work / name) as store:
+        archive(store, target)
+    cut(target)
+
+
+def cut(path: Path) -> None:
+    """Cut a large file into `path.00`, `path.01`, ...; `cat path.*` joins them again."""
+    content = path.read_bytes()
+    if len(content) <= PART:
+        return
+    path.unlink()
+    for number, start in enumerate(range(0, len(content), PART)):
+        path.with_name(f"{path.name}.{number:02}").write_bytes(content[start : start + PART])
+
+
+def join(path: Path) -> Path | None:
+    """The archive at a path, joined from its parts if it was cut; None if there is neither."""
+    parts = sorted(path.parent.glob(f"{path.name}.[0-9][0-9]"))
+    if parts and not path.exists():
+        path.write_bytes(b"".join(part.read_bytes() for part in parts))
+        for part in parts:
+            part.unlink()
+    return path if path.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

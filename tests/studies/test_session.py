@@ -1,0 +1,133 @@
+"""results/session.py and results/make.py: a go with a time limit, packed, taken home, gone on with elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from honestly.cli import main as honestly
+from honestly.runs.store import Store
+from honestly.studies.study import Study, text_of
+
+RESULTS = Path(__file__).parents[2] / "results"
+STUDY = """
+name = "tiny"
+[base]
+clients = 5
+rounds = 3
+epochs = 1
+model = "mlp"
+malicious = 1
+attack = "sign_flip"
+[axes]
+rule = [{ label = "Ours", rule = "bayesian" }, { label = "FedAvg", rule = "mean" }]
+start = [{ label = "at once", warm_up = 0 }, { label = "from a model", warm_up = 2 }]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(RESULTS))  # make.py takes a function of session.py
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"results_{name}", RESULTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found  # dataclasses look their module up
+    spec.loader.exec_module(found)
+    return found
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    with Store.read(folder) as store:
+        return {run.id: (run.status, run.rounds, run.summary, store.rounds(run.id)) for run in store.runs()}
+
+
+def test_every_part_of_a_plan_names_cells_of_its_study() -> None:
+    from honestly.studies.study import only, select
+
+    session, make = module("session"), module("make")
+    for plan in session.PLANS.values():
+        for part in plan:
+            study = Study.parse(text_of(part.study))
+            assert select(study.entries(), only(part.only, study))
+            assert make.STUDIES[part.store] == study.name
+    order = [part.only for part in session.PLANS["cifar"]][:3]
+    assert order == [("rule=Ours", "alpha=0.5"), ("rule=Krum", "alpha=0.5"), ("rule=Ours", "alpha=1")]
+
+
+def test_goes_with_a_time_limit_end_with_the_numbers_of_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tmp_path / "tiny.toml"
+    study.write_text(STUDY)
+    assert honestly(["bench", str(study), "--out", str(tmp_path / "whole"), "--quiet"]) == 0
+    session = module("session")
+    monkeypatch.setattr(session, "RESULTS", tmp_path / "no-stores-yet")
+    parts = (session.Part("tiny", str(study), ("rule=Ours",)), session.Part("tiny", str(study)))
+    monkeypatch.setitem(session.PLANS, "tiny", parts)
+    monkeypatch.setattr(session, "PART", 2_000)
+
+    # `honestly bench` in this process, whose clock lets two rounds pass in each go
+    def bench(words: list[str], check: bool) -> Any:
+        at = words.index("--stop-after") + 1
+        clock["left"] = 2
+        status = honestly([*words[3:at], "1h", *words[at + 1 :]])
+        return type("Done", (), {"returncode": status})
+
+    from honestly.studies.limit import OutOfTimeError, TimeLimit
+
+    clock = {"left": 0}
+
+    def check(limit: TimeLimit) -> None:
+        if clock["left"] == 0:
+            raise OutOfTimeError
+        clock["left"] -= 1
+
+    monkeypatch.setattr(TimeLimit, "check", check)
+    monkeypatch.setattr(session.subprocess, "run", bench)
+    out, goes, status = tmp_path / "out", 0, 75
+    while status == 75:
+        goes += 1
+        assert goes < 20
+        # each go has a bare machine: its archive is all that there is of the one before
+        words = ["tiny", "--out", str(out), "--work", str(tmp_path / f"machine-{goes}"), "--device", "cpu"]
+        status = session.main(words)
+        files = sorted(path.name for path in out.iterdir())
+        assert files[0] == "tiny.tar.gz.00", "cut into parts"
+        assert all(path.stat().st_size <= 2_000 for path in out.iterdir())
+    assert status == 0
+    assert goes >= 3
+    assert numbers(tmp_path / f"machine-{goes}" / "tiny") == numbers(tmp_path / "whole")
+
+    # taken home: the store is packed once, and a second time gives the same bytes
+    make = module("make")
+    monkeypatch.setattr(make, "STORES", tmp_path / "stores")
+    monkeypatch.setattr(make, "BUILD", tmp_path / "build")
+    (tmp_path / "stores").mkdir()
+    make.pack("tiny", out)
+    packed = (tmp_path / "stores" / "tiny.tar.gz").read_bytes()
+    assert numbers(tmp_path / "build" / "tiny") == numbers(tmp_path / "whole")
+    make.pack("tiny", out)
+    assert (tmp_path / "stores" / "tiny.tar.gz").read_bytes() == packed
+
+
+def test_runs_of_a_rule_that_changed_are_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = tmp_path / "tiny.toml"
+    study.write_text(STUDY)
+    assert honestly(["bench", str(study), "--out", str(tmp_path / "old"), "--quiet"]) == 0
+    (tmp_path / "stores").mkdir()
+    assert honestly(["export", "study", str(tmp_path / "old"), "-o", str(tmp_path / "stores" / "tiny.tar.gz")]) == 0
+    session = module("session")
+    monkeypatch.setattr(session, "RESULTS", tmp_path)
+    session.unpack("tiny", tmp_path / "work", tmp_path / "out", ["Ours"])
+    with Store.read(tmp_path / "work" / "tiny") as store:
+        rules = [run.cell.get("rule", "warm-up") for run in store.runs()]
+    assert sorted(rules) == ["FedAvg", "FedAvg", "warm-up"]
