@@ -1,6 +1,6 @@
 """A backdoor that stays believed, optimised over several rounds through the simulator: how far it gets with each rule.
 
-    python benchmarks/believed_backdoor.py --out campaigns [--tries 16] [--seeds 0,1]
+    python benchmarks/believed_backdoor.py --out campaigns [--tries 16] [--seeds 0,1,2] [--rules RULE ...]
     python benchmarks/believed_backdoor.py --out campaigns --page
 
 Digits, the small convolutional network, 10 clients, 3 of them malicious, from a model of ten quiet rounds. Every
@@ -64,7 +64,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tries", type=int, default=16)
-    parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--rules", nargs="+", default=RULES)
     parser.add_argument("--page", action="store_true", help="rewrite the page from the searches there are, and stop")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ def main():
         return
     torch.set_num_threads(1)
     data, done = load("digits"), {(r["rule"], r["seed"], r["tries"]) for r in records}
-    for seed, rule in product([int(s) for s in args.seeds.split(",")], RULES):
+    for seed, rule in product([int(s) for s in args.seeds.split(",")], args.rules):
         if (rule, seed, args.tries) in done:
             continue
         start = time.perf_counter()

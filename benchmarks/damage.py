@@ -81,6 +81,23 @@ def spearman(x, y):
     return None if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
 
 
+def interval(x, y, resamples=2000):
+    """The middle 90 % of Spearman's correlation, if the runs are drawn anew (with replacement)."""
+    rng, x, y = np.random.default_rng(0), np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    draws = rng.integers(len(x), size=(resamples, len(x)))
+    found = [r for r in (spearman(x[rows], y[rows]) for rows in draws) if r is not None]
+    return np.quantile(found, (0.05, 0.95))
+
+
+def correlation(x, y):
+    """Spearman's correlation with its interval, as text."""
+    r = spearman(x, y)
+    if r is None:
+        return None
+    low, high = interval(x, y)
+    return f"{r:.2f} ({low:.2f} to {high:.2f})"
+
+
 def median(values):
     return float(np.median([v if v is not None and np.isfinite(v) else 1e12 for v in values]))
 
@@ -101,7 +118,7 @@ def damage_of(record, quiet):
 
 
 def correlations(records):
-    """A row for each measure: over all runs, untargeted and backdoors apart, and each model."""
+    """A row for each measure: over all runs, untargeted and backdoors apart, each model, and each seed."""
     quiet = {(r["model"], r["seed"]): r for r in records if r["attack"] == "none"}
     attacked = [r for r in records if r["attack"] != "none" and (r["model"], r["seed"]) in quiet]
     groups = {
@@ -111,6 +128,7 @@ def correlations(records):
         **{
             model: (lambda r, model=model: r["model"] == model) for model in dict.fromkeys(r["model"] for r in attacked)
         },
+        **{f"seed {seed}": (lambda r, seed=seed: r["seed"] == seed) for seed in sorted({r["seed"] for r in attacked})},
     }
     rows = []
     for name, measure in MEASURES.items():
@@ -118,7 +136,7 @@ def correlations(records):
         for chosen in groups.values():
             found = [(measure(r), damage_of(r, quiet[r["model"], r["seed"]])) for r in attacked if chosen(r)]
             found = [(x, y) for x, y in found if x is not None]
-            row.append(spearman(*zip(*found, strict=True)) if len(found) > 2 else None)
+            row.append(correlation(*zip(*found, strict=True)) if len(found) > 2 else None)
         rows.append(row)
     count = ["runs", *(sum(chosen(r) for r in attacked) for chosen in groups.values())]
     return ["measure", *groups], [*rows, count], attacked, quiet
@@ -143,18 +161,24 @@ def by_attack(attacked, quiet):
 
 
 def by_rule(attacked, quiet):
-    """What was lost under each rule: mean and largest."""
+    """What was lost under each rule: mean, standard deviation over the runs, and largest."""
     rows = []
     for rule in dict.fromkeys(r["rule"] for r in attacked):
         found = [damage_of(r, quiet[r["model"], r["seed"]]) for r in attacked if r["rule"] == rule]
-        rows.append([rule, len(found), float(np.mean(found)), max(found)])
-    return ["rule", "runs", "mean damage", "largest"], sorted(rows, key=lambda row: row[2])
+        rows.append([rule, len(found), float(np.mean(found)), float(np.std(found)), max(found)])
+    return ["rule", "runs", "mean damage", "standard deviation", "largest"], sorted(rows, key=lambda row: row[2])
 
 
 def write_page(records):
     columns, rows, attacked, quiet = correlations(records)
     parts = {
-        "correlation": Table("c", "Spearman's rank correlation with the damage", "", columns, rows).markdown(),
+        "correlation": Table(
+            "c",
+            "Spearman's rank correlation with the damage",
+            "In parentheses the middle 90 % if the runs are drawn anew (bootstrap, 2,000 draws).",
+            columns,
+            rows,
+        ).markdown(),
         "attacks": Table("a", "Attacks", "", *by_attack(attacked, quiet)).markdown(),
         "rules": Table("r", "Rules", "", *by_rule(attacked, quiet)).markdown(),
         "machine": f"{len(attacked)} attacked runs and {len(quiet)} quiet ones, on {platform.machine()}, "

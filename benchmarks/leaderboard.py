@@ -1,50 +1,111 @@
-"""Judge every rule that works on inner products by the suites, and write docs/results/leaderboard.md.
+"""Judge every rule by the suites, and write docs/results/leaderboard.md.
 
-    python benchmarks/leaderboard.py --out leaderboard [--suites small-1,core-1] [--data FOLDER] [--jobs N]
-    python benchmarks/leaderboard.py --out leaderboard --page
+    python benchmarks/leaderboard.py [--suites small-1,core-1,images-1] [--data FOLDER] [--jobs N] [--again RULE ...]
+    python benchmarks/leaderboard.py --page
 
-One JSON line for each suite and rule in OUT/standings.jsonl, as `honestly stress --suite NAME --json` prints it; what
-is there is not judged again (--again RULE judges it anew). core-1 is made by `honestly stress --make-suite core-1`.
+One JSON line for each suite and rule in results/leaderboard/standings.jsonl, as `honestly stress --suite NAME --json`
+prints it; what is there is not judged again, so the script can be stopped at any time (--again judges a rule anew). A
+suite that is not in the package is made by `honestly stress --make-suite NAME` first.
 """
 
+import study  # noqa: F401 - limits threads, before NumPy is loaded: processor time counts all of them
+
+# isort: split
 import argparse
 import json
 import os
 import platform
+import sys
 import time
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+
 from honestly._version import __version__
+from honestly.rules import RULE_CATALOG
+from honestly.show.bars import Bars
 from honestly.show.suite_table import rank, suite_table
-from honestly.show.tables import fill, text
-from honestly.studies.suites import Standing, judge, load
+from honestly.show.tables import Table, fill, text
+from honestly.studies.specs import Contestant
+from honestly.studies.suites import SUITES, Standing, judge, load
 from honestly.studies.suites.spec import compare, content_hash, open_courses
+from honestly.studies.suites.standings import CAP
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "leaderboard.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results" / "leaderboard.md"
+OUT = ROOT / "results" / "leaderboard"
 OURS = "bayesian"
-RULES = (
-    *("bayesian", "mean", "geometric_median", "multi_krum", "bayesian:variant=paper", "centered_clipping"),
-    *("nnm+geometric_median", "krum", "flame", "nnm+multi_krum", "norm_clipping", "clipped_clustering", "foolsgold"),
-    *("cge", "caf", "dnc", "smoothed_geometric_median", "bucketing+geometric_median", "minimum_variance:work=20000"),
+#: Rules that are judged in another form than their name alone: an exact search would take too long.
+FORMS = {name: f"{name}:work=20000" for name in ("mda", "smea", "minimum_variance")}
+#: With settings, and behind mixers.
+MORE = (
+    *("bayesian:variant=paper", "nnm+geometric_median", "nnm+multi_krum", "nnm+trimmed_mean"),
+    *("bucketing+geometric_median", "arc+geometric_median"),
 )
+#: What some rules need and a suite does not have.
+MISSING = {"root": "needs a trusted root update", "trusted client": "needs to know a trusted client"}
+UNJUDGED = {"fl_detector": "learns from ten rounds before it judges; in single rounds it is the mean"}
 
 
-def judged(suite, rule, args):
+def rules():
+    """Every rule of the package that a suite can judge, and some combinations."""
+    found = [FORMS.get(name, name) for name in RULE_CATALOG if name not in UNJUDGED]
+    return [
+        spec for spec in (*found, *MORE) if not {"root", "trusted client"} & set(Contestant(spec).knows.split(", "))
+    ]
+
+
+def unjudged():
+    """By the name of a rule that no suite can judge, the reason."""
+    lacks = {name: [why for need, why in MISSING.items() if need in Contestant(name).knows] for name in RULE_CATALOG}
+    return UNJUDGED | {name: ", ".join(why) for name, why in lacks.items() if why}
+
+
+def judged(suite, courses, rule, args, bars):
     """The line of one rule."""
-    courses = open_courses(suite, args.data)
-    start = time.perf_counter()
-    (found,) = judge(suite, [rule], jobs=args.jobs, folder=args.data)
-    print(f"{suite.name} {rule}: {time.perf_counter() - start:.0f} s", flush=True)
+    bar = bars.add(f"{suite.name} {rule}")
+    (found,) = judge(
+        suite, [rule], jobs=args.jobs, folder=args.data, progress=lambda n, of: bars.update(bar, done=n, total=of)
+    )
     facts = {"suite": suite.name, "spec": suite.hash, "content": content_hash(courses)}
-    return {**facts, "recording": compare(suite, courses), "version": __version__, **found.asdict()}
+    return {**facts, "recording": compare(suite, courses).word, "seed": 0, "version": __version__, **found.asdict()}
+
+
+def judge_all(lines, file, args):
+    """Judge what is missing; every finished line is kept."""
+    with Bars(stderr=True) as bars:
+        for name in args.suites.split(","):
+            suite = load(name)
+            courses = open_courses(suite, args.data)
+            for rule in args.rules or rules():
+                known = [line for line in lines if (line["suite"], line["rule"]) == (name, rule)]
+                if known and known[-1]["spec"] == suite.hash and rule not in args.again:
+                    continue
+                start = time.process_time(), time.perf_counter()
+                lines = [line for line in lines if line not in known] + [judged(suite, courses, rule, args, bars)]
+                draft = file.with_suffix(".new")
+                draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
+                draft.replace(file)
+                cpu, wall = time.process_time() - start[0], time.perf_counter() - start[1]
+                print(f"{name} {rule}: {cpu:.0f} s of processor time, {wall:.0f} s", flush=True)
+    return lines
 
 
 def standing_of(line):
     """A line as `Standing`; None stands for a number without bound where the rule answered."""
     row = {field.name: line[field.name] for field in fields(Standing)}
-    for name in ("mean", "mean_layer", "worst", "worst_layer", "adaptive", "adaptive_layer"):
+    for name in (
+        "mean",
+        "mean_layer",
+        "uncapped",
+        "uncapped_layer",
+        "worst",
+        "worst_layer",
+        "adaptive",
+        "adaptive_layer",
+    ):
         if row[name] is None and row["rounds"] > row["failed"]:
             row[name] = float("inf")
     return Standing(**row)
@@ -53,9 +114,11 @@ def standing_of(line):
 def place_of_ours(standings):
     """Where the default rule stands in each column, and who is ahead of it."""
     columns = {
-        "mean": "mean of the whole update", "mean_layer": "mean of the worst layer",
-        "adaptive": "adaptive attacker, whole update", "adaptive_layer": "adaptive attacker, worst layer",
-        "accused_quiet": "false accusations if nobody lies", "missed": "attackers missed", "milliseconds": "time",
+        "mean_layer": "mean of the worst layer", "median_layer": "median of the worst layer",
+        "adaptive_layer": "worst case, worst layer", "mean": "mean of the whole update",
+        "median": "median of the whole update", "adaptive": "worst case, whole update",
+        "accused_quiet": "false accusations in %, nobody lies", "accused": "false accusations in %, attacked",
+        "missed": "attackers missed in %", "milliseconds": "milliseconds",
     }  # fmt: skip
     ours = next((s for s in standings if s.rule == OURS), None)
     if ours is None:
@@ -72,30 +135,63 @@ def place_of_ours(standings):
     return "\n".join(lines)
 
 
+def caps(standings):
+    """What the cap hides: the means with it and without, for the rules that it touches."""
+    rows = [
+        [s.rule, s.capped, s.mean_layer, s.uncapped_layer, s.mean, s.uncapped]
+        for s in standings
+        if s.capped or s.uncapped != s.mean
+    ]
+    columns = ["rule", "rounds capped %", "mean, layer", "without cap", "mean", "without cap "]
+    return Table("caps", "Rules with a round above the cap", "", columns, rows).markdown()
+
+
+def stand_ins(found):
+    """What rules did on real coordinates and on stand-ins, from benchmarks/stand_ins.py."""
+    rows = []
+    for rule, pairs in found.items():
+        real, other = np.array(pairs).T
+        low, high = np.quantile((other + 1e-3) / (real + 1e-3), (0.1, 0.9))
+        medians = [float(np.median(values)) for values in (real, other)]
+        means = [float(np.mean(np.minimum(values, CAP))) for values in (real, other)]
+        rows.append([rule, len(real), *medians, *means, f"{low:.2f} to {high:.2f}"])
+    columns = ["rule", "rounds", "median, real", "median, stand-ins", "mean, real", "mean, stand-ins", "ratio, 80 %"]
+    note = "Kappa of the worst layer, and the ratio of stand-ins to real coordinates in the middle 80 % of the rounds."
+    return Table("s", "Real coordinates and stand-ins", note, columns, rows).markdown()
+
+
 def write_page(lines):
-    parts = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-             f"NumPy {version('numpy')}, honestly {__version__}."}  # fmt: skip
-    for name in dict.fromkeys(line["suite"] for line in lines):
+    parts = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"NumPy {version('numpy')}, honestly {__version__}. Others were using the machine.",
+        "unjudged": "\n".join(f"- `{name}`: {why}." for name, why in unjudged().items()),
+        "stand-ins": stand_ins(json.loads((OUT / "stand-ins.json").read_text())),
+    }
+    for name in SUITES:
         suite = load(name)
         rows = [line for line in lines if line["suite"] == name]
+        if not rows:
+            parts |= dict.fromkeys((name, *(f"{name}-{part}" for part in ("ours", "caps", "facts"))), "Not judged yet.")
+            continue
         standings = rank([standing_of(line) for line in rows])
         origin = {line["recording"] for line in rows}
         parts[name] = suite_table(suite, standings).markdown()
         parts[f"{name}-ours"] = place_of_ours(standings)
+        parts[f"{name}-caps"] = caps(standings)
         parts[f"{name}-facts"] = (
-            f"Recording: {', '.join(sorted(origin))}; specification SHA-256 `{suite.hash[:16]}`, content "
-            f"`{rows[0]['content'][:16]}`; {max(s.rounds for s in standings)} attacked or quiet rounds, {suite.tries} "
-            "tries of the adaptive attacker against each rule in each round for each of its two goals."
+            f"{len(rows)} rules. Recording: {', '.join(sorted(origin))}; specification SHA-256 `{suite.hash[:16]}`, "
+            f"content `{rows[0]['content'][:16]}`; {max(s.rounds for s in standings)} attacked or quiet rounds for "
+            f"each rule, and {suite.tries} tries of the adaptive attacker in each round for each of its two goals."
         )
     PAGE.write_text(fill(PAGE.read_text(), parts))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--suites", default="small-1")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--suites", default="small-1,core-1,images-1")
     parser.add_argument("--data", type=Path, help="where suites that are not in the package are")
-    parser.add_argument("--rules", nargs="+", default=RULES)
+    parser.add_argument("--rules", nargs="+")
     parser.add_argument("--again", nargs="+", default=(), metavar="RULE")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--page", action="store_true", help="write the page from the lines there are, and stop")
@@ -104,17 +200,14 @@ def main():
     file = args.out / "standings.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
     if not args.page:
-        for name in args.suites.split(","):
-            suite = load(name)
-            for rule in args.rules:
-                known = [line for line in lines if (line["suite"], line["rule"]) == (name, rule)]
-                if known and known[-1]["spec"] == suite.hash and rule not in args.again:
-                    continue
-                lines = [line for line in lines if line not in known] + [judged(suite, rule, args)]
-                file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if args.page:
-        write_page(lines)
+        try:
+            lines = judge_all(lines, file, args)
+        except KeyboardInterrupt:
+            print(f"stopped; {file} has what was finished, and the same command goes on", file=sys.stderr)
+            return 130
+    write_page(lines)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

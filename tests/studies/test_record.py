@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from honestly.sim.rounds import Federation
 from honestly.studies.record import plans, record
 from honestly.studies.recordings import HONEST
 
@@ -55,6 +56,33 @@ def test_clients_left_out_are_never_averaged_and_idle_ones_send_nothing():
     np.testing.assert_allclose(idle.rounds[1][:, 2:, 2:], everybody.rounds[1][:, 2:, 2:], rtol=1e-5, atol=1e-7)
 
 
+def test_only_the_first_images_are_used():
+    few, all_of_them = recorded("rounds=1", "images=100"), recorded("rounds=1")
+    assert not np.allclose(few.rounds[1], all_of_them.rounds[1])
+    np.testing.assert_array_equal(recorded("rounds=1", "images=1438").rounds[1], all_of_them.rounds[1])
+
+
+def test_poisoned_training_that_diverges_is_replaced_by_the_honest_update(monkeypatch):
+    class Diverges(Federation):
+        def __init__(self, e, **more):
+            super().__init__(e, **more)
+            if e.attack.name == "label_flip":
+                train = self.trainer.train
+
+                def broken(model, schedules):
+                    found = train(model, schedules)
+                    found.theta[0] = float("nan")
+                    return found
+
+                monkeypatch.setattr(self.trainer, "train", broken)
+
+    monkeypatch.setattr("honestly.studies.record.Federation", Diverges)
+    gram = recorded("rounds=1").rounds[1]
+    assert np.isfinite(gram).all()
+    np.testing.assert_array_equal(gram[:, 5, :5], gram[:, 3, :5])
+    assert not np.array_equal(gram[:, 6, :5], gram[:, 4, :5])
+
+
 def test_buffers_are_averaged_and_not_recorded():
     (plan,) = plans(
         ["dataset=digits", "model=cnn_norm", "clients=3", "epochs=1", "batch=128", "poisoned=1", "rounds=2"]
@@ -81,6 +109,7 @@ def test_several_values_are_several_courses():
         (["attack=sign_flip"], "unknown data attack 'sign_flip'"),
         (["left_out=15", "idle=5"], "one of 20 clients must train"),
         (["poisoned=21"], "poisoned = 21: there are 20 clients"),
+        (["images=3"], "images = 3: give at least one for each of 20 clients"),
         (["participation=0.5"], "all clients take part"),
         (["clints=3"], "did you mean clients"),
         (["alpha=1,1"], "two courses"),

@@ -9,6 +9,7 @@ from honestly.aggregate import aggregate
 from honestly.rules import RULE_CATALOG
 from honestly.show.stress_tables import tables
 from honestly.sim.attacks import ATTACKS, DataAttack, View, make
+from honestly.sim.attacks.span import Span
 from honestly.studies.attacked import AttackedRound
 from honestly.studies.layers.forge import LAYERED
 from honestly.studies.populations import synthetic
@@ -103,6 +104,22 @@ def test_no_rule_is_moved_further_by_a_fixed_attack_than_by_the_adaptive_one():
         searched = max(c.kappa for c in cases if c.rule == rule and c.attack == ADAPTIVE)
         others = max(c.kappa for c in cases if c.rule == rule and c.attack != ADAPTIVE)
         assert searched > 0.9 * others, rule
+
+
+def test_the_number_of_tries_is_stated_where_worst_cases_are(monkeypatch):
+    asked = []
+    answer = Span.answer
+    monkeypatch.setattr(Span, "answer", lambda self, *given: asked.append(1) or answer(self, *given))
+    study = StressStudy(rules=["median"], attacks=["ipm", ADAPTIVE], populations=["isotropic"], malicious=[4])
+    cases = run(study)
+    tries = {case.attack: case.tries for case in cases}
+    assert tries["ipm"] is None
+    assert tries[ADAPTIVE] == len(asked) - len(cases), "each case asks once more, to be scored"
+    notes = {table.name: table.note for table in tables(cases, study.attacks)}
+    for name in ("worst", "population_4"):
+        assert f"with {tries[ADAPTIVE]} tries per round" in notes[name]
+    quiet = run(dataclasses.replace(study, attacks=["ipm"]))
+    assert "no attacker searched" in {table.name: table.note for table in tables(quiet, ["ipm"])}["worst"]
 
 
 def test_believed_f_is_apart_from_the_true_number():

@@ -39,6 +39,15 @@ def test_a_lie_is_weakened_until_it_is_believed():
     assert 0.0 < believed.used < plain.used == 1.0
 
 
+@pytest.mark.parametrize("believed", [False, True])
+def test_a_destroyed_model_ends_the_attack_not_the_campaign(believed):
+    mean = Campaign(Experiment.of({**KNOWN, "rule": "mean", "rounds": 3}))
+    found = mean.run(Policy(1e16, np.ones(mean.L), believed=believed))
+    assert found.value == 0.0, "a model that nobody uses has no backdoor"
+    assert believed or found.accuracy < 0.5
+    assert np.isfinite([found.asr, found.accused, found.used]).all()
+
+
 def test_the_search_keeps_the_best_and_says_how_many_it_tried(campaign):
     found = campaign.search(3, np.random.default_rng(0))
     assert found.tries == 3

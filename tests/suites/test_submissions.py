@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 
 from honestly.cli import main
-from honestly.rules.rule import GramGeometry, Mix, Rule
+from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Rule
 from honestly.studies.suites.judge import judge
 from honestly.studies.suites.make import make
-from honestly.studies.suites.own import GuardedRule, RuleError, contestant
+from honestly.studies.suites.own import GuardedColumns, GuardedRule, contestant
+from honestly.studies.suites.sandbox import RuleError, Sandbox, close
 
 from .test_suites import TINY
 
 RULES = '''
+import inspect
+import os
+import time
 from dataclasses import dataclass
 import numpy as np
-from honestly.rules.rule import ColumnRule, Mix, Rule
+from honestly.rules.rule import ColumnRule, Mix, Mixer, Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Half(Rule):
@@ -54,9 +58,54 @@ class Crash(Rule):
 @dataclass(frozen=True, kw_only=True)
 class Columns(ColumnRule):
     name = "columns"
-    summary = "needs coordinates"
+    summary = "the median"
     def reduce(self, ranked, xp):
-        return ranked[0]
+        return np.median(ranked, axis=0)
+
+@dataclass(frozen=True, kw_only=True)
+class Sleep(Rule):
+    name = "sleep"
+    summary = "never answers"
+    def mix(self, geometry):
+        while True:
+            time.sleep(1)
+
+@dataclass(frozen=True, kw_only=True)
+class Exit(Rule):
+    name = "exit"
+    summary = "ends its process"
+    def mix(self, geometry):
+        os._exit(7)
+
+@dataclass(frozen=True, kw_only=True)
+class Spy(Rule):
+    """Looks for the order of the clients and the number of honest ones in every frame above it."""
+    name = "spy"
+    summary = "cheats"
+    def mix(self, geometry):
+        print("a rule may print")
+        known = {}
+        for frame in inspect.stack():
+            known |= {key: frame.frame.f_locals[key] for key in ("space", "order") if key in frame.frame.f_locals}
+        weights = np.full(geometry.K, 1 / geometry.K)
+        if len(known) == 2:
+            honest = np.asarray(known["order"]) < known["space"].H
+            weights = honest / honest.sum()
+        return Mix.of_weights(weights)
+
+@dataclass(frozen=True, kw_only=True)
+class Halved(Mixer):
+    name = "halved"
+    summary = "shortens everybody"
+    def mix(self, geometry):
+        return 0.5 * np.eye(geometry.K)
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Rule):
+    name = "text"
+    summary = "returns what must not be unpickled"
+    def mix(self, geometry):
+        return Mix(matrix=[object()])
 
 class NoDataclass:
     pass
@@ -72,8 +121,8 @@ def home(tmp_path_factory):
     return folder
 
 
-def standing(home, name):
-    return judge(TINY, [f"{home / 'rules.py'}:{name}"], folder=home)[0]
+def standing(home, name, **more):
+    return judge(TINY, [f"{home / 'rules.py'}:{name}"], folder=home, **more)[0]
 
 
 def test_a_rule_that_looks_at_the_order_gains_nothing(home):
@@ -97,7 +146,11 @@ def test_settings_and_what_a_rule_is_told(home):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("NaN", "returned matrix with NaN or infinity"), ("Crash", "raised ZeroDivisionError: division by zero")],
+    [
+        ("NaN", "returned matrix with NaN or infinity"),
+        ("Crash", "raised ZeroDivisionError: division by zero"),
+        ("Text", "that are not numbers"),
+    ],
 )
 def test_answers_that_no_server_can_use_are_named(home, name, message):
     found = standing(home, name)
@@ -109,7 +162,6 @@ def test_answers_that_no_server_can_use_are_named(home, name, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Columns", "needs coordinates, signs or a root"),
         ("NoDataclass", "must be a dataclass that inherits"),
         ("Nobody", "cannot be loaded"),
         ("a-b", "cannot be loaded"),
@@ -121,11 +173,55 @@ def test_what_is_no_rule_is_refused(home, name, message):
 
 
 @pytest.mark.parametrize(
-    ("rule", "message"), [("median", "needs coordinates"), ("monna", "needs a trusted client"), ("bayesan", "did you")]
+    ("rule", "message"),
+    [("fltrust", "needs a trusted root"), ("monna", "needs a trusted client"), ("bayesan", "did you")],
 )
 def test_rules_of_the_package_that_a_suite_cannot_judge(rule, message):
     with pytest.raises(ValueError, match=message):
         judge(TINY, [rule])
+
+
+def test_a_rule_that_never_answers_is_stopped_and_the_others_go_on(home):
+    sleep, mean = judge(TINY, [f"{home / 'rules.py'}:Sleep", "mean"], folder=home, limit=0.5)
+    assert "did not answer within 0.5 s, and was stopped" in sleep.error
+    assert sleep.failed == sleep.rounds == 1, "it is not asked again"
+    assert mean.failed == 0
+
+
+def test_a_rule_that_ends_its_process_is_named(home):
+    found = standing(home, "Exit", jobs=2)
+    assert "ended its process (exit code 7) instead of answering" in found.error
+
+
+def test_a_rule_cannot_look_at_the_judge(home, capfd):
+    spy = standing(home, "Spy")
+    assert spy.mean == pytest.approx(judge(TINY, ["mean"], folder=home)[0].mean), "it found nothing, and is the mean"
+    assert "a rule may print" not in capfd.readouterr().out, "it would spoil --json"
+
+
+def test_rules_and_mixers_of_all_kinds_answer_as_they_would_here(home):
+    file = home / "rules.py"
+    words = ["median", f"{file}:Columns", "arc+mean", f"arc+{file}:Fair:f=1"]
+    median, columns, mean, fair = judge(TINY, words, folder=home)
+    assert columns.adaptive == pytest.approx(median.adaptive)
+    assert (columns.basis, columns.mean) == ("stand-ins", pytest.approx(median.mean))
+    assert fair.mean == pytest.approx(mean.mean)
+    shortened = judge(TINY, [f"{file}:Halved+mean"], folder=home)[0]
+    assert shortened.quiet > 0.0 == pytest.approx(judge(TINY, ["mean"], folder=home)[0].quiet)
+
+
+def test_a_process_that_is_closed_is_started_again(home):
+    word = f"{home / 'rules.py'}:Fair"
+    assert contestant(word).knows == "f"
+    close(word)
+    assert contestant(word).knows == "f"
+
+
+def test_what_a_process_writes_is_never_unpickled(home, monkeypatch):
+    box = Sandbox(f"{home / 'rules.py'}:Fair")
+    monkeypatch.setattr(box._pipe, "recv_bytes", lambda most: b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(RuleError, match="something else than its answer"):
+        box.ask("build", 5, 1)
 
 
 class Answers(Rule):
@@ -152,6 +248,20 @@ def test_every_part_of_an_answer_is_checked(answer, message):
     object.__setattr__(rule, "answer", answer)
     with pytest.raises(RuleError, match=message):
         GuardedRule(inner=rule, rng=np.random.default_rng(0)).mix(GramGeometry(np.eye(3)))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"), [(np.ones(3), "values of shape"), (np.full(4, np.inf), "values with NaN or infinity")]
+)
+def test_the_values_of_a_coordinate_wise_rule_are_checked(values, message):
+    class Reduces(ColumnRule):
+        name = "reduces"
+
+        def reduce(self, ranked, xp):
+            return values
+
+    with pytest.raises(RuleError, match=message):
+        GuardedColumns(inner=Reduces(), rng=np.random.default_rng(0)).reduce(np.zeros((3, 4)), np)
 
 
 def test_answers_come_back_in_the_clients_order():
@@ -186,8 +296,9 @@ def test_the_command_shows_a_table_and_what_failed(home, capsys, monkeypatch, tm
     monkeypatch.setattr("honestly.studies.suites.load", lambda name: TINY)
     words = ["stress", "--submit", f"{home / 'rules.py'}:Crash", "--data", str(home), "--jobs", "1"]
     assert main([*words, "--out", str(tmp_path)]) == 0
-    out = capsys.readouterr().out.replace("\n", " ")
-    assert "no answer in 5 of 5 rounds: it raised ZeroDivisionError" in out
+    printed = capsys.readouterr()
+    assert "no answer in 5 of 5 rounds: it raised ZeroDivisionError" in printed.err
+    assert "Suite small-1" in printed.out
     assert len((tmp_path / "small-1.jsonl").read_text().splitlines()) == 1
 
 

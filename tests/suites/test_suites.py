@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from honestly.studies.recordings import HONEST, Course, read, write
-from honestly.studies.suites import SUITES, judge, load, make
-from honestly.studies.suites.judge import Trial, standing
-from honestly.studies.suites.make import record_course, significant
+from honestly.studies.suites import SUITES, judge, load
+from honestly.studies.suites.make import make, record_course, significant
 from honestly.studies.suites.spec import Recipe, compare, content_hash, open_courses, outline, published_outline
+from honestly.studies.suites.standings import Trial, standing
 
 TINY = replace(
     load("small-1"),
@@ -27,10 +27,23 @@ def test_a_published_specification_never_changes(name):
     assert published_outline(load(name))["spec"] == load(name).hash, "give the changed suite another name"
 
 
-def test_the_small_suite_comes_with_the_package_and_is_the_published_one():
+@pytest.mark.parametrize("name", ["small-1", "images-1"])
+def test_recordings_of_the_package_are_the_published_ones(name):
+    suite = load(name)
+    assert compare(suite, open_courses(suite)).word == "published"
+
+
+def test_the_images_are_of_three_data_sets():
+    courses = {course.name: course for course in open_courses(load("images-1"))}
+    assert {name.partition("-")[0] for name in courses} == {"mnist", "fmnist", "cifar10"}
+    assert courses["mnist-idle-6"].idle == 6
+    assert courses["fmnist-left_out-8"].left_out == 8
+    assert set(courses["mnist-a0.1"].poisoned) == {"label_flip", "backdoor"}
+
+
+def test_the_small_suite_has_idle_and_left_out_clients_and_a_language_model():
     suite = load("small-1")
     courses = open_courses(suite)
-    assert compare(suite, courses) == "published"
     clients = {course.clients for course in courses}
     assert {3, 5, 10, 30} <= clients
     assert any(course.idle for course in courses)
@@ -56,12 +69,40 @@ def test_making_a_suite_gives_the_same_content_twice(tmp_path):
     assert stored[0].clients == 5
 
 
+def test_making_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+    two = replace(TINY, courses=(*TINY.courses, replace(TINY.courses[0], name="two")))
+    begun = []
+
+    def stop(recipe, folder):
+        begun.append(recipe.name)
+        if begun == ["one", "two"]:
+            raise KeyboardInterrupt
+        return record_course(recipe, folder)
+
+    monkeypatch.setattr("honestly.studies.suites.make.record_course", stop)
+    with pytest.raises(KeyboardInterrupt):
+        make(two, out=tmp_path / "a.npz")
+    assert not (tmp_path / "a.npz").exists()
+    path, courses = make(two, out=tmp_path / "a.npz")
+    assert begun == ["one", "two", "two"]
+    assert [course.name for course in courses] == ["one", "two"]
+    assert content_hash(read(path)) == content_hash(courses)
+    assert [file.name for file in tmp_path.iterdir()] == ["a.npz"]
+
+
 def test_recordings_of_other_machines_are_told_apart(monkeypatch):
     suite = load("small-1")
     courses = open_courses(suite)
-    assert compare(suite, _scaled(courses, 1.0001)) == "equivalent"
-    assert compare(suite, _scaled(courses, 4.0)) == "different"
-    assert compare(replace(suite, tries=7), courses) == "different"
+    assert compare(suite, _scaled(courses, 1.0001)).word == "equivalent"
+    assert compare(suite, _scaled(courses, 4.0)).word == "different"
+    assert compare(replace(suite, tries=7), courses).word == "different"
+    far = [replace(c, rounds={r: (9 if c.name == "unequal" and r == 20 else 1) * g for r, g in c.rounds.items()})
+           for c in courses]  # fmt: skip
+    late = compare(suite, far)
+    assert (late.word, late.rounds - late.agree, late.others) == ("equivalent", 1, ("unequal r20",))
+    early = [replace(c, rounds={r: (9 if c.name == "unequal" and r == 2 else 1) * g for r, g in c.rounds.items()})
+             for c in courses]  # fmt: skip
+    assert compare(suite, early).word == "different", "first rounds have no path to differ by"
 
 
 def _scaled(courses, factor):
@@ -120,8 +161,21 @@ def test_one_round_without_bound_does_not_decide_a_mean():
     found = standing("mean", trials, 3)
     assert found.mean == pytest.approx(50.5)
     assert found.mean_layer == 100.0
-    assert found.worst == 1e9
+    assert found.worst == found.uncapped * 2 - 1 == 1e9
+    assert found.median == found.uncapped
+    assert found.capped == 100.0
     assert found.asdict()["worst_layer"] is None
+
+
+def test_coordinate_wise_rules_are_judged_on_stand_ins(tmp_path):
+    (tmp_path / "suites").mkdir()
+    make(TINY, out=tmp_path / "suites" / "small-1.npz")
+    median, signs, mean = judge(TINY, ["median", "nnm+sign_guard", "mean"], folder=tmp_path)
+    assert (median.basis, signs.basis, mean.basis) == ("stand-ins", "stand-ins", "inner products")
+    assert median.adaptive < 10 < mean.adaptive
+    assert median.accused is None
+    assert signs.accused is not None
+    assert (median.milliseconds, mean.milliseconds > 0) == (None, True)
 
 
 def test_outline_is_what_training_is_like():

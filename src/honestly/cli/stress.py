@@ -36,11 +36,12 @@ recordings by layer: --record OUT.npz trains federations and keeps one Gram matr
 of `honestly simulate` (dataset=, model=, clients=, alpha=, seed=, ...); several values, such as alpha=0.1,0.5, make
 several courses. rounds= says which rounds are kept, attack= which data attacks are recorded beside the honest clients
 (default: label_flip,backdoor) by poisoned= of them (default: just under half), left_out= how many of the last clients
-are never averaged, idle= how many of the first ones send the model back unchanged.
+are never averaged, idle= how many of the first ones send the model back unchanged, images= how many of the training
+images are used (default: all).
 
 suites: fixed recordings, attacks and numbers of attackers under a name with a version, so figures of different
-people can be compared. --json prints one line for each rule. small-1 comes with the package; core-1 is made by
---make-suite core-1 in the folder of the data sets.
+people can be compared. --json prints one line for each rule. small-1 comes with the package; core-1 and images-1
+(MNIST, Fashion-MNIST, CIFAR-10) are made by --make-suite NAME in the folder of the data sets.
 """
 
 

@@ -14,7 +14,9 @@ from honestly.show.stress_cases import (
     fixed_attacks,
     mean,
     rules_of,
+    searched_by,
     statements,
+    tries_of,
     worst,
 )
 from honestly.show.tables import Cell, Table, lowest
@@ -60,9 +62,8 @@ def worst_layers(cases: Sequence[Case], K: int) -> Table:
     return Table(
         "layer_worst",
         f"Worst case by layer, {K} clients",
-        "Populations known by layer: the largest kappa of the whole update, and of a single layer, over all attacks, "
-        "the attacker that searches and chooses its layers included. Bold: the lowest of the rules that are told "
-        "nothing.",
+        "Populations known by layer: the largest kappa of the whole update, and of a single layer, over all attacks "
+        f"({searched_by(cases)} for each of the two goals). Bold: the lowest of the rules that are told nothing.",
         ["rule", *(f"M = {M}{what}" for M in counts for what in ("", ", layer"))],
         rows,
         lowest(rows, range(1, 1 + len(columns)), alone),
@@ -151,7 +152,6 @@ def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
             continue
         ran = {case.attack for case in found if case.attack != "none"}
         searched = {attack for attack in ran if words(attack)[0] == ADAPTIVE}
-        tries = {case.tries for case in found if case.tries is not None}
         rows.append(
             [
                 label,
@@ -159,7 +159,7 @@ def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
                 len(rules_of(found)),
                 len(ran - searched),
                 len(attacks_of(case for case in found if words(case.attack)[0] == ADAPTIVE)),
-                ", ".join(map(str, sorted(tries))) or "-",
+                tries_of(found),
             ]
         )
         counts = Counter(words(attack)[0] for attack in attacks_of(case for case in found if case.attack != "none"))

@@ -73,3 +73,15 @@ def attack_rows(
         of_attack = [case for case in found if case.attack == attack]
         rows.append([attack, *(mean(measure(case) for case in of_attack if case.rule == rule) for rule in rules)])
     return ["attack", *rules], rows
+
+
+def tries_of(cases: Iterable[Case]) -> str:
+    """How many lies the attackers that search tried against a rule in one round: "120", "310 to 356", or "-"."""
+    tries = {case.tries for case in cases if case.tries is not None}
+    return "-" if not tries else f"{min(tries)} to {max(tries)}" if len(tries) > 1 else str(min(tries))
+
+
+def searched_by(cases: Iterable[Case]) -> str:
+    """The same as a clause for the note of a table of worst cases."""
+    tries = tries_of(cases)
+    return "no attacker searched" if tries == "-" else f"an adaptive attacker included, with {tries} tries per round"

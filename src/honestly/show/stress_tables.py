@@ -14,6 +14,7 @@ from honestly.show.stress_cases import (
     group_of,
     mean,
     rules_of,
+    searched_by,
     statements,
     worst,
 )
@@ -77,8 +78,8 @@ def worst_cases(cases: Sequence[Case], K: int) -> Table:
     return Table(
         "worst",
         f"Worst case, {K} clients",
-        "The largest kappa over all populations and attacks, the adaptive attacker included. Bold: the lowest of the "
-        "rules that are told nothing: neither the number of attackers f nor a trusted update or client.",
+        f"The largest kappa over all populations and attacks ({searched_by(cases)}). Bold: the lowest of the rules "
+        "that are told nothing: neither the number of attackers f nor a trusted update or client.",
         ["rule", "told", *(f"M = {M}" for M in counts)],
         rows,
         lowest(rows, range(2, 2 + len(counts)), alone),
@@ -122,7 +123,7 @@ def by_population(cases: Sequence[Case], K: int, M: int) -> Table:
     return Table(
         f"population_{M}",
         f"Worst case on each population, {M} of {K} malicious",
-        "The largest kappa over all attacks, the adaptive attacker included.",
+        f"The largest kappa over all attacks ({searched_by(found)}).",
         ["rule", "told", *groups],
         rows,
         lowest(rows, range(2, 2 + len(groups)), alone),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from honestly.show.tables import Cell, Table, lowest
-from honestly.studies.suites.judge import Standing
 from honestly.studies.suites.spec import Suite
+from honestly.studies.suites.standings import CAP, Standing
 
 COLUMNS = (
-    *("rule", "told", "mean", "mean, layer", "worst", "worst, layer", "adaptive", "adaptive, layer", "accused %"),
-    *("accused, attacked %", "missed %", "ms", "failed"),
+    *("rule", "told", "judged on", "mean, layer", "median, layer", "adaptive, layer", "mean", "median", "adaptive"),
+    *("accused %", "accused, attacked %", "missed %", "ms", "failed"),
 )
 
 
@@ -19,7 +19,7 @@ def suite_table(suite: Suite, standings: Sequence[Standing]) -> Table:
     ordered = rank(standings)
     rows: list[list[Cell]] = [
         [
-            *(s.rule, s.told, s.mean, s.mean_layer, s.worst, s.worst_layer, s.adaptive, s.adaptive_layer),
+            *(s.rule, s.told, s.basis, s.mean_layer, s.median_layer, s.adaptive_layer, s.mean, s.median, s.adaptive),
             *(s.accused_quiet, s.accused, s.missed, s.milliseconds, s.failed + s.refused),
         ]
         for s in ordered
@@ -29,15 +29,15 @@ def suite_table(suite: Suite, standings: Sequence[Standing]) -> Table:
     return Table(
         suite.name,
         f"Suite {suite.name}",
-        "kappa of the whole update and of its worst layer: mean (a round counts 100 at most) and worst over the fixed "
-        "attacks, then the worst case of these and of an adaptive attacker, with "
-        f"{tries} tries against each rule in each round for each of the two. Honest clients turned "
-        "against if nobody lies, and under attack; attackers not turned against; median time of the "
-        "rule itself; rounds without an answer, because the rule failed or refuses so few clients. Bold: the lowest of "
-        "the rules that are told nothing.",
+        "kappa of the worst layer and of the whole update: mean and median over the fixed attacks (in the mean a round "
+        f"counts {CAP:g} at most), and the worst case: the largest of these and of what an adaptive attacker found, "
+        f"with {tries} tries against each rule in each round for each of the two. Honest clients turned against if "
+        "nobody lies, and under attack; attackers not turned against; processor time of the decision; rounds without "
+        "an answer, because the rule failed or refuses so few clients. Bold: the lowest of the rules that are told "
+        "nothing.",
         COLUMNS,
         rows,
-        lowest(rows, range(2, 11), alone),
+        lowest(rows, range(3, 12), alone),
     )
 
 

@@ -1,4 +1,4 @@
-"""One attacked round, and how a rule did in it."""
+"""One attacked round and the score of a rule in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Case:
         honesty: of each client, attackers last; None unless inferred.
         seconds: the rule's own time.
         layer: the largest kappa of a layer, and ``where`` it is; None for a population without layers.
-        tries: how many lies an attacker that searches by layer tried.
+        tries: how many lies an attacker that searches tried.
     """
 
     population: str
@@ -64,11 +64,12 @@ class Case:
 
 @dataclass(frozen=True)
 class AttackedRound:
-    """The updates that a server got: honest clients first, attackers last."""
+    """The updates that a server got: honest clients first, attackers last; ``tries`` of an attacker that searches."""
 
     honest: Float
     forged: Float
     root: Float
+    tries: int | None = None
 
     @cached_property
     def usable(self) -> npt.NDArray[np.bool_]:
@@ -99,7 +100,7 @@ class AttackedRound:
         return self.span.sort_columns(np.eye(len(self.span.products) - 2, len(self.span.products)))
 
     def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
-        """How the rule did."""
+        """Score the rule."""
         K, M = len(self.usable), len(self.forged)
         pre, rule, told = contestant.build(K=K, f=f, root=self.root)
         n = int(self.usable.sum())
@@ -114,7 +115,7 @@ class AttackedRound:
         liar = np.arange(K) >= K - M
         accused = missed = auc = against = None
         if belief is not None and answer.weights is not None:
-            against = np.ones(K, dtype=bool)  # whoever was refused is not believed either
+            against = np.ones(K, dtype=bool)  # a client that was refused is not believed either
             against[self.usable] = accused_by(
                 answer.mix, None if honesty is None else honesty[self.usable], answer.weights
             )
@@ -130,6 +131,7 @@ class AttackedRound:
             "estimated": None if honesty is None or against is None else float(against[self.usable].sum()),
             "honesty": None if honesty is None else [round(float(p), 6) for p in honesty],
             "seconds": seconds,
+            "tries": self.tries,
         }
 
     def _to_all(self, values: Float) -> Float:

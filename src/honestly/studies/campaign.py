@@ -1,9 +1,9 @@
-"""An attacker that thinks over several rounds: a backdoor trained under the constraint of staying believed.
+"""An attacker that plans over several rounds: a backdoor trained under the constraint of staying believed.
 
-In every round the attackers train twice, honestly and with the backdoor. They send their honest update (or the honest
-mean) plus the difference, with a strength in each layer that their policy says, as far as the rule believes it: they
-know the rule and all updates, and ask it before they send. A policy is judged by what the backdoor has come to after
-several rounds of the simulator; the search draws policies and changes the best.
+In each round the attackers train twice, honestly and with the backdoor. They send their honest update (or the honest
+mean) plus the difference between the two, with a strength for each layer that a policy sets. They know the rule and all
+updates, query the rule before they send, and weaken the lie until the rule believes them. A policy is scored by the
+attack success after several simulated rounds; the search draws policies at random and varies the best.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 import honestly
 from honestly.engine import Pipeline
-from honestly.result import Aggregate, Float
+from honestly.result import Aggregate, AggregationError, Float
 from honestly.sim import metrics
 from honestly.sim.attacks import Backdoor
 from honestly.sim.data import Dataset, load
@@ -28,21 +28,23 @@ from honestly.sim.train.trainer import Model
 
 #: Strengths that a policy starts from, in differences between backdoored and honest training.
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)
-#: Questions to the rule in a round, from which the largest believed strength follows.
+#: Queries to the rule per round, to find the largest strength that it believes.
 QUESTIONS = 6
+#: Accuracy below which a backdoor counts for nothing: nobody uses the model.
+USABLE = 0.5
 DRAWN = 0.5  # share of the tries that are drawn; the others change the best
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How the attackers lie in every round.
+    """How the attackers lie in each round.
 
     Attributes:
         strength: of the difference between backdoored and honest training.
         effort: (L,) factors of it in each layer.
         shared: whether all send the mean of their differences, or each its own.
         honest: whether it is added to each attacker's honest update, or to the mean of all honest ones.
-        believed: whether the strength is lowered until nobody of them is accused.
+        believed: whether the strength is lowered until no attacker is accused.
     """
 
     strength: float
@@ -54,7 +56,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class CampaignResult:
-    """What a policy came to: of the last round accuracy and attack success, and over all rounds attackers accused.
+    """The result of a policy: final accuracy and attack success, and the mean number of clients accused per round.
 
     ``used`` is the mean share of the strength that was believed.
     """
@@ -68,8 +70,8 @@ class CampaignResult:
 
     @property
     def value(self) -> float:
-        """What the attacker wants: attack success."""
-        return self.asr
+        """What the attacker wants: attack success, in a model that people would still use."""
+        return self.asr if self.accuracy >= USABLE else 0.0
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class Campaign:
     """Backdoor attackers against a rule, through the simulator.
 
     Arguments:
-        experiment: with a backdoor for its attack, a model without buffers, and all clients in every round.
-        data: the data set, if it is in memory already.
+        experiment: its attack is a backdoor, its model has no buffers, and all clients take part in every round.
+        data: the data set, if it is already in memory.
     """
 
     def __init__(self, experiment: Experiment, *, data: Dataset | None = None) -> None:
@@ -117,7 +119,7 @@ class Campaign:
         return self.federation.trainer.train(model, plan).theta
 
     def run(self, policy: Policy) -> CampaignResult:
-        """Every round of the experiment under a policy."""
+        """Simulate all rounds of the experiment under a policy."""
         e, M = self.experiment, self.experiment.adversary.malicious
         K, model, pipeline = e.clients, self.start, e.make_pipeline()
         accused, false, used = list[int](), list[int](), list[float]()
@@ -126,19 +128,25 @@ class Campaign:
             honest = self._train(model, t, range(K), attacking=False) - reference
             poisoned = self._train(model, t, range(K - M, K), attacking=True) - reference
 
-            def ask(factor: float, honest: Tensor, poisoned: Tensor, reference: Tensor, steps: Pipeline) -> Aggregate:
+            def ask(
+                factor: float, honest: Tensor, poisoned: Tensor, reference: Tensor, steps: Pipeline
+            ) -> Aggregate | None:
                 sent = reference + self.make_updates(policy, honest, poisoned, factor)
                 layers = self.federation.layers
-                return honestly.aggregate(sent, steps.rule, reference=reference, pre=steps.mixers, layers=layers)
+                try:
+                    return honestly.aggregate(sent, steps.rule, reference=reference, pre=steps.mixers, layers=layers)
+                except AggregationError:  # too few usable updates: as in the simulator, the model stays as it is
+                    return None
 
             known = partial(ask, honest=honest, poisoned=poisoned, reference=reference, steps=pipeline)
             factor, out = self._largest(known) if policy.believed else (1.0, known(1.0))
-            named = self.accused_clients(out)
+            named = [] if out is None else self.accused_clients(out)
             accused.append(len([k for k in named if k >= K - M]))
             false.append(len([k for k in named if k < K - M]))
             used.append(factor)
-            model = replace(model, theta=out.value)
-            pipeline = pipeline.after(out.diagnostics)
+            if out is not None:
+                model = replace(model, theta=out.value)
+                pipeline = pipeline.after(out.diagnostics)
         score = metrics.evaluate(self.federation.trainer, model, self.federation.clients.test, 10)
         triggered = self.federation.clients.triggered
         asr = 0.0 if triggered is None else metrics.success_rate(self.federation.trainer, model, triggered)
@@ -159,9 +167,9 @@ class Campaign:
         return torch.cat([honest[: len(honest) - M], base + factor * policy.strength * effort * difference])
 
     def accused_clients(self, out: Aggregate) -> list[int]:
-        """Whom the rule turned against: by its honesty, or by a weight below a tenth of an equal share.
+        """The clients that the rule turned against: by honesty, or by a weight below a tenth of an equal share.
 
-        Half of the highest honesty counts, because the paper's own probabilities have a meaning only as ratios.
+        The threshold is half of the highest honesty, because the paper's probabilities are meaningful only as ratios.
         """
         K = self.experiment.clients
         if out.honesty is not None:
@@ -171,13 +179,13 @@ class Campaign:
         refused = {int(k) for k in out.excluded}  # type: ignore[call-overload]
         return [k for k in range(K) if blamed[k] or k in refused]
 
-    def _largest(self, ask: Callable[[float], Aggregate]) -> tuple[float, Aggregate]:
+    def _largest(self, ask: Callable[[float], Aggregate | None]) -> tuple[float, Aggregate | None]:
         """The largest share of the strength at which no attacker is accused, by bisection; 0 if there is none."""
         first = self.experiment.clients - self.experiment.adversary.malicious
 
-        def believed(factor: float) -> tuple[bool, Aggregate]:
+        def believed(factor: float) -> tuple[bool, Aggregate | None]:
             out = ask(factor)
-            return not any(k >= first for k in self.accused_clients(out)), out
+            return out is not None and not any(k >= first for k in self.accused_clients(out)), out
 
         fine, out = believed(1.0)
         if fine:
@@ -193,7 +201,7 @@ class Campaign:
         return low, kept
 
     def search(self, tries: int, rng: np.random.Generator) -> SearchResult:
-        """The policy with the highest attack success; ties go to the first."""
+        """Find the policy with the highest attack success; ties go to the first."""
         if tries < 1:
             raise ValueError(f"tries = {tries}: must be at least 1")
         found: list[CampaignResult] = []
@@ -207,7 +215,7 @@ class Campaign:
         return SearchResult(max(found, key=lambda course: course.value), tries)
 
     def draw_policy(self, number: int, rng: np.random.Generator) -> Policy:
-        """The first is the plain backdoor, as far as it is believed; then strengths take turns."""
+        """Draw a policy. The first is the plain backdoor, as far as it is believed; then strengths take turns."""
         ones = np.ones(self.L)
         if number == 0:
             return Policy(1.0, ones)
@@ -220,7 +228,7 @@ class Campaign:
 
 
 def change_policy(policy: Policy, rng: np.random.Generator) -> Policy:
-    """A policy near another."""
+    """A policy close to this one."""
     effort = policy.effort * np.exp(rng.normal(0.0, 0.3, len(policy.effort)))
     if rng.random() < 0.3:
         one = int(rng.integers(len(effort)))
@@ -236,7 +244,7 @@ def change_policy(policy: Policy, rng: np.random.Generator) -> Policy:
 
 
 def describe(policy: Policy, layers: Mapping[str, int]) -> str:
-    """A policy in words, for tables."""
+    """Describe a policy in words, for tables."""
     strongest = [
         name for name, effort in zip(layers, policy.effort, strict=True) if effort >= 0.5 * policy.effort.max()
     ]

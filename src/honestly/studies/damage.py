@@ -1,4 +1,4 @@
-"""What an attack does to training beside what it does to single rounds: accuracy, attack success, and kappa."""
+"""Measure what an attack does to training (accuracy, attack success) and to single rounds (kappa)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RoundDamage:
 
 
 def steps(experiment: Experiment, *, data: Dataset | None = None) -> Iterator[RoundDamage]:
-    """Train, and measure every round; malicious clients are the last ones, all clients take part.
+    """Train and measure every round. The last clients are malicious, and all clients take part.
 
     Example:
         >>> e = Experiment.of({"rounds": 1, "clients": 4, "epochs": 1, "rule": "mean"})
@@ -72,7 +72,7 @@ def steps(experiment: Experiment, *, data: Dataset | None = None) -> Iterator[Ro
 
 
 def kappas(step: Float, honest: Float, sizes: Any) -> tuple[float, float]:
-    """Kappa of a server's step (d,) beside honest updates (H, d): of the whole, and of the worst layer.
+    """Kappa of a server's step (d,) given honest updates (H, d): of the whole update and of the worst layer.
 
     >>> kappas(np.array([1.0, 0.0, 0.0]), np.array([[1.0, 0, 0], [-1, 0, 2]]), [1, 2])
     (1.0, 1.0)

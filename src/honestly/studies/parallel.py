@@ -1,10 +1,11 @@
-"""The same function on many units of work, in this process or in several, in order."""
+"""Apply a function to many units of work, in this process or in several, in order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -12,13 +13,15 @@ Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 
-def map_units(run: Callable[[Work], Result], work: Sequence[Work], jobs: int) -> Iterable[Result]:
+def map_units(run: Callable[[Work], Result], work: Iterable[Work], jobs: int) -> Iterable[Result]:
     """`run` of each unit; with several jobs in processes of their own, each with one thread.
+
+    Units are taken one by one, shortly before they run, so an iterator may depend on earlier results.
 
     >>> list(map_units(abs, [-1, 2], 1))
     [1, 2]
     """
-    if jobs <= 1 or len(work) == 1:
+    if jobs <= 1:
         yield from (run(unit) for unit in work)
         return
     # matrices of 20 x 20 gain nothing from threads, and two processes with all threads each would fight
@@ -26,7 +29,16 @@ def map_units(run: Callable[[Work], Result], work: Sequence[Work], jobs: int) ->
     os.environ.update(dict.fromkeys(before, "1"))
     try:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            yield from pool.map(run, work)
+            waiting: deque[Future[Result]] = deque()
+            try:
+                for unit in work:
+                    waiting.append(pool.submit(run, unit))
+                    if len(waiting) >= 2 * jobs:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C or an error: nothing more begins
     finally:
         for name, value in before.items():
             if value is None:

@@ -19,7 +19,7 @@ from honestly.hints import unknown
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack
 from honestly.studies import recordings
-from honestly.studies.layers.space import LayeredPopulation as LayeredPopulation
+from honestly.studies.layers.space import LayeredPopulation
 from honestly.studies.recordings import Course
 
 DIMENSION = 2000
@@ -71,7 +71,7 @@ def heavy_tailed(rng: np.random.Generator, K: int, d: int) -> Float:
 
 
 def unequal_norms(rng: np.random.Generator, K: int, d: int) -> Float:
-    """Lengths of the whole update differ by a log-normal factor of 2: clients with unequal amounts of data."""
+    """The lengths of updates differ by a log-normal factor of 2: clients with unequal amounts of data."""
     return _noise(rng, K, d)  # the factor multiplies the mean too: see `synthetic`
 
 
@@ -151,7 +151,7 @@ class PopulationSource:
 
     @property
     def clients(self) -> int | None:
-        """The most clients that it has, if it comes with the package; else opening it tells."""
+        """The number of clients if it comes with the package; None if the file must be opened to know."""
         shipped = str(recordings.shipped_recording())
         return _courses(shipped)[0].clients if self.name == shipped else None
 

@@ -1,10 +1,10 @@
-"""Record the Gram matrices of a federation in training, one for each tensor: what `honestly stress --record` does."""
+"""Record the Gram matrices of a federation in training, one for each tensor, for `honestly stress --record`."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from honestly.sim.train.trainer import Model, TrainingResult
 from honestly.studies.layers.patterns import most_tolerated
 from honestly.studies.recordings import HONEST, Course
 
-DEFAULTS = {"rounds": "1,3,10,40", "attack": "label_flip,backdoor", "left_out": "0", "idle": "0", "poisoned": ""}
-SINGLE = ("rounds", "attack")  # lists within one course; several values of other keys are several courses
+DEFAULTS = {
+    "rounds": "1,3,10,40", "attack": "label_flip,backdoor", "left_out": "0", "idle": "0", "poisoned": "", "images": "",
+}  # fmt: skip
 #: The recording in the package: `honestly stress --record src/honestly/studies/digits-layers.npz` with these words.
 SHIPPED = ("dataset=digits", "model=cnn,cnn_norm", "left_out=0,8", "rounds=2,40", "seed=7")
 
@@ -36,11 +37,12 @@ class RecordingPlan:
 
     Attributes:
         experiment: the federation, without attack.
-        rounds: which rounds are kept.
-        attacks: data attacks, whose updates are made beside the honest ones and never averaged.
+        rounds: the rounds to keep.
+        attacks: data attacks; their updates are recorded beside the honest ones and never averaged.
         poisoned: how many of the last clients also train on poisoned data.
         left_out: how many of the last clients are never averaged, so they lag behind.
         idle: how many of the first clients send the model back unchanged.
+        images: how many training images are used, the first ones of the data set; None for all.
     """
 
     experiment: Experiment
@@ -49,6 +51,7 @@ class RecordingPlan:
     poisoned: int = 9
     left_out: int = 0
     idle: int = 0
+    images: int | None = None
 
     def __post_init__(self) -> None:
         """Check the bounds."""
@@ -61,6 +64,8 @@ class RecordingPlan:
             raise ValueError(f"poisoned = {self.poisoned}: there are {K} clients")
         if self.left_out < 0 or self.idle < 0 or self.left_out + self.idle >= K:
             raise ValueError(f"left_out = {self.left_out}, idle = {self.idle}: one of {K} clients must train")
+        if self.images is not None and self.images < K:
+            raise ValueError(f"images = {self.images}: give at least one for each of {K} clients")
         if not self.rounds or min(self.rounds) < 1:
             raise ValueError(f"rounds = {list(self.rounds)}: give numbers from 1 on")
         if self.experiment.participation < 1 or self.experiment.dropout > 0:
@@ -68,7 +73,7 @@ class RecordingPlan:
 
     @property
     def name(self) -> str:
-        """What tells this course from others."""
+        """A name that distinguishes this course from others."""
         e = self.experiment
         idle = f"-i{self.idle}" if self.idle else ""
         name = f"{e.dataset}-{e.model}-a{e.alpha:g}-o{self.left_out}{idle}-s{e.seed}"
@@ -76,7 +81,7 @@ class RecordingPlan:
 
 
 def plans(words: Sequence[str]) -> list[RecordingPlan]:
-    """The courses that words such as `dataset=digits model=cnn,mlp left_out=0,8 rounds=1,10` stand for.
+    """Parse words such as `dataset=digits model=cnn,mlp left_out=0,8 rounds=1,10` into courses.
 
     >>> [plan.name for plan in plans(["alpha=0.1,1", "rounds=1"])]
     ['digits-cnn-a0.1-o0-s0', 'digits-cnn-a1-o0-s0']
@@ -95,11 +100,12 @@ def plans(words: Sequence[str]) -> list[RecordingPlan]:
         settings = override({}, [f"{key}={value}" for key, value in zip(given, values, strict=True)])
         e = Experiment.of({**settings, "rule": "mean", "rounds": max(rounds, default=1)})
         poisoned = _integers("poisoned", own["poisoned"]) or (most_tolerated(e.clients),)
+        images = (*_integers("images", own["images"]), None)[0]
         for left_out, idle in itertools.product(_integers("left_out", own["left_out"]), _integers("idle", own["idle"])):
-            found.append(RecordingPlan(e, rounds, attacks, poisoned[0], left_out, idle))
+            found.append(RecordingPlan(e, rounds, attacks, poisoned[0], left_out, idle, images))
     names = [plan.name for plan in found]
     if len(set(names)) < len(names):
-        raise ValueError("two courses differ in nothing that their names tell: record them into files of their own")
+        raise ValueError("two courses would have the same name: record them into separate files")
     return found
 
 
@@ -117,9 +123,31 @@ def record(
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> Course:
-    """Train the federation and keep the Gram matrices of the rounds that are asked for."""
+    """Train the federation and keep the Gram matrices of the requested rounds."""
+    e, kept = plan.experiment, dict[int, Float]()
+    layout: Layout | None = None
+    for t, rows, layout in train_rounds(plan, folder=folder, device=device):
+        if rows is not None:
+            kept[t] = grams(rows, layout)
+        if progress is not None:
+            progress(t, max(plan.rounds))
+    assert layout is not None
+    sizes = np.array([int(np.prod(shape, dtype=np.int64)) for shape in layout.shapes])
+    attacks = plan.attacks if plan.poisoned else ()
+    labels = (*(HONEST,) * e.clients, *(name for name in attacks for _ in range(plan.poisoned)))
+    return Course(plan.name, layout.names, sizes, labels, kept, plan.left_out, plan.idle)
+
+
+def train_rounds(
+    plan: RecordingPlan, *, folder: Path | str | None = None, device: str = "cpu"
+) -> Iterator[tuple[int, Tensor | None, Layout]]:
+    """Train until the last requested round; yield the number of each round, its updates, and the layout of tensors.
+
+    The updates, (n, d), are those of all clients followed by the poisoned ones; None in rounds that are not kept.
+    """
     e = plan.experiment
     data = load(e.dataset, folder)
+    data = replace(data, images=data.images[: plan.images], labels=data.labels[: plan.images])
     honest = Federation(e, data=data, device=device)
     settings = e.model_dump()
     poisoned = {
@@ -128,29 +156,26 @@ def record(
         )
         for name in (plan.attacks if plan.poisoned else ())
     }
-    layout = Layout.of_parameters(honest.module)
-    model, kept = honest.start().model, dict[int, Float]()
+    layout, model = Layout.of_parameters(honest.module), honest.start().model
     trains = range(plan.idle, e.clients)
-    last = max(plan.rounds)
-    for t in range(1, last + 1):
+    for t in range(1, max(plan.rounds) + 1):
         schedules = [honest.clients.schedule(t, k, attacking=False) for k in trains]
-        trained = honest.trainer.train(model, schedules)
-        updates = torch.cat([torch.zeros_like(trained.theta[:1]).expand(plan.idle, -1), trained.theta - model.theta])
-        if t in plan.rounds:
-            rows = [updates]
-            for federation in poisoned.values():
-                who = range(e.clients - plan.poisoned, e.clients)
-                twins = [federation.clients.schedule(t, k, attacking=True) for k in who]
-                rows.append(federation.trainer.train(model, twins).theta - model.theta)
-            kept[t] = grams(torch.cat(rows), layout)
+        found = honest.trainer.train(model, schedules)
+        updates = torch.cat([torch.zeros_like(found.theta[:1]).expand(plan.idle, -1), found.theta - model.theta])
+        if not bool(torch.isfinite(updates).all()):
+            raise ValueError(f"{plan.name}: training diverged in round {t}: give a smaller lr= or fewer epochs=")
+        rows = [updates]
+        for federation in poisoned.values() if t in plan.rounds else ():
+            who = range(e.clients - plan.poisoned, e.clients)
+            twins = [federation.clients.schedule(t, k, attacking=True) for k in who]
+            lies = federation.trainer.train(model, twins).theta - model.theta
+            # a server refuses an update that is not finite: such a client sends its honest one
+            fine = torch.isfinite(lies).all(dim=1, keepdim=True)
+            rows.append(torch.where(fine, lies, updates[e.clients - plan.poisoned :]))
+        yield t, torch.cat(rows) if t in plan.rounds else None, layout
         model = average_updates(
-            model, trained, updates[: e.clients - plan.left_out], e.clients - plan.left_out - plan.idle
+            model, found, updates[: e.clients - plan.left_out], e.clients - plan.left_out - plan.idle
         )
-        if progress is not None:
-            progress(t, last)
-    sizes = np.array([int(np.prod(shape, dtype=np.int64)) for shape in layout.shapes])
-    labels = (*(HONEST,) * e.clients, *(name for name in poisoned for _ in range(plan.poisoned)))
-    return Course(plan.name, layout.names, sizes, labels, kept, plan.left_out, plan.idle)
 
 
 def average_updates(model: Model, trained: TrainingResult, updates: Tensor, training: int) -> Model:

@@ -1,4 +1,4 @@
-"""Recordings of real training, one Gram matrix of the clients' updates for each tensor: made once, attacked many times.
+"""Recordings of real training: one Gram matrix of the clients' updates per tensor, recorded once and attacked often.
 
 A file (.npz, never pickled) holds courses of training by name. `NAME|rR`, (L, n, n) float32, has the inner products of
 the updates `w_k - reference` of round R in each of L layers; `NAME|names` and `NAME|sizes` say which layers these are
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,13 @@ HONEST = "honest"
 #: The rows of the first recordings, which did not say: 20 clients, then clients 11 to 19 under two data attacks.
 FIRST_FORM = (*(HONEST,) * 20, *("label_flip",) * 9, *("backdoor",) * 9)
 KEY = re.compile(r"(?P<course>[\w.+-]{1,100})\|(?P<what>r\d{1,6}|[a-z_]{1,30})")
-KNOWN = re.compile(r"r\d+|names|sizes|rows|left_out|idle")  # others are notes of whoever recorded it: not read
+KNOWN = re.compile(r"r\d+|names|sizes|rows|left_out|idle")  # other arrays are ignored
 MOST_LAYERS, MOST_ROWS, MOST_BYTES = 1000, 1000, 2**30
 
 
 @dataclass(frozen=True)
 class Course:
-    """One training: its layers and some of its rounds.
+    """One training run: its layers and some of its rounds.
 
     Attributes:
         name: for tables.
@@ -68,7 +68,7 @@ class Course:
 
 
 def shipped_recording() -> Path:
-    """The recording that comes with the package: digits, with and without BatchNorm, early and late."""
+    """The recording in the package: digits, with and without BatchNorm, early and late."""
     return Path(str(files("honestly.studies") / "digits-layers.npz"))
 
 
@@ -82,7 +82,7 @@ def is_recording(path: Path) -> bool:
 
 
 def read(path: Path | str, *, rows: Sequence[str] | None = None) -> tuple[Course, ...]:
-    """Every course of a file, checked: a stranger may have written it.
+    """Read all courses of a file. It is checked, since it may come from a stranger.
 
     Arguments:
         path: the file.
@@ -132,7 +132,7 @@ def _course(name: str, arrays: dict[str, npt.NDArray[Any]], rows: Sequence[str] 
             raise ValueError(f"{name}|sizes: give {L} whole numbers of at least 1")
         sizes = sizes.astype(np.int64)
     else:
-        sizes = np.full(L, 10**6)  # unknown: wide enough that noise is orthogonal to everything
+        sizes = np.full(L, 10**6)  # unknown: so wide that noise is orthogonal to everything
     counts = [_count(f"{name}|{key}", arrays.get(key), honest) for key in ("left_out", "idle")]
     return Course(name, layers, sizes, labels, rounds, *counts)
 
@@ -170,8 +170,8 @@ def _count(key: str, value: npt.NDArray[Any] | None, most: int) -> int:
     return int(value)
 
 
-def write(path: Path | str, courses: Iterable[Course]) -> None:
-    """Write courses as float32, compressed, without what lies above the diagonals; the same give the same bytes."""
+def write(path: Path | str | BinaryIO, courses: Iterable[Course]) -> None:
+    """Write the lower triangles as float32, compressed; equal courses give equal bytes."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     for course in courses:
         name = course.name

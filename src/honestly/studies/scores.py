@@ -1,4 +1,4 @@
-"""How well a rule did in one round, and how true its probabilities are over many."""
+"""Scores: detection in one round, and calibration of probabilities over many rounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def detection_auc(score: Float, malicious: Sequence[bool]) -> float | None:
 
 @dataclass(frozen=True)
 class Bin:
-    """Clients whose honesty lay in one interval: how honest they were said to be, and how many were."""
+    """Clients with honesty in one interval: the mean statement, the share that was honest, and their number."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""Rules that compete, as words of the command line: `nnm+median`, `bayesian:variant=paper`, `mine.py:Rule`."""
+"""Rules in a study, as written on the command line: `nnm+median`, `bayesian:variant=paper`, `mine.py:Rule`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def words(spec: str) -> tuple[str, dict[str, Any]]:
 
 
 def attack_of(spec: str) -> Attack:
-    """The attack that a word stands for."""
+    """Build an attack from text such as "alie:z=1.5"."""
     return ATTACKS.build(spec)
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A rule, perhaps behind mixers, that is told (or only believes to know) the number of attackers."""
+    """A rule, possibly behind mixers, with the number of attackers that it is told, right or wrong."""
 
     spec: str
 
@@ -54,7 +54,7 @@ class Contestant:
 
     @property
     def on_gram(self) -> bool:
-        """Whether Gram matrices are all that the rule looks at: no coordinates, and no update of the server's own."""
+        """Whether the rule uses Gram matrices only: neither coordinates nor an update of the server's own."""
         parts = [part for part, _ in self.parts]
         return not any(issubclass(part, ColumnRule) or {"root", "signs", "updates"} & part.needs for part in parts)
 
@@ -92,7 +92,7 @@ def _takes_f(part: type[Rule] | type[Mixer]) -> bool:
 
 
 def _part(catalog: Catalog[Any], spec: Spec) -> tuple[type[Any], dict[str, Any]]:
-    """The class and its settings: it is made when the number of attackers is known."""
+    """The class and its settings; it is instantiated once the number of attackers is known."""
     entry = catalog.find(spec.name, own=True)
     catalog.check_settings(entry, spec.name, spec.settings)
     return entry, catalog.convert(entry, spec.settings, key=catalog.kind)

@@ -1,8 +1,9 @@
-"""Rules against attacks on updates, without training: seconds instead of hours.
+"""Run rules against attacks on updates, without training: seconds instead of hours.
 
-`kappa = |aggregate - honest mean|^2 / honest variance` (the mean squared distance of honest clients to their mean): 0
-is the mean of the honest clients, 1 is as wrong as trusting one honest client at random, no bound is broken. One
-Gram matrix of each attacked round is shared by all rules, so thousands of cases take seconds.
+`kappa = |aggregate - honest mean|^2 / honest variance`, where the variance is the mean squared distance of honest
+clients to their mean. At 0 the aggregate is the honest mean; at 1 it is as wrong as one honest client at random; a rule
+without a bound on kappa is broken. All rules share one Gram matrix per attacked round, so thousands of cases take
+seconds.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ import numpy as np
 from honestly.own import is_own
 from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
+from honestly.sim.attacks.adaptive import Adaptive
 from honestly.studies.attacked import AttackedRound, Case
 from honestly.studies.layers.forge import LAYERED, check
 from honestly.studies.layers.round import LayeredRound
-from honestly.studies.layers.space import LayeredPopulation as LayeredPopulation
+from honestly.studies.layers.space import LayeredPopulation
 from honestly.studies.parallel import map_units
 from honestly.studies.populations import KINDS, RECORDED, Population, PopulationSource, sources
 from honestly.studies.specs import Contestant, attack_of, words
 
 ADAPTIVE = "adaptive"
 
-#: The fixed attacks: every attack on updates, at several strengths; data attacks count where updates were recorded,
-#: and those in single layers where layers are known.
+#: The fixed attacks: every attack on updates at several strengths. Data attacks run where their updates were recorded,
+#: attacks on single layers where layers are known.
 SUITE = (
     *("sign_flip:gamma=1", "sign_flip:gamma=2", "sign_flip"),
     *("random", "random_colluding", "gaussian:scale=1", "gaussian", "gaussian:scale=10"),
@@ -42,10 +44,10 @@ SUITE = (
     *("label_flip", "backdoor", "dba", "edge_case", "model_replacement"),
     *LAYERED,
 )
-# An attack that no line names is here with its defaults.
+# Attacks that are not named above take part with their defaults.
 SUITE += tuple(name for name in ATTACKS if name not in {"none", ADAPTIVE, *(words(spec)[0] for spec in SUITE)})
 
-#: What `honestly stress` compares unless told otherwise.
+#: The rules that `honestly stress` compares by default.
 CORE = (
     *("bayesian", "bayesian:variant=paper", "geometric_median", "median", "centered_clipping", "mean"),
     *("trimmed_mean", "multi_krum", "minimum_variance", "nnm+trimmed_mean", "nnm+geometric_median"),
@@ -75,7 +77,7 @@ class StressStudy:
     seeds: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
-        """Fail now rather than in the middle: every word must have a meaning."""
+        """Fail now rather than in the middle of the study."""
         for spec in self.attacks:
             check(spec)
         for spec in self.rules:
@@ -98,12 +100,12 @@ class StressStudy:
             )
 
     def tasks(self) -> list[StressTask]:
-        """The attacked populations: each is one unit of work."""
+        """The attacked populations, each a unit of work."""
         found: list[StressTask] = []
         for source in sources(self.populations, seeds=self.seeds):
             for K in self.clients:
                 if source.clients is not None and source.clients < K:
-                    continue  # what comes with the package stands aside where more clients are asked for
+                    continue  # populations of the package are skipped where more clients are requested
                 counts = sorted({int(M) if M >= 1 else round(M * K) for M in self.malicious})
                 found += [StressTask(self, source, K, M) for M in counts if 2 * M < K]
         return found
@@ -131,16 +133,16 @@ class StressTask:
         if self.malicious == 0:
             return self._cases(population, "none", lambda _: AttackedRound(honest, honest[:0], population.root))
         for spec in fixed:
-            forged = self._forge(population, spec, None, 0)
+            forged, _ = self._forge(population, spec, None, 0)
             if forged is not None:
                 attacked = AttackedRound(honest, forged, population.root)
                 cases += self._cases(population, spec, lambda _, attacked=attacked: attacked)
         for spec in searching:
 
             def against(entry: tuple[Contestant, int], spec: str = spec) -> AttackedRound:
-                forged = self._forge(population, spec, *entry)
+                forged, tries = self._forge(population, spec, *entry)
                 assert forged is not None
-                return AttackedRound(honest, forged, population.root)
+                return AttackedRound(honest, forged, population.root, tries)
 
             cases += self._cases(population, spec, against)
         return cases
@@ -185,7 +187,7 @@ class StressTask:
                 continue
             try:
                 scores = attacked((contestant, f)).score(contestant, f)
-            except ValueError:  # the rule refuses so few clients, whatever f is
+            except ValueError:  # the rule does not accept so few clients for any f
                 continue
             cases.append(
                 Case(
@@ -202,14 +204,16 @@ class StressTask:
             )
         return cases
 
-    def _forge(self, population: Population, spec: str, contestant: Contestant | None, f: int) -> Float | None:
-        """(M, d) what the attackers send; None for a data attack whose updates were not recorded."""
+    def _forge(
+        self, population: Population, spec: str, contestant: Contestant | None, f: int
+    ) -> tuple[Float | None, int | None]:
+        """(M, d) what the attackers send, None for a data attack whose updates were not recorded; and their tries."""
         name, _ = words(spec)
         if name not in ATTACKS and not is_own(name):  # an attack on single layers
-            return None
+            return None, None
         if issubclass(ATTACKS.find(name, own=True), DataAttack):
             rows = population.poisoned.get(name)
-            return None if rows is None or len(rows) < self.malicious else rows[len(rows) - self.malicious :]
+            return None if rows is None or len(rows) < self.malicious else rows[len(rows) - self.malicious :], None
         attack = attack_of(spec)
         assert isinstance(attack, UpdateAttack)
         H = self.clients - self.malicious
@@ -225,11 +229,11 @@ class StressTask:
             pre=pre,
         )
         with np.errstate(over="ignore"):
-            return attack.forge(view)
+            return attack.craft_and_count(view) if isinstance(attack, Adaptive) else (attack.forge(view), None)
 
 
 def run(study: StressStudy, *, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> list[Case]:
-    """Every case of the study, in the same order and with the same numbers for any number of jobs.
+    """Run all cases of the study; order and numbers do not depend on the number of jobs.
 
     >>> study = StressStudy(rules=["mean"], attacks=["sign_flip"], populations=["isotropic"], malicious=[4])
     >>> [(case.rule, case.attack, case.kappa > 0.5) for case in run(study)]

@@ -84,10 +84,14 @@ class Adaptive(UpdateAttack):
 
     def craft(self, view: View) -> Array:
         """The best rows found, as updates."""
+        return self.craft_and_count(view)[0]
+
+    def craft_and_count(self, view: View) -> tuple[Array, int]:
+        """The best rows found, as updates, and how many lies were tried."""
         if view.rule is None:
-            return MinMax().craft(view)
+            return MinMax().craft(view), 0
         game = Game.of(view, cheaper(view.rule), columns=self.columns)
-        return game.vectors(self.search(game))
+        return game.vectors(self.search(game)), len(game.tries)
 
     def search(self, game: Game) -> Float:
         """(M, n) coefficients of the attackers' updates."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +22,7 @@ class Game:
             minus the standard deviation, one noise vector for each attacker (the last three as long as the spread), and
             the root update if the rule has one.
         spread: root mean squared distance of the honest updates to their mean (never 0).
+        tries: what every lie that was tried came to, in the order of the questions to the rule.
     """
 
     view: View
@@ -29,6 +30,7 @@ class Game:
     basis: Array
     span: Span
     spread: float
+    tries: list[float] = field(default_factory=list[float])
 
     @classmethod
     def of(cls, view: View, rule: Rule, *, columns: int) -> Game:
@@ -95,7 +97,8 @@ class Game:
         """How far the aggregate is from the honest mean, in squared honest spreads, if attackers send these rows."""
         clients = np.concatenate([np.eye(self.H, self.n), rows])
         moved = self.span.answer(self.rule, self.view.pre, clients).displacement
-        return moved / self.spread**2 if np.isfinite(moved) else np.inf
+        self.tries.append(moved / self.spread**2 if np.isfinite(moved) else np.inf)
+        return self.tries[-1]
 
     def vectors(self, rows: Float) -> Array:
         """(M, d) the updates that these rows stand for."""

@@ -1,1 +1,1 @@
-"""Rounds of updates known by one Gram matrix for each layer: attacked, measured, and searched for the worst lie."""
+"""Rounds of updates given as one Gram matrix per layer: attack them, measure rules, search for the worst lie."""

@@ -1,8 +1,8 @@
 """Attacks on updates as coefficients over a `Space`: what attackers send in each layer.
 
-Every attack of `honestly.sim.attacks` that combines updates and adds noise has the same form here, under the same word.
-Two stand for others: minus the standard deviation of each coordinate (`alie`, `min_max`), which Gram matrices do not
-show, is a random direction that is as long in every layer. Attacks in one layer send honest training in the others.
+Attacks of `honestly.sim.attacks` that combine updates and add noise have the same form and name here. Gram matrices do
+not show the standard deviation of each coordinate, which `alie` and `min_max` use: a random direction of the same
+length in every layer stands for it. Attacks on one layer send honest training in the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Forge = Callable[..., Float]
 
 
 def forge(space: Space, spec: str, rng: np.random.Generator) -> Float | None:
-    """(L, M, b) what attackers send under a word such as "alie:z=1.5"; None if it cannot be told from Gram matrices."""
+    """(L, M, b) what attackers send under an attack such as "alie:z=1.5"; None if Gram matrices do not determine it."""
     name, settings = words(spec)
     if name in ATTACKS and issubclass(ATTACKS[name], DataAttack):
         rows = space.poisoned.get(name)
@@ -41,7 +41,7 @@ def forge(space: Space, spec: str, rng: np.random.Generator) -> Float | None:
 
 
 def check(spec: str) -> None:
-    """Raise a ValueError unless the word is an attack, here or on coordinates, with settings that it has."""
+    """Raise ValueError unless the text names an attack, here or on coordinates, and settings that it has."""
     name, settings = words(spec)
     if name in ATTACKS or is_own(name):
         ATTACKS.build(spec)
@@ -98,12 +98,12 @@ def alie(space: Space, rng: np.random.Generator, z: float | None) -> Float:
 
 
 def min_max(space: Space, rng: np.random.Generator, direction: str) -> Float:
-    """As far as the largest distance between honest clients allows."""
+    """As far from the mean as the largest distance between honest clients allows."""
     return _farthest(space, direction, MinMax())
 
 
 def min_sum(space: Space, rng: np.random.Generator, direction: str) -> Float:
-    """As far as the largest sum of honest distances allows."""
+    """As far from the mean as the largest sum of honest distances allows."""
     return _farthest(space, direction, MinSum())
 
 
@@ -125,7 +125,7 @@ def near_duplicates(space: Space, rng: np.random.Generator, distance: float, jit
 
 
 def layer_noise(space: Space, rng: np.random.Generator, scale: float = 3.0, centre: float = 1.0) -> Float:
-    """Independent noise in proportion to each layer's honest spread, about ``centre`` times the honest mean."""
+    """Independent noise proportional to each layer's honest spread, around ``centre`` times the honest mean."""
     return by_layer(scale * space.spread, space.noise) + (centre - 1.0) * space.mean
 
 
@@ -138,7 +138,7 @@ def layer_duplicates(
 
 
 def jittered_mimic(space: Space, rng: np.random.Generator, jitter: float = 0.5, target: int | None = None) -> Float:
-    """`mimic` with noise in each layer's unit, so nobody is a copy."""
+    """`mimic` with noise in units of each layer's spread, so no client is an exact copy."""
     return mimic(space, rng, target) + by_layer(jitter * space.spread, space.noise)
 
 

@@ -1,4 +1,4 @@
-"""Lies of attackers who know layers: where they put their effort, whom they resemble, and who of them does what."""
+"""Lies of attackers that know layers: where they put their effort, whom they resemble, and which attacker does what."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from honestly.studies.layers.space import Space
 STEPS = (0.3, 0.6, 1.0, 1.6, 2.5, 5.0, 15.0, 1e3)
 JITTERS = (0.0, 0.15, 0.5, 1.0)
 HIDING = ("noise", "own")
-# an attacker that draws the rule's attention while the others collude, in honest spreads
+# how far away a decoy is that draws the rule's attention while the others collude, in honest spreads
 DECOY = 100.0
 #: What some of the attackers do while the others lie: send the model back, copy an honest client or the first attacker
 #: to the last digit, or train honestly.
@@ -26,7 +26,7 @@ ROLES = ("idle", "mimic", "copies", "honest")
 
 @dataclass(frozen=True)
 class Lie:
-    """What attackers send in the layers they chose, and honest training, or copies of the honest mean, elsewhere.
+    """What attackers send in the layers they choose; elsewhere they train honestly or copy the honest mean.
 
     Attributes:
         direction: name of the direction in which they collude.
@@ -93,7 +93,7 @@ def _role(space: Space, lie: Lie, rows: Float) -> Float:
 
 
 def draw_lie(space: Space, rng: np.random.Generator, directions: Sequence[str], number: int) -> Lie:
-    """A lie at random; directions and distances take turns, so few tries see all of them."""
+    """Draw a lie. Directions and distances take turns, so a few tries cover all of them."""
     direction = directions[number % len(directions)]
     lie = Lie(
         direction=direction,
@@ -105,7 +105,7 @@ def draw_lie(space: Space, rng: np.random.Generator, directions: Sequence[str], 
         honest=bool(rng.random() < 0.7),
         decoy=bool(space.M > 1 and rng.random() < 0.1),
     )
-    # most draws are plain: one direction, the same effort everywhere, everybody does the same
+    # most draws are plain: one direction, the same effort in all layers, the same role for all attackers
     return lie if rng.random() < 0.8 else _refine(space, lie, rng, directions)
 
 
@@ -121,7 +121,7 @@ def _refine(space: Space, lie: Lie, rng: np.random.Generator, directions: Sequen
 
 
 def _some_layers(space: Space, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """All of them half of the time; else one, the larger ones, a run of neighbours, or any."""
+    """All layers half of the time; else one, the larger ones, some neighbours, or any subset."""
     L = space.L
     chosen = np.ones(L, dtype=bool)
     if L == 1 or rng.random() < 0.5:
@@ -137,7 +137,7 @@ def _some_layers(space: Space, rng: np.random.Generator) -> npt.NDArray[np.bool_
 
 
 def change_lie(space: Space, lie: Lie, rng: np.random.Generator, directions: Sequence[str], step: float) -> Lie:
-    """A lie near another: its distance, what hides it, and now and then its layers, its direction or its roles."""
+    """Change a lie a little: distance and disguise always, layers, direction or roles now and then."""
     layers = lie.layers
     if len(layers) > 1 and rng.random() < 0.3:
         layers = layers ^ (rng.random(len(layers)) < min(1.5 / len(layers), 0.5))

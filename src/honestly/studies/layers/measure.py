@@ -1,42 +1,44 @@
-"""How a rule did in a round that is known layer by layer."""
+"""Score a rule in a round that is known layer by layer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from honestly.engine import Decision, Pipeline
 from honestly.result import Float, Verdict
-from honestly.rules.rule import GramGeometry, Mix, Mixer, Rule
+from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 from honestly.studies.layers.space import Space
+from honestly.studies.layers.stand_ins import StandIns
 
-# of the squared length of their mean: honest clients who differ less than that may differ by rounding alone
+# relative to the squared length of the honest mean: smaller honest differences may be rounding alone
 AGREED = 1e-4
-# of the same: what rounding can make of a move of 0
+# the same for a move of 0
 ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a rule did to the clients of one round; attackers are the last M of K.
+    """The score of a rule in one round; attackers are the last M of K clients.
 
     Attributes:
         kappa: squared distance of the aggregate to the honest mean, in honest variances, all layers together.
         by_layer: (L,) the same of each layer in its own variance (see `in_units`).
-        accused: (K,) whom it turned against.
+        accused: (K,) clients that it turned against; None for a coordinate-wise rule, which has no weights.
         honesty: (K,) probabilities, if it states any.
+        belief: (K,) honesty, or else weights; None for a coordinate-wise rule.
         seconds: the rule's own time.
     """
 
     kappa: float
     by_layer: Float
-    accused: npt.NDArray[np.bool_]
+    accused: npt.NDArray[np.bool_] | None
     honesty: Float | None
-    belief: Float
+    belief: Float | None
     M: int
     seconds: float
 
@@ -48,33 +50,47 @@ class Score:
     @property
     def false(self) -> int:
         """How many honest clients it turned against."""
-        return int(self.accused[: len(self.accused) - self.M].sum())
+        return 0 if self.accused is None else int(self.accused[: len(self.accused) - self.M].sum())
 
     @property
     def missed(self) -> int:
         """How many attackers it did not turn against."""
-        return int((~self.accused[len(self.accused) - self.M :]).sum())
+        return self.M if self.accused is None else int((~self.accused[len(self.accused) - self.M :]).sum())
 
 
-def measure(space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = ()) -> Score:
-    """The rule's answer, behind its mixers, to what attackers send: coefficients (M, b) or (L, M, b)."""
+def measure(
+    space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = (), stand_ins: StandIns | None = None
+) -> Score:
+    """The rule's answer, behind its mixers, to what attackers send: coefficients (M, b) or (L, M, b).
+
+    ``stand_ins`` are coordinates for a rule that needs them; one that looks at inner products alone does not.
+    """
     grams, towards = space.grams(forged), space.towards_mean(forged)
     squared = space.products[:, space.n, space.n]
     geometry = geometry_of(grams, towards, squared, space.sizes)
+    sent = None if stand_ins is None else stand_ins.clients(forged)
+    if stand_ins is not None and sent is not None:
+        geometry = with_coordinates(geometry, stand_ins, sent)
     start = time.perf_counter()
     decision = Pipeline(tuple(pre), rule).decide(geometry)
     seconds = time.perf_counter() - start
-    mix, weights = decision.mix, weights_of(decision, len(grams))
-    lacking = 1.0 - weights.sum(axis=1)  # the reference's share: it lies at minus the mean
-    moved = np.einsum("lk,lkj,lj->l", weights, grams, weights)
-    moved += lacking**2 * squared - 2.0 * lacking * (weights * towards).sum(axis=1)
+    mix = decision.mix
+    if isinstance(rule, ColumnRule):
+        if stand_ins is None or sent is None:
+            raise ValueError(f"rule {rule.name}: reduces coordinates, and only inner products are known")
+        moved, total = stand_ins.moved(rule, decision.matrix @ sent), None
+    else:
+        weights = weights_of(decision, len(grams))
+        lacking = 1.0 - weights.sum(axis=1)  # the reference's share: it lies at minus the mean
+        moved = np.einsum("lk,lkj,lj->l", weights, grams, weights)
+        moved += lacking**2 * squared - 2.0 * lacking * (weights * towards).sum(axis=1)
+        total = space.sizes / space.sizes.sum() @ weights
     moved = np.maximum(np.where(np.isfinite(moved), moved, np.inf), 0.0)
     honesty = None if pre or mix.honesty is None else np.asarray(mix.honesty, dtype=np.float64)
-    total = space.sizes / space.sizes.sum() @ weights
     return Score(
         kappa=float(moved.sum() / max(space.variance.sum(), np.finfo(float).tiny)),
         by_layer=in_units(moved, space.variance, squared),
-        accused=accused_by(mix, honesty, total),
+        accused=None if total is None else accused_by(mix, honesty, total),
         honesty=honesty,
         belief=total if honesty is None else honesty,
         M=space.M,
@@ -82,17 +98,26 @@ def measure(space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = ()) 
     )
 
 
+def with_coordinates(geometry: GramGeometry, stand_ins: StandIns, sent: Float) -> GramGeometry:
+    """The geometry of clients whose coordinates are known, (K, c)."""
+    return replace(
+        geometry,
+        mixed_signs=lambda A: stand_ins.signs(sent if A is None else A @ sent),
+        mixed_coordinates=lambda A: stand_ins.coordinates(sent if A is None else A @ sent),
+    )
+
+
 def geometry_of(
     layers: Float, towards: Float | None = None, squared: Float | None = None, sizes: npt.ArrayLike | None = None
 ) -> GramGeometry:
-    """All that a rule may know of clients with these Gram matrices about the honest mean, (L, K, K).
+    """What a rule may know of clients with these Gram matrices (L, K, K) about the honest mean.
 
     Arguments:
         layers: the Gram matrices.
         towards: (L, K) inner products with the honest mean.
-        squared: (L,) its squared length; with both, the Gram matrices are given about the reference, as the engine
-            measures them where it is given one.
-        sizes: (L,) values of each layer; all alike, if None.
+        squared: (L,) its squared length; with both, the rule gets Gram matrices about the reference, as from the
+            engine.
+        sizes: (L,) number of values of each layer; equal if None.
     """
     columns = np.ones(len(layers)) if sizes is None else np.asarray(sizes, dtype=np.float64)
     if towards is None or squared is None:
@@ -111,8 +136,8 @@ def weights_of(decision: Decision, L: int) -> Float:
 def in_units(moved: Float, variance: Float, squared: Float) -> Float:
     """(L,) squared moves in honest variances, or in squared lengths of the honest mean where the honest agree.
 
-    A bias in front of a BatchNorm is moved by weight decay alone: honest clients differ by rounding there, which is no
-    unit. Where they did not move at all, any move is without bound.
+    A bias in front of a BatchNorm moves by weight decay alone: honest clients differ there by rounding only, which is
+    no useful unit. Where honest clients did not move at all, any move counts as infinite.
     """
     unit = np.where(variance > AGREED * squared, variance, squared)
     tiny = np.finfo(float).tiny
@@ -122,7 +147,7 @@ def in_units(moved: Float, variance: Float, squared: Float) -> Float:
 
 
 def accused_by(mix: Mix, honesty: Float | None, weights: Float) -> npt.NDArray[np.bool_]:
-    """(K,) whom a rule turned against: by its verdicts, its honesty, or a weight below a tenth of an equal share."""
+    """(K,) clients that a rule turned against: by verdict, honesty, or a weight below a tenth of an equal share."""
     if mix.verdicts is not None and len(mix.verdicts) == len(weights):
         return np.array([verdict is Verdict.ACCUSED for verdict in mix.verdicts])
     return weights < 0.1 / len(weights) if honesty is None else honesty < 0.5

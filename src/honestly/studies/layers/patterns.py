@@ -1,7 +1,7 @@
-"""Copy patterns: who may be a copy of whom, honest clients among them, and what no rule told nothing can do better.
+"""Copy patterns: rounds in which clients, honest ones included, copy each other.
 
-With n clients, f of them malicious, and `fh = ceil(n/2) - 1` the most that are tolerated, no rule that is told nothing
-can promise a kappa below `fh / (n - f - fh)`; the patterns here are those that reach it.
+With n clients, f of them malicious, and at most `fh = ceil(n/2) - 1` tolerated, no rule that is told nothing can
+guarantee a kappa below `fh / (n - f - fh)`. These patterns attain the bound.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def bound(n: int, f: int) -> float:
 
 
 def patterns(n: int, f: int, rng: np.random.Generator) -> Iterator[Pattern]:
-    """Every honest composition under every lie."""
+    """Every composition of honest clients under every lie."""
     for composition, honest in compositions(n - f, rng):
         centre = honest.mean(axis=0)
         variance = float(np.square(honest - centre).sum(axis=1).mean())

@@ -1,4 +1,4 @@
-"""One attacked round that is known by layer, as a stress study asks for it."""
+"""One attacked round that is known by layer, for stress studies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from honestly.studies.layers.space import LayeredPopulation, Space
 from honestly.studies.scores import detection_auc
 from honestly.studies.specs import Contestant
 
-#: lies that the attacker tries against each rule, in each round, for each of its two goals
+#: Number of lies that the attacker tries against each rule, per round and goal.
 SEARCH = 120
 
 
 @dataclass(frozen=True)
 class LayeredRound:
-    """What a server got, honest clients first, attackers last, as coefficients over a `Space`."""
+    """What the server receives, honest clients first, attackers last, as coefficients over a `Space`."""
 
     space: Space
     rows: Float
@@ -32,12 +32,12 @@ class LayeredRound:
 
     @classmethod
     def of(cls, population: LayeredPopulation, M: int, seed: int) -> LayeredRound:
-        """The round in which the last M clients train honestly: nothing is forged yet."""
+        """The round before any attack: the last M clients train honestly."""
         space = Space.of(population, M, np.random.default_rng([seed, M, *population.name.encode()]))
         return cls(space, space.own if M else np.zeros((0, space.b)), population.layers, seed)
 
     def under_attack(self, spec: str) -> LayeredRound | None:
-        """The round under an attack; None if that cannot be told from Gram matrices, or was not recorded."""
+        """The round under an attack; None if Gram matrices do not determine it or it was not recorded."""
         rows = forge(self.space, spec, np.random.default_rng([self.seed, self.space.M, *spec.encode()]))
         return None if rows is None else replace(self, rows=rows)
 
@@ -49,7 +49,7 @@ class LayeredRound:
         return replace(self, rows=rows_of(self.space, found.lie, directions_of(self.space)), tries=found.tries)
 
     def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
-        """How the rule did."""
+        """Score the rule."""
         K, M = self.space.H + self.space.M, self.space.M
         pre, rule, told = contestant.build(K=K, f=f, root=None)
         found: Score = measure(self.space, self.rows, rule, pre)
@@ -57,10 +57,10 @@ class LayeredRound:
         return {
             "believed": told if contestant.needs_f else None,
             "kappa": found.kappa,
-            "auc": detection_auc(found.belief, [k >= K - M for k in range(K)]),
+            "auc": None if found.belief is None else detection_auc(found.belief, [k >= K - M for k in range(K)]),
             "accused": found.false / (K - M),
             "missed": found.missed / M if M else None,
-            "estimated": None if honesty is None else float(found.accused.sum()),
+            "estimated": None if honesty is None or found.accused is None else float(found.accused.sum()),
             "honesty": None if honesty is None else [round(float(p), 6) for p in honesty],
             "seconds": found.seconds,
             "layer": found.worst_layer,

@@ -1,4 +1,4 @@
-"""The attacker that knows the rule and chooses its layers: it searches for the lie that does the most damage."""
+"""The attacker that knows the rule and the layers, and searches for the lie that does the most damage."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from honestly.rules.rule import Mixer, Rule
 from honestly.studies.layers.lies import Lie, change_lie, draw_lie, rows_of
 from honestly.studies.layers.measure import Score, measure
 from honestly.studies.layers.space import Space
+from honestly.studies.layers.stand_ins import StandIns
 
 Goal: TypeAlias = Literal["whole", "worst"]
 TRIES = 240
@@ -22,7 +23,7 @@ RIVALS = 5
 
 @dataclass(frozen=True)
 class WorstLie:
-    """The worst lie that was found, what it does, and how many were tried."""
+    """The worst lie found, its score, and the number of lies tried."""
 
     value: float
     lie: Lie
@@ -32,13 +33,14 @@ class WorstLie:
 
 @dataclass(frozen=True)
 class Attacker:
-    """The search against one rule in one space: ``tries`` lies, drawn at first, then changes of the best.
+    """A search against one rule in one space: ``tries`` lies, first drawn at random, then variations of the best.
 
     Arguments:
         space: what can be sent.
-        rule: whom to fool, behind the mixers ``pre``.
-        goal: the "whole" kappa, or that of the "worst" layer.
-        tries: how often the rule is asked.
+        rule: the rule to fool, behind the mixers ``pre``.
+        goal: maximise kappa of the "whole" update or of the "worst" layer.
+        tries: number of queries to the rule.
+        stand_ins: coordinates, for a rule that needs them.
     """
 
     space: Space
@@ -46,6 +48,7 @@ class Attacker:
     goal: Goal = "whole"
     tries: int = TRIES
     pre: Sequence[Mixer] = ()
+    stand_ins: StandIns | None = None
 
     def __post_init__(self) -> None:
         """Check the bounds."""
@@ -67,14 +70,14 @@ class Attacker:
                 one = rivals[min(int(rng.exponential(1.0)), len(rivals) - 1)].lie
                 left = 1.0 - (number - drawing) / (self.tries - drawing)
                 lie = change_lie(self.space, one, rng, list(directions), 0.06 + 0.24 * left)
-            score = measure(self.space, rows_of(self.space, lie, directions), self.rule, self.pre)
+            score = measure(self.space, rows_of(self.space, lie, directions), self.rule, self.pre, self.stand_ins)
             value = score.kappa if self.goal == "whole" else score.worst_layer
             found.append(WorstLie(value, lie, score, self.tries))
         return max(found, key=lambda one: one.value)
 
 
 def leading(found: Sequence[WorstLie]) -> list[WorstLie]:
-    """The best of each kind of lie, best first: a search around one of them alone would end at the nearest hill."""
+    """The best lie of each kind, best first: varying a single one would end in the nearest local maximum."""
     kinds: dict[tuple[str | bool, ...], WorstLie] = {}
     for one in sorted(found, key=lambda one: -one.value):
         kinds.setdefault((one.lie.direction, one.lie.hiding, one.lie.decoy, one.lie.role), one)

@@ -1,9 +1,9 @@
-"""All that clients can send in one round, layer by layer, from Gram matrices instead of updates.
+"""Everything that clients can send in one round, layer by layer, from Gram matrices instead of updates.
 
 In each layer a client is a row of coefficients over a small basis: the recorded updates about the honest mean, that
-mean, one random direction and a noise vector for each attacker. Noise is drawn as it would fall in a layer of p values
-(its part along the recorded updates, and the rest), so an attack which combines updates and adds noise has exactly
-the Gram matrix that it would have if the updates themselves were at hand.
+mean, one random direction, and a noise vector for each attacker. Noise has the distribution that it would have in a
+layer of p values (a part along the recorded updates, and the rest). So an attack that combines updates and adds noise
+has exactly the Gram matrix that it would have with the updates themselves.
 """
 
 from __future__ import annotations

@@ -1,21 +1,24 @@
-"""Make a suite: train what its specification says, and keep the Gram matrices."""
+"""Make a suite: train the federations of its specification and keep their Gram matrices."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from honestly.files import write_atomically
 from honestly.hints import unknown
 from honestly.result import Float
 from honestly.sim.data.files import home
 from honestly.sim.language import LanguageFederation, Settings
 from honestly.studies.layers.patterns import most_tolerated
 from honestly.studies.record import plans, record
-from honestly.studies.recordings import HONEST, Course, write
+from honestly.studies.recordings import HONEST, Course, read, write
 from honestly.studies.suites.spec import Recipe, Suite
 
 #: Bits that are kept of every number: an error of 3e-5, and files of two thirds of the size.
@@ -31,30 +34,53 @@ def make(
 ) -> tuple[Path, tuple[Course, ...]]:
     """Record every course and write the file; returns where it is and what it holds.
 
+    Finished courses are kept beside the file until all are there, so a command that was stopped goes on.
+
     Arguments:
         suite: the specification.
         out: the file; by default in the folder of the data sets.
         folder: where the data sets are.
-        progress: called with the courses done, their number and the name of the next.
+        progress: called with the number of finished courses, of all courses, and the name of the next.
     """
     path = home(folder) / "suites" / f"{suite.name}.npz" if out is None else out
-    courses: list[Course] = []
-    for number, recipe in enumerate(suite.courses):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{suite.name}-{suite.hash[:8]}-unfinished.npz")
+    courses = _finished(suite, draft)
+    for number, recipe in enumerate(suite.courses[len(courses) :], start=len(courses)):
         if progress is not None:
             progress(number, len(suite.courses), recipe.name)
         courses.append(round_course(record_course(recipe, folder)))
+        buffer = io.BytesIO()
+        write(buffer, courses)
+        write_atomically(draft, buffer.getvalue())
     if progress is not None:
         progress(len(suite.courses), len(suite.courses), "")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, courses)
+    draft.replace(path)
     return path, tuple(courses)
+
+
+def _finished(suite: Suite, draft: Path) -> list[Course]:
+    """The first courses, if an earlier command was stopped after them."""
+    if not draft.is_file():
+        return []
+    names = [recipe.name for recipe in suite.courses]
+    try:
+        found = read(draft)
+    except ValueError:
+        return []
+    return list(found) if [course.name for course in found] == names[: len(found)] else []
 
 
 def record_course(recipe: Recipe, folder: Path | None = None) -> Course:
     """One course, under the name that the suite gives it."""
     words = recipe.words.split()
     if any(word.startswith("language=") for word in words):
-        return replace(record_language(words), name=recipe.name)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # else the numbers depend on the number of cores
+        try:
+            return replace(record_language(words), name=recipe.name)
+        finally:
+            torch.set_num_threads(threads)
     found = plans(words)
     if len(found) != 1:
         raise ValueError(f"course {recipe.name}: '{recipe.words}' stands for {len(found)} courses, give one")

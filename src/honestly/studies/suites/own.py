@@ -1,34 +1,49 @@
-"""Rules under judgement: a stranger's code, made safe to measure; and what its mistakes are called."""
+"""Rules under judgement: who can be judged, in which order they see the clients, and what is checked in an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from honestly.result import Float
-from honestly.rules.rule import Geometry, Mix, Rule
+from honestly.catalog import Spec
+from honestly.own import is_own
+from honestly.rules.rule import ColumnRule, Geometry, Mix, Rule
+from honestly.studies.layers.stand_ins import needs_coordinates
 from honestly.studies.specs import Contestant
+from honestly.studies.suites.sandbox import LIMIT, RemoteContestant, RuleError, numbers
+
+Judged: TypeAlias = Contestant | RemoteContestant
 
 
-class RuleError(Exception):
-    """A rule raised, or returned what no server can use; the message says which and what."""
-
-
-def contestant(spec: str) -> Contestant:
+def contestant(spec: str, limit: float = LIMIT) -> Judged:
     """The rule that a word stands for, or a class in a file: `rule.py:MyRule`, `rule.py:MyRule:f=2`.
 
-    Naming a file runs it, on this machine, with all rights of whoever calls. Raises ValueError for what is no rule, or
-    none that inner products alone can judge.
+    Naming a file runs it, in a process of its own on this machine, with all rights of whoever calls; ``limit`` is how
+    many seconds it has for an answer. Raises ValueError for what is no rule, or none that a suite can judge.
     """
-    found = Contestant(spec)
-    if not found.on_gram:
-        raise ValueError(f"rule '{spec}': needs coordinates, signs or a root; a suite holds inner products alone")
-    if "trusted client" in found.knows:
+    own = any(is_own(part.name) for part in Spec.parse_all(spec))
+    found = RemoteContestant(spec, limit) if own else Contestant(spec)
+    knows = found.knows
+    if "root" in knows:
+        raise ValueError(f"rule '{spec}': needs a trusted root update, and a suite has none")
+    if "trusted client" in knows:
         raise ValueError(f"rule '{spec}': needs a trusted client; in a suite nobody knows who is who")
     return found
+
+
+def looks_at_coordinates(judged: Judged) -> bool:
+    """Whether the rule needs coordinates, which a suite replaces by stand-ins."""
+    if isinstance(judged, RemoteContestant):
+        return judged.coordinates
+    return needs_coordinates([part for part, _ in judged.parts])
+
+
+def guarded(rule: Rule, rng: np.random.Generator) -> Rule:
+    """The rule as it is judged: clients come in a random order, and every answer is checked."""
+    return GuardedColumns(inner=rule, rng=rng) if isinstance(rule, ColumnRule) else GuardedRule(inner=rule, rng=rng)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,53 +61,81 @@ class GuardedRule(Rule):
 
     def mix(self, geometry: Geometry) -> Mix:
         """What the rule answers to the clients in a random order, put back into theirs."""
-        K, L = geometry.K, len(geometry.layers)
-        order = self.rng.permutation(K)
-        shuffled = geometry.subset(order.tolist())  # a copy: the rule cannot change what it is measured by
+        return _shuffled(self.inner, self.rng, geometry, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedColumns(ColumnRule):
+    """The same for a rule that reduces coordinates: its matrix may have any number of rows."""
+
+    inner: ColumnRule
+    rng: np.random.Generator
+
+    name: ClassVar[str] = "guarded_columns"
+    summary: ClassVar[str] = "a coordinate-wise rule under judgement"
+    gram_needed: ClassVar[bool] = True
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """As of `GuardedRule`."""
+        return _shuffled(self.inner, self.rng, geometry, None)
+
+    def ranks(self, m: int) -> tuple[int, int]:
+        """Those that the rule reads."""
+        return self.inner.ranks(m)
+
+    def reduce(self, ranked: Any, xp: Any) -> Any:
+        """The rule's values, if they are numbers."""
         try:
-            mix = self.inner.mix(shuffled)
+            values = self.inner.reduce(ranked, xp)
+        except RuleError:
+            raise
         except Exception as error:
-            raise RuleError(f"raised {type(error).__name__}: {str(error)[:200]}") from error
-        check_mix(mix, K, L)
-        back = np.argsort(order)
-        return Mix(
-            matrix=np.asarray(mix.matrix, dtype=np.float64)[:, back],
-            honesty=None if mix.honesty is None else np.asarray(mix.honesty, dtype=np.float64)[back],
-            status=mix.status,
-            steps=mix.steps,
-            by_layer=None if mix.by_layer is None else np.asarray(mix.by_layer, dtype=np.float64)[:, back],
-            verdicts=None if mix.verdicts is None else [mix.verdicts[i] for i in back],
-        )
+            raise _named(error) from error
+        return numbers("values", values, (ranked.shape[1],))
 
 
-def check_mix(mix: Any, K: int, L: int) -> None:
-    """Raise RuleError unless a server could use the answer."""
+def _shuffled(rule: Rule, rng: np.random.Generator, geometry: Geometry, rows: int | None) -> Mix:
+    K, L = geometry.K, len(geometry.layers)
+    order = rng.permutation(K)
+    subset = geometry.subset(order.tolist())  # a copy: the rule cannot change what it is measured by
+    try:
+        mix = rule.mix(subset)
+    except RuleError:
+        raise
+    except Exception as error:
+        raise _named(error) from error
+    check_mix(mix, K, L, rows)
+    back = np.argsort(order)
+    return Mix(
+        matrix=np.asarray(mix.matrix, dtype=np.float64)[:, back],
+        honesty=None if mix.honesty is None else np.asarray(mix.honesty, dtype=np.float64)[back],
+        status=mix.status,
+        steps=mix.steps,
+        by_layer=None if mix.by_layer is None else np.asarray(mix.by_layer, dtype=np.float64)[:, back],
+        verdicts=None if mix.verdicts is None else [mix.verdicts[i] for i in back],
+    )
+
+
+def _named(error: Exception) -> RuleError:
+    return RuleError(f"raised {type(error).__name__}: {str(error)[:200]}")
+
+
+def check_mix(mix: Any, K: int, L: int, rows: int | None = 1) -> None:
+    """Raise RuleError unless a server could use the answer; ``rows`` of the matrix, None for any number."""
     if not isinstance(mix, Mix):
         raise RuleError(f"returned a {type(mix).__name__}: mix must return a honestly.rules.rule.Mix")
-    _weights("matrix", mix.matrix, (1, K))
+    _weights("matrix", mix.matrix, (rows, K))
     if mix.by_layer is not None:
         _weights("by_layer", mix.by_layer, (L, K))
     if mix.honesty is not None:
-        honesty = _numbers("honesty", mix.honesty, (K,))
+        honesty = numbers("honesty", mix.honesty, (K,))
         if (honesty < -1e-9).any() or (honesty > 1 + 1e-9).any():
             raise RuleError(f"returned a honesty of {honesty.min():.3g} to {honesty.max():.3g}: give probabilities")
     if mix.verdicts is not None and len(mix.verdicts) != K:
         raise RuleError(f"returned {len(mix.verdicts)} verdicts on {K} clients")
 
 
-def _numbers(what: str, value: Any, shape: Sequence[int]) -> Float:
-    try:
-        found = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise RuleError(f"returned {what} that are no numbers: {str(value)[:80]}") from None
-    if found.shape != tuple(shape):
-        raise RuleError(f"returned {what} of shape {found.shape}: must be {tuple(shape)}")
-    if not np.isfinite(found).all():
-        raise RuleError(f"returned {what} with NaN or infinity")
-    return found
-
-
-def _weights(what: str, value: Any, shape: Sequence[int]) -> None:
-    sums = _numbers(what, value, shape).sum(axis=1)
+def _weights(what: str, value: Any, shape: Sequence[int | None]) -> None:
+    sums = numbers(what, value, tuple(shape)).sum(axis=1)
     if (sums > 1 + 1e-6).any():
         raise RuleError(f"returned {what} that sum to {sums.max():.6g}: at most 1, the rest is the reference's")

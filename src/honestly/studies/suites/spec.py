@@ -1,4 +1,4 @@
-"""What a suite is: courses of training to record, attacks to run on them, and the hash of all that."""
+"""What a suite is: courses of training to record, attacks to run on them, and the hash of both."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from honestly.sim.data.files import home
 from honestly.studies.layers.forge import check
 from honestly.studies.recordings import Course, read
 
-#: The suites of the package, smallest first.
-SUITES = ("small-1", "core-1")
-#: A recording made on another machine is the same suite if lengths and variances agree within this factor.
+#: The suites of the package.
+SUITES = ("small-1", "core-1", "images-1")
+#: Lengths and variances of two recordings of a round agree if they differ by no more than this factor.
 FACTOR = 1.5
+#: The share of rounds that must agree in a recording made on another machine.
+SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Suite:
     courses: tuple[Recipe, ...]
 
     def __post_init__(self) -> None:
-        """Every word must have a meaning."""
+        """Check attacks, shares and names."""
         for spec in self.attacks:
             check(spec)
         if any(not 0 <= share < 0.5 for share in self.malicious):
@@ -89,13 +91,13 @@ def load(name: str) -> Suite:
 
 
 def place(suite: Suite, folder: Path | None = None) -> Path:
-    """Where the recording is: in the package, or else in the folder of the data sets."""
+    """The path of the recording: in the package, else in the folder of the data sets."""
     shipped = Path(str(files("honestly.studies.suites") / f"{suite.name}.npz"))
     return shipped if folder is None and shipped.is_file() else home(folder) / "suites" / f"{suite.name}.npz"
 
 
 def open_courses(suite: Suite, folder: Path | None = None) -> tuple[Course, ...]:
-    """The recorded courses, as many and under the names that the specification has."""
+    """Read the recorded courses, which must be those of the specification."""
     path = place(suite, folder)
     if not path.is_file():
         raise ValueError(
@@ -123,7 +125,7 @@ def content_hash(courses: Sequence[Course]) -> str:
 
 
 def outline(courses: Sequence[Course]) -> dict[str, list[float]]:
-    """By course and round, the squared length of the honest mean and the honest variance: what machines agree on."""
+    """By course and round, the squared length of the honest mean and the honest variance, to compare machines."""
     found: dict[str, list[float]] = {}
     for course in courses:
         for number, gram in course.rounds.items():
@@ -135,25 +137,48 @@ def outline(courses: Sequence[Course]) -> dict[str, list[float]]:
 
 
 def published_outline(suite: Suite) -> dict[str, Any] | None:
-    """The hash and the outline of the recording that the published results are of; None if there is none yet."""
+    """Hash and outline of the recording behind the published results; None if there is none yet."""
     known = json.loads((files("honestly.studies.suites") / "published.json").read_text(encoding="utf-8"))
     return known.get(suite.name)
 
 
-def compare(suite: Suite, courses: Sequence[Course]) -> str:
-    """How a recording relates to the published one: "published", "equivalent" or "different".
+@dataclass(frozen=True)
+class Comparison:
+    """How a recording relates to the published one.
 
-    Training in floating point ends a little differently on another processor; then only the outline can agree.
+    Attributes:
+        word: "published" to the bit, "equivalent" or "different".
+        agree, rounds: how many rounds agree within `FACTOR` in length and variance, and of how many.
+        others: the names of the rounds that do not.
+    """
+
+    word: str
+    agree: int = 0
+    rounds: int = 0
+    others: tuple[str, ...] = ()
+
+
+def compare(suite: Suite, courses: Sequence[Course]) -> Comparison:
+    """Compare a recording with the published one.
+
+    Training in floating point ends differently on another processor: the first recorded round of a course differs in
+    the last digits, a late one by the path that training took. So a recording is equivalent if the first rounds of all
+    courses agree, and at least `SHARE` of all rounds.
     """
     known = published_outline(suite)
     if known is None or known["spec"] != suite.hash:
-        return "different"
-    if known["content"] == content_hash(courses):
-        return "published"
+        return Comparison("different")
     ours, theirs = outline(courses), known["outline"]
     if set(ours) != set(theirs):
-        return "different"
-    a = np.array([ours[key] for key in theirs])
-    b = np.array([theirs[key] for key in theirs])
-    near = np.maximum(a, 1e-12) / np.maximum(b, 1e-12)
-    return "equivalent" if bool(((near < FACTOR) & (near > 1 / FACTOR)).all()) else "different"
+        return Comparison("different")
+    far: list[str] = []
+    for key, pair in theirs.items():
+        ratio = np.maximum(ours[key], 1e-12) / np.maximum(pair, 1e-12)
+        if ((ratio > FACTOR) | (ratio < 1 / FACTOR)).any():
+            far.append(key)
+    count, agree = len(theirs), len(theirs) - len(far)
+    if known["content"] == content_hash(courses):
+        return Comparison("published", agree, count)
+    first = {f"{course.name} r{min(course.rounds)}" for course in courses}
+    same = not first & set(far) and agree >= SHARE * count
+    return Comparison("equivalent" if same else "different", agree, count, tuple(far))

@@ -1,0 +1,331 @@
+"""A process of its own for a stranger's rule: it gets inner products in a random order and returns weights.
+
+Whatever the rule does there, it cannot see who attacks, change what it is measured by, or stop the judge: an answer
+that takes too long, a crash and an exit are failures with a name. It is no protection of the machine: the process has
+all rights of whoever starts it, and may read files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.result import Float, Status, Verdict
+from honestly.rules.geometry import Coordinates
+from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule
+from honestly.studies.layers.stand_ins import needs_coordinates
+from honestly.studies.specs import Contestant
+
+#: Seconds for one answer, unless the caller says otherwise.
+LIMIT = 10.0
+#: Seconds for the file to be loaded.
+START = 60.0
+MOST_BYTES = 2**28
+
+Reply = dict[str, npt.NDArray[Any]]
+
+
+class RuleError(Exception):
+    """A rule raised, or returned something that no server can use; the message says which and what."""
+
+
+class RuleStoppedError(RuleError):
+    """A rule did not answer in time or ended its process: it is not asked again."""
+
+
+class Sandbox:
+    """A process that holds the rule of a word such as `file.py:Rule`.
+
+    Arguments:
+        spec: the word; naming a file runs it, in the new process.
+        limit: seconds for one answer.
+
+    Raises ValueError if the word stands for no rule.
+    """
+
+    def __init__(self, spec: str, limit: float = LIMIT) -> None:
+        self.spec, self.limit = spec, limit
+        context = get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=serve, args=(other, spec), daemon=True)
+        self._process.start()
+        other.close()
+        try:
+            about = self._reply(START)
+        except RuleError as error:
+            raise ValueError(f"rule '{spec}' cannot be loaded: it {error}") from None
+        self.knows = str(about["knows"])
+        self.coordinates = bool(about["coordinates"])
+        self.reduces = bool(about["reduces"])
+        self.reads = bool(about["reads"])
+        self.mixers = int(about["mixers"])
+        self.seconds: float | None = None
+
+    def ask(self, *question: Any) -> Reply:
+        """The answer to a question; raises RuleError if there is none, ValueError if the settings do not fit."""
+        try:
+            self._pipe.send(question)
+        except OSError:
+            raise self._ended() from None
+        found = self._reply(self.limit)
+        if "seconds" in found:
+            self.seconds = float(numbers("seconds", found["seconds"], ()))
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+
+    def _reply(self, limit: float) -> Reply:
+        try:
+            if not self._pipe.poll(limit):
+                self.close()
+                raise RuleStoppedError(f"did not answer within {limit:g} s, and was stopped")
+            data = self._pipe.recv_bytes(MOST_BYTES)
+        except (EOFError, OSError):
+            raise self._ended() from None
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                found = {key: file[key] for key in file.files}
+        except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile):
+            self.close()
+            raise RuleStoppedError("wrote something else than its answer to the judge, and was stopped") from None
+        if "refused" in found:
+            raise ValueError(str(found["refused"]))
+        if "error" in found:
+            raise RuleError(str(found["error"]))
+        return found
+
+    def _ended(self) -> RuleStoppedError:
+        self._process.join(1.0)
+        code = self._process.exitcode
+        self.close()
+        return RuleStoppedError(f"ended its process (exit code {code}) instead of answering")
+
+
+_open: dict[tuple[str, float], Sandbox] = {}
+
+
+def sandbox(spec: str, limit: float = LIMIT) -> Sandbox:
+    """The process of this word, started when it is first asked for."""
+    if (spec, limit) not in _open:
+        _open[spec, limit] = Sandbox(spec, limit)
+    return _open[spec, limit]
+
+
+def close(spec: str) -> None:
+    """End the processes of this word."""
+    for key in [key for key in _open if key[0] == spec]:
+        _open.pop(key).close()
+
+
+@dataclass(frozen=True)
+class RemoteContestant:
+    """A rule in a sandbox, with the interface of a `Contestant` as far as a judge needs it."""
+
+    spec: str
+    limit: float = LIMIT
+
+    @property
+    def knows(self) -> str:
+        """What the rule is told that a server rarely knows."""
+        return sandbox(self.spec, self.limit).knows
+
+    @property
+    def coordinates(self) -> bool:
+        """Whether it looks at more than inner products."""
+        return sandbox(self.spec, self.limit).coordinates
+
+    def build(self, *, K: int, f: int, root: Any) -> tuple[tuple[Mixer, ...], Rule, int]:
+        """Mixers, rule and the f that they were told; raises ValueError if they do not accept K clients."""
+        box = sandbox(self.spec, self.limit)
+        told = int(box.ask("build", K, f)["told"])
+        rule = (RemoteColumns if box.reduces else RemoteRule)(box=box, step=box.mixers)
+        return tuple(RemoteMixer(box=box, step=step) for step in range(box.mixers)), rule, told
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Remote:
+    box: Sandbox = field(repr=False)
+    step: int
+
+    def answer(self, geometry: Geometry) -> Reply:
+        """What the step says of these clients."""
+        box = self.box
+        updates = list(geometry.coordinates().updates) if box.reads else None
+        signs = geometry.sign_counts() if box.reads else None
+        assert isinstance(geometry, GramGeometry)
+        found = box.ask(
+            "mix", self.step, geometry.layers, geometry.layers_about_reference, geometry.layer_sizes, updates, signs
+        )
+        if "matrix" not in found:
+            raise RuleError("sent an answer without a matrix")
+        return found
+
+    @property
+    def seconds(self) -> float | None:
+        """Processor time of the last answer, as the process says."""
+        return self.box.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteMixer(_Remote, Mixer):
+    """A mixer in a sandbox."""
+
+    name: ClassVar[str] = "remote_mixer"
+    summary: ClassVar[str] = "a mixer in another process"
+
+    def mix(self, geometry: Geometry) -> Float:
+        """The matrix that it answers with."""
+        return numbers("matrix", self.answer(geometry)["matrix"], (None, geometry.K))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteRule(_Remote, Rule):
+    """A rule in a sandbox."""
+
+    name: ClassVar[str] = "remote"
+    summary: ClassVar[str] = "a rule in another process"
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Its answer, unchecked."""
+        return _mix(self.answer(geometry))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteColumns(_Remote, ColumnRule):
+    """A coordinate-wise rule in a sandbox."""
+
+    name: ClassVar[str] = "remote_columns"
+    summary: ClassVar[str] = "a coordinate-wise rule in another process"
+    gram_needed: ClassVar[bool] = True
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Its answer, unchecked."""
+        return _mix(self.answer(geometry))
+
+    def reduce(self, ranked: Any, xp: Any) -> Any:
+        """One value per column; the process picks the ranks that it reads."""
+        return numbers("values", self.box.ask("reduce", ranked).get("values"), (ranked.shape[1],))
+
+
+def _mix(reply: Reply) -> Mix:
+    verdicts = reply.get("verdicts")
+    return Mix(
+        matrix=reply["matrix"],
+        honesty=reply.get("honesty"),
+        by_layer=reply.get("by_layer"),
+        verdicts=None if verdicts is None else [_verdict(word) for word in verdicts.tolist()],
+        status=Status.CLOSED_FORM,
+    )
+
+
+def _verdict(word: Any) -> Verdict:
+    try:
+        return Verdict(word)
+    except ValueError:
+        raise RuleError(f"returned the verdict {str(word)[:40]!r}: one of {', '.join(Verdict)}") from None
+
+
+def numbers(what: str, value: Any, shape: tuple[int | None, ...]) -> Float:
+    """Finite numbers of a shape, in which None stands for any length; raises RuleError."""
+    try:
+        found = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise RuleError(f"returned {what} that are not numbers: {str(value)[:80]}") from None
+    if len(found.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found.shape, strict=True)):
+        wanted = str(shape).replace("None", "any")
+        raise RuleError(f"returned {what} of shape {found.shape}: must be {wanted}")
+    if not np.isfinite(found).all():
+        raise RuleError(f"returned {what} with NaN or infinity")
+    return found
+
+
+# ---- in the process of the rule
+
+
+def serve(pipe: Connection, spec: str) -> None:
+    """Answer questions until the judge hangs up."""
+    os.dup2(2, 1)  # what the rule prints must not mix with the judge's output
+    try:
+        found = Contestant(spec)
+        parts = [part for part, _ in found.parts]
+    except ValueError as error:
+        _send(pipe, refused=str(error))
+        return
+    *mixers, rule = parts
+    about = {"knows": found.knows, "coordinates": needs_coordinates(parts), "mixers": len(mixers)}
+    reads = any({"signs", "updates"} & part.needs for part in parts)
+    _send(pipe, **about, reads=reads, reduces=issubclass(rule, ColumnRule))
+    steps: list[Any] = []
+    while True:
+        try:
+            what, *given = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if what == "build":
+                K, f = given
+                pre, chosen, told = found.build(K=K, f=f, root=None)
+                steps = [*pre, chosen]
+                _send(pipe, told=told)
+            elif what == "reduce":
+                first, last = steps[-1].ranks(len(given[0]))
+                _send(pipe, values=steps[-1].reduce(given[0][first:last], np))
+            else:
+                _send(pipe, **_answer(steps[given[0]], *given[1:]))
+        except ValueError as error:
+            key = "refused" if what == "build" else "error"
+            _send(pipe, **{key: f"raised {type(error).__name__}: {str(error)[:200]}"})
+        except Exception as error:
+            _send(pipe, error=f"raised {type(error).__name__}: {str(error)[:200]}")
+
+
+def _answer(step: Any, layers: Float, about: Float, sizes: Float, updates: Any, signs: Any) -> dict[str, Any]:
+    """A step's answer as arrays."""
+    more: dict[str, Any] = {}
+    if updates is not None:
+        zeros = [np.zeros(part.shape[1]) for part in updates]
+        more["mixed_coordinates"] = lambda A: Coordinates(
+            [part if A is None else A @ part for part in updates], zeros
+        )  # fmt: skip
+        more["signs"] = lambda: signs
+    geometry = GramGeometry.of_layers(
+        layers, has_reference=True, about_reference=lambda: about, layer_sizes=sizes, **more
+    )
+    start = time.process_time()
+    mix = step.mix(geometry)
+    seconds = time.process_time() - start
+    if isinstance(step, Mixer):
+        return {"matrix": mix, "seconds": seconds}
+    if not isinstance(mix, Mix):
+        raise TypeError(f"mix returned a {type(mix).__name__}: it must return a honestly.rules.rule.Mix")
+    found: dict[str, Any] = {"matrix": mix.matrix, "honesty": mix.honesty, "by_layer": mix.by_layer}
+    if mix.verdicts is not None:
+        found["verdicts"] = np.array([str(getattr(v, "value", v)) for v in mix.verdicts])
+    return {**{key: value for key, value in found.items() if value is not None}, "seconds": seconds}
+
+
+def _send(pipe: Connection, **values: Any) -> None:
+    """Arrays, never pickled: the judge does not run what a stranger's process sends."""
+    out = io.BytesIO()
+    arrays = {key: np.asarray(value) for key, value in values.items()}
+    for key, value in arrays.items():
+        if value.dtype == object:
+            raise TypeError(f"returned {key} that are not numbers: {str(value)[:80]}")
+    np.savez(out, allow_pickle=False, **arrays)
+    with suppress(BrokenPipeError):
+        pipe.send_bytes(out.getvalue())
