@@ -1,6 +1,6 @@
 """Federated LoRA fine-tuning of the tiny language model under attack, and the page docs/how-to/language-models.md.
 
-    python benchmarks/language_models.py --out language [--seeds 0,1,2]
+    python benchmarks/language_models.py --out language [--seeds 0,1,2] [--rules RULE ...]
     python benchmarks/language_models.py --out language --page
 
 Ten clients, four of them malicious; the rule judges products B A. Every finished run is a line of OUT/runs.jsonl; what
@@ -70,6 +70,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--rules", nargs="+", default=RULES)
     parser.add_argument("--page", action="store_true", help="rewrite the page from the runs there are, and stop")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -80,7 +81,7 @@ def main():
         return
     torch.set_num_threads(1)
     done = {(r["attack"], r["rule"], r["seed"]) for r in records}
-    for seed, attack, rule in product([int(s) for s in args.seeds.split(",")], ATTACKS, RULES):
+    for seed, attack, rule in product([int(s) for s in args.seeds.split(",")], ATTACKS, args.rules):
         if (attack, rule, seed) in done:
             continue
         start = time.perf_counter()

@@ -6,6 +6,7 @@ import torch
 
 from honestly.sim.experiment import Experiment
 from honestly.studies.campaign import Campaign, Policy, change_policy, describe
+from honestly.studies.layers.lies import ROLES
 
 KNOWN = {"clients": 5, "malicious": 2, "attack": "backdoor", "model": "mlp", "epochs": 1, "rounds": 1, "warm_up": 1}
 
@@ -28,6 +29,25 @@ def test_what_is_sent(campaign):
     assert not sent[3:, first:].any(), "no effort in the other layers"
     shared = campaign.make_updates(Policy(2.0, np.ones(4), shared=True), honest, poisoned, 1.0)
     assert shared[3:].unique().tolist() == [4.0]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_attackers_with_a_role_do_not_send_the_lie(campaign, role):
+    d = sum(campaign.federation.layers.values())
+    honest = torch.arange(5.0)[:, None].expand(5, d)
+    sent = campaign.make_updates(Policy(1.0, np.ones(4), role=role, spared=1, target=2), honest, honest[3:] + 10, 1.0)
+    assert sent[3].unique().tolist() == [13.0], "the first attacker lies"
+    expected = {"idle": 0.0, "mimic": 2.0, "copies": 13.0, "honest": 4.0}
+    assert sent[4].unique().tolist() == [expected[role]]
+
+
+def test_the_search_draws_every_role_and_always_leaves_a_liar(campaign):
+    rng = np.random.default_rng(0)
+    drawn = [campaign.draw_policy(number, rng) for number in range(200)]
+    assert {policy.role for policy in drawn} == {"", *ROLES}
+    assert max(policy.spared for policy in drawn) == 1
+    words = {word for policy in drawn for word in describe(policy, campaign.federation.layers).split(", ")}
+    assert {"1 idle", "1 mimicking", "1 copying the first", "1 training honestly"} <= words
 
 
 def test_a_lie_is_weakened_until_it_is_believed():

@@ -25,6 +25,7 @@ from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 from honestly.sim.train.trainer import Model
+from honestly.studies.layers.lies import ROLES
 
 #: Strengths that a policy starts from, in differences between backdoored and honest training.
 STRENGTHS = (0.5, 1.0, 2.0, 4.0)
@@ -45,6 +46,9 @@ class Policy:
         shared: whether all send the mean of their differences, or each its own.
         honest: whether it is added to each attacker's honest update, or to the mean of all honest ones.
         believed: whether the strength is lowered until no attacker is accused.
+        role: what the last ``spared`` attackers do instead, one of `ROLES`: send the model back, copy an honest client
+            or the first attacker, or train honestly.
+        target: the honest client that mimics copy.
     """
 
     strength: float
@@ -52,6 +56,9 @@ class Policy:
     shared: bool = False
     honest: bool = True
     believed: bool = True
+    role: str = ""
+    spared: int = 0
+    target: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,16 @@ class Campaign:
         sizes = torch.tensor(list(self.federation.layers.values()))
         effort = torch.repeat_interleave(torch.as_tensor(policy.effort, dtype=honest.dtype), sizes)
         base = own if policy.honest else honest[: len(honest) - M].mean(dim=0, keepdim=True)
-        return torch.cat([honest[: len(honest) - M], base + factor * policy.strength * effort * difference])
+        lies = base + factor * policy.strength * effort * difference
+        if policy.role and policy.spared:
+            roles = {
+                "idle": lambda: torch.zeros_like(lies),
+                "mimic": lambda: honest[policy.target % (len(honest) - M)].expand_as(lies),
+                "copies": lambda: lies[:1].expand_as(lies),
+                "honest": lambda: own,
+            }
+            lies = torch.cat([lies[: M - policy.spared], roles[policy.role]()[M - policy.spared :]])
+        return torch.cat([honest[: len(honest) - M], lies])
 
     def accused_clients(self, out: Aggregate) -> list[int]:
         """The clients that the rule turned against: by honesty, or by a weight below a tenth of an equal share.
@@ -211,6 +227,7 @@ class Campaign:
             else:
                 rivals = sorted(found, key=lambda course: -course.value)[:3]
                 policy = change_policy(rivals[int(rng.integers(len(rivals)))].policy, rng)
+                policy = self._with_role(policy, rng) if rng.random() < 0.15 else policy
             found.append(self.run(policy))
         return SearchResult(max(found, key=lambda course: course.value), tries)
 
@@ -221,10 +238,19 @@ class Campaign:
             return Policy(1.0, ones)
         some = np.where(rng.random(self.L) < 0.6, np.exp(rng.normal(0.0, 0.5, self.L)), 0.0)
         effort = ones if number % 2 and number < 6 else some if some.any() else ones
-        return Policy(
+        policy = Policy(
             STRENGTHS[number % len(STRENGTHS)], effort, bool(rng.random() < 0.5), bool(rng.random() < 0.7),
             bool(rng.random() < 0.8),
         )  # fmt: skip
+        return self._with_role(policy, rng) if rng.random() < 0.3 else policy
+
+    def _with_role(self, policy: Policy, rng: np.random.Generator) -> Policy:
+        """The policy with a role for some of the attackers; at least one lies."""
+        K, M = self.experiment.clients, self.experiment.adversary.malicious
+        if M < 2:
+            return policy
+        role, spared = ROLES[int(rng.integers(len(ROLES)))], int(rng.integers(1, M))
+        return replace(policy, role=role, spared=spared, target=int(rng.integers(K - M)))
 
 
 def change_policy(policy: Policy, rng: np.random.Generator) -> Policy:
@@ -251,4 +277,6 @@ def describe(policy: Policy, layers: Mapping[str, int]) -> str:
     base = "own update" if policy.honest else "honest mean"
     who = "one difference for all" if policy.shared else "own differences"
     limit = "" if policy.believed else ", whether believed or not"
-    return f"{policy.strength:.2g} x {who} on the {base}, mostly in {', '.join(strongest[:3])}{limit}"
+    roles = {"idle": "idle", "mimic": "mimicking", "copies": "copying the first", "honest": "training honestly"}
+    others = f", {policy.spared} {roles[policy.role]}" if policy.role and policy.spared else ""
+    return f"{policy.strength:.2g} x {who} on the {base}, mostly in {', '.join(strongest[:3])}{others}{limit}"
