@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from session import join  # pyright: ignore[reportMissingImports]: beside this file
+from session import join, take_over  # pyright: ignore[reportMissingImports]: beside this file
 
 from honestly.runs.export import archive, export
 from honestly.runs.store import Store
@@ -48,13 +48,16 @@ def main() -> int:
     """Unpack, take in, report; the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pack", type=Path, metavar="DIR", help="take in the studies in DIR (archives or folders)")
+    parser.add_argument(
+        "--again", action="append", default=[], metavar="RULE", help="with --pack: the same as in results/session.py"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where to (default: results)")
     args = parser.parse_args()
     for name in STUDIES:
         unpack(name)
     if args.pack is not None:
         for name in STUDIES:
-            pack(name, args.pack)
+            pack(name, args.pack, args.again)
     report(args.out)
     if args.out == RESULTS:
         return subprocess.run([sys.executable, ROOT / "docs" / "tables.py"], check=False).returncode
@@ -70,14 +73,14 @@ def unpack(name: str) -> None:
             take_in(store, packed)
 
 
-def pack(name: str, source: Path) -> None:
-    """Take in what a study has done elsewhere, and pack it."""
+def pack(name: str, source: Path, again: list[str]) -> None:
+    """Take in what a study has done elsewhere, and pack it with what was here, but for the runs done again there."""
     found = [path for path in (source / name, join(source / f"{name}.tar.gz")) if path is not None and path.exists()]
     for path in found:
         with TemporaryDirectory() as temporary, Store.open(temporary) as store:
             print(f"{path}: {take_in(store, path)}")
             if (BUILD / name).is_dir():  # of two records of a run, that of the latest go counts
-                print(f"{BUILD / name}: {take_in(store, BUILD / name)}")
+                print(f"{BUILD / name}: {take_over(store, BUILD / name, again)}")
             archive(store, STORES / f"{name}.tar.gz")
         shutil.rmtree(BUILD / name, ignore_errors=True)
         unpack(name)

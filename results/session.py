@@ -4,7 +4,7 @@
     python results/session.py tables --stop-after 560 --out OUT    # MNIST and Fashion-MNIST by the authors' code
     python results/session.py ablation figure1 --stop-after 9m --out OUT
 
-The next go takes OUT of the one before where it finds it. Exit status: 75 if there is more to do, 0 if all is done.
+The next go goes on from OUT of the one before. Exit status: 75 if there is more to do, 0 if all is done.
 Afterwards, at home, `python results/make.py --pack OUT` takes in what was done, packs it into results/stores and makes
 the pages again. OUT has one archive for each study, cut into files of at most 16 MiB.
 """
@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 from honestly.runs.export import archive
 from honestly.runs.store import Store
-from honestly.runs.transfer import take_in
+from honestly.runs.transfer import ImportResult, take_in
 from honestly.studies.limit import seconds_of
 
 RESULTS = Path(__file__).parent
@@ -80,13 +80,16 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
         "--again", action="append", default=[], metavar="RULE",
-        help="do finished runs of this rule (such as Ours, which has changed since) again; in the first go alone",
+        help="do the runs of this rule in results/stores again (such as Ours, which has changed since)",
     )  # fmt: skip
+    parser.add_argument(
+        "--from", type=Path, metavar="DIR", dest="source", help="the go before, if it is not in the folder of --out"
+    )
     args = parser.parse_args(words)
     ends = time.time() + seconds_of(args.stop_after) - PACKING
     status, begun = 0, dict.fromkeys(part.store for plan in args.plans for part in PLANS[plan])
     for name in begun:
-        unpack(name, args.work, args.out, args.again)
+        unpack(name, args)
     for part in (part for plan in args.plans for part in PLANS[plan]):
         status = run(part, args, ends)
         if status not in (0, 1):  # 1: some runs failed, which the store says
@@ -100,15 +103,23 @@ def main(words: list[str] | None = None) -> int:
     return status
 
 
-def unpack(name: str, work: Path, out: Path, again: list[str]) -> None:
-    """Go on from what travelled: the archive of the go before, if it is in the same place, else results/stores."""
-    packed = join(out / f"{name}.tar.gz") or RESULTS / "stores" / f"{name}.tar.gz"
-    if not packed.is_file():
-        return
-    with TemporaryDirectory() as temporary, Store.open(temporary) as there, Store.open(work / name) as store:
-        take_in(there, packed)
-        kept = {run.id for run in there.runs() if run.cell.get("rule") not in again}
-        print(f"{packed}: {take_in(store, Path(temporary), only=kept)}", flush=True)
+def unpack(name: str, args: argparse.Namespace) -> None:
+    """Go on from what travelled: the archive of the go before, where there is one, else results/stores."""
+    before, first = join((args.source or args.out) / f"{name}.tar.gz"), RESULTS / "stores" / f"{name}.tar.gz"
+    with Store.open(args.work / name) as store:
+        if before is not None:
+            print(f"{before}: {take_in(store, before)}", flush=True)
+        elif first.is_file():
+            print(f"{first}: {take_over(store, first, args.again)}", flush=True)
+
+
+def take_over(store: Store, path: Path, again: list[str]) -> ImportResult:
+    """Take in a study but for the runs of some rules, which are to be done again."""
+    with TemporaryDirectory() as temporary, Store.open(temporary) as there:
+        take_in(there, path)
+        return take_in(
+            store, Path(temporary), only={run.id for run in there.runs() if run.cell.get("rule") not in again}
+        )
 
 
 def run(part: Part, args: argparse.Namespace, ends: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,14 @@ def module(name: str) -> ModuleType:
 def numbers(folder: Path) -> dict[str, Any]:
     with Store.read(folder) as store:
         return {run.id: (run.status, run.rounds, run.summary, store.rounds(run.id)) for run in store.runs()}
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    """The status of the runs of each rule, which all have the same."""
+    with Store.read(folder) as store:
+        found = {run.cell.get("rule", "warm-up"): run.status for run in store.runs()}
+        assert all(found[run.cell.get("rule", "warm-up")] == run.status for run in store.runs())
+    return found
 
 
 def test_every_part_of_a_plan_names_cells_of_its_study() -> None:
@@ -112,13 +121,14 @@ def test_goes_with_a_time_limit_end_with_the_numbers_of_one_without(
     monkeypatch.setattr(make, "STORES", tmp_path / "stores")
     monkeypatch.setattr(make, "BUILD", tmp_path / "build")
     (tmp_path / "stores").mkdir()
-    make.pack("tiny", out)
+    make.pack("tiny", out, [])
     packed = (tmp_path / "stores" / "tiny.tar.gz").read_bytes()
     assert numbers(tmp_path / "build" / "tiny") == numbers(tmp_path / "whole")
-    make.pack("tiny", out)
+    make.pack("tiny", out, [])
     assert (tmp_path / "stores" / "tiny.tar.gz").read_bytes() == packed
 
 
+@pytest.mark.slow  # starts processes
 def test_runs_of_a_rule_that_changed_are_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = tmp_path / "tiny.toml"
     study.write_text(STUDY)
@@ -127,7 +137,22 @@ def test_runs_of_a_rule_that_changed_are_done_again(tmp_path: Path, monkeypatch:
     assert honestly(["export", "study", str(tmp_path / "old"), "-o", str(tmp_path / "stores" / "tiny.tar.gz")]) == 0
     session = module("session")
     monkeypatch.setattr(session, "RESULTS", tmp_path)
-    session.unpack("tiny", tmp_path / "work", tmp_path / "out", ["Ours"])
-    with Store.read(tmp_path / "work" / "tiny") as store:
-        rules = [run.cell.get("rule", "warm-up") for run in store.runs()]
-    assert sorted(rules) == ["FedAvg", "FedAvg", "warm-up"]
+    monkeypatch.setitem(session.PLANS, "tiny", (session.Part("tiny", str(study), ("rule=FedAvg",)),))
+    words = ["tiny", "--again", "Ours", "--out", str(tmp_path / "out"), "--device", "cpu", "--work"]
+    assert session.main([*words, str(tmp_path / "work")]) == 0
+    assert statuses(tmp_path / "work" / "tiny") == {"FedAvg": "done", "Ours": "pending", "warm-up": "done"}
+    # at home, what is to be done again does not come back from the stores
+    make, archive = module("make"), tmp_path / "stores" / "tiny.tar.gz"
+    monkeypatch.setattr(make, "STORES", tmp_path / "stores")
+    monkeypatch.setattr(make, "BUILD", tmp_path / "build")
+    for again, status in (["Ours"], "pending"), ([], "done"):
+        make.unpack("tiny")
+        make.pack("tiny", tmp_path / "out", again)
+        assert statuses(tmp_path / "build" / "tiny")["Ours"] == status
+        shutil.rmtree(tmp_path / "build")
+        assert honestly(["export", "study", str(tmp_path / "old"), "-o", str(archive)]) == 0
+    # the archive of a go is taken whole
+    (tmp_path / "go").mkdir()
+    archive.rename(tmp_path / "go" / "tiny.tar.gz")
+    assert session.main([*words, str(tmp_path / "elsewhere"), "--from", str(tmp_path / "go")]) == 0
+    assert statuses(tmp_path / "elsewhere" / "tiny") == dict.fromkeys(("FedAvg", "Ours", "warm-up"), "done")
