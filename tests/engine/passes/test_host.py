@@ -71,7 +71,11 @@ def test_every_pass_by_layer(way: str, given: Callable[..., Any], kind: str, tmp
         C = X - X[4]
         np.testing.assert_allclose(G, C @ C.T, rtol=0, atol=1e-6 * (C @ C.T).max() if kind != "float64" else 1e-9)
         np.testing.assert_array_equal(G, G.T)
-    np.testing.assert_array_equal(passes.gram([0, 5], 4), grams[:, [0, 5]][:, :, [0, 5]])
+    few = passes.gram([0, 5], 4)
+    if way == "compiled":
+        np.testing.assert_array_equal(few, grams[:, [0, 5]][:, :, [0, 5]])
+    else:  # a BLAS may add up in another order where there are fewer rows
+        np.testing.assert_allclose(few, grams[:, [0, 5]][:, :, [0, 5]], rtol=0, atol=1e-6 * grams.max())
     a = np.random.default_rng(1).dirichlet(np.ones(K), size=2)
     found, norms = passes.residuals(a, range(K), 4, None)
     again, _ = passes.residuals(a, range(K), 4, norms)

@@ -2,15 +2,19 @@
 
 Products of up to 2^18 multiplications are made by the thread that asks for them, whatever the kernels of the BLAS
 (OpenBLAS starts threads of its own beyond that, which then wait for ours): blocks are cut to that size and shared by
-our threads. Beyond some hundred rows one ordinary product, with the threads of the BLAS and none of ours, is faster.
+our threads. OpenBLAS has fast kernels for small products on processors with AVX-512, but for gemm only. There the rows
+are multiplied with themselves and a row of zeros: NumPy gives a matrix and its transpose to syrk, at half the speed.
+Beyond some hundred rows one ordinary product, with the threads of the BLAS and none of ours, is faster.
 (threadpoolctl could limit those threads instead; the core has NumPy alone, and its limit would hold for the caller's
 other threads, too.) No way relies on what a BLAS makes of the two triangles: the lower one counts.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,10 +22,15 @@ from honestly.arrays import Host
 from honestly.result import Float
 
 SMALL_PRODUCT = 1 << 18
+# The same for a vector times a matrix, and the most rows for which that leaves runs worth a call.
+SMALL_VECTOR_PRODUCT, MOST_VECTOR_ROWS = 9216, 64
 # A block of this many values (1 MiB in float32) stays in a core's second-level cache between its two uses.
 BLOCK = 1 << 18
 # Rows and columns whose product is small, to make one square of the Gram matrix; the most rows that stay in cache.
 TILE, TILE_RUN, MOST_TILED = 32, 256, 96
+# What OpenBLAS calls processors with AVX-512, and what NumPy does.
+WIDE_CORES = frozenset({"skylakex", "cooperlake", "sapphirerapids"})
+WIDE_FEATURES = frozenset({"X86_V4", "AVX512_SKX"})
 # Runs of fewer columns than this cost more calls than the triangle saves.
 SHORTEST_RUN = 128
 
@@ -49,7 +58,9 @@ def way_for(n: int) -> Way:
     run = min(2048, SMALL_PRODUCT // (n * n) // 32 * 32)
     if run >= SHORTEST_RUN:
         width = max(run, BLOCK // n // run * run)
-        return Way(n, width, run, lambda rows: _in_runs(rows, run))
+        if wide_kernels():
+            return Way(n + 1, width, run, lambda rows: _in_runs(rows, run, 1))
+        return Way(n, width, run, lambda rows: _in_runs(rows, run, 0))
     if n <= MOST_TILED:
         rows = -(-n // TILE) * TILE
         width = max(TILE_RUN, BLOCK // rows // TILE_RUN * TILE_RUN)
@@ -66,10 +77,23 @@ def gram_of(rows: Float) -> Float:
     return mirror(way.product(padded).astype(np.float64)[:n, :n])
 
 
-def _in_runs(rows: Host, run: int) -> Host:
-    """The sum over runs of columns, in float64; each run's product is small (and made by syrk, one triangle)."""
+@cache
+def wide_kernels() -> bool:
+    """Whether the BLAS is an OpenBLAS whose kernels for AVX-512 run here. By class, not by a measurement: the same
+    machine always gives the same bits."""
+    config: Any = np.show_config(mode="dicts")
+    chosen = os.environ.get("OPENBLAS_CORETYPE", "").lower()
+    if "openblas" not in str(config.get("Build Dependencies", {}).get("blas", {}).get("name", "")).lower():
+        return False
+    if chosen:
+        return chosen in WIDE_CORES
+    return bool(WIDE_FEATURES & set(config.get("SIMD Extensions", {}).get("found", ())))
+
+
+def _in_runs(rows: Host, run: int, zeros: int) -> Host:
+    """The sum over runs of columns, in float64; each run's product is small (and made by syrk if no rows are zeros)."""
     runs = rows.reshape(len(rows), -1, run).transpose(1, 0, 2)
-    return np.matmul(runs, runs.transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)
+    return np.matmul(runs[:, : len(rows) - zeros], runs.transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)
 
 
 def _in_tiles(rows: Host) -> Host:
@@ -81,6 +105,17 @@ def _in_tiles(rows: Host) -> Host:
         for j in range(i + 1):
             np.matmul(tiles[i], tiles[j].transpose(0, 2, 1)).sum(axis=0, dtype=np.float64, out=G[i, :, j])
     return G.reshape(count * TILE, count * TILE)
+
+
+def weigh_rows(weights: Host, rows: Host, out: Host) -> None:
+    """`out = weights @ rows` for some dozen rows, in runs of columns whose product is small."""
+    n, width = rows.shape
+    run = SMALL_VECTOR_PRODUCT // n // 32 * 32
+    whole = width // run * run
+    if whole:
+        np.matmul(weights, rows[:, :whole].reshape(n, -1, run).transpose(1, 0, 2), out=out[:whole].reshape(-1, run))
+    if whole < width:
+        np.matmul(weights, rows[:, whole:], out=out[whole:])
 
 
 def mirror(lower: Float) -> Float:

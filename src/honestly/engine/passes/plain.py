@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST, Host
-from honestly.engine.passes.blas import BLOCK, SMALL_PRODUCT, mirror, way_for
+from honestly.engine.passes.blas import BLOCK, MOST_VECTOR_ROWS, SMALL_PRODUCT, mirror, way_for, weigh_rows
 from honestly.engine.passes.plan import BATCH, Block, blocks, in_order, threads
 from honestly.engine.passes.protocol import Verdict
 from honestly.engine.passes.ranking import network_of, rank_rows
@@ -54,11 +54,11 @@ class PlainPasses:
             with np.errstate(over="ignore", invalid="ignore"):
                 return block.layer, way.product(scratch)
 
-        found = np.zeros((len(self.source.layers), way.rows, way.rows))
+        found = np.zeros((len(self.source.layers), n, n))
         with np.errstate(over="ignore", invalid="ignore"):
             for layer, part in self.run(process, way.width, n, own_threads=way.own_threads, by_layer=True):
-                found[layer] += part
-            return mirror(found[:, :n, :n])
+                found[layer] += part[:n, :n]
+            return mirror(found)
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
@@ -100,8 +100,9 @@ class PlainPasses:
             used = list(range(len(clients)))  # consecutive rows are multiplied where they lie; 0 * finite is 0
         rows = [clients[j] for j in used]
         n = len(rows)
-        A = [_two_rows(row[None, used]) for row in np.atleast_2d(weights)]
-        width = max(4 * NARROW, min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
+        few = n <= MOST_VECTOR_ROWS
+        A = [row[used] if few else _two_rows(row[None, used]) for row in np.atleast_2d(weights)]
+        width = max(4 * NARROW, BLOCK // n if few else min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
         sink = self.source.sink()
 
         def process(block: Block) -> bool:
@@ -110,9 +111,13 @@ class PlainPasses:
                 values = self._scratch(n, width, block.dtype)[:, : block.width]
                 self.fill(block, rows, values, None)
             result = np.zeros((2, block.width), block.dtype)
+            a, limit = A[block.layer].astype(block.dtype), LARGEST[block.dtype.__name__]
             with np.errstate(over="ignore", invalid="ignore"):
-                multiply(A[block.layer].astype(block.dtype), values, result)
-                fine = bool(np.abs(result[0]).max() < LARGEST[block.dtype.__name__])
+                if few:
+                    weigh_rows(a, values, result[0])
+                else:
+                    multiply(a, values, result)
+                fine = bool(result[0].max() < limit and result[0].min() > -limit)
             store(block, result[0], sink)
             return fine
 
