@@ -9,6 +9,8 @@ Every contender runs once in each round and the table shows medians, as multiple
 round: a machine that is busy elsewhere disturbs all of them alike. Peers (byzfl, flwr) are shown if they are installed.
 
 `--load N` runs our rules once more with N busy processes beside, against a mean measured under the same load.
+`--busy` is for a machine that has other work and cannot be quiet: times are processor seconds, ours divided by our
+threads: what idle cores would take if they shared the work evenly. The loaded run is wall time beside that work.
 `--kernels` runs all of it in turn in processes of their own: `compiled` as on this machine; `Haswell`, `Zen` or
 `SkylakeX` with these kernels of OpenBLAS and without our compiled program; `plain` with the BLAS as it comes and
 without it. Kernels that this processor cannot run are named.
@@ -35,8 +37,10 @@ import numpy as np
 from machines import busy, kernels, other_data, processor
 
 import honestly as hn
+from honestly.engine.passes.plan import threads
 
 warnings.filterwarnings("ignore")
+PEERS = ("byzfl", "flower", "np.median")
 
 
 def our_rules(f: int) -> dict[str, hn.Rule]:
@@ -112,12 +116,16 @@ def peak_resident(work: Callable[[], Any]) -> float:
 
 
 class Clock:
-    """Wall time of one call, after the device has finished."""
+    """Wall time of one call, after the device has finished; or its processor time, divided by so many threads."""
 
-    def __init__(self, device: str) -> None:
-        self.cuda = device == "cuda"
+    def __init__(self, device: str, threads: int = 0) -> None:
+        self.cuda, self.threads = device == "cuda", threads
 
-    def __call__(self, work: Callable[[], Any]) -> float:
+    def __call__(self, work: Callable[[], Any], *, ours: bool = False) -> float:
+        if self.threads:
+            start = time.process_time()
+            work()
+            return (time.process_time() - start) / (self.threads if ours else 1)
         if not self.cuda:
             start = time.perf_counter()
             work()
@@ -141,6 +149,7 @@ def main() -> None:
     parser.add_argument("--rules", default="", help="comma-separated; default: all")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--load", type=int, default=0, help="once more with so many busy processes beside")
+    parser.add_argument("--busy", action="store_true", help="the machine has other work: take processor time")
     parser.add_argument("--kernels", default="", help="comma-separated: compiled, plain, or core types of OpenBLAS")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     options = parser.parse_args()
@@ -198,7 +207,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if name == "median" and options.device == "cpu" and not options.no_peers:
             contenders[name, "np.median"] = lambda: np.median(X, axis=0)
 
-    clock = Clock(options.device)
+    clock = Clock(options.device, threads() if options.busy else 0)
     memory = {key: peak_resident(work) if options.device == "cpu" else 0.0 for key, work in contenders.items()}
     for _ in range(3 if options.device == "cuda" else 1):
         clock(lambda: X.mean(0))
@@ -215,11 +224,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             times |= in_rounds(some, lambda: X.mean(0), clock, options.rounds)[0]
             del values, some
     loaded: dict[tuple[str, str], list[float]] = {}
-    if options.load:
+    load = round(os.getloadavg()[0]) if options.busy else options.load
+    if load:
         some = {key: work for key, work in contenders.items() if key[1] == "honestly"}
         with busy(options.load):
-            loaded = in_rounds(some, lambda: X.mean(0), clock, options.rounds)[0]
-    return report(machine, how, K, d, statistics.median(means), times, memory, loaded, options.load)
+            loaded = in_rounds(some, lambda: X.mean(0), Clock(options.device), options.rounds)[0]
+    figures = report(machine, how, K, d, statistics.median(means), times, memory, loaded, load)
+    return figures | {"busy": True} if options.busy else figures
 
 
 def in_rounds(
@@ -234,7 +245,7 @@ def in_rounds(
             if times[key] and times[key][-1] > max(20.0, 50 * slow):
                 continue  # a peer that takes minutes is measured once
             means.append(clock(mean))
-            times[key].append(clock(work) / means[-1])
+            times[key].append(clock(work, ours=key[1] not in PEERS) / means[-1])
     return times, means
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+BUSY = "The machine had other work, so this is processor time, ours divided by its two threads"
 
 
 def speed() -> str:
@@ -33,6 +34,8 @@ def _speed(found: dict) -> str:
     absolute = f" ({first['mean_ms']:.2f} ms)" if "NVIDIA" in first["machine"] else ""
     load = first.get("load")
     loaded = f"; loaded: with {load} busy processes beside, of a mean under the same load" if load else ""
+    if first.get("busy"):
+        loaded = f". {BUSY}; loaded: wall time in turns with the mean beside that other work (load average {load})"
     names = [run.get("kernels", "honestly") if len(runs) > 1 else "honestly" for run in runs]
     heads = [head for name in names for head in ([name, "loaded"] if load else [name])]
     lines = [
@@ -69,7 +72,7 @@ def short_speed() -> str:
     lines = [
         f"{compiled['K']} clients, {compiled['d']:,} float32 parameters, {compiled['machine']} "
         "(`benchmarks/aggregation.py`). Time as a multiple of `X.mean(0)`; "
-        "in brackets the extra memory, in models:",
+        f"in brackets the extra memory, in models{f'. {BUSY}' if compiled.get('busy') else ''}:",
         "",
         "| rule | with a C compiler | without one | Flower's own |",
         "|---|---|---|---|",
