@@ -170,6 +170,9 @@ def test_the_rule_of_version_0_1_has_a_row_of_its_own(tmp_path: Path) -> None:
                 store.add([PlannedRun(f"{name}{number}", entry.cell, canonical(experiment), entry.of)])
                 finish(store, store.run(f"{name}{number}"), 1)
             store.set_meta(name="paper-text-figure1")
+            if not keep:  # a run that nobody can begin any more
+                gone = {"rule": {"name": "bayesian", "variant": "robust"}, "seed": 1}
+                store.add([PlannedRun("gone", {"rule": "Ours", "seed": 1}, canonical(gone), 1)])
     (study,) = merge([load(tmp_path / "old"), load(tmp_path / "new")])
     rules = [entry.cell["rule"] for entry in study.entries]
     assert rules == ["FedAvg", "Ours (version 0.1)", "Ours (paper)", "FedAvg", "Ours", "Ours (paper)"]

@@ -110,10 +110,13 @@ def _study(folder: Path) -> ReportedStudy:
     entries: list[ReportedRun] = []
     for run in store.runs():
         experiment = run.experiment
+        cell = of_its_time(run.cell, experiment)
+        if not run.rounds and of_version_0_1(experiment):
+            continue  # the rule was replaced before the run began: nobody can run it any more
         details = {"experiment": json.dumps(experiment, sort_keys=True), "provenance": json.dumps(run.provenance or {})}
         entries.append(
             ReportedRun(
-                run.id, of_its_time(run.cell, experiment), run.status, run.rounds or 0, run.of or 0,
+                run.id, cell, run.status, run.rounds or 0, run.of or 0,
                 read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
                 details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
                 attack=_name(experiment.get("attack")), summary=run.summary or {}, finished=run.finished or 0.0,
@@ -127,20 +130,23 @@ def _study(folder: Path) -> ReportedStudy:
 FIRST = "version 0.1"
 
 
+def of_version_0_1(experiment: Mapping[str, Any]) -> bool:
+    """Whether an experiment is of a Bayesian rule as version 0.1 wrote it: without a setting that came later."""
+    rule: Any = experiment.get("rule")
+    return isinstance(rule, Mapping) and rule.get("name") == "bayesian" and "at_most" not in rule  # pyright: ignore[reportUnknownMemberType]
+
+
 def of_its_time(cell: Mapping[str, Any], experiment: Mapping[str, Any]) -> Mapping[str, Any]:
     """The cell of a run; one of the default rule of version 0.1 says so.
 
-    That rule was replaced by another of the same name, so a table must not mix their numbers. Its experiments lack a
-    setting that came with the new one.
+    That rule was replaced by another of the same name, so a table must not mix their numbers. The published algorithm
+    (variant "paper") is what it was.
 
     >>> old = {"name": "bayesian", "variant": "robust", "memory": None}
     >>> of_its_time({"rule": "Ours"}, {"rule": old}), of_its_time({"rule": "Ours"}, {"rule": {**old, "at_most": None}})
     ({'rule': 'Ours (version 0.1)'}, {'rule': 'Ours'})
     """
-    rule: Any = experiment.get("rule")
-    if "rule" not in cell or not isinstance(rule, Mapping) or "at_most" in rule:
-        return cell
-    if (rule.get("name"), rule.get("variant")) == ("bayesian", "robust"):  # pyright: ignore[reportUnknownMemberType]
+    if "rule" in cell and of_version_0_1(experiment) and experiment["rule"].get("variant") == "robust":
         return {**cell, "rule": f"{cell['rule']} ({FIRST})"}
     return cell
 

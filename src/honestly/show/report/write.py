@@ -241,7 +241,7 @@ def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | N
             links.append((f"c{number}", chapter.name))
         else:
             links += [(id, section.title.lower()) for id, section in numbered if section.title]
-    said = " ".join(f"{chapter.name}: {chapter.verdict}" if several else chapter.verdict for chapter in chapters)
+    said = " ".join(f"{c.name}: {c.verdict}" if several else c.verdict for c in chapters if c.verdict)
     drawn = [file for chapter in chapters for file in chapter.files if file.suffix == ".png"]
     pictures = [Download(file.name, Markup(f"figures/{quote(file.name)}")) for file in drawn[:1]]
     files = [file for chapter in chapters for file in chapter.downloads]
