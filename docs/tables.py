@@ -74,7 +74,7 @@ def short_speed() -> str:
         "(`benchmarks/aggregation.py`). Time as a multiple of `X.mean(0)`; "
         f"in brackets the extra memory, in models{f'. {BUSY}' if compiled.get('busy') else ''}:",
         "",
-        "| rule | with a C compiler | without one | Flower's own |",
+        f"| rule | {compiled['kernels']} | without a compiler: {plain['kernels']} | Flower's own |",
         "|---|---|---|---|",
     ]
     for name in ("mean", "bayesian", "geometric_median", "median", "trimmed_mean", "multi_krum"):
