@@ -175,6 +175,7 @@ def write_page(lines):
             continue
         standings = rank([standing_of(line) for line in rows])
         origin = {line["recording"] for line in rows}
+        missing = [rule for rule in rules() if rule not in {line["rule"] for line in rows}]
         parts[name] = suite_table(suite, standings).markdown()
         parts[f"{name}-ours"] = place_of_ours(standings)
         parts[f"{name}-caps"] = caps(standings)
@@ -182,6 +183,7 @@ def write_page(lines):
             f"{len(rows)} rules. Recording: {', '.join(sorted(origin))}; specification SHA-256 `{suite.hash[:16]}`, "
             f"content `{rows[0]['content'][:16]}`; {max(s.rounds for s in standings)} attacked or quiet rounds for "
             f"each rule, and {suite.tries} tries of the adaptive attacker in each round for each of its two goals."
+            + (f" Not judged yet: {', '.join(missing)}." if missing else "")
         )
     PAGE.write_text(fill(PAGE.read_text(), parts))
 

@@ -1,4 +1,4 @@
-"""Named, versioned suites of recorded populations, so that everybody judges rules by the same data.
+"""Named, versioned suites of recorded populations, so everybody judges rules by the same data.
 
 A suite is a specification (a TOML file here), which never changes once it is published, and a recording that one
 command makes of it (`honestly.studies.suites.make`, which needs PyTorch). Two of them come with the package.

@@ -128,7 +128,7 @@ class Unit:
         )
 
     def _seconds(self, judged: Judged, space: Space, rows: Float) -> float | None:
-        """Processor time of the decision, the fastest of several, so that a busy machine matters little."""
+        """Processor time of the decision, the fastest of several, so a busy machine matters little."""
         pre, rule, _ = judged.build(K=space.H + space.M, f=space.M, root=None)
         squared = space.products[:, space.n, space.n]
         taken: list[float] = []
