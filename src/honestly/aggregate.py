@@ -31,7 +31,7 @@ def aggregate(
             (docs/explanation/sizes.md); coordinate-wise rules and rules behind mixers count heads, as "ignore" does.
         groups: how many clients each update stands for, in order or by id, or `hn.Groups(counts, sums=True)` where the
             updates are sums (docs/how-to/groups.md). Groups are weighed by their counts unless `sizes` is given.
-        layers: for flat arrays, the sizes of the tensors in one, in order or by name, so that each is judged by itself.
+        layers: for flat arrays, the sizes of the tensors in one, in order or by name, so each is judged by itself.
         buffers: what to do with statistics such as BatchNorm's running means. "follow" averages them with the weights
             found on the parameters, "judge" treats them as parameters, "ignore" keeps those of the reference (without
             one, of a central believed client). A torch module, or names, says which tensors follow.

@@ -20,7 +20,7 @@ def liars(run: RunView) -> set[int]:
 
 
 def judges(run: RunView) -> bool:
-    """Whether the rule accuses: it infers honesty, or has accused a client."""
+    """Whether the rule accuses: it infers honesty, or has accused somebody."""
     return any(r.honesty is not None or r.accused for r in run.records)
 
 

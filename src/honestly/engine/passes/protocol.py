@@ -15,7 +15,7 @@ from honestly.rules.rule import ColumnRule
 # unless two of those three are not, and a kernel that holds all values of a column gets it for free.
 BETWEEN = -1
 
-# Whether the result of a pass is finite and not absurdly large; called late, so that a device can work meanwhile.
+# Whether the result of a pass is finite and not absurdly large; called late, so a device can work meanwhile.
 Verdict: TypeAlias = Callable[[], bool]
 
 
