@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from honestly.studies.suites.spec import Comparison
+    from honestly.studies.suites.spec import RecordingComparison
 
 #: Who is judged unless rules are named.
 USUAL = (
@@ -111,7 +111,7 @@ def make(args: argparse.Namespace) -> int:
     return 0
 
 
-def _origin(name: str, origin: Comparison) -> str:
+def _origin(name: str, origin: RecordingComparison) -> str:
     if origin.word == "published":
         return f"{name}: the published recording, to the bit"
     if not origin.rounds:

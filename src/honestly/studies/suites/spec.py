@@ -143,7 +143,7 @@ def published_outline(suite: Suite) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecordingComparison:
     """How a recording relates to the published one.
 
     Attributes:
@@ -158,7 +158,7 @@ class Comparison:
     others: tuple[str, ...] = ()
 
 
-def compare(suite: Suite, courses: Sequence[Course]) -> Comparison:
+def compare(suite: Suite, courses: Sequence[Course]) -> RecordingComparison:
     """Compare a recording with the published one.
 
     Training in floating point ends differently on another processor: the first recorded round of a course differs in
@@ -167,10 +167,10 @@ def compare(suite: Suite, courses: Sequence[Course]) -> Comparison:
     """
     known = published_outline(suite)
     if known is None or known["spec"] != suite.hash:
-        return Comparison("different")
+        return RecordingComparison("different")
     ours, theirs = outline(courses), known["outline"]
     if set(ours) != set(theirs):
-        return Comparison("different")
+        return RecordingComparison("different")
     far: list[str] = []
     for key, pair in theirs.items():
         ratio = np.maximum(ours[key], 1e-12) / np.maximum(pair, 1e-12)
@@ -178,7 +178,7 @@ def compare(suite: Suite, courses: Sequence[Course]) -> Comparison:
             far.append(key)
     count, agree = len(theirs), len(theirs) - len(far)
     if known["content"] == content_hash(courses):
-        return Comparison("published", agree, count)
+        return RecordingComparison("published", agree, count)
     first = {f"{course.name} r{min(course.rounds)}" for course in courses}
     same = not first & set(far) and agree >= SHARE * count
-    return Comparison("equivalent" if same else "different", agree, count, tuple(far))
+    return RecordingComparison("equivalent" if same else "different", agree, count, tuple(far))
