@@ -14,7 +14,7 @@ from honestly.show.stress_cases import (
     fixed_attacks,
     mean,
     rules_of,
-    searched_by,
+    search_clause,
     statements,
     tries_of,
     worst,
@@ -63,7 +63,7 @@ def worst_layers(cases: Sequence[Case], K: int) -> Table:
         "layer_worst",
         f"Worst case by layer, {K} clients",
         "Populations known by layer: the largest kappa of the whole update, and of a single layer, over all attacks "
-        f"({searched_by(cases)} for each of the two goals). Bold: the lowest of the rules that are told nothing.",
+        f"({search_clause(cases)} for each of the two goals). Bold: the lowest of the rules that are told nothing.",
         ["rule", *(f"M = {M}{what}" for M in counts for what in ("", ", layer"))],
         rows,
         lowest(rows, range(1, 1 + len(columns)), alone),

@@ -81,7 +81,7 @@ def tries_of(cases: Iterable[Case]) -> str:
     return "-" if not tries else f"{min(tries)} to {max(tries)}" if len(tries) > 1 else str(min(tries))
 
 
-def searched_by(cases: Iterable[Case]) -> str:
+def search_clause(cases: Iterable[Case]) -> str:
     """The same as a clause for the note of a table of worst cases."""
     tries = tries_of(cases)
     return "no attacker searched" if tries == "-" else f"an adaptive attacker included, with {tries} tries per round"

@@ -14,7 +14,7 @@ from honestly.show.stress_cases import (
     group_of,
     mean,
     rules_of,
-    searched_by,
+    search_clause,
     statements,
     worst,
 )
@@ -78,7 +78,7 @@ def worst_cases(cases: Sequence[Case], K: int) -> Table:
     return Table(
         "worst",
         f"Worst case, {K} clients",
-        f"The largest kappa over all populations and attacks ({searched_by(cases)}). Bold: the lowest of the rules "
+        f"The largest kappa over all populations and attacks ({search_clause(cases)}). Bold: the lowest of the rules "
         "that are told nothing: neither the number of attackers f nor a trusted update or client.",
         ["rule", "told", *(f"M = {M}" for M in counts)],
         rows,
@@ -123,7 +123,7 @@ def by_population(cases: Sequence[Case], K: int, M: int) -> Table:
     return Table(
         f"population_{M}",
         f"Worst case on each population, {M} of {K} malicious",
-        f"The largest kappa over all attacks ({searched_by(found)}).",
+        f"The largest kappa over all attacks ({search_clause(found)}).",
         ["rule", "told", *groups],
         rows,
         lowest(rows, range(2, 2 + len(groups)), alone),

@@ -164,7 +164,7 @@ class TestThreeDFed:
         held = {**self.attack.remember(seen, self.attack.forge(seen)), **memory}
         change = np.zeros(30)
         change[held["place"]] = np.asarray(accepted) * held["value"]
-        return self.attack.tuned(dataclasses.replace(three(M, reference=change), memory=held)), held
+        return self.attack.tune(dataclasses.replace(three(M, reference=change), memory=held)), held
 
     def test_the_masks_cancel_and_spare_the_target(self):
         seen = three()
@@ -229,7 +229,7 @@ class TestThreeDFed:
     def test_another_number_of_attackers_keeps_what_was_learnt(self):
         _, held = self.after([0.0] * 4)
         seen = dataclasses.replace(three(2, reference=np.ones(30)), memory=held)
-        assert self.attack.tuned(seen) == (held["alpha"], 0)
+        assert self.attack.tune(seen) == (held["alpha"], 0)
 
 
 class TestDarkFed:

@@ -75,7 +75,7 @@ def causes(found: Mapping[Key, Comparison], shown: Noise) -> dict[Key, Cause]:
 
 def _cause(one: Comparison, found: Mapping[Key, Comparison], shown: Noise) -> Cause:
     assert one.counted is not None
-    for rule in (_rounds, _failed):
+    for rule in (_rounds, _training_failure):
         if (sentence := rule(one, one.counted)) is not None:
             return Cause(rule.__name__.removeprefix("_"), sentence)
     if (sentence := _repairs(one, found)) is not None:
@@ -88,7 +88,7 @@ def _cause(one: Comparison, found: Mapping[Key, Comparison], shown: Noise) -> Ca
     return Cause("unexplained", "unexplained" + ("; not run by the authors' code's reading" if alone else ""))
 
 
-def _failed(one: Comparison, counted: Measurement) -> str | None:
+def _training_failure(one: Comparison, counted: Measurement) -> str | None:
     """A published model of a robust rule that did not learn, where those of all other rules did."""
     if one.key.rule == "FedAvg":
         return None  # attacks ruin it, as they should

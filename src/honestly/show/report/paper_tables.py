@@ -97,7 +97,7 @@ def seeds(found: Found) -> str:
     said = f"Numbers that were run: {', '.join(parts)}."
     if spread:
         sd, widest = max(spread, key=lambda pair: pair[0])
-        said += f" Where there are several seeds, the standard deviation is at most {sd:.3f} ({_named(widest)})."
+        said += f" Where there are several seeds, the standard deviation is at most {sd:.3f} ({_cell_label(widest)})."
     return said
 
 
@@ -127,7 +127,7 @@ def facts(found: Found) -> list[str]:
     return [text for text in (readings(found), seeds(found), commits(found)) if text]
 
 
-def _named(one: Comparison) -> str:
+def _cell_label(one: Comparison) -> str:
     k, c = one.key, one.key.column
     return (
         f"{k.rule}, {DATASETS[k.dataset]}, configuration {k.config}, {ATTACKS[c.attack]}, α = {c.alpha:g}, {c.metric}"

@@ -208,12 +208,12 @@ def compare(results: Sequence[Result], statistic: str) -> dict[Key, Comparison]:
         groups: dict[tuple[bool, int], list[Result]] = {}
         for r in runs.get(key, []):
             groups.setdefault((half(r), list(READINGS).index(reading_of(r.entry))), []).append(r)
-        measured = [_measured(groups[group], key.column.metric, statistic) for group in sorted(groups)]
+        measured = [_measurement(groups[group], key.column.metric, statistic) for group in sorted(groups)]
         found[key] = Comparison(key, value, tuple(m for m in measured if m is not None))
     return found
 
 
-def _measured(results: Sequence[Result], metric: str, statistic: str) -> Measurement | None:
+def _measurement(results: Sequence[Result], metric: str, statistic: str) -> Measurement | None:
     """The mean over runs of one reading and length; None if none of them is done."""
     done = [r for r in results if r.get(metric, statistic) is not None]
     mean = mean_of([r.get(metric, statistic) for r in done])

@@ -74,9 +74,9 @@ class ThreeDFed(BadNets, UpdateAttack):
     def craft(self, view: View) -> Array:
         """Masked copies of the backdoored update, then decoys; each with its indicator."""
         xp, M = view.xp, view.M
-        alpha, decoys = self.tuned(view)
+        alpha, decoys = self.tune(view)
         clean = view.own if view.clean is None else view.clean
-        u, usual = mean(self._trained(view)), float(host(xp.mean(lengths(clean))))
+        u, usual = mean(self._train(view)), float(host(xp.mean(lengths(clean))))
         if norm(u) > 0.0:
             u = u * max(1.0, min(usual / norm(u), view.K / M))
         rows = u[None, :] + self._masks(view, u, M - decoys, alpha)
@@ -94,7 +94,7 @@ class ThreeDFed(BadNets, UpdateAttack):
         """The model of this round, where each attacker has its indicator and what it sent there, alpha and decoys."""
         if view.reference is None:
             return {}
-        alpha, decoys = self.tuned(view)
+        alpha, decoys = self.tune(view)
         spare = self._spare(view)
         place = spare[np.arange(view.M) % len(spare)]
         return {
@@ -105,7 +105,7 @@ class ThreeDFed(BadNets, UpdateAttack):
             "decoys": np.array(decoys),
         }
 
-    def tuned(self, view: View) -> tuple[float, int]:
+    def tune(self, view: View) -> tuple[float, int]:
         """Alpha and the number of decoys of this round, by the feedback on the last one."""
         most = view.M - 1
         if "alpha" not in view.memory:
@@ -160,7 +160,7 @@ class ThreeDFed(BadNets, UpdateAttack):
         ]
         return float(SIZES[int(np.argmin([float(f"{cost:.3g}") for cost in costs]))]) * masks
 
-    def _trained(self, view: View) -> Array:
+    def _train(self, view: View) -> Array:
         """(M, d) the attackers' backdoored updates, by the constrained loss."""
         if view.workshop is None:
             return view.own

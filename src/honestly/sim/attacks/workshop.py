@@ -75,7 +75,7 @@ class Workshop:
         size = min(batch or self.batch, count)
         passes = self.epochs if epochs is None else epochs
         steps = passes * -(-count // size)
-        rows = np.stack([_repeated(mine, steps * size, rng) for mine in numbers]).reshape(len(numbers), steps, size)
+        rows = np.stack([_repeat(mine, steps * size, rng) for mine in numbers]).reshape(len(numbers), steps, size)
         table = torch.as_tensor(rows, device=thetas.device)
         scale = torch.as_tensor([float(len(mine) > 0) for mine in numbers], dtype=thetas.dtype, device=thetas.device)
         allowed = scale[:, None] if moves is None else scale[:, None] * moves[None, :]
@@ -90,7 +90,7 @@ class Workshop:
         return thetas
 
 
-def _repeated(mine: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
+def _repeat(mine: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
     """(length,) the samples in random order, again and again; sample 0 for an attacker without any."""
     if len(mine) == 0:
         return np.zeros(length, dtype=np.int64)

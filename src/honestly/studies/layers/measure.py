@@ -78,7 +78,7 @@ def measure(
     if isinstance(rule, ColumnRule):
         if stand_ins is None or sent is None:
             raise ValueError(f"rule {rule.name}: reduces coordinates, and only inner products are known")
-        moved, total = stand_ins.moved(rule, decision.matrix @ sent), None
+        moved, total = stand_ins.displacement(rule, decision.matrix @ sent), None
     else:
         weights = weights_of(decision, len(grams))
         lacking = 1.0 - weights.sum(axis=1)  # the reference's share: it lies at minus the mean

@@ -84,7 +84,7 @@ class StandIns:
         """The rows by layer; the model itself is unknown, so the reference is 0."""
         return Coordinates([rows[:, part] for part in self._slices], [np.zeros(width) for width in self.widths])
 
-    def moved(self, rule: ColumnRule, rows: Float) -> Float:
+    def displacement(self, rule: ColumnRule, rows: Float) -> Float:
         """(L,) squared distance to the honest mean of what the rule makes of these rows, in each layer."""
         first, last = rule.ranks(len(rows))
         value = np.asarray(rule.reduce(np.sort(rows, axis=0)[first:last], cast(Any, np)))

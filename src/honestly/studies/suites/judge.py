@@ -20,7 +20,7 @@ from honestly.studies.layers.space import LayeredPopulation, Space
 from honestly.studies.layers.stand_ins import StandIns
 from honestly.studies.parallel import map_units
 from honestly.studies.recordings import Course
-from honestly.studies.suites.own import Judged, contestant, guarded, looks_at_coordinates
+from honestly.studies.suites.own import Judged, contestant, guard, looks_at_coordinates
 from honestly.studies.suites.sandbox import LIMIT, RuleError, RuleStoppedError, close
 from honestly.studies.suites.spec import Suite, open_courses
 from honestly.studies.suites.standings import Standing, Trial, standing
@@ -77,7 +77,7 @@ class Unit:
     ) -> Iterator[Trial]:
         """All trials of one rule, until it has to be stopped."""
         asks: dict[str, Callable[[Rule, Sequence[Mixer]], Score]] = {
-            attack: partial(_measured, space, rows, stand_ins) for attack, rows in sent.items()
+            attack: partial(_measure, space, rows, stand_ins) for attack, rows in sent.items()
         }
         if space.M:
             asks |= {f"adaptive:{goal}": partial(self._worst, space, goal, stand_ins) for goal in GOALS}
@@ -113,7 +113,7 @@ class Unit:
         except RuleError as error:
             return Trial(*known, error=str(error), stopped=isinstance(error, RuleStoppedError))
         try:
-            score = ask(guarded(rule, rng), pre)
+            score = ask(guard(rule, rng), pre)
         except TooFewClientsError:  # mixers left too few
             return Trial(*known, refused=True)
         except (RuleError, ValueError) as error:
@@ -147,7 +147,7 @@ class Unit:
         return min(taken)
 
 
-def _measured(space: Space, rows: Float, stand_ins: StandIns | None, rule: Rule, pre: Sequence[Mixer]) -> Score:
+def _measure(space: Space, rows: Float, stand_ins: StandIns | None, rule: Rule, pre: Sequence[Mixer]) -> Score:
     return measure(space, rows, rule, pre, stand_ins)
 
 

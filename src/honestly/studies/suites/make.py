@@ -45,7 +45,7 @@ def make(
     path = home(folder) / "suites" / f"{suite.name}.npz" if out is None else out
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{suite.name}-{suite.hash[:8]}-unfinished.npz")
-    courses = _finished(suite, draft)
+    courses = _finished_courses(suite, draft)
     for number, recipe in enumerate(suite.courses[len(courses) :], start=len(courses)):
         if progress is not None:
             progress(number, len(suite.courses), recipe.name)
@@ -59,7 +59,7 @@ def make(
     return path, tuple(courses)
 
 
-def _finished(suite: Suite, draft: Path) -> list[Course]:
+def _finished_courses(suite: Suite, draft: Path) -> list[Course]:
     """The first courses, if an earlier command was stopped after them."""
     if not draft.is_file():
         return []

@@ -41,7 +41,7 @@ def looks_at_coordinates(judged: Judged) -> bool:
     return needs_coordinates([part for part, _ in judged.parts])
 
 
-def guarded(rule: Rule, rng: np.random.Generator) -> Rule:
+def guard(rule: Rule, rng: np.random.Generator) -> Rule:
     """The rule as it is judged: clients come in a random order, and every answer is checked."""
     return GuardedColumns(inner=rule, rng=rng) if isinstance(rule, ColumnRule) else GuardedRule(inner=rule, rng=rng)
 
@@ -61,7 +61,7 @@ class GuardedRule(Rule):
 
     def mix(self, geometry: Geometry) -> Mix:
         """What the rule answers to the clients in a random order, put back into theirs."""
-        return _shuffled(self.inner, self.rng, geometry, 1)
+        return _mix_shuffled(self.inner, self.rng, geometry, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class GuardedColumns(ColumnRule):
 
     def mix(self, geometry: Geometry) -> Mix:
         """As of `GuardedRule`."""
-        return _shuffled(self.inner, self.rng, geometry, None)
+        return _mix_shuffled(self.inner, self.rng, geometry, None)
 
     def ranks(self, m: int) -> tuple[int, int]:
         """Those that the rule reads."""
@@ -90,11 +90,11 @@ class GuardedColumns(ColumnRule):
         except RuleError:
             raise
         except Exception as error:
-            raise _named(error) from error
+            raise _rule_error(error) from error
         return numbers("values", values, (ranked.shape[1],))
 
 
-def _shuffled(rule: Rule, rng: np.random.Generator, geometry: Geometry, rows: int | None) -> Mix:
+def _mix_shuffled(rule: Rule, rng: np.random.Generator, geometry: Geometry, rows: int | None) -> Mix:
     K, L = geometry.K, len(geometry.layers)
     order = rng.permutation(K)
     subset = geometry.subset(order.tolist())  # a copy: the rule cannot change what it is measured by
@@ -103,7 +103,7 @@ def _shuffled(rule: Rule, rng: np.random.Generator, geometry: Geometry, rows: in
     except RuleError:
         raise
     except Exception as error:
-        raise _named(error) from error
+        raise _rule_error(error) from error
     check_mix(mix, K, L, rows)
     back = np.argsort(order)
     return Mix(
@@ -116,7 +116,7 @@ def _shuffled(rule: Rule, rng: np.random.Generator, geometry: Geometry, rows: in
     )
 
 
-def _named(error: Exception) -> RuleError:
+def _rule_error(error: Exception) -> RuleError:
     return RuleError(f"raised {type(error).__name__}: {str(error)[:200]}")
 
 

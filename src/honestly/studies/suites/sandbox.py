@@ -76,7 +76,7 @@ class Sandbox:
         try:
             self._pipe.send(question)
         except OSError:
-            raise self._ended() from None
+            raise self._stop_error() from None
         found = self._reply(self.limit)
         if "seconds" in found:
             self.seconds = float(numbers("seconds", found["seconds"], ()))
@@ -96,7 +96,7 @@ class Sandbox:
                 raise RuleStoppedError(f"did not answer within {limit:g} s, and was stopped")
             data = self._pipe.recv_bytes(MOST_BYTES)
         except (EOFError, OSError):
-            raise self._ended() from None
+            raise self._stop_error() from None
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
                 found = {key: file[key] for key in file.files}
@@ -109,7 +109,7 @@ class Sandbox:
             raise RuleError(str(found["error"]))
         return found
 
-    def _ended(self) -> RuleStoppedError:
+    def _stop_error(self) -> RuleStoppedError:
         self._process.join(1.0)
         code = self._process.exitcode
         self.close()
