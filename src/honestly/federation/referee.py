@@ -35,7 +35,7 @@ class Referee:
         pre: mixers applied before the rule; they go on from round to round, too.
         quorum: the share of the clients asked (of those that answered, where it is not known who was asked) that must
             have sent a usable update, or the old model is kept. More than this share is needed: 0.5 is a majority.
-        doubt: what to do if the rule itself says that it may be wrong (close to half of the clients look dishonest), or
+        doubt: what to do if the rule itself says that it may be wrong (more clients look dishonest than may lie), or
             if refused and disbelieved clients leave less than `quorum` of those that answered: "accept" takes the
             average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
@@ -239,7 +239,7 @@ class Referee:
     def _verdict(self, out: Aggregate, answered: int) -> tuple[str, bool, bool]:
         """How the round ended, whether the old model is kept, and whether a person should look.
 
-        Doubt is the rule's own (close to half of the clients look dishonest), or refused and disbelieved clients that
+        Doubt is the rule's own (more clients look dishonest than may lie), or refused and disbelieved clients that
         together outnumber the others. It does not stop a round by itself: a rule that wrongly disbelieves one honest
         client of five would give two broken ones the power to stop the training.
         """

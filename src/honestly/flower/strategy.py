@@ -37,7 +37,7 @@ class RobustFedAvg(FedAvg):
         pre: mixers applied before the rule, such as `hn.NNM(f=4)`.
         quorum: the share of the sampled nodes that must have sent a usable update; with as many or fewer the round
             keeps the old model. 0.5 asks for a majority.
-        doubt: "keep" keeps the old model also when the rule says that close to half of the clients look dishonest, or
+        doubt: "keep" keeps the old model also when the rule says that more clients look dishonest than may lie, or
             when refused and disbelieved nodes leave less than `quorum` of those that answered; "accept" (the default)
             takes the answer and marks the round with `attention`.
         history: a folder that gets `rounds.jsonl` and `rounds.csv` after every round, for `honestly report`.
