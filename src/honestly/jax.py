@@ -30,7 +30,7 @@ from honestly.sources import Layer, Leaf
 from honestly.sources.grouping import Buffers, layers_of
 
 #: What a rule may need that devices cannot tell one another here.
-NOT_HERE = frozenset({"signs", "updates", "root", "sizes", "trusted client"})
+NOT_HERE = frozenset({"signs", "updates", "buffers", "root", "sizes", "trusted client"})
 
 
 def robust_mean(

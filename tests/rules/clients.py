@@ -7,18 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from honestly.rules.geometry import Coordinates
+from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 
 
 def geometry(
-    X: Any, *, reference: Any = None, sizes: Any = None, root: Any = None, ids: Sequence[Any] = (), centre: Any = None
-) -> GramGeometry:
-    """The geometry of the rows of X, centred on the median (never on the reference: that would hide mistakes)."""
+    X: Any, *, reference: Any = None, sizes: Any = None, root: Any = None, ids: Sequence[Any] = (), centre: Any = None,
+    layers: Sequence[int] = (),
+) -> GramGeometry:  # fmt: skip
+    """The geometry of the rows of X, centred on the median (never on the reference: that would hide mistakes).
+
+    Whole updates come in layers of these sizes; the first two layers are also the statistics of a BatchNorm layer.
+    """
     X = np.asarray(X, dtype=np.float64)
     origin = np.zeros(X.shape[1]) if reference is None else np.asarray(reference, dtype=np.float64)
     centre = np.median(X, axis=0) if centre is None else centre
     C = X - centre
+    cuts = np.cumsum(layers)[:-1]
+
+    def whole(A: Any) -> Coordinates:
+        U = X - origin
+        return Coordinates(tuple(np.split(U if A is None else A @ U, cuts, axis=1)), tuple(np.split(origin, cuts)))
+
+    def running(A: Any) -> Sequence[Statistics]:
+        parts = np.split(X if A is None else A @ X, cuts, axis=1)
+        return [Statistics("bn", parts[0], parts[1])] if len(parts) > 1 else []
+
     products = None
     if root is not None:
         step = np.asarray(root, dtype=np.float64) - origin
@@ -30,7 +44,8 @@ def geometry(
         about_reference=lambda: (X - origin) @ (X - origin).T,
         has_reference=reference is not None,
         root_products=products,
-        mixed_coordinates=lambda A: Coordinates(((X - origin) if A is None else A @ (X - origin),), (origin,)),
+        mixed_coordinates=whole,
+        mixed_statistics=running,
         signs=lambda: np.stack([(origin < X).sum(1), (origin == X).sum(1), (origin > X).sum(1)], axis=1).astype(float),
     )
 

@@ -26,6 +26,7 @@ class Case:
     permutes: bool = True  # the order of the clients does not matter
     translates: bool = True  # moving clients and reference moves the value
     alone: bool = True  # one client is enough, and it is the answer
+    layers: tuple[int, ...] = ()  # what it looks at comes in layers of these sizes
     bad: tuple[dict[str, Any], ...] = ()  # settings that must be refused
 
 
@@ -66,6 +67,10 @@ CASES = (
     Case(AlignIns(), translates=False, about_reference=True, bad=({"radius_c": 0.0}, {"radius_s": NAN}, {"top": 0.0})),
     Case(LASA(), about_reference=True, bad=({"sparsity": 1.0}, {"radius_n": 0.0}, {"radius_s": NAN})),
     Case(FreqFed(), about_reference=True, bad=({"low": 0.0}, {"low": NAN})),
+    Case(DeepSight(), about_reference=True, layers=(1, 4, 2), bad=({"tau": 0.0}, {"tau": 1.5}, {"tau": NAN})),
+    # features of BatchNorm's statistics are compared unscaled, wherever the clients are
+    Case(BatchNormGuard(), many=False, about_reference=True, scales=False, translates=False, layers=(3, 4)),
+    Case(RoDiLoCo(), about_reference=True, bad=({"beta": 1.0}, {"beta": NAN}, {"temperature": 0.0})),
 )
 MIXER_CASES = (
     Case(NNM(f=3), robust=False, alone=False, bad=BAD_F),
@@ -87,7 +92,8 @@ def outcome(case: Case, X: Any, reference: Any = None, root: Any = None) -> np.n
     """The value of a rule, the mixtures of a mixer. The trusted root, where none is given, is the clients' median."""
     if isinstance(case.rule, Mixer):
         return mixtures(case.rule, X, reference=reference)
-    return value(case.rule, X, reference=reference, root=np.median(X, axis=0) if root is None else root)
+    chosen = np.median(X, axis=0) if root is None else root
+    return value(case.rule, X, reference=reference, root=chosen, layers=case.layers)
 
 
 def setting(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +144,7 @@ def test_rotating_the_space_rotates_what_comes_from_distances(case):
     X, reference = setting()
     Q, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(d, d)))
     root = np.median(X, axis=0)
-    if {"signs", "updates"} & case.rule.needs:  # what depends on the axes
+    if {"signs", "updates", "buffers"} & case.rule.needs:  # what depends on the axes
         return
     straight = case.rule.mix(geometry(X, reference=reference, root=root))
     turned = case.rule.mix(geometry(X @ Q, reference=reference @ Q, root=root @ Q))
@@ -150,13 +156,12 @@ def test_rotating_the_space_rotates_what_comes_from_distances(case):
 @each(CASES)
 def test_weights_sum_to_one_unless_the_reference_has_a_share(case):
     X, reference = setting()
-    mix = case.rule.mix(geometry(X, reference=reference, root=X[0]))
+    mix = case.rule.mix(geometry(X, reference=reference, root=X[0], layers=case.layers))
     assert mix.matrix.shape[1] == K
     assert np.isfinite(mix.matrix).all()
     assert (mix.matrix >= 0).all()
     if not case.about_reference and not isinstance(case.rule, CenteredClipping):
         np.testing.assert_allclose(mix.matrix.sum(axis=1), 1.0)
-        assert mix.reference_weight == 0.0
 
 
 @each(MIXER_CASES)

@@ -26,7 +26,7 @@ def test_says_what_it_is(entry):
     assert entry.reference
     assert ">>>" in entry.__doc__
     assert "Reference" in entry.__doc__
-    known = {"f", "reference", "root", "memory", "randomness", "sizes", "signs", "updates", "trusted client"}
+    known = {"f", "reference", "root", "memory", "randomness", "sizes", "signs", "updates", "buffers", "trusted client"}
     assert entry.needs <= known
 
 

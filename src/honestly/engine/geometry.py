@@ -19,7 +19,7 @@ from honestly.engine.passes.blas import gram_of
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.screening import Screen
 from honestly.result import AggregationError, Float
-from honestly.rules.geometry import Coordinates
+from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import Geometry, GramGeometry, squared_distances
 
 # With this many clients or more, a rule that can do so iterates on residuals: a step costs K d, the Gram matrix K^2 d.
@@ -88,6 +88,7 @@ def _build_geometry(screen: Screen, layers: Float, centre: int, sizes: Float | N
         root_products=_root_products(screen, clients, reference) if root else None,
         mixed_signs=lambda mixing: screen.passes.sign_counts(clients, reference, mixing),
         mixed_coordinates=lambda mixing: screen.passes.coordinates(clients, reference, mixing),
+        mixed_statistics=lambda mixing: screen.passes.statistics(clients, reference, mixing),
         **_names(screen),
     )
 
@@ -284,3 +285,7 @@ class StreamGeometry:
     def coordinates(self) -> Coordinates:
         """One pass."""
         return self._screen.passes.coordinates(self._clients, self._screen.reference, None)
+
+    def statistics(self) -> Sequence[Statistics]:
+        """The buffers alone are read."""
+        return self._screen.passes.statistics(self._clients, self._screen.reference, None)

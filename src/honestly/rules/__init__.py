@@ -11,6 +11,7 @@ from typing import Any
 from honestly.catalog import Catalog, Spec
 from honestly.rules.align_ins import AlignIns
 from honestly.rules.arc import ARC
+from honestly.rules.batch_norm_guard import BatchNormGuard
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.bucketing import Bucketing
 from honestly.rules.bulyan import Bulyan
@@ -18,6 +19,7 @@ from honestly.rules.caf import CAF
 from honestly.rules.centered_clipping import CenteredClipping
 from honestly.rules.cge import CGE
 from honestly.rules.clipped_clustering import ClippedClustering
+from honestly.rules.deep_sight import DeepSight
 from honestly.rules.dnc import DnC
 from honestly.rules.fl_detector import FLDetector, FLDetectorMemory
 from honestly.rules.flame import FLAME
@@ -40,6 +42,7 @@ from honestly.rules.norm_clipping import NormClipping
 from honestly.rules.que import QUE
 from honestly.rules.rflbat import RFLBAT
 from honestly.rules.rlr import RLR
+from honestly.rules.rodiloco import RoDiLoCo
 from honestly.rules.rule import Mixer, Rule
 from honestly.rules.sign_guard import SignGuard
 from honestly.rules.smea import SMEA
@@ -79,6 +82,9 @@ RULES: tuple[type[Rule], ...] = (
     AlignIns,
     LASA,
     FreqFed,
+    DeepSight,
+    BatchNormGuard,
+    RoDiLoCo,
 )
 MIXERS: tuple[type[Mixer], ...] = (
     NNM,
@@ -104,11 +110,13 @@ __all__ = [
     "RULE_CATALOG",
     "SMEA",
     "AlignIns",
+    "BatchNormGuard",
     "Bayesian",
     "Bucketing",
     "Bulyan",
     "CenteredClipping",
     "ClippedClustering",
+    "DeepSight",
     "DnC",
     "FLDetector",
     "FLDetectorMemory",
@@ -125,6 +133,7 @@ __all__ = [
     "MoNNA",
     "MultiKrum",
     "NormClipping",
+    "RoDiLoCo",
     "RuleInfo",
     "SignGuard",
     "SmoothedGeometricMedian",
@@ -237,6 +246,8 @@ def _no_root(value: Any) -> None:
 _READ: dict[str, Callable[[Any], Any]] = {
     "Memory | None": _memory,
     "FoolsGoldMemory | None": _no_memory,
+    "FLDetectorMemory | None": _no_memory,
+    "RoDiLoCoMemory | None": _no_memory,
     "root": _no_root,
 }
 RULE_CATALOG: Catalog[Rule] = Catalog("rule", Rule, RULES, read=_READ, python="hn.")

@@ -20,6 +20,14 @@ class Coordinates(NamedTuple):
     reference: Sequence[Any]
 
 
+class Statistics(NamedTuple):
+    """BatchNorm's running statistics of one layer, (K, n) each, of K clients."""
+
+    layer: str
+    mean: Float
+    variance: Float
+
+
 class Geometry(Protocol):
     """All that a rule may know of K clients `w_k`: their mutual distances, never their coordinates.
 
@@ -109,6 +117,10 @@ class Geometry(Protocol):
         """The updates themselves, all in memory at once: for the few rules whose ``needs`` has "updates"."""
         ...
 
+    def statistics(self) -> Sequence[Statistics]:
+        """BatchNorm's running means and variances by layer, for rules whose ``needs`` has "buffers"; () if none."""
+        ...
+
 
 def squared_distances(gram: Float) -> Float:
     """`D_kj = ||w_k - w_j||^2 = G_kk - 2 G_kj + G_jj`, exactly 0 on the diagonal, symmetric and never negative."""
@@ -139,6 +151,8 @@ class GramGeometry:
     mixed_signs: Callable[[Float | None], Float] | None = None
     #: whole updates of the mixtures `A X`, or of the clients for None
     mixed_coordinates: Callable[[Float | None], Coordinates] | None = None
+    #: running statistics of the mixtures `A X`, or of the clients for None
+    mixed_statistics: Callable[[Float | None], Sequence[Statistics]] | None = None
     layers: Float = None  # type: ignore[assignment]  # `gram` alone unless given
     judged: npt.NDArray[np.bool_] = None  # type: ignore[assignment]
     layer_names: Sequence[str] = ()
@@ -242,10 +256,14 @@ class GramGeometry:
             raise ValueError("this geometry has no coordinates, and the rule needs updates; call hn.aggregate instead")
         return self.mixed_coordinates(None)
 
+    def statistics(self) -> Sequence[Statistics]:
+        """BatchNorm's running means and variances, by layer."""
+        return () if self.mixed_statistics is None else self.mixed_statistics(None)
+
     def subset(self, clients: Sequence[int]) -> GramGeometry:
         """The geometry of some of the clients."""
         rows = np.asarray(clients)
-        chosen, whole = np.eye(self.K)[rows], self.mixed_coordinates
+        chosen, whole, running = np.eye(self.K)[rows], self.mixed_coordinates, self.mixed_statistics
         about = self.about_reference
         some = self.signs is not None or self.mixed_signs is not None
         return GramGeometry(
@@ -257,6 +275,7 @@ class GramGeometry:
             (lambda: self.sign_counts()[rows]) if some else None,
             None if self.root_products is None else self.root_products[[*rows, -1]],
             mixed_coordinates=None if whole is None else lambda B: whole(chosen if B is None else B @ chosen),
+            mixed_statistics=None if running is None else lambda B: running(chosen if B is None else B @ chosen),
             layers=self.layers[:, rows][:, :, rows],
             judged=self.judged,
             layer_names=self.layer_names,
@@ -273,6 +292,7 @@ class GramGeometry:
             layers, about = A @ self.layers_about_reference @ A.T, None
         ids = self.ids if len(A) == self.K else tuple(range(len(A)))
         root, signs, whole = self.root_products, self.mixed_signs, self.mixed_coordinates
+        running = self.mixed_statistics
         return GramGeometry.of_layers(
             layers,
             ids,
@@ -281,6 +301,7 @@ class GramGeometry:
             root_products=None if root is None else np.append(A @ root[:-1], root[-1]),
             mixed_signs=None if signs is None else lambda B: signs(A if B is None else B @ A),
             mixed_coordinates=None if whole is None else lambda B: whole(A if B is None else B @ A),
+            mixed_statistics=None if running is None else lambda B: running(A if B is None else B @ A),
             judged=self.judged,
             layer_names=self.layer_names,
             layer_sizes=self.layer_sizes,

@@ -127,7 +127,8 @@ class Rule(_Step, ABC):
     - ``summary``: one line for people;
     - ``reference``: where it comes from;
     - ``needs``: any of "f" (the number of attackers must be told), "reference", "root", "memory", "randomness",
-      "sizes", "signs", "updates" (whole updates in memory at once), "trusted client";
+      "sizes", "signs", "updates" (whole updates in memory at once), "buffers" (BatchNorm's running
+      statistics), "trusted client";
     - ``gram_needed``: False if `mix` asks for nothing but K, ids and sizes;
     - ``streams``: it can work from `residuals` alone, so K^2 d work is avoided for thousands of clients;
     - ``infers_honesty``: its result has ``honesty``;

@@ -41,7 +41,7 @@ except ImportError:
 #: Variables of the method that the estimator becomes.
 VARIABLES = ("self", "grams", "sizes", "clients", "known", "found", "rows", "np")
 #: What a rule may need that this platform cannot give it.
-CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs", "updates"})
+CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs", "updates", "buffers"})
 
 
 def server_functions(rule: Rule | str = "bayesian") -> str:

@@ -32,6 +32,7 @@ from honestly.sim.painting import Painter
 from honestly.sim.seeds import generator
 from honestly.sim.stragglers import MOST_LATE, aggregate_late, first_to_answer, train_late
 from honestly.sim.train.choose import choose_trainer
+from honestly.sim.train.flat import Layout
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 from honestly.sim.views import clean_models, look
@@ -113,6 +114,11 @@ class Federation:
         self.module = build(experiment.model, self.clients.test.size, len(self.data.classes), seed)
         #: the tensors that lie one after the other in a model's parameters
         self.layers = {name: tensor.numel() for name, tensor in self.module.named_parameters() if tensor.requires_grad}
+        if "buffers" in self.needs and not Layout.of_statistics(self.module).size:
+            raise ValueError(
+                f"rule {experiment.rule.name} judges clients by BatchNorm's running statistics, which model "
+                f"{experiment.model} does not have: take one that has, such as cnn_norm or resnet8, or another rule"
+            )
         self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, experiment)
         self.record = record
         self.painter = Painter(self, self.attack) if isinstance(self.attack, LearntTrigger) else None
@@ -178,7 +184,7 @@ class Federation:
             self._save_updates(state, plan, trained)
         sent, memory = self._attack(state, plan, trained.theta)
         clock.lap("attack")
-        out, trouble = self._aggregate(state, plan, sent, root)
+        out, trouble = self._aggregate(state, plan, sent, root, trained.statistics)
         model = state.model if out is None else self._merge(state, trained, out)
         pipeline = state.pipeline if out is None else state.pipeline.after(out.diagnostics)
         model, server = (model, state.server) if out is None else apply_server(state, model)
@@ -207,17 +213,24 @@ class Federation:
         return sent, self.attack.remember(view, forged)
 
     def _aggregate(
-        self, state: State, plan: RoundPlan, sent: Tensor, root: Tensor | None
+        self, state: State, plan: RoundPlan, sent: Tensor, root: Tensor | None, statistics: Tensor
     ) -> tuple[Aggregate | None, str]:
         """The robust average; None and the reason if too few clients are usable (the model then stays as it is)."""
         everybody = len(plan.clients) == self.experiment.clients
+        reference, layers = state.model.theta, self.layers
+        if "buffers" in self.needs:  # such rules judge by them; they follow, so the parameters come out as without
+            sent = torch.cat([sent, statistics], dim=1)
+            reference = torch.cat([reference, state.model.statistics])
+            layers = {**layers, **Layout.of_statistics(self.module).sizes}
         updates: Any = sent if everybody else dict(zip(plan.clients, sent, strict=True))
         steps = state.pipeline if root is None else state.pipeline.with_rule(root=root)
         try:
             if plan.late is not None:
-                named, old = dict(zip(plan.clients, sent, strict=True)), state.model.theta
-                return aggregate_late(named, steps, reference=old, layers=self.layers, late=plan.late), ""
-            return aggregate(updates, steps.rule, reference=state.model.theta, pre=steps.mixers, layers=self.layers), ""
+                named = dict(zip(plan.clients, sent, strict=True))
+                out = aggregate_late(named, steps, reference=reference, layers=layers, late=plan.late)
+            else:
+                out = aggregate(updates, steps.rule, reference=reference, pre=steps.mixers, layers=layers)
+            return replace(out, value=out.value[: len(state.model.theta)]), ""
         except AggregationError as error:
             return None, f"refused: {error}"
         except ValueError as error:

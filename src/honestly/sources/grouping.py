@@ -28,6 +28,25 @@ BUFFER_COLLECTION = "batch_stats"
 AFTER_DOT = chr(ord(".") + 1)
 
 
+#: Last parts of the names of running means, with those of the variances that belong to them.
+VARIANCES = {"running_mean": "running_var", "moving_mean": "moving_variance"}
+
+
+def variance_name(name: str) -> str | None:
+    """The name of the running variance that belongs to a running mean of this name; None for any other tensor.
+
+    Example:
+        >>> variance_name("layer1.bn.running_mean"), variance_name("fc.weight")
+        ('layer1.bn.running_var', None)
+    """
+    *path, last = _parts(name)
+    other = "var" if last == "mean" and BUFFER_COLLECTION in path else VARIANCES.get(last)
+    if other is None:
+        return None
+    before, _, after = name.rpartition(last)
+    return before + other + after
+
+
 class Piece(NamedTuple):
     """Columns start..stop of a leaf that belong to one tensor."""
 

@@ -56,7 +56,9 @@ class Contestant:
     def on_gram(self) -> bool:
         """Whether the rule uses Gram matrices only: neither coordinates nor an update of the server's own."""
         parts = [part for part, _ in self.parts]
-        return not any(issubclass(part, ColumnRule) or {"root", "signs", "updates"} & part.needs for part in parts)
+        return not any(
+            issubclass(part, ColumnRule) or {"root", "signs", "updates", "buffers"} & part.needs for part in parts
+        )
 
     @property
     def infers_honesty(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from honestly.engine.passes import BETWEEN, Verdict, passes_over
 from honestly.engine.passes.host import describe_fault
 from honestly.result import Float
-from honestly.rules.geometry import Coordinates
+from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule
 from honestly.sources import Leaf
 from honestly.torch.members import Members
@@ -134,6 +134,10 @@ class RankPasses:
     def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
         """No rank holds more than its own columns."""
         raise ValueError("this rule looks at whole updates, of which every rank holds a part only: use another rule")
+
+    def statistics(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Sequence[Statistics]:
+        """Gradients have no buffers."""
+        return ()
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """This rank's slice of the mean."""

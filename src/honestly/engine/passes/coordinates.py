@@ -9,9 +9,10 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import COMPUTE
 from honestly.result import Float
-from honestly.rules.geometry import Coordinates
+from honestly.rules.geometry import Coordinates, Statistics
 from honestly.sources import Layer, Source
 from honestly.sources.checkpoints.device import OnDevice
+from honestly.sources.grouping import variance_name
 
 # More than this is refused before anything is read.
 MOST_BYTES = 16 << 30
@@ -39,10 +40,42 @@ def coordinates(source: Source, clients: Sequence[int], reference: int | None, m
     return Coordinates(tuple(rows), tuple(middle))
 
 
+def statistics(
+    source: Source, clients: Sequence[int], reference: int | None, mixing: Float | None
+) -> Sequence[Statistics]:
+    """BatchNorm's running means and variances of the mixtures (None: of the clients), by layer, in the source's order.
+
+    They are known by their names, whether they are judged or not. What the rows of ``mixing`` lack to 1 is the share of
+    the reference.
+    """
+    if len(source.leaves) > 1:
+        named = [(leaf.name, (i, 0, leaf.size)) for i, leaf in enumerate(source.leaves)]
+    else:  # one flat array, cut by layers=
+        named = [(layer.name, layer.spans[0]) for layer in source.layers if len(layer.spans) == 1]
+    spans = dict(named)
+
+    def values(name: str) -> Float:
+        rows = _columns(source, [spans[name]], clients).astype(np.float64)
+        if mixing is None:
+            return rows
+        mixed = mixing @ rows
+        if reference is not None:
+            mixed += (1.0 - mixing.sum(axis=1))[:, None] * _columns(source, [spans[name]], [reference])
+        return mixed
+
+    pairs = [(name, variance_name(name)) for name, _ in named]
+    return tuple(Statistics(name, values(name), values(other)) for name, other in pairs if other in spans)
+
+
 def _rows(source: Source, layer: Layer, clients: Sequence[int]) -> np.ndarray:
     """(k, n) the layer's columns of these clients."""
+    return _columns(source, layer.spans, clients)
+
+
+def _columns(source: Source, spans: Sequence[tuple[int, int, int]], clients: Sequence[int]) -> np.ndarray:
+    """(k, n) the columns of these spans."""
     pieces: list[np.ndarray] = []
-    for leaf, start, stop in layer.spans:
+    for leaf, start, stop in spans:
         out = np.empty((len(clients), stop - start), COMPUTE[source.leaves[leaf].spec.dtype])
         if source.on_host or isinstance(source, OnDevice):
             source.read(leaf, start, stop, clients, out, None)

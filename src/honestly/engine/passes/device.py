@@ -12,14 +12,14 @@ import numpy as np
 from honestly import arrays
 from honestly.arrays import COMPUTE, LARGEST
 from honestly.engine.passes import fused
-from honestly.engine.passes.coordinates import coordinates
+from honestly.engine.passes.coordinates import coordinates, statistics
 from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
 from honestly.engine.passes.parts import Part, cuts, parts_of
 from honestly.engine.passes.plan import Block, blocks
 from honestly.engine.passes.protocol import BETWEEN, Verdict, symmetrize
 from honestly.engine.passes.ranking import network_of, rank_device
 from honestly.result import Float
-from honestly.rules.geometry import Coordinates
+from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule
 from honestly.sources import Source
 from honestly.sources.layers import Layers
@@ -252,6 +252,10 @@ class DevicePasses:
     def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
         """Whole updates by judged layer."""
         return coordinates(self.source, clients, reference, mixing)
+
+    def statistics(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Sequence[Statistics]:
+        """BatchNorm's running means and variances of the mixtures, by layer."""
+        return statistics(self.source, clients, reference, mixing)
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the result."""

@@ -11,12 +11,12 @@ from honestly.arrays import COMPUTE, LARGEST
 from honestly.engine.passes import explain
 from honestly.engine.passes.blas import BLOCK
 from honestly.engine.passes.compiled import CompiledPasses, worth_it
-from honestly.engine.passes.coordinates import coordinates
+from honestly.engine.passes.coordinates import coordinates, statistics
 from honestly.engine.passes.plain import PlainPasses, multiply
 from honestly.engine.passes.plan import Block, blocks
 from honestly.engine.passes.protocol import Verdict
 from honestly.result import Float
-from honestly.rules.geometry import Coordinates
+from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule
 from honestly.sources import Leaf, Source
 from honestly.sources.tree import tensor_label
@@ -94,6 +94,10 @@ class HostPasses:
     def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
         """Whole updates by judged layer."""
         return coordinates(self.source, clients, reference, mixing)
+
+    def statistics(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Sequence[Statistics]:
+        """BatchNorm's running means and variances of the mixtures, by layer."""
+        return statistics(self.source, clients, reference, mixing)
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the result."""

@@ -13,7 +13,7 @@ from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.products import best_factors, squared_norm, sum_blocks
 from honestly.engine.passes.protocol import Verdict, symmetrize
 from honestly.result import Float
-from honestly.rules.geometry import Coordinates
+from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule
 from honestly.sources import Layer, Leaf
 from honestly.sources.checkpoints.adapter import Pair
@@ -80,6 +80,10 @@ class LoraPasses:
     def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
         """Coordinates of B A would need the product itself."""
         raise ValueError("this rule looks at coordinates, which LoRA products do not have until they are formed")
+
+    def statistics(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Sequence[Statistics]:
+        """Adapters have no BatchNorm."""
+        return ()
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the weighted mean of the products, before it is re-factored."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from honestly.result import Float
-from honestly.rules.geometry import Coordinates
+from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule
 
 # A centre of `gram`: each coordinate's median of the first, the middle and the last client. It is near the honest ones
@@ -67,6 +67,10 @@ class Passes(Protocol):
 
     def coordinates(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Coordinates:
         """`mixing @ (X - reference)` by judged layer, whole and on the host; ValueError where that cannot be."""
+        ...
+
+    def statistics(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Sequence[Statistics]:
+        """BatchNorm's running means and variances of the mixtures, by layer; () where there are none."""
         ...
 
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:

@@ -13,7 +13,7 @@ Indices = npt.NDArray[np.intp]
 def majority_component(D: Float) -> Indices:
     """The members of the first single-linkage component that holds more than half, as the distance rises."""
     K = len(D)
-    edges = _spanning_tree(D)
+    edges = spanning_tree(D)
     group = np.arange(K)
     i = 0
     while i < len(edges):
@@ -29,7 +29,7 @@ def majority_component(D: Float) -> Indices:
     return np.arange(K)
 
 
-def _spanning_tree(D: Float) -> list[tuple[float, int, int]]:
+def spanning_tree(D: Float) -> list[tuple[float, int, int]]:
     """The edges of the minimum spanning tree, shortest first (Prim)."""
     K = len(D)
     outside = np.ones(K, dtype=bool)

@@ -45,6 +45,11 @@ class Layout:
         """The layout of the floating-point buffers, such as BatchNorm's running statistics."""
         return cls.of({name: b for name, b in model.named_buffers() if b.is_floating_point()})
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many numbers each named tensor has."""
+        return {name: math.prod(shape) for name, shape in zip(self.names, self.shapes, strict=True)}
+
     def view(self, rows: Tensor, name: str) -> Tensor:
         """The named tensor inside a flat row (d,) or inside each of several rows (K, d); shares their memory."""
         i = self.names.index(name)

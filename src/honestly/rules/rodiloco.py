@@ -1,0 +1,104 @@
+"""RoDiLoCo: workers are weighted by how well they agreed with the averages of earlier rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from honestly.result import ClientId, Float
+from honestly.rules._lib.neighbours import majority_mean
+from honestly.rules._lib.weiszfeld import inverse_weights
+from honestly.rules.rule import Geometry, Mix, Rule
+from honestly.rules.settings import number
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoDiLoCoMemory:
+    """What RoDiLoCo remembers: the last average update, (d,), and the trust score of every client."""
+
+    average: Float = field(default_factory=lambda: np.zeros(0))
+    scores: Mapping[ClientId, float] = field(default_factory=dict[ClientId, float])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoDiLoCo(Rule):
+    """A weighted mean of unit vectors, by trust, with the median length.
+
+        s_k <- beta s_k + (1 - beta) cos(u_k, last average);    a = softmax(s / temperature)
+        v = sum_k a_k u_k / ||u_k||;    value = reference + v median_j ||u_j|| / ||v||
+
+    u_k = w_k - reference. Made for DiLoCo: few workers, few and large steps. The first round, in which there is nothing
+    to compare with, gives the geometric median. Nobody is excluded: weights alone shrink, and no update counts by its
+    length. The value is as long as a single update, which is longer than a mean where clients disagree. Conventions:
+    the geometric median starts from the majority nearest to the mean; a newcomer's score is 0; if the unit vectors
+    cancel, the model stays as it is. Clipping about the last average, which the authors also try, is not a mean of this
+    round's updates and the reference; `centered_clipping` starts from the reference instead.
+
+    Arguments:
+        beta: share of the past in a score; the authors' 0.9.
+        temperature: of the softmax; the authors' 0.1.
+        memory: what earlier rounds left in `diagnostics["memory"]`; `rule.after(out.diagnostics)` carries it on.
+
+    Example:
+        >>> from honestly.rules.geometry import Coordinates
+        >>> from honestly.rules.rule import GramGeometry
+        >>> X = np.array([[1.0, 0.1], [1.0, 0.0], [1.0, -0.1], [-9.0, 0.0]])
+        >>> seen = GramGeometry(X @ X.T, mixed_coordinates=lambda A: Coordinates((X,), (np.zeros(2),)))
+        >>> rule = RoDiLoCo(beta=0.0)
+        >>> rule.after(rule.mix(seen).diagnostics).mix(seen).matrix.round(2)
+        array([[0.33, 0.33, 0.33, 0.  ]])
+
+    Reference: RoDiLoCo, Byzantine-robust low-communication distributed training, 2026 (its public code).
+    """
+
+    beta: float = 0.9
+    temperature: float = 0.1
+    memory: RoDiLoCoMemory | None = field(default=None, compare=False, repr=False)
+
+    name: ClassVar[str] = "rodiloco"
+    summary: ClassVar[str] = "unit vectors weighted by agreement with earlier averages, at the median length"
+    reference: ClassVar[str] = "RoDiLoCo, 2026"
+    needs: ClassVar[frozenset[str]] = frozenset({"memory", "reference", "updates"})
+
+    def __post_init__(self) -> None:
+        number(self, "beta", self.beta, least=0.0, below=1.0)
+        number(self, "temperature", self.temperature, above=0.0)
+
+    def mix(self, geometry: Geometry) -> Mix:
+        """Weights by trust over the lengths."""
+        ids = tuple(geometry.ids) or tuple(range(geometry.K))
+        U = np.concatenate([np.asarray(part, dtype=np.float64) for part in geometry.coordinates().updates], axis=1)
+        old = self.memory or RoDiLoCoMemory()
+        lengths = np.sqrt(np.einsum("kd,kd->k", U, U))
+        if old.average.shape != U.shape[1:]:  # the first round, or another model
+            scores = np.zeros(geometry.K)
+            weights = _geometric_median(geometry)
+        else:
+            per_length = np.where(lengths > 0, 1.0 / np.where(lengths > 0, lengths, 1.0), 0.0)
+            size = float(np.linalg.norm(old.average))
+            agree = (U @ old.average) * per_length / (size if size > 0 else 1.0)
+            scores = np.array([self.beta * old.scores.get(name, 0.0) for name in ids]) + (1.0 - self.beta) * agree
+            trust = np.exp((scores - scores.max()) / self.temperature)
+            weights = trust / trust.sum() * per_length
+            mixed = float(np.linalg.norm(weights @ U))
+            weights = weights * (float(np.median(lengths)) / mixed if mixed > 1e-6 else 0.0)
+        scored = {**old.scores, **dict(zip(ids, scores.tolist(), strict=True))}
+        memory = RoDiLoCoMemory(average=weights @ U, scores=scored)
+        return Mix.of_weights(weights, diagnostics={"memory": memory, "scores": scores})
+
+    def after(self, diagnostics: Mapping[str, Any]) -> Self:
+        """The same rule with the memory of this round."""
+        return replace(self, memory=diagnostics.get("memory", self.memory))
+
+
+def _geometric_median(geometry: Geometry, steps: int = 32) -> Float:
+    """(K,) weights of the geometric median, by Weiszfeld's steps."""
+    weights = majority_mean(geometry)
+    for _ in range(steps):
+        distances = np.sqrt(geometry.residuals(weights))
+        floor = 1e-8 * float(np.median(distances)) or 1e-30
+        weights = inverse_weights(np.maximum(distances, floor))
+    return weights
