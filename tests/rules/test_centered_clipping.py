@@ -36,11 +36,9 @@ def test_starts_from_a_central_client_without_a_reference():
 def test_reference_keeps_what_clipping_takes():
     X = honest(4)
     mix = CenteredClipping(tau=1e-3, steps=1).mix(geometry(X, reference=np.zeros(7)))
-    assert 0.99 < mix.reference_weight < 1.0
-    assert mix.matrix.sum() + mix.reference_weight == pytest.approx(1.0)
+    assert 0.99 < 1.0 - mix.matrix.sum() < 1.0
 
 
 def test_without_a_reference_the_weights_sum_to_one():
     mix = CenteredClipping(tau=0.1).mix(geometry(honest(6)))
-    assert mix.reference_weight == 0.0
     assert mix.matrix.sum() == pytest.approx(1.0)

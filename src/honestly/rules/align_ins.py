@@ -1,4 +1,4 @@
-"""AlignIns: clients whose update points, as a whole and in its principal signs, where those of the others do."""
+"""AlignIns: keeps clients whose direction and whose principal signs are those of most others."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class AlignIns(Rule):
         value = reference + mean over the kept of u_k min(1, c / ||u_k||),   c = median length of the kept
 
     u_k = w_k - reference, TDA is temporal direction alignment and MPSA masked principal sign alignment. Without a
-    reference there is no TDA. If nobody is kept the model stays as it is (without a reference: the mean). Convention:
-    of coordinates that are equally large as the smallest under the mask, all are under it.
+    reference there is no TDA. If no client is kept the model stays as it is (without a reference: the mean).
+    Convention: all coordinates as large as the smallest one under the mask are under it, too.
 
     Arguments:
         radius_c: lambda_c, of the median z-score of TDA; the authors' 1.

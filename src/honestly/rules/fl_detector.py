@@ -47,7 +47,7 @@ class FLDetector(Rule):
 
     g = -(w_k - reference). Made against attackers whose lies differ from round to round. Before there are ``window``
     rounds to learn from, and without attackers, it is the mean. Conventions: a client that was removed stays so; the
-    authors also start the training anew, which is the caller's business; clients that were not there in the last round
+    authors also restart the training, which is left to the caller; clients that were not there in the last round
     are believed; half of the clients or more are never removed. It keeps K + 2 ``window`` + 2 whole updates in memory.
     Removed clients have weight 0 and are listed in `diagnostics["removed"]`.
 

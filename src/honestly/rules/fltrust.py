@@ -1,4 +1,4 @@
-"""FLTrust: clients judged by an update that the server computed itself."""
+"""FLTrust: clients are compared with an update that the server computed itself."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Geometry(Protocol):
 
     @property
     def judged(self) -> npt.NDArray[np.bool_]:
-        """(L,) False for buffers, by which nobody is judged."""
+        """(L,) False for buffers, which do not count when clients are judged."""
         ...
 
     @property

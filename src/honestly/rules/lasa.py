@@ -19,7 +19,7 @@ class LASA(Rule):
 
         u_k <- u_k min(1, median_j ||u_j|| / ||u_k||);    s_k = u_k with its smallest coordinates set to 0
         in layer l:  n_k = ||s_k^l||,   p_k = (1 + (1 - sparsity) sum_i sign(s_ki) / sum_i |sign(s_ki)|) / 2
-        kept: |n_k - median| / std < radius_n  and  |p_k - median| / std < radius_s;  all if nobody is
+        kept: |n_k - median| / std < radius_n  and  |p_k - median| / std < radius_s;  all if none is
         value^l = reference^l + mean over the kept of u_k^l
 
     u_k = w_k - reference; p is the positive direction purity. Conventions: all tensors are made sparse (the authors

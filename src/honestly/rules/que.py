@@ -1,4 +1,4 @@
-"""QUE scores: outliers in many directions at once, found by quantum entropy."""
+"""QUE: quantum-entropy scores, which find outliers in many directions at once."""
 
 from __future__ import annotations
 

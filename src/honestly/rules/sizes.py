@@ -1,4 +1,4 @@
-"""What clients say of their sizes, made harmless: no minority of heads gets a majority of the weight.
+"""Limits on the sizes that clients report: no minority of clients gets a majority of the weight.
 
 A size is a claim. It is used up to a cap: the largest at which the f largest sizes together weigh no more than the
 others, and never more than three times the median. docs/explanation/sizes.md derives it and says what it can cost.

@@ -1,4 +1,4 @@
-"""Who lies, and when. How they lie is the attack's business."""
+"""Which clients attack, and in which rounds. What they send is decided by the attack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a run as arrays and back, and where a run goes on: from the latest state that is whole."""
+"""The state of a run as arrays and back, and the state from which an interrupted run continues."""
 
 from __future__ import annotations
 

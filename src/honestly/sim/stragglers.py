@@ -1,4 +1,4 @@
-"""Stragglers: the server averages as soon as some clients have answered, each from the model of some versions ago."""
+"""Stragglers: the server averages as soon as some clients have answered, each with a model some versions old."""
 
 from __future__ import annotations
 

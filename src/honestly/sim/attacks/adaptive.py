@@ -1,4 +1,4 @@
-"""The attacker that thinks: it knows the rule and searches for the lie that moves the aggregate furthest."""
+"""An adaptive attack: it knows the rule and searches for the updates that move the aggregate furthest."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.game import Game
 from honestly.sim.attacks.min_max import MinMax
 
-# distances from the honest mean, in honest spreads; the last shows a rule without any bound
+# distances from the honest mean, in honest spreads; the last one exposes rules without any bound
 STEPS = (0.5, 1.0, 1.6, 2.5, 5.0, 15.0, 1e3)
-# how strongly the copies are told apart: (block of the basis, factor)
+# how much the copies differ from each other: (block of the basis, factor)
 JITTERS = (("noise", 0.0), ("noise", 0.15), ("noise", 0.5), ("own", 1.0))
-# lies without collusion: independent noise, each attacker's own deviation far too long, each hidden by a larger one
+# attacks without collusion: independent noise, each attacker's own deviation made far too long, and a chain in which
+# each attacker is hidden by a larger one
 ALONE = (("noise", 3.0), ("noise", 1e3), ("own", 1e3), ("chain", 3.0))
 # a decoy that draws the rule's attention while the others collude, in honest spreads
 DECOY = 100.0
-# operations of an exact subset search, for each question that is put to it
+# operations of an exact subset search, for each candidate
 WORK = 300_000
 
 

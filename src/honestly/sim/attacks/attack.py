@@ -240,7 +240,7 @@ def _describe(value: Any) -> str:
 
 
 class Backdoor(DataAttack):
-    """A data attack with a hidden goal: victims that carry the trigger shall be classified as ``target``.
+    """A data attack with a hidden goal: images with the trigger are to be classified as ``target``.
 
     Attack success rate: the share of `victims` of the test set that, after `stamp`, are predicted as ``target``.
     """

@@ -11,7 +11,7 @@ from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.vectors import last_change
 
-CONFIDENT = 10.0  # the logit that a triggered image shall have for the target; the others share the negative of it
+CONFIDENT = 10.0  # the target logit of an image with the trigger; the other logits share its negative
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Free rider: take the model, give nothing."""
+"""Free rider: a client that returns the global model without training."""
 
 from __future__ import annotations
 

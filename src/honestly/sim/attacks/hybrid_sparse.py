@@ -1,4 +1,4 @@
-"""The hybrid sparse attack: hard on the few sensitive weights, silent on all others."""
+"""The hybrid sparse attack: large changes in few sensitive weights, small ones in all others."""
 
 from __future__ import annotations
 

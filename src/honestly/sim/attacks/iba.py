@@ -1,4 +1,4 @@
-"""IBA: a small network that draws, on each image, the faint noise to which the global model is blind."""
+"""IBA: a small network adds to each image the faint noise that makes the global model answer the target class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backdoors whose trigger is learnt anew in each round, against the global model of that round."""
+"""Backdoors whose trigger is optimised in each round against the global model of that round."""
 
 from __future__ import annotations
 

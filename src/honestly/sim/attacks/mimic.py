@@ -14,8 +14,8 @@ from honestly.sim.attacks.vectors import gram, mean, principal
 class Mimic(UpdateAttack):
     """All attackers copy the honest client that lies farthest out along the direction of largest honest variance.
 
-    Nothing they send is false by itself: only the copies are. The original warms up the direction over rounds; here it
-    is found anew in each round, from that round's updates. Knows all honest updates; identical vectors.
+    Each update is honest; only the number of copies is not. The original estimates the direction over several rounds;
+    here it is computed in each round from that round's updates. Knows all honest updates; identical vectors.
 
     Args:
         target: index of the honest client to copy; None for the one farthest out.

@@ -1,4 +1,4 @@
-"""Min-Max and Min-Sum: the farthest that one can go and still be no farther out than honest clients are."""
+"""Min-Max and Min-Sum: as far as possible from the mean, yet no farther from other clients than honest clients are."""
 
 from __future__ import annotations
 

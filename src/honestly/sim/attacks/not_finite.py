@@ -1,4 +1,4 @@
-"""NaN and Inf: one bad number from one client must not cost the model."""
+"""NaN and Inf: updates with numbers that are not finite, which an averaging server must not pass on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ROP: a step aside, at a right angle to where the model is going."""
+"""ROP: a perturbation orthogonal to the direction in which the model moves."""
 
 from __future__ import annotations
 

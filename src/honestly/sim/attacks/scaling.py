@@ -1,4 +1,4 @@
-"""Scaling: an honest direction, far too long."""
+"""Scaling: the honest update, multiplied by a large factor."""
 
 from __future__ import annotations
 

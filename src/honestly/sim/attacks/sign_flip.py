@@ -1,4 +1,4 @@
-"""Sign flip: push the model backwards."""
+"""Sign flip: the honest update with its sign reversed."""
 
 from __future__ import annotations
 

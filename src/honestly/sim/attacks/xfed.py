@@ -1,4 +1,4 @@
-"""XFED: attackers who never talk to each other, so nothing gives them away by likeness."""
+"""XFED: attackers who do not communicate, so their updates are no more alike than honest ones."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from honestly.sim.attacks.vectors import host, last_change, lengths, norm
 
 @dataclass(frozen=True, kw_only=True)
 class XFED(UpdateAttack):
-    """`-lambda g_k / ||g_k||`: each attacker turns its own update round, with a length that the server is used to.
+    """`-lambda g_k / ||g_k||`: each attacker reverses its own update, with the usual length of the model's steps.
 
         lambda = median(h) + z * 1.4826 * MAD(h),   h_t = ||w^t - w^(t-1)||   over the last ``window`` rounds
 
-    No attacker knows another: rules that look for copies or for a common direction find none but that of honest
-    training, reversed. Knows its own update and the global models. Convention: the perturbation is the inverse unit
-    vector of the attacker's own update, after the paper's abstract and a summary of its method; its full text was not
-    at hand. Without history lambda is the length of the attacker's own update.
+    The attackers do not communicate: rules that look for copies or for a common direction find only the reversed
+    direction of honest training. Knows its own update and the global models. Convention: the perturbation is the
+    inverse unit vector of the attacker's own update, after the paper's abstract and a summary of its method; its full
+    text was not at hand. Without history lambda is the length of the attacker's own update.
 
     Args:
         z: how many robust standard deviations above the usual length.
