@@ -4,8 +4,8 @@
   Neurotoxin that its do. 5 of 20 clients attack in rounds 1 to 15 and are honest afterwards; the mean. Measured: the
   attack success rate at the stop, and its mean over the 45 rounds after it.
 - diloco: RoDiLoCo says that one worker of eight that sends -10 times its update makes DiLoCo diverge, and that the
-  geometric median, centred clipping and trust weights hold with one and two. 8 clients, iid, 15 rounds, the server's
-  optimiser fedavgm (momentum).
+  geometric median, centred clipping and trust weights hold with one and two. 8 clients, iid, 15 rounds, without the
+  outer optimiser.
 - alone: XFED says that a few attackers who do not collude do harm whatever the rule. 1 and 4 of 20 clients, 20 rounds.
 
 The papers' own models and data (CIFAR-10, TinyStories on a GPU) are not: only the order of the numbers can be compared.
@@ -48,7 +48,7 @@ def experiments(claim: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for rule in DILOCO:
             for f in (0, 1, 2):
                 run = {"clients": 8, "malicious": f, "rounds": 15, "attack": {"name": "sign_flip", "gamma": 10.0}}
-                yield f"{rule}|f = {f}", {**run, "rule": rule, "partition": "iid", "server": "fedavgm"}
+                yield f"{rule}|f = {f}", {**run, "rule": rule, "partition": "iid"}
     else:
         for rule in ALONE:
             for M in (0, 1, 4):
