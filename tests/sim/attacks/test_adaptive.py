@@ -1,10 +1,12 @@
 """The adaptive attacker: its small matrices agree with the real updates, and no fixed attack beats it."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from honestly.rules import BatchNormGuard, DeepSight
 from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 from honestly.sim.attacks import View, make
 from honestly.sim.attacks.adaptive import JITTERS
@@ -167,3 +169,15 @@ def test_a_sample_of_columns_stands_for_all_of_them():
     sampled = Game.of(dataclasses.replace(seen, rng=np.random.default_rng(5)), seen.rule, columns=2000)
     rows = np.tile(2.0 * sampled.at("std"), (4, 1))
     assert sampled.displacement(rows) == pytest.approx(all_columns.displacement(rows), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "sensitivity_curve"])
+def test_rules_that_look_at_layers_and_buffers(name):
+    """Where the layers are known the rule is asked by layer; a rule that cannot be asked is attacked without asking."""
+    X = np.random.default_rng(0).normal(0.5, 1.0, (12, 30))
+    seen = View(own=X[8:], others=X[:8], rng=np.random.default_rng(1), rule=DeepSight(), layers=(15, 12, 3))
+    plain = {"adaptive": "min_max", "sensitivity_curve": "alie"}[name]
+    fallback = make(plain).forge(seen)
+    assert not np.allclose(make(name).forge(seen), fallback)
+    for blind in (replace(seen, layers=()), replace(seen, rule=BatchNormGuard())):
+        np.testing.assert_array_equal(make(name).forge(replace(blind, rng=np.random.default_rng(1))), fallback)

@@ -52,7 +52,8 @@ class Adaptive(UpdateAttack):
     each as identical vectors, with isotropic jitter, with each attacker's own honest deviation, which hides the
     collusion, and behind one far attacker as a decoy; and lies without collusion. Then it refines distance and jitter
     of the best. Rules that work on the Gram matrix are asked in the span of these vectors (see `Game`), coordinate-wise
-    rules on a sample of columns. Without a known rule it is Min-Max.
+    rules on a sample of columns. Without a known rule it is Min-Max, as
+    it is against a rule that needs layers or buffers which the search does not have.
 
     Args:
         lines: how many of the best candidates are refined.
@@ -92,6 +93,8 @@ class Adaptive(UpdateAttack):
         if view.rule is None:
             return MinMax().craft(view), 0
         game = Game.of(view, cheaper(view.rule), columns=self.columns)
+        if not game.can_be_asked():
+            return MinMax().craft(view), 0
         return game.vectors(self.search(game)), len(game.tries)
 
     def search(self, game: Game) -> Float:

@@ -49,8 +49,17 @@ class Game:
         at = xp.asarray(chosen, device=view.own.device)
         n = int(basis.shape[0])
         root_at = None if rule.root is None else n - 1
-        span = Span(gram(basis), int(honest.shape[0]), host(basis[:, at]), host(mu[at]), d, root_at)
+        layers = view.layers if len(chosen) == d else ()
+        span = Span(gram(basis), int(honest.shape[0]), host(basis[:, at]), host(mu[at]), d, root_at, layers)
         return cls(view, rule, basis, span, s)
+
+    def can_be_asked(self) -> bool:
+        """Whether the rule answers here: not if it needs layers or buffers that the game does not have."""
+        try:
+            self.span.answer(self.rule, self.view.pre, np.eye(self.H, self.n))
+        except ValueError:
+            return False
+        return True
 
     @property
     def H(self) -> int:

@@ -24,7 +24,8 @@ class SensitivityCurve(UpdateAttack):
     With u against the honest mean, the same in every round, the harm adds up (the paper's aligned form). Convention:
     the M attackers are x together, and the curve is measured from the honest mean instead of T(honest). The curve is
     looked at in ``points`` distances from 0.05 to ``reach`` honest spreads, evenly in their logarithm, and then
-    between the neighbours of the best. Knows all honest updates and the rule; without a rule it is ALIE.
+    between the neighbours of the best. Knows all honest updates and the rule; without a rule that it can ask it is
+    ALIE.
 
     Args:
         towards: u is "against" the honest mean, minus the standard deviation ("std"), or "random".
@@ -67,6 +68,8 @@ class SensitivityCurve(UpdateAttack):
         if view.rule is None:
             return ALIE().craft(view)
         game = Game.of(view, cheaper(view.rule), columns=self.columns)
+        if not game.can_be_asked():
+            return ALIE().craft(view)
         directions = game.directions()
         if not directions:
             return view.own

@@ -17,6 +17,7 @@ from honestly.engine import Pipeline
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates
 from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
+from honestly.sim.attacks.vectors import pieces
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Span:
         column_means: (c,) the honest mean in these columns.
         d: number of coordinates for which the c columns stand.
         root: index of the trusted root update (about the mean) in the basis, if there is one.
+        layers: sizes of the tensors that the columns are made of, where all columns are known; () for one layer.
     """
 
     products: Float
@@ -48,6 +50,7 @@ class Span:
     column_means: Float
     d: int
     root: int | None = None
+    layers: Sequence[int] = ()
 
     def at(self, index: int) -> Float:
         """(n,) coefficients of one vector of the basis."""
@@ -102,10 +105,12 @@ class Span:
         return rows + self.at(self.mean)
 
     def _coordinates(self, about: Float) -> Coordinates:
-        """The columns that are known, of one layer; the model itself is not part of the game."""
+        """The columns that are known, by layer; the model itself is not part of the game."""
         scale = np.sqrt(self.d / max(self.columns.shape[1], 1))
         # `about` has the mean as a vector of the basis: its columns are those of the basis
-        return Coordinates((scale * (about @ self.columns),), (np.zeros(self.columns.shape[1]),))
+        cuts = pieces(self.layers, self.columns.shape[1])
+        rows = scale * (about @ self.columns)
+        return Coordinates(tuple(rows[:, cut] for cut in cuts), tuple(np.zeros(cut.stop - cut.start) for cut in cuts))
 
     def _signs(self, rows: Float) -> Float:
         """(m, 3) counts of signs, on the columns that are known."""
