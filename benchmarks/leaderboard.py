@@ -163,7 +163,8 @@ def stand_ins(found):
 def write_page(lines):
     parts = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"NumPy {version('numpy')}, honestly {__version__}. Others were using the machine.",
+        f"NumPy {version('numpy')}, honestly {', '.join(sorted({line['version'] for line in lines}))}. "
+        "Others were using the machine.",
         "unjudged": "\n".join(f"- `{name}`: {why}." for name, why in unjudged().items()),
         "stand-ins": stand_ins(json.loads((OUT / "stand-ins.json").read_text())),
     }
