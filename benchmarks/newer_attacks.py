@@ -1,9 +1,10 @@
 """How rules fare in training under the attacks of 2022 to 2026: python benchmarks/newer_attacks.py [--json FILE].
 
 Digits, 20 clients of whom 8 lie, unequal data (alpha 0.5), three seeds. Untargeted attacks are judged by the accuracy,
-backdoors by the attack success rate (and the accuracy), each the mean of the last five rounds and of the seeds; in each
-cell after the semicolon: liars and honest clients that were accused (or left without weight) per round.
-Training is that of `honestly simulate`, so every row can be run by itself.
+backdoors by the attack success rate (and the accuracy), each the mean of the last five rounds and of the seeds, with
+the lowest and the highest seed; in each cell after the semicolon: liars and honest clients that were accused (or left
+without weight) per round. Training is that of `honestly simulate`, so every row can be run by itself. With --json the
+cases that the file has are not run again.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from honestly.sim.rounds import Federation
 ATTACKS = (
     "none", "sign_flip", "alie", "backdoor",
     "poisoned_fl", "xfed", "hybrid_sparse", "sensitivity_curve", "neurotoxin", "critical_layers", "a3fl", "iba",
+    "chameleon", "three_d_fed", "dark_fed",
 )  # fmt: skip
-RULES = ("mean", "bayesian")
+RULES = ("mean", "bayesian", "multi_krum", "align_ins", "deep_sight")
 TOLD = {"multi_krum", "que", "trimmed_mean", "krum", "dnc", "caf"}
 
 
@@ -75,8 +77,16 @@ def cell(found: list[dict[str, Any]]) -> str:
         values = [c[key] for c in found if c[key] is not None]
         return float(np.mean(values)) if values else None
 
+    def range_of(key: str) -> str:
+        values = [f"{c[key]:.2f}" for c in found]
+        low, high = min(values), max(values)
+        return "" if low == high else f" [{low}, {high}]"
+
     accuracy, rate, caught, falsely = (mean(key) for key in ("accuracy", "asr", "found", "falsely"))
-    text = f"{accuracy:.2f}" if rate is None else f"ASR {rate:.2f} ({accuracy:.2f})"
+    if rate is None:
+        text = f"{accuracy:.2f}{range_of('accuracy')}"
+    else:
+        text = f"ASR {rate:.2f}{range_of('asr')} ({accuracy:.2f})"
     return text if caught is None else f"{text}; {caught:.1f} + {falsely:.1f}"
 
 
@@ -89,17 +99,22 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--liars", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="write every case here")
+    parser.add_argument("--json", type=Path, help="keep every case here, and take those that are here already")
     args = parser.parse_args()
     data, cases = load("digits"), list[dict[str, Any]]()
-    for attack in args.attacks:
-        for rule in args.rules:
+    if args.json is not None and args.json.exists():
+        cases = json.loads(args.json.read_text())["cases"]
+    known = {(c["attack"], c["rule"], c["seed"]) for c in cases}
+    size = {"clients": args.clients, "liars": args.liars, "rounds": args.rounds}
+    for rule in args.rules:
+        for attack in args.attacks:
             for seed in args.seeds:
-                size = {"clients": args.clients, "liars": args.liars, "rounds": args.rounds}
+                if (attack, rule, seed) in known:
+                    continue
                 cases.append(run(data, attack, rule, seed, **size))
                 print(json.dumps(cases[-1]), flush=True)
-    if args.json is not None:
-        args.json.write_text(json.dumps({"machine": platform.machine(), "cases": cases}, indent=1) + "\n")
+                if args.json is not None:
+                    args.json.write_text(json.dumps({"machine": platform.machine(), "cases": cases}, indent=1) + "\n")
     print()
     print(table(cases, args.attacks, args.rules))
 
