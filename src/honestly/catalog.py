@@ -202,7 +202,9 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
             if setting not in allowed:
                 hint = did_you_mean(setting, allowed, most=3)
                 choices = ", ".join(allowed) or "none"
-                raise ValueError(f"{self.kind} {name!r} has no setting {setting!r}: {hint}Settings: {choices}")
+                raise ValueError(
+                    f"{self.kind} {name!r} has no setting {setting!r}{': ' + hint if hint else '. '}Settings: {choices}"
+                )
 
     def convert(self, entry: type[T], settings: Mapping[str, Any], *, key: str) -> dict[str, Any]:
         """Settings as the class wants them: 4 becomes 4.0 for a float, and text is no number."""

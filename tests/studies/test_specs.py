@@ -53,7 +53,7 @@ def test_a_rule_that_fits_no_f_says_why():
     [
         ("geometric_medan", "unknown rule 'geometric_medan': did you mean geometric_median"),
         ("nmn+median", "unknown mixer 'nmn'"),
-        ("multi_krum:g=3", "rule 'multi_krum' has no setting 'g': Settings: f, keep"),
+        ("multi_krum:g=3", "rule 'multi_krum' has no setting 'g'. Settings: f, keep"),
     ],
 )
 def test_misspelt_words_are_explained(spec, message):
