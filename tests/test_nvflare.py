@@ -107,7 +107,7 @@ def test_liars_are_named_in_the_log_and_not_to_the_clients(caplog: pytest.LogCap
 def test_names_in_the_log_and_the_history(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     aggregator = RobustAggregator(history=str(tmp_path / "history"), names={"site-9": "Uppsala"})
     aggregated([*(model(k) for k in range(5)), nan()], aggregator)
-    assert "client Uppsala [site-9] refused" in caplog.text
+    assert "client Uppsala [site-9] excluded" in caplog.text
     assert json.loads((tmp_path / "history" / "rounds.jsonl").read_text())["excluded"] == ["Uppsala"]
     assert aggregator.names == {"site-9": "Uppsala"}
 
@@ -159,7 +159,7 @@ def test_a_server_step_on_differences() -> None:
 def test_a_wrong_server_step_is_an_error_where_it_was_written() -> None:
     wrong = {
         "adam": "expected one of none, fedavgm",
-        "fedadam:rate=1": "no setting of fedadam",
+        "fedadam:rate=1": "fedadam has no setting",
         "fedadam:lr=x": "must be a number",
         "fedadam:lr=-1": "lr must be a number > 0",
     }

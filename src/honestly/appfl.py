@@ -1,4 +1,4 @@
-"""Robust averaging for APPFL: `RobustAggregator` in the place of `FedAvgAggregator`."""
+"""Robust averaging for APPFL: `RobustAggregator` in place of `FedAvgAggregator`."""
 
 # pyright: basic, reportMissingImports=false
 
@@ -24,7 +24,7 @@ THEIRS = ("num_clients", "gradient_based", "optimize_memory", "client_weights_mo
 
 
 class RobustAggregator(BaseAggregator):
-    """An aggregator that tells which clients to believe: a bad model excludes its client, not the round.
+    """An aggregator that tells you which clients to believe. A bad model excludes its client and never the round.
 
     Name it in the server's configuration (`aggregator_path: aggregator.py`, `aggregator: RobustAggregator`), where
     `aggregator.py` says `from honestly.appfl import RobustAggregator`. It works with APPFL's synchronous scheduler.
@@ -48,7 +48,7 @@ class RobustAggregator(BaseAggregator):
         if options.get("gradient_based"):
             raise ValueError("send_gradient is on: RobustAggregator averages models, so turn it off in train_configs")
         if options.get("use_secure_agg"):
-            raise ValueError("use_secure_agg hides the single models, and nobody can judge what is hidden: turn it off")
+            raise ValueError("use_secure_agg hides the clients' models, which RobustAggregator has to see: turn it off")
         self.logger = logger if logger is not None else logging.getLogger("honestly.appfl")
         self.model = model if model is not None else _load_model(options)
         self.global_state: dict[str, Any] | None = None
@@ -65,7 +65,7 @@ class RobustAggregator(BaseAggregator):
         state = self._state()
         if state is None:
             raise ValueError(
-                "RobustAggregator knows no model to start with: APPFL passes none to an aggregator from a file, so "
+                "RobustAggregator has no model to start from: APPFL passes none to an aggregator from a file, so "
                 "give model_path and model_name in aggregator_kwargs"
             )
         return {name: tensor.detach().clone() for name, tensor in state.items()}
@@ -89,7 +89,7 @@ class RobustAggregator(BaseAggregator):
     def _reply(self, client: Any, model: Any) -> Reply:
         size = self.client_sample_size.get(client)
         if not isinstance(model, Mapping) or not model:
-            return Reply(client, fault=f"sent a {type(model).__name__} in the place of a model")
+            return Reply(client, fault=f"sent a {type(model).__name__} in place of a model")
         return Reply(client, update=dict(model), size=size)
 
     def _state(self) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Robust averaging for Fed-BioMed: `RobustAggregator` in the place of `FedAverage`."""
+"""Robust averaging for Fed-BioMed: `RobustAggregator` in place of `FedAverage`."""
 
 # pyright: basic, reportMissingImports=false
 
@@ -23,12 +23,13 @@ from honestly.rules.memory import Memory
 
 
 class RobustAggregator(Aggregator):
-    """An aggregator that tells which nodes to believe: bad parameters cost their node the vote, never the round.
+    """An aggregator that tells you which nodes to believe. Bad parameters exclude their node and never stop the round.
 
     `Experiment(..., aggregator=RobustAggregator())`. The arguments are plain values, as Fed-BioMed writes them into its
     breakpoints: see `honestly.federation.settings.referee_of`.
 
-    With secure aggregation the researcher sees sums only, and Fed-BioMed does not ask the aggregator: nobody is judged.
+    With secure aggregation the researcher sees sums only, and Fed-BioMed does not ask the aggregator: no node is
+    judged.
 
     Attributes:
         rounds: the rounds so far. They stay with the researcher; nothing of them is sent to the nodes.
@@ -67,7 +68,7 @@ class RobustAggregator(Aggregator):
         Args:
             model_params: the nodes' parameters by node id.
             weights: each node's share of the samples, as it says.
-            args: none is used.
+            args: not used.
             kwargs: `global_model`, the parameters before the round, and `n_round`, its number, are used.
         """
         old = kwargs.get("global_model")
@@ -79,19 +80,19 @@ class RobustAggregator(Aggregator):
         if value is not None:
             return value
         if old is None:
-            raise AggregationError(f"{record.status}; and Fed-BioMed gave no model that could be kept", record.excluded)
+            raise AggregationError(f"{record.status}; and Fed-BioMed passed no previous model to keep", record.excluded)
         return old
 
     def save_state_breakpoint(
         self, breakpoint_path: str | None = None, **aggregator_args_create: Any
     ) -> dict[str, Any]:
-        """The settings and what the rule remembers, for Fed-BioMed's breakpoint."""
+        """The settings and the memory of the rule, for Fed-BioMed's breakpoint."""
         memory = getattr(self.referee.rule, "memory", None)
         parameters = {"options": self._options, "memory": memory.to_dict() if isinstance(memory, Memory) else None}
         return {"class": type(self).__name__, "module": self.__module__, "parameters": parameters}
 
     def load_state_breakpoint(self, state: Mapping[str, Any], **kwargs: Any) -> None:
-        """Go on from a breakpoint: Fed-BioMed makes the aggregator without arguments and hands the state in."""
+        """Continue from a breakpoint: Fed-BioMed makes the aggregator without arguments and passes the state."""
         parameters = state["parameters"]
         self._options = {**self._options, **parameters["options"]}
         self.referee = referee_of(**self._options)
@@ -101,7 +102,7 @@ class RobustAggregator(Aggregator):
 
 def _reply(node: str, params: Any, weights: Mapping[str, float]) -> Reply:
     if not isinstance(params, Mapping) or not params:
-        return Reply(node, fault=f"sent a {type(params).__name__} in the place of parameters")
+        return Reply(node, fault=f"sent a {type(params).__name__} in place of parameters")
     share = weights.get(node)
     if share is None:
         logging.getLogger("honestly.fedbiomed").warning("node %r has no weight", node)

@@ -1,7 +1,7 @@
 """A robust mean over a mesh axis in JAX: `robust_mean` instead of `jax.lax.pmean` (extra `[jax]`).
 
 Inside `jax.shard_map`, each device along the axis is a client. The devices exchange slices (`all_to_all`), add up their
-Gram matrices (`psum`), ask the rule on the host (`jax.pure_callback`: the package's own rules, in float64), average
+Gram matrices (`psum`), run the rule on the host (`jax.pure_callback`: the package's own rules, in float64), average
 their slice and gather the result.
 """
 
@@ -29,7 +29,7 @@ from honestly.rules.rule import ColumnRule, GramGeometry, Mixer, Rule
 from honestly.sources import Layer, Leaf
 from honestly.sources.grouping import Buffers, layers_of
 
-#: What a rule may need that devices cannot tell one another here.
+#: Needs of rules that cannot be met here.
 NOT_HERE = frozenset({"signs", "updates", "buffers", "root", "sizes", "trusted client"})
 
 
@@ -44,7 +44,7 @@ def robust_mean(
 ) -> Any:
     """The robust mean of `x` over the devices of a mesh axis; call it where you would call `jax.lax.pmean`.
 
-    A device whose values are NaN, infinite or absurdly large is excluded. If half of the devices or more have none, the
+    A device whose values are NaN, infinite or absurdly large is excluded. If half of the devices or more are unusable, the
     result is NaN, as it would be with `pmean`.
 
     Args:
@@ -53,7 +53,7 @@ def robust_mean(
         rule: a rule or its name: any rule that is a weighted mean, median, trimmed mean and meamed.
         pre: mixers applied before a rule that is a weighted mean.
         reference: 0 for gradients and other differences, so rules can tell a device that opposes the others.
-        with_info: return also a dict of "weights" (K,) (NaN for median and its kin), "honesty" (K,) (NaN unless the
+        with_info: also return a dict of "weights" (K,) (NaN for coordinate-wise rules), "honesty" (K,) (NaN unless the
             rule infers it) and "usable" (K,).
 
     Returns:
@@ -76,7 +76,7 @@ def robust_mean(
     names = ["".join(map(str, path)) for path, _ in jax.tree_util.tree_flatten_with_path(x)[0]]
     specs = tuple(Leaf(name, _spec(name, leaf)) for name, leaf in zip(names, leaves, strict=True))
     if not any(leaf.size for leaf in leaves):
-        raise ValueError("x holds no values to average")
+        raise ValueError("x has no values to average")
     leaves = [lax.stop_gradient(leaf) for leaf in leaves]
     usable = lax.all_gather(_fine(leaves), axis_name)
     if isinstance(pipeline.rule, Mean) and not pipeline.mixers:
@@ -92,7 +92,7 @@ def robust_mean(
 
 
 def _check(pipeline: Pipeline, K: int, reference: Any) -> None:
-    """Raise ValueError for what is not supported here."""
+    """Raise ValueError for arguments that are not supported here."""
     if reference is not None and reference != 0:
         raise ValueError(f"reference={reference!r}: give the differences from it as x, and reference=0")
     missing = sorted(pipeline.needs & NOT_HERE)
@@ -122,7 +122,7 @@ def _fine(leaves: Sequence[Any]) -> Any:
 
 
 def _mean(leaves: Sequence[Any], usable: Any, axis_name: str) -> tuple[list[Any], dict[str, Any]]:
-    """`pmean` of those that can be used."""
+    """`pmean` over the usable devices."""
     mine = usable[lax.axis_index(axis_name)]
     share = jnp.where(2 * usable.sum() > len(usable), 1.0 / usable.sum(), jnp.nan)
     summed = [lax.psum(jnp.where(mine, leaf, 0).astype(_compute(leaf)), axis_name) for leaf in leaves]
@@ -133,7 +133,7 @@ def _mean(leaves: Sequence[Any], usable: Any, axis_name: str) -> tuple[list[Any]
 
 
 def _exchange(leaves: Sequence[Any], K: int, axis_name: str) -> list[Any]:
-    """For each leaf, (K, n): this device's slice of everybody's, in one exchange for each dtype."""
+    """For each leaf, (K, n): this device's slice of all updates, with one exchange per dtype."""
     cut = [jnp.pad(leaf.reshape(-1), (0, -leaf.size % K)).reshape(K, -1) for leaf in leaves]
     found: list[Any] = [None] * len(cut)
     for dtype in dict.fromkeys(piece.dtype for piece in cut):
@@ -146,7 +146,7 @@ def _exchange(leaves: Sequence[Any], K: int, axis_name: str) -> list[Any]:
 
 
 def _gather(own: Sequence[Any], leaves: Sequence[Any], axis_name: str) -> list[Any]:
-    """Everybody's slices of the result, in the shapes of the leaves."""
+    """The slices of all devices put together, in the shapes of the leaves."""
     whole = [lax.all_gather(row, axis_name, tiled=True) for row in own]
     return [x[: leaf.size].reshape(leaf.shape).astype(leaf.dtype) for x, leaf in zip(whole, leaves, strict=True)]
 
@@ -154,7 +154,7 @@ def _gather(own: Sequence[Any], leaves: Sequence[Any], axis_name: str) -> list[A
 def _own_slices(
     pipeline: Pipeline, rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, from_zero: bool
 ) -> tuple[list[Any], dict[str, Any]]:
-    """This device's slice of the result, and what was found."""
+    """This device's slice of the result, and the info."""
     K = len(usable)
     unknown = jnp.full(K, jnp.nan)
     if isinstance(pipeline.rule, ColumnRule):
@@ -177,7 +177,7 @@ def _own_slices(
 
 
 def _gram(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, about_zero: bool) -> Any:
-    """(L, K, K) the sum over all devices of this slice's products, about the median of three that can be used."""
+    """(L, K, K) the sum over all devices of this slice's products, about the median of three usable devices."""
     order = jnp.argsort(~usable, stable=True)
     count = jnp.maximum(usable.sum(), 1)
     totals = []
@@ -220,7 +220,9 @@ def _decide(
     found[:] = 0.0
     rows, own = decision.by_layer, decision.matrix[0]
     found[:-2, kept] = own if rows is None else rows
-    found[-2, kept] = own / own.sum() if own.sum() > 0 else own  # what is missing to 1 leans on 0, the reference
+    found[-2, kept] = (
+        own / own.sum() if own.sum() > 0 else own
+    )  # the rest of the weight, up to 1, belongs to the reference, 0
     found[-1] = np.nan
     if decision.honesty is not None:
         found[-1] = 0.0
@@ -229,7 +231,7 @@ def _decide(
 
 
 def _reduce(rule: ColumnRule, row: Any, usable: Any) -> Any:
-    """The rule's own reduction of each column, of those that can be used: a branch for each number of them."""
+    """The rule's reduction of each column over the usable devices: one branch for each number of them."""
     K = len(usable)
     ranked = jnp.sort(jnp.where(usable[:, None], row, jnp.inf), axis=0)
     fewest = max(K // 2 + 1, rule.minimum())

@@ -28,7 +28,7 @@ from honestly.rules.memory import Memory
 
 
 class RobustAggregator(ModelAggregator):
-    """A `ModelAggregator` that tells which clients to believe: a bad model excludes its client, not the round.
+    """A `ModelAggregator` that tells you which clients to believe. A bad model excludes its client and never the round.
 
     Pass it to a recipe (`FedAvgRecipe(..., aggregator=RobustAggregator())`) or name it in a job's configuration. The
     arguments are plain values, kept under their own names, because FLARE writes them into the job.
@@ -36,23 +36,24 @@ class RobustAggregator(ModelAggregator):
     Args:
         rule: a rule, with its settings and mixers if need be: "krum:f=2", "nnm:f=2+multi_krum:f=2,keep=8".
         settings: more settings of the rule, such as `{"f": 2}`.
-        pre: mixers applied before those of `rule`: words, or `[name, settings]` pairs.
-        quorum: the share of the clients that answered which must be usable; with as many or fewer, the old model stays.
-        doubt: "keep" keeps the old model also if the rule says that its answer may be wrong; "accept" marks the round.
+        pre: mixers applied before those of `rule`: text, or `[name, settings]` pairs.
+        quorum: more than this share of the clients that answered must be usable, or the old model is kept.
+        doubt: "keep" also keeps the old model if the rule says that its result may be wrong; "accept" only marks the
+            round.
         history: a folder on the server that gets `rounds.jsonl` and `rounds.csv` after every round; "" for none.
-        forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
-        buffers: what becomes of BatchNorm's running means and variances: "follow" (averaged with the weights found on
+        forgetting: above 0, suspicion is carried from round to round (rule "bayesian"); the share that is kept per
+            round.
+        buffers: how to treat BatchNorm's running means and variances: "follow" (averaged with the weights found on
             the parameters), "judge" (as parameters), "ignore" (the server's own stay); or the names of the buffers.
-        server: what the server makes of the average, such as "fedadam:lr=0.1", "fedyogi", "fedadagrad" or
-            "fedavgm:momentum=0.9"; "" for the average itself. Its moments are kept in `history` and outlive a restart
-            where clients send weights.
-        sizes: "use" weighs clients by the steps that they report, up to a cap by which no minority of them gets a
-            majority of the weight; "ignore" counts heads.
+        server: the server's optimiser, such as "fedadam:lr=0.1", "fedyogi", "fedadagrad" or "fedavgm:momentum=0.9"; ""
+            for none. Its moments are kept in `history` and survive a restart if clients send weights.
+        sizes: "use" weighs clients by the steps that they report, up to a cap, so no minority of them gets a majority
+            of the weight; "ignore" counts every client once.
         names: from client name to the name that logs and the history use, such as `{"site-1": "Uppsala"}`.
         run: the name of the run, for the history and the title of its report; FLARE's job id if you give none.
 
-    What was found stays on the server: in its log, in `history` and in `rounds`. It is not put into the model's
-    metadata, which FLARE sends to the clients, liars among them.
+    The verdicts stay on the server: in its log, in `history` and in `rounds`. They are not put into the model's
+    metadata, which FLARE sends to all clients, including the liars.
 
     Example:
         >>> from honestly.nvflare import RobustAggregator
@@ -89,7 +90,7 @@ class RobustAggregator(ModelAggregator):
         self.names = names
         self.run = run
         self._models: list[FLModel] = []
-        # made now, so a wrong argument is an error where it was written; the folder is made where the server runs
+        # make it once now, so a wrong argument raises here; the folder is made later, on the server
         self._referee: Referee | None = None
         self._make(folder=None)
 
@@ -119,11 +120,11 @@ class RobustAggregator(ModelAggregator):
         return self.referee.history
 
     def accept_model(self, model: FLModel) -> None:
-        """Keep a client's model for the round; whatever is wrong with it is found when all are in."""
+        """Store a client's model for the round. It is checked when all models have arrived."""
         self._models.append(model)
 
     def aggregate_model(self) -> FLModel:
-        """The robust average. If the old model is to be kept: a difference of nothing."""
+        """The robust average, or an empty difference to keep the old model."""
         models, self._models = self._models, []
         self.rounds.run = self.rounds.run or self._job()
         kind = _usual([model.params_type for model in models])
@@ -153,11 +154,11 @@ class RobustAggregator(ModelAggregator):
             size = meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
             metrics = model.metrics if isinstance(model.metrics, Mapping) else None
             return Reply(client, update=dict(model.params), size=size, metrics=metrics)
-        except Exception as error:  # whatever a stranger's model raises costs him his own vote
+        except Exception as error:  # an exception caused by one client's model concerns only that client
             return Reply(client, fault=f"cannot be read ({type(error).__name__}: {str(error)[:200]})")
 
     def _global_weights(self) -> dict[str, Any] | None:
-        """The model that was sent out, which FLARE keeps in its context; None where it is not there."""
+        """The model that was sent out, which FLARE keeps in its context; None if it is not there."""
         try:
             learnable = self.fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) if self.fl_ctx else None
             weights = learnable.get("weights") if isinstance(learnable, Mapping) else None

@@ -24,11 +24,11 @@ logger = logging.getLogger("honestly.openfl")
 
 
 class RobustAggregation(AggregationFunction):
-    """An aggregation function that tells which collaborators to believe.
+    """An aggregation function that tells you which collaborators to believe.
 
     OpenFL asks for one tensor at a time. At the first tensor of a round this function reads the collaborators' whole
-    models from OpenFL's data base, judges them once, and answers the other tensors from that: a liar cannot be honest
-    in one tensor and hide in the next.
+    models from OpenFL's database and judges them once. The decision holds for all tensors of the round, so a liar
+    cannot be honest in one tensor and lie in the next.
 
     In `plan.yaml`: `aggregation_type: {template: honestly.openfl.RobustAggregation, settings: {rule: bayesian}}` of the
     training task. OpenFL keeps one instance of each aggregation function in a process, so all tasks share its settings.
@@ -99,7 +99,7 @@ class RobustAggregation(AggregationFunction):
                 models[owner][str(row["tensor_name"])] = row["nparray"]
             elif tuple(row["tags"]) == ("model",):
                 old[str(row["tensor_name"])] = row["nparray"]
-        for local in local_tensors:  # what is asked for is there, whatever the data base says
+        for local in local_tensors:  # the requested tensor comes from the arguments, whatever the database has
             models[str(local.col_name)][asked] = local.tensor
         sent = common_names(models.values())
         reference = {name: values for name, values in old.items() if name in sent}

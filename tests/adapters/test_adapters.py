@@ -95,7 +95,7 @@ def test_fedbiomed_averages_those_it_believes_and_keeps_the_model_otherwise(tmp_
         assert not aggregator.create_aggregator_args()
         kept = aggregator.aggregate({"a": None, "b": {}}, {}, global_model=tensors(OLD), n_round=1)
         assert torch.equal(kept["w"], torch.zeros(4, 20))
-        with pytest.raises(ValueError, match="no model that could be kept"):
+        with pytest.raises(ValueError, match="no previous model to keep"):
             aggregator.aggregate({"a": None}, {})
 
 

@@ -48,7 +48,7 @@ def test_the_average_and_the_table(files: list[str], tmp_path: Path, capsys: pyt
         np.testing.assert_array_equal(values, expected[name])
     table = capsys.readouterr().out
     assert "client-6.safetensors" in table
-    assert "7 of 7 clients used" in table
+    assert "7 of 7 clients were usable" in table
     assert str(out) in table.replace("\n", "")
 
 
@@ -217,7 +217,7 @@ def test_names_that_are_not_utf8(files: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
 def test_terminated_in_the_midst(files: list[str], tmp_path: Path, how: signal.Signals) -> None:
-    """SIGTERM, a closed terminal and Ctrl-C clean up and say so; the output is as it was."""
+    """SIGTERM, a closed terminal and Ctrl-C clean up and say so; the output is unchanged."""
     script = (
         "import sys, time; from honestly.sources.checkpoints import writer; put = writer.FileSink.put\n"
         "def slow(self, *args):\n    put(self, *args); print('writing', flush=True); time.sleep(1)\n"
@@ -251,7 +251,7 @@ def test_a_full_disk_is_named(
     assert run(*files, "-o", tmp_path / "out.safetensors", "--report", tmp_path / "r.html") == 1
     error = capsys.readouterr().err
     assert "r.html: the report cannot be written: No space left on device; " in error
-    assert "out.safetensors was written all the same" in error
+    assert "out.safetensors was written nevertheless" in error
     assert (tmp_path / "out.safetensors").exists()
 
 

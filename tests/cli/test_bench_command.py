@@ -90,7 +90,7 @@ def test_a_dry_run_counts_what_would_be_taken_in(
     told = capsys.readouterr()
     assert "small: 4 runs, 2 done, 2 to do with 6 rounds" in told.out
     assert "2 from finished runs" in told.out, "their speed is known, too"
-    assert "dry run, nothing is kept" in told.err
+    assert "dry run, nothing is saved" in told.err
     assert not out.exists()
     # beside what is there already, which stays as it was
     assert main(["bench", str(study), "--out", str(out), "--quiet", "--only", "rule=mean", "--only", "seed=1"]) == 0
@@ -169,7 +169,7 @@ def test_a_damaged_store_is_named(study: Path, tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "study.sqlite").write_bytes(b"\0" * 5000)
     assert main(["bench", str(study), "--out", str(tmp_path / "out")]) == 1
-    assert "damaged or no SQLite file" in capsys.readouterr().err
+    assert "damaged or not an SQLite file" in capsys.readouterr().err
     assert main(["bench", str(study), "--out", "/proc/nobody/writes/here"]) == 1
     assert "cannot make /proc/nobody/writes/here" in capsys.readouterr().err
 

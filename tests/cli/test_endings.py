@@ -65,7 +65,7 @@ def test_near_misses_on_the_command_line(
         (["aggregate", "a", "b", "c", "-o", "x.txt"], 2, "results are written as .safetensors, .npz or a folder"),
         (["aggregate", "a", "b", "c", "-o", "x.html"], 2, "results are written as .safetensors, .npz or a folder"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "/dev/null/x"], 1, "/dev/null/x: Not a directory"),
-        (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "broken"], 2, "begins like JSON and is none"),
+        (["aggregate", "a", "b", "c", "-o", "x.npz", "--sizes", "broken"], 2, "is not valid JSON"),
         (["aggregate", "a", "b", "c", "-o", "x.npz", "--ids", "@latin"], 2, "--ids latin: it is not UTF-8 text"),
     ],
 )

@@ -133,7 +133,7 @@ def test_a_history_needs_neither_torch_nor_pydantic_nor_matplotlib(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("gone", None, "is not there"),
+        ("gone", None, "does not exist"),
         ("empty", {}, "neither study.sqlite"),
         ("table.csv", "a,b\n", "is not a report's source"),
         ("broken", {"study.sqlite": "no database"}, "study.sqlite"),

@@ -43,7 +43,7 @@ def test_an_untouched_history_is_sound(folder: Path, capsys: pytest.CaptureFixtu
     head = json.loads(lines_of(folder)[-1])["hash"]
     assert said.startswith("sound: 6 rounds\n")
     assert f"head: {head}" in said
-    assert "cannot show that its end was cut off" in said
+    assert "cannot show that its last lines were removed" in said
     assert main(["audit", str(folder / "rounds.jsonl"), "--head", head, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "sound": True, "problem": "", "files": ["rounds.jsonl"], "rounds": 6, "head": head,
@@ -78,9 +78,7 @@ def test_a_changed_line_is_named(folder: Path, line: int) -> None:
     lines = lines_of(folder)
     lines[line] = lines[line].replace('"kept": false', '"kept": true ')
     put(folder, lines)
-    assert audit(folder).broken == (
-        f"rounds.jsonl, line {line + 1}: was changed: it does not have the hash that it carries"
-    )
+    assert audit(folder).broken == (f"rounds.jsonl, line {line + 1}: was changed: its hash does not match")
 
 
 def test_a_line_changed_with_a_new_hash_breaks_the_next_one(folder: Path) -> None:
@@ -106,16 +104,16 @@ def test_removed_inserted_and_moved_lines_are_told_apart(folder: Path) -> None:
     put(folder, [*lines[:3], seal({"round": 9}, "0" * 64)[0], *lines[3:]])
     assert audit(folder).broken.startswith("rounds.jsonl, line 4: begins a chain of its own")
     put(folder, [*lines[:3], '{"round": 9}', *lines[3:]])
-    assert audit(folder).broken == "rounds.jsonl, line 4: carries no hash, though lines before it do"
+    assert audit(folder).broken == "rounds.jsonl, line 4: has no hash, though earlier lines do"
 
 
 def test_a_file_that_was_cut_short_is_named(folder: Path) -> None:
     path = folder / "rounds.jsonl"
     raw = path.read_bytes()
     path.write_bytes(raw[:-40])
-    assert audit(folder).broken == "rounds.jsonl, line 6: is no whole JSON object"
+    assert audit(folder).broken == "rounds.jsonl, line 6: is not a complete JSON object"
     path.write_bytes(raw[:-1])
-    assert "line 6: has no end" in audit(folder).broken
+    assert "line 6: has no newline" in audit(folder).broken
 
 
 def test_only_a_head_that_was_kept_elsewhere_shows_a_cut_tail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +123,7 @@ def test_only_a_head_that_was_kept_elsewhere_shows_a_cut_tail(folder: Path, caps
     assert main(["audit", str(folder)]) == 0
     assert main(["audit", str(folder), "--head", early]) == 0
     assert main(["audit", str(folder), "--head", late]) == 1
-    assert "lines were cut off" in capsys.readouterr().err
+    assert "lines were removed" in capsys.readouterr().err
 
 
 def test_the_chain_goes_on_over_restarts(tmp_path: Path) -> None:
@@ -144,7 +142,7 @@ def test_old_histories_stay_readable_and_cannot_be_verified(tmp_path: Path, caps
     (tmp_path / "rounds.jsonl").write_text(old)
     assert read_rounds(tmp_path / "rounds.jsonl").records[0].accused == [1]
     assert main(["audit", str(tmp_path)]) == 1
-    assert "1 of 1 lines carry no hash" in capsys.readouterr().err
+    assert "1 of 1 lines have no hash" in capsys.readouterr().err
     federation(tmp_path, 2)  # a new chain begins after the old file
     found = audit(tmp_path)
     assert (found.broken, found.unsealed, len(found.heads)) == ("", 1, 2)

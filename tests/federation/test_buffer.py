@@ -88,7 +88,7 @@ def test_who_is_later_than_most_is_unusual_and_no_liar_but_gains_nothing() -> No
         out = buffer.add(k, update(k, 400, scale=-4 if liar else 1), version=4 if late else 9)
     assert out.verdicts[9] is Verdict.ACCUSED
     assert out.verdicts[11] is Verdict.UNUSUAL
-    assert out.explanations[11].startswith("made from a model 6 versions old")
+    assert out.explanations[11].startswith("started from a model 6 versions old")
     assert out.weights[9:].max() < 0.03
     assert out.honesty[11] < 0.5
 
@@ -126,8 +126,8 @@ def test_an_update_that_was_counted_does_not_count_again() -> None:
     [
         (update(0), 3, "3 versions ago; at most max_staleness=2"),
         (update(0), 7, "version 7, but the newest is 6"),
-        (update(0), "6", "version '6', which is none"),
-        (update(0), True, "which is none"),
+        (update(0), "6", "version '6', which is not a version"),
+        (update(0), True, "which is not a version"),
         ({**update(0), "b": np.array([1, np.nan, 1], "f4")}, 6, "tensor 'b' holds values that are not finite"),
         ({"w": update(0)["w"]}, 6, "tensor 'b' is missing"),
         ({**update(0), "b": np.zeros(4, "f4")}, 6, "shape"),
@@ -363,7 +363,7 @@ def test_a_second_server_is_told_that_the_folder_is_taken(tmp_path: Path) -> Non
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     run = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True, check=False)
     assert FolderInUseError.__name__ in run.stderr
-    assert "give this one a folder of its own" in run.stderr
+    assert "use another folder for this one" in run.stderr
     del buffer
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 

@@ -30,7 +30,7 @@ def test_logs_and_history_have_names(tmp_path: Path) -> None:
     _, record = referee.judge(1, [*replies(), Reply(5, fault="broken")])
     assert record.accused == (10**18 + 6, 10**18 + 7)  # in Python clients are known by their ids
     assert any("client Uppsala [1000000000000000007] is not believed" in line for line in lines)
-    assert any("client 5 refused: broken" in line for line in lines)
+    assert any("client 5 excluded: broken" in line for line in lines)
     referee.judge(2, replies()[:5])  # a round without the named clients
     first, second = map(json.loads, (tmp_path / "rounds.jsonl").read_text().splitlines())
     assert first["accused"] == ["Lund", "Uppsala"]

@@ -58,11 +58,11 @@ def test_refused_and_disbelieved_clients_that_outnumber_the_others_are_a_doubt()
     broken = [Reply(200 + k, fault="broken") for k in range(3)]
     value, record = Referee("bayesian", doubt="keep").judge(1, [*good[:4], *liars, *broken])
     assert value is None
-    assert "kept: refused and disbelieved clients leave 4.0 of 10" in record.status
+    assert "kept: excluded and disbelieved clients leave 4.0 of 10" in record.status
     value, record = Referee("bayesian").judge(1, [*good[:4], *liars, *broken])
     assert value is not None
     assert record.attention
-    assert "refused and disbelieved" in record.status
+    assert "excluded and disbelieved" in record.status
 
 
 @pytest.mark.parametrize("K", range(2, 14))

@@ -131,7 +131,7 @@ def test_an_answer_in_anothers_name_counts_for_nobody() -> None:
     result = train_buffered(Slow(thief=True), buffer, start(), versions=8, pull_interval=0)  # type: ignore[arg-type]
     assert away(result) < 0.3  # the mean, and no liar in it
     reasons = [why for record in buffer.history for why in record.excluded.values()]
-    assert all("answered in the place of node" in why for why in reasons)
+    assert all("answered in place of node" in why for why in reasons)
 
 
 def test_fewer_nodes_than_the_buffer_holds() -> None:

@@ -237,7 +237,7 @@ def test_a_killed_writer_leaves_whole_rounds(store: Store) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: path.write_bytes(b"no database at all" * 100), "damaged or no SQLite file"),
+        (lambda path: path.write_bytes(b"no database at all" * 100), "damaged or not an SQLite file"),
         (lambda path: sqlite3.connect(path).execute("CREATE TABLE mine(x)").connection.close(), "not of a study"),
         (lambda path: path.mkdir(), "cannot write"),
     ],

@@ -240,14 +240,14 @@ def packed(path: Path, members: dict[str, bytes], **more: Any) -> Path:
 )
 def test_an_archive_brings_nothing_but_a_study(mine: Store, tmp_path: Path, name: str) -> None:
     path = packed(tmp_path / "evil.tar.gz", {name: b"boo"})
-    with pytest.raises(ValueError, match="no part of a study"):
+    with pytest.raises(ValueError, match="not part of a study"):
         take_in(mine, path)
     assert not (tmp_path / "escape").exists()
 
 
 def test_links_and_damaged_files_are_refused(theirs: Store, mine: Store, tmp_path: Path) -> None:
     link = packed(tmp_path / "link.tar.gz", {"study.sqlite": b""}, type=tarfile.SYMTYPE, linkname="/etc/passwd")
-    with pytest.raises(ValueError, match="no part of a study"):
+    with pytest.raises(ValueError, match="not part of a study"):
         take_in(mine, link)
     archive(theirs, tmp_path / "whole.tar.gz")
     cut = tmp_path / "cut.tar.gz"
@@ -259,7 +259,7 @@ def test_links_and_damaged_files_are_refused(theirs: Store, mine: Store, tmp_pat
     (tmp_path / "no.jsonl.gz").write_bytes(b"hello")
     for name, message in {
         "cut.tar.gz": "damaged", "no.tar.gz": "damaged or no", "no.jsonl": "line 1: neither a run nor a round",
-        "worse.jsonl": "line 1: no JSON", "list.jsonl": "line 1: an object is wanted", "no.jsonl.gz": "damaged",
+        "worse.jsonl": "line 1: not JSON", "list.jsonl": "line 1: expected an object", "no.jsonl.gz": "damaged",
         "none.jsonl": "no such file", "/dev/null": "give a study's folder",
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=message):
@@ -275,5 +275,5 @@ def test_a_run_that_is_not_what_its_id_says_is_refused(theirs: Store, mine: Stor
     export(theirs, "runs", tmp_path / "runs.jsonl")
     text = (tmp_path / "runs.jsonl").read_text()
     (tmp_path / "runs.jsonl").write_text(text.replace('"clients":4', '"clients":5'))
-    with pytest.raises(StoreError, match="not the experiment that its id stands for"):
+    with pytest.raises(StoreError, match="does not match the experiment of its id"):
         take_in(mine, tmp_path / "runs.jsonl")

@@ -135,7 +135,7 @@ def test_one_malformed_client_in_every_round_never_raises_and_never_counts(
         for a, b in zip(value, without, strict=True):
             np.testing.assert_array_equal(a, b)
         assert not np.array_equal(value[0], current[0])
-        assert any("client bad refused" in message for message in caplog.messages)
+        assert any("client bad excluded" in message for message in caplog.messages)
         current = value
 
 

@@ -1,4 +1,4 @@
-"""The command `honestly`: one file per sub-command, loaded only when it is asked for."""
+"""The command `honestly`: one file per sub-command, loaded only when it is used."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parser(names: Sequence[str] = COMMANDS) -> Parser:
     """The parser of the command with these sub-commands; each is loaded for it, all by default."""
     top = Parser(
         prog="honestly",
-        description="Robust averaging for federated learning: it tells which clients to believe.",
+        description="Robust averaging for federated learning: it tells you which clients to believe.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -64,6 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _commands_to_load(words: Sequence[str]) -> Sequence[str]:
-    """The sub-commands to load: the one that is asked for; none for the version; all for help and for a wrong word."""
+    """The sub-commands to load: the requested one; none for the version; all for help and for an unknown word."""
     first = next((word for word in words if word != "--debug"), "")
     return (first,) if first in COMMANDS else () if first == "--version" else COMMANDS

@@ -1,4 +1,4 @@
-"""`honestly aggregate`: one robust average of K checkpoint files, and a report on whom it believed."""
+"""`honestly aggregate`: one robust average of K checkpoint files, and a report on the clients."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--ids",
         metavar="NAMES",
-        help="client names in order, with commas, or @FILE with one a line; file names by default",
+        help="client names in order, with commas, or @FILE with one per line; file names by default",
     )
     parser.add_argument(
         "--names", metavar="FILE.json", help="names for the table and the reports: JSON from client id to name"
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         with handle_termination():
             return _run(args)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; the output is as it was") from None
+        raise KeyboardInterrupt("interrupted; the output is unchanged") from None
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -143,7 +143,7 @@ def _run(args: argparse.Namespace) -> int:
     if not args.allow_overwrite:
         check_place(Path(args.out), args.files)
     paths: dict[Any, str] = dict(zip(client_labels(ids, args.names), args.files, strict=True))
-    # Without a Gram matrix nothing has measured the clients' distances, so one more pass does.
+    # without a Gram matrix the distances are not known yet: one more pass measures them
     explain = bool(args.report) or args.json or not (args.quiet or steps.gram_needed)
     passes = 1 + steps.gram_needed + explain + 2 / len(ids)
     with warnings.catch_warnings(record=True) as warned, progress_bar(args.quiet or args.json, passes) as progress:
@@ -176,7 +176,7 @@ def _run(args: argparse.Namespace) -> int:
         try:
             write(file, as_html(report) if file.endswith((".html", ".htm")) else json.dumps(report, indent=1) + "\n")
         except OSError as error:
-            kept = "" if status == FAILED else f"; {args.out} was written all the same"
+            kept = "" if status == FAILED else f"; {args.out} was written nevertheless"
             raise OSError(error.errno, f"the report cannot be written: {error.strerror}{kept}", file) from error
     if args.json:
         print(json.dumps(report, indent=1))

@@ -1,8 +1,8 @@
 # pyright: reportPrivateUsage=false
-"""Everything that the command line asks of argparse beyond its public interface, in one place.
+"""All uses of argparse beyond its public interface, in one place.
 
 argparse does not say which arguments a parser has. Completion, suggestions for misspelt options and words that follow
-options need to know. `tests/cli/test_argparse_private.py` fails with the name of whatever has gone; the commands
+options need to know. `tests/cli/test_argparse_private.py` fails and names what is missing; the commands
 themselves would still work, without completion and suggestions.
 """
 

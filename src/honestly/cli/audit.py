@@ -1,4 +1,4 @@
-"""`honestly audit`: is the history of a federation as the server wrote it?"""
+"""`honestly audit`: verify that a federation's history was not changed."""
 
 from __future__ import annotations
 
@@ -49,13 +49,11 @@ def run(args: argparse.Namespace) -> int:
     found = audit(args.folder)
     problem = found.broken
     if not problem and not found.rounds:
-        problem = f"{args.folder} holds no rounds.jsonl, or an empty one: there is nothing to verify"
+        problem = f"{args.folder} has no rounds.jsonl, or an empty one: there is nothing to verify"
     elif not problem and found.unsealed:
-        problem = f"{found.unsealed} of {found.rounds} lines carry no hash (an older version wrote them)"
+        problem = f"{found.unsealed} of {found.rounds} lines have no hash (an older version wrote them)"
     if not problem and args.head is not None and args.head not in found.heads:
-        problem = (
-            f"the chain does not contain {args.head}: lines were cut off after it was noted, or all was written anew"
-        )
+        problem = f"the chain does not contain {args.head}: lines were removed since, or all hashes recomputed"
     if args.json:
         told = {
             "sound": not problem,
@@ -72,11 +70,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"sound: {found.rounds} round{'s' * (found.rounds != 1)}{files}")
         print(f"head: {found.head}")
         if args.head is None:
-            print("A chain cannot show that its end was cut off: keep the head elsewhere, and give it with --head.")
+            print("The chain cannot show that its last lines were removed: store the head and pass it with --head.")
     return 1 if problem else 0
 
 
 def _hash(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", text):
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no hash of 64 hexadecimal digits")
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a hash of 64 hexadecimal digits")
     return text

@@ -75,7 +75,7 @@ def add(commands: Any) -> None:
     how.add_argument("--cpus-per-run", type=float, default=1.0, metavar="X", help="with --ray: CPU cores per run")
     how.add_argument(
         "--stop-after", metavar="TIME",
-        help="end before so much time has passed (560, 9m, 1.5h): a round that would take longer is not begun",
+        help="end before this time has passed (560, 9m, 1.5h): a round that would take longer is not started",
     )  # fmt: skip
     how.add_argument("--keep-models", action="store_true", help="keep the final model of every run in DIR/runs")
     shown = parser.add_mutually_exclusive_group()
@@ -154,7 +154,7 @@ def _check(args: argparse.Namespace) -> None:
 def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: set[str] | None = None) -> None:
     from honestly.runs.transfer import take_in
 
-    kept = "dry run, nothing is kept: " if args.dry_run else ""
+    kept = "dry run, nothing is saved: " if args.dry_run else ""
     for path in paths:
         found = take_in(store, path, only=only)
         if not args.quiet:
@@ -172,7 +172,7 @@ def _select_runs(args: argparse.Namespace, study: Study, entries: list[PlannedRu
 
 @contextmanager
 def _beforehand(args: argparse.Namespace) -> Generator[Store | None]:
-    """The study's store as it is; where something is to be taken in, a copy that has it and is thrown away."""
+    """The study's store; with --import or --reuse, a temporary copy that includes them."""
     from honestly.runs.database import FILE
     from honestly.runs.export import copy
     from honestly.runs.store import Store
@@ -191,7 +191,7 @@ def _beforehand(args: argparse.Namespace) -> Generator[Store | None]:
 
 
 def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
-    """Nothing is written, and what --import and --reuse would bring is counted."""
+    """Print what would be run, including the effect of --import and --reuse. Nothing is written."""
     from honestly.show.progress import duration
     from honestly.studies.estimate import estimate
     from honestly.studies.study import Study
@@ -217,7 +217,7 @@ def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
     if todo:
         print(f"about {duration(found.seconds)} on {args.device}, one run at a time ({', '.join(source)})")
         if workers > 1:
-            print(f"about {duration(found.seconds / workers)} with {workers} workers, if each has cores of its own")
+            print(f"about {duration(found.seconds / workers)} with {workers} workers, if each has its own cores")
     return 0
 
 
@@ -244,7 +244,7 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
 
 
 def _do(args: argparse.Namespace, store: Store, ids: set[str], options: WorkOptions) -> bool:
-    """Do the runs in the way that was chosen; False if asked to stop."""
+    """Do the runs in the chosen way; False if it was stopped."""
     from honestly.studies.work import new_worker, one_by_one
 
     if args.ray is not None:

@@ -1,4 +1,4 @@
-"""Which words may come next on the command line: found from the parsers and from the tables of rules and attacks."""
+"""Completions of the command line, from the parsers and the tables of rules and attacks."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _literals(annotation: Any) -> list[str]:
     return [str(word) for word in typing.get_args(annotation) if isinstance(word, str)]
 
 
-# What follows an option or stands as a word of a command, where argparse knows no choices; elsewhere files are meant.
+# completions of options and words for which argparse has no choices; all others are file names
 _FINDERS: dict[tuple[str, str], Callable[[Sequence[str], str], list[str]]] = {
     ("aggregate", "rule"): _specs("step"),
     ("aggregate", "pre"): _specs("mixer"),

@@ -1,4 +1,4 @@
-"""Who the clients of a list of files are: their ids, names and sizes, from options and small files."""
+"""The ids, names and sizes of the clients of `honestly aggregate`, from options and small files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def client_ids(asked: str | None, files: Sequence[str]) -> list[str]:
-    """A different name for each client: what was asked, or file names where these differ, or the paths."""
+    """A unique id for each client: the given one, or the file name if these are unique, or the path."""
     if asked is not None:
         names = _text("--ids", asked[1:]).splitlines() if asked.startswith("@") else asked.split(",")
         names = [name.strip() for name in names if name.strip()]
@@ -20,7 +20,7 @@ def client_ids(asked: str | None, files: Sequence[str]) -> list[str]:
         names = [Path(file).name for file in files]
         if len(set(names)) < len(names):
             names = [str(file) for file in files]
-    spelled = [os.path.normpath(Path(file).absolute()) for file in files]  # not resolved: links are refused one by one
+    spelled = [os.path.normpath(Path(file).absolute()) for file in files]  # not resolved: links are excluded one by one
     for given, what in ((names, "client"), (spelled, "file")):
         twice = next((name for i, name in enumerate(given) if name in given[:i]), None)
         if twice is not None:
@@ -37,7 +37,7 @@ def client_sizes(file: str | None) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise ValueError(f"--sizes {file}: it begins like JSON and is none ({error})") from error
+            raise ValueError(f"--sizes {file}: it is not valid JSON ({error})") from error
     rows = [line.rsplit(",", 1) for line in text.splitlines() if line.strip()]
     if all(len(row) == 1 for row in rows):
         return [row[0] for row in rows]
@@ -62,5 +62,5 @@ def client_labels(ids: Sequence[str], file: str | None) -> list[str]:
 
 
 def in_order(sizes: Any, ids: Sequence[str]) -> Any:
-    """Sizes by id as a list, so the clients may go by other names from here on."""
+    """Sizes by id as a list, because the clients may have other names from here on."""
     return [sizes.get(client) for client in ids] if isinstance(sizes, Mapping) else sizes

@@ -1,6 +1,6 @@
 """`honestly completion`: a script for the shell, which then completes commands, options, rules, attacks and more.
 
-argcomplete was tried in its place (3.7, November 2026). It completes `key=value` words up to the first option, but none
+argcomplete was tried instead (3.7, November 2026). It completes `key=value` words up to the first option, but none
 after it (`simulate rounds=3 --quiet ru`), because argparse gives a list of words to one place only; and the core may
 not depend on it.
 """
@@ -82,7 +82,7 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", nargs="?", choices=list(SCRIPTS), help="bash, zsh or fish")
-    # what the scripts ask for: completions of the last of these words, each behind a dot lest it seem an option
+    # used by the scripts: completes the last of these words; each has a dot in front so that none looks like an option
     parser.add_argument("--words", nargs="*", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 

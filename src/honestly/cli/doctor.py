@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine(data: Path | None = None) -> dict[str, Any]:
-    """All that is known, as plain values. Never raises for what is wrong here: that is listed under `problems`."""
+    """All findings as plain values. Problems of this machine are listed under `problems` and never raise."""
     from honestly._version import __version__
 
     problems: list[str] = []
@@ -109,7 +109,7 @@ def _devices(problems: list[str]) -> dict[str, Any]:
     try:
         import torch
     except ImportError as error:
-        if getattr(error, "name", None) != "torch":  # it is there, and broken
+        if getattr(error, "name", None) != "torch":  # installed but broken
             problems.append(f"torch does not load ({_first_line(error)}): reinstall it")
         return found
     except Exception as error:

@@ -31,7 +31,7 @@ def ending(chosen: argparse.Namespace) -> int:
         return status
     except BrokenPipeError:
         _forget_standard_output()
-        return BROKEN_PIPE  # as a program that the signal ends: nobody reads on, and nobody is told
+        return BROKEN_PIPE  # end silently, as a program that is killed by the signal
     except SystemExit as stopped:
         if isinstance(stopped.__context__, BrokenPipeError):  # rich ends the program itself, with status 1
             return BROKEN_PIPE
@@ -45,7 +45,7 @@ def ending(chosen: argparse.Namespace) -> int:
 
 
 def explain(error: BaseException, chosen: argparse.Namespace) -> tuple[str, int] | None:
-    """What to tell the user of an error, and the exit status; None if it is a bug of ours."""
+    """The message and exit status for an error; None if it is a bug."""
     from honestly.blame import Culprit, culprit
 
     match error:
@@ -78,7 +78,7 @@ def debugging(chosen: argparse.Namespace) -> bool:
 
 
 def bug(error: BaseException) -> str:
-    """What is said below the traceback of an error that nobody foresaw."""
+    """The text below the traceback of an unexpected error."""
     return (
         f"this is a bug in honestly {__version__}: {type(error).__name__}: {error}\n"
         "please report it under Issues on the repository's page, with the lines above, the command, and what "
@@ -96,7 +96,7 @@ def complain(command: str, message: str, status: int) -> int:
 
 
 def _remedy(module: str, extra: str | None) -> str | None:
-    """Which extra brings a module that is missing: the one that the command needs, else one that lists it."""
+    """The extra that installs a missing module: the one of the command, else one that lists it."""
     from honestly.cli.requirements import pip_line, requirements
 
     name = module.partition(".")[0]
@@ -109,7 +109,7 @@ def _remedy(module: str, extra: str | None) -> str | None:
 def _describe(error: OSError, out: object) -> str:
     """What the system says, with the file that it is about (where it names none: what is written), without `[Errno 2]`.
 
-    A full disk is met by whoever writes, through a descriptor that has no name.
+    If the disk is full, the error has no file name.
     """
     if error.strerror is None:
         return str(error)
@@ -119,9 +119,9 @@ def _describe(error: OSError, out: object) -> str:
 
 @contextmanager
 def escape_what_cannot_be_printed() -> Generator[None]:
-    """A character that the terminal's encoding lacks is written as its code while the command runs.
+    """While the command runs, print characters that the terminal cannot encode as their codes.
 
-    Where standard output or error is closed, what is printed goes nowhere.
+    If standard output or error is closed, discard what is printed.
     """
     with ExitStack() as opened:
         for name in ("stdout", "stderr"):
@@ -145,7 +145,7 @@ def _escaping() -> Generator[None]:
 
 
 def _forget_standard_output() -> None:
-    """What is left in the buffer goes nowhere, so Python does not complain about it at its end."""
+    """Discard the rest of the buffer, so Python does not report an error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, sys.stdout.fileno())

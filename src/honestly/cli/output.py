@@ -1,4 +1,4 @@
-"""Where the result of a command goes, what happens if it is stopped, and the bar that shows how far it is."""
+"""The output of `honestly aggregate`: its target, cleaning up after an interruption, and progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Target:
-    """Where the engine writes: OUT, or beside it if OUT must not appear unless all clients were used."""
+    """The path that the engine writes: OUT, or a temporary path if OUT may appear only if all clients were used."""
 
     def __init__(self, out: str, exclusions: str) -> None:
         self._final = Path(out)
@@ -20,7 +20,7 @@ class Target:
         self.out = self._final.with_name(hidden) if exclusions == "fail" else self._final
 
     def keep(self) -> None:
-        """The result is wanted."""
+        """Keep the result."""
         from honestly.sources.checkpoints.replace import replace_folder
 
         if self.out == self._final:
@@ -43,7 +43,7 @@ class Target:
 
 @contextmanager
 def open_target(out: str, exclusions: str) -> Generator[Target]:
-    """The target while it is written; what was not kept is removed at the end."""
+    """A context with the target; a result that was not kept is removed at the end."""
     from honestly.sources.checkpoints.writer import Output
 
     Output.at(out)
@@ -79,7 +79,7 @@ def handle_termination() -> Generator[None]:
 
 @contextmanager
 def progress(silent: bool, passes: float) -> Generator[Any]:
-    """Bytes read, rate and time left, on a terminal."""
+    """A progress bar with bytes, rate and remaining time, on a terminal."""
     from honestly.show.bars import Bars
 
     with Bars(stderr=True, unit="bytes", left=True, transient=True, silent=silent) as bars:

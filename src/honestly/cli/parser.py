@@ -1,4 +1,4 @@
-"""A parser that tells what was probably meant, and takes `key=value` words also after options."""
+"""A parser with suggestions for misspelt words, which accepts `key=value` words after options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # suppressed: a sub-command's default must not undo what stood before its name
+        # suppressed: a sub-command's default must not override an option before its name
         self.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
         )
@@ -43,10 +43,10 @@ def suggestion(word: str, words: Sequence[str]) -> str:
 
 
 def parse_words(top: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """The words as a namespace; what no parser takes ends with the usage of the sub-command that was asked for.
+    """Parse the words. An unknown word ends the program with the usage of its sub-command.
 
-    argparse takes the words of `simulate FILE key=value ...` only where they stand together; here they may also
-    follow an option. What comes after `--` is never an option.
+    argparse accepts the words of `simulate FILE key=value ...` only next to each other; here they may also follow an
+    option. Words after `--` are never options.
     """
     chosen, rest = top.parse_known_args(words)
     if rest:

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _command_path(path: Path) -> str:
-    """How the report's own commands name a path: a relative one as it was given, of an absolute one the name."""
+    """A path in the commands of the report: a relative path unchanged, of an absolute one only the name."""
     return path.name if path.is_absolute() else str(path)
 
 

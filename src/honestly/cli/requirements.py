@@ -1,7 +1,7 @@
-"""What the package requires, extra by extra, and what of it is installed here. Nothing is imported to find out.
+"""The requirements of the package and its extras, and which of them are installed, found without importing them.
 
-Versions and requirements are read by hand and not by `packaging`: this must work where nothing but NumPy is installed,
-to say what is missing. It reads our own metadata only, which has `>=` and `<` and no pre-releases.
+Versions and requirements are parsed here and not by `packaging`, because this must work with nothing but NumPy
+installed. It reads only the metadata of this package, which has `>=` and `<` and no pre-releases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Requirement:
 
     @property
     def problem(self) -> str | None:
-        """Why the installed version will not do; None for a good one and for one that is not installed."""
+        """Why the installed version does not suffice; None if it does or if none is installed."""
         if self.installed is None or satisfies(self.installed, self.bounds):
             return None
         return f"{self.name} {self.installed} is installed, but {self.name}{self.bounds} is needed"
@@ -49,7 +49,7 @@ def pip_line(extra: str) -> str:
 
 
 def satisfies(version: str, bounds: str) -> bool:
-    """Whether a version lies within bounds such as ``>=13,<15``; a part that is no number ends the comparison.
+    """Whether a version lies within bounds such as ``>=13,<15``; the comparison ends at a part that is not a number.
 
     >>> satisfies("2.13.0+cpu", ">=2.6"), satisfies("15.0", "<15,>=13"), satisfies("1.9", ">=1.10")
     (True, False, False)

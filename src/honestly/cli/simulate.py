@@ -111,7 +111,7 @@ def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
 
 
 def write_pictures(outcome: Outcome, out: Path) -> None:
-    """The figure, the report and the summary of what there is so far."""
+    """Write the figure, the report and the summary of the rounds so far."""
     from honestly.runs.writing import write_file
     from honestly.show.figure import png, run_figure
     from honestly.show.run_page import RunView, page
@@ -154,7 +154,7 @@ def _show_partition(experiment: Any, folder: Path | None) -> int:
         cells = [f"{n} {bars[int(np.ceil(8 * n / max(counts.max(), 1)))]}" for n in row]
         mark = " *" if k in e.adversary.who else ""
         table.add_row(f"{k}{mark}", str(row.sum()), *cells)
-    console = Console(markup=False)  # names of folders, files and classes are text, also where they have brackets
+    console = Console(markup=False)  # names of folders, files and classes may have brackets, which are not markup
     console.print(table)
     if e.adversary.malicious:
         console.print("* malicious")
@@ -197,7 +197,7 @@ class _Lines(_Nothing):
 
 
 class _Terminal(_Nothing):
-    """Progress for a person."""
+    """Progress on a terminal."""
 
     def __init__(self, out: Path, *, title: str = "") -> None:
         from honestly.show.bars import Bars
@@ -220,7 +220,7 @@ class _Terminal(_Nothing):
             f"{e.model}, rule {e.rule.name}; {self.out}"
         )
         if records:
-            self.bars.say(f"going on after round {len(records)}")
+            self.bars.say(f"resuming after round {len(records)}")
         self.bar = self.bars.add(self.title, e.rounds, done=len(records))
 
     def round(self, record: Record) -> None:

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: give at least 1")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
+        args.out.mkdir(parents=True, exist_ok=True)  # check before the work starts
     if args.suite or args.submit:
         return stress_suite.run(args, _flat(args.rules) if args.rules else None)
 
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     console = Console()
     for table in found:
-        if not table.name.startswith("attack_"):  # too wide for a terminal; the files have it
+        if not table.name.startswith("attack_"):  # too wide for a terminal; it is in the files
             console.print(table.rich(console.width))
             console.print()
     console.print(f"{len(cases)} cases in {seconds:.1f} s", highlight=False)
@@ -186,7 +186,7 @@ def _record(args: argparse.Namespace) -> int:
                 bars.update(bar, done=done, total=of)
 
             courses.append(record(plan, folder=args.data, device=device, progress=tell))
-            write(args.record, courses)  # what there is already, should a later course be interrupted
+            write(args.record, courses)  # save finished courses, in case a later one is interrupted
     layers = ", ".join(f"{course.name} ({len(course.layers)} layers)" for course in courses)
     print(f"wrote {args.record}: {layers}")
     return 0

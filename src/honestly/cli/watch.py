@@ -65,5 +65,5 @@ def _open(url: str) -> None:
     import threading
     import webbrowser
 
-    # some browsers hold the caller until they are closed
+    # some browsers block the caller until they are closed
     threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

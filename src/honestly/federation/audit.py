@@ -1,10 +1,10 @@
-"""A history that shows when it was changed: each line of `rounds.jsonl` carries its hash and that of the line before.
+"""Tamper-evident histories: each line of `rounds.jsonl` contains its hash and the hash of the previous line.
 
     line  = {..., "previous": hash of the line before, "hash": SHA-256 of all of this line before its hash}
 
-The chain goes on over restarts: the first line of `rounds.jsonl` follows the last one of the file that was set aside.
-Whoever can write the file can also compute hashes, so a chain by itself shows only what was done carelessly, or to a
-part of it. Keep the head, the last line's hash, where the server cannot write: then nothing before it can be changed.
+The chain continues after a restart: the first line of `rounds.jsonl` follows the last line of the file before it.
+Someone who can write the file can also recompute all hashes, so the chain alone only detects partial changes. Store the
+head, the hash of the last line, where the server cannot write: then no line before it can be changed unnoticed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: what the first line of all follows
+#: the previous hash of the very first line
 BEGINNING = "0" * 64
 _SEAL = re.compile(r', "hash": "([0-9a-f]{64})"\}')
 SEAL_LENGTH = len(', "hash": ""}') + 64
@@ -25,7 +25,7 @@ NAME = re.compile(r"rounds(?:-(\d{1,9}))?\.jsonl")
 
 
 def seal(record: dict[str, Any], previous: str) -> tuple[str, str]:
-    """The line of a round, without its end, and its hash. `record` holds plain values.
+    """The line of a round, without the newline, and its hash. `record` has plain values.
 
     Example:
         >>> line, head = seal({"round": 1}, BEGINNING)
@@ -38,26 +38,26 @@ def seal(record: dict[str, Any], previous: str) -> tuple[str, str]:
 
 
 def unseal(line: str) -> tuple[str, str] | None:
-    """The hash of a line and of the one before it; None if it carries none. ValueError if the line was changed."""
+    """The hash of a line and of the previous one; None if it has none. ValueError if the line was changed."""
     found = _SEAL.fullmatch(line[-SEAL_LENGTH:])
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
-        raise ValueError("is no whole JSON object") from None
+        raise ValueError("is not a complete JSON object") from None
     if not isinstance(record, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     if found is None:
         if "hash" in record or "previous" in record:
             raise ValueError("was changed: its hash is not where it was written")
         return None
     text = line[:-SEAL_LENGTH] + "}"
     if hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest() != found[1]:
-        raise ValueError("was changed: it does not have the hash that it carries")
+        raise ValueError("was changed: its hash does not match")
     return found[1], str(record.get("previous"))
 
 
 def last_hash(path: Path) -> str:
-    """What a new file follows that takes the place of this one; the beginning if this one has no chain."""
+    """The hash that a file following this one continues from; `BEGINNING` if this one has no chain."""
     try:
         lines = _lines(path)
         found = unseal(lines[-1]) if lines else None
@@ -68,14 +68,14 @@ def last_hash(path: Path) -> str:
 
 @dataclass
 class Audit:
-    """What the files of a history show.
+    """The result of verifying a history.
 
     Attributes:
         files: their names, oldest first.
         rounds: the number of lines.
         unsealed: lines without a hash, which an older version wrote.
         head: the hash of the last line.
-        broken: the first line that is not as it was written, as a sentence; "" if there is none.
+        broken: the first line that was changed, as a sentence; "" if there is none.
         heads: the hashes of all lines up to there.
     """
 
@@ -88,7 +88,7 @@ class Audit:
 
     @property
     def sound(self) -> bool:
-        """True if every line is there as it was written, as far as a chain can show."""
+        """True if the chain shows no change in any line."""
         return not self.broken and not self.unsealed and self.rounds > 0
 
 
@@ -111,7 +111,7 @@ def audit(folder: Path) -> Audit:
                 return result
             if found is None:
                 if result.heads:
-                    result.broken = f"{path.name}, line {i + 1}: carries no hash, though lines before it do"
+                    result.broken = f"{path.name}, line {i + 1}: has no hash, though earlier lines do"
                     return result
                 result.unsealed += 1
                 continue
@@ -121,7 +121,7 @@ def audit(folder: Path) -> Audit:
             result.head = found[0]
             result.heads.append(found[0])
         if lines and not path.read_bytes().endswith(b"\n"):
-            result.broken = f"{path.name}, line {len(lines)}: has no end: the file was cut short"
+            result.broken = f"{path.name}, line {len(lines)}: has no newline: the file was truncated"
             return result
     return result
 
@@ -129,7 +129,7 @@ def audit(folder: Path) -> Audit:
 def _follows(result: Audit, previous: str, *, first: bool) -> bool:
     if previous == result.head:
         return True
-    # an older version's file without hashes, or one that could not be read, may come before a new chain
+    # a file without hashes (of an older version), or an unreadable one, may come before a new chain
     return first and previous == BEGINNING and not result.heads
 
 
@@ -139,7 +139,7 @@ def _why(result: Audit, previous: str, lines: Sequence[str], i: int) -> str:
         return f"follows line {after} of the chain, not the line before it: a line was inserted, repeated or moved"
     later = [_hash(line) for line in lines[i + 1 :]]
     if previous in later:
-        return f"follows line {i + 2 + later.index(previous)}, which comes later: the lines were put in another order"
+        return f"follows line {i + 2 + later.index(previous)}, which comes later: the lines were reordered"
     if previous == BEGINNING:
         return "begins a chain of its own: the line was replaced, or belongs to another history"
     before = "a file before this one" if i == 0 else "a line before it"

@@ -1,4 +1,4 @@
-"""Asynchronous federations: updates are collected as they come and averaged when enough of them are there."""
+"""Asynchronous federations: updates are collected as they arrive and averaged once there are enough of them."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ from honestly.sources.tree import UnusableError, difference, flatten, rebuild, s
 
 logger = logging.getLogger("honestly.federation")
 
-#: Refusals since the last average that are remembered by name; more are logged only.
+#: The most clients in `refused`; further refusals are only logged.
 MOST_REFUSALS = 1000
 
 
 class Buffer:
-    """Collects clients' updates as they arrive, judges and averages them when `size` of them are there (FedBuff).
+    """Collects clients' updates as they arrive, and judges and averages them once there are `size` of them (FedBuff).
 
     An update is the *difference* between the client's model and the model that it started from. `version` counts the
-    averages so far; tell it to each client together with the model, and hand the version that the client started from
-    to `add`. It is the server that knows what it sent: do not take the client's word for it.
+    averages so far. Send it to each client together with the model, and pass the version that the client started from
+    to `add`. Use the server's own record of what it sent, not what the client reports.
 
-    The rule judges all updates alike. Then each weight is multiplied by `(1 + staleness) ** -discount`, where staleness
-    is the number of versions since the client's; what is taken off is not given to others, so a buffer of stale
-    updates moves the model less. For coordinate-wise rules, which have no weights, the whole step is multiplied by the
-    mean of these factors. A client that was later than most is called unusual and not accused.
+    The rule judges all updates in the same way. Then each weight is multiplied by `(1 + staleness) ** -discount`, where
+    staleness is the number of versions since the client's. The removed weight is not given to others, so a buffer of
+    stale updates moves the model less. For coordinate-wise rules, which have no weights, the whole step is multiplied
+    by the mean of these factors. A client that was later than most is called unusual and not accused.
 
-    A client has one voice: a second update before the average replaces its first one, unless it comes from an older
-    version. The very update that was counted last is refused, so a message delivered twice counts once, and so is
-    one from an older version than that. Refused are also updates of more than `max_staleness` versions ago, of a
-    version that does not exist yet, with values that are not finite, and of another layout than `like`. They take no
-    place in the buffer and never raise: the log and `refused` say why.
+    A client has one vote: a second update before the average replaces its first one, unless it comes from an older
+    version. An update that was already averaged is refused, so a message delivered twice counts once. The buffer also
+    refuses updates from an older version than the client's last one, from more than `max_staleness` versions ago, from
+    a version that does not exist yet, with values that are not finite, or with another layout than `like`. A refused
+    update does not enter the buffer and raises nothing: the log and `refused` say why.
 
     Args:
-        size: how many clients' updates make an average.
-        rule: a rule or its name. What it remembers is carried on, and kept in `folder`.
+        size: the number of clients whose updates are averaged together.
+        rule: a rule or its name. Its memory is carried from average to average, and kept in `folder`.
         pre: mixers applied before the rule.
         discount: the exponent of the discount: 0.5 as in FedBuff; 0 for none.
         max_staleness: updates from older versions are refused.
-        like: a model with the layout of the updates. Without it the majority's layout decides when they are averaged.
+        like: a model with the layout of the updates. Without it, the layout of the majority counts.
         folder: keeps the waiting updates, so they survive a restart. One server at a time may use it.
         version: the version of the model that you start with, if you saved it. If the buffer in `folder` is one ahead
-            (the server was killed after the average and before the model was saved), it steps back and has the
-            updates of that average again.
+            (the server was killed after the average and before the model was saved), it goes back one
+            version and restores the updates of that average.
         history: a folder for `rounds.jsonl` and `rounds.csv`, see `honestly report`.
         run: the name of the run, for the history and the title of its report.
-        buffers: what becomes of BatchNorm's statistics, see `hn.aggregate`.
+        buffers: how to treat BatchNorm's statistics, see `hn.aggregate`.
 
     Attributes:
         version: the number of averages so far.
@@ -133,12 +133,12 @@ class Buffer:
 
     @property
     def rule(self) -> Rule:
-        """The rule as it stands, memory included."""
+        """The rule with its current memory."""
         return self._pipeline.rule
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """The clients whose updates wait, in the order of arrival."""
+        """The clients whose updates are in the buffer, in the order of arrival."""
         with self._lock:
             return tuple(self._entries)
 
@@ -151,17 +151,17 @@ class Buffer:
     def add(
         self, client: ClientId, update: Any, *, version: int, base: Any = None, size: float | None = None
     ) -> Aggregate | None:
-        """Take an update in; the average if the buffer is full now, else None.
+        """Add an update. Returns the average if this fills the buffer, else None.
 
         Args:
             client: text or an integer that your framework has authenticated.
             update: the difference to the model that the client started from, or, with `base`, its model.
             version: the version that the client started from, as the server knows it.
             base: that version's model, if `update` is a model.
-            size: what the client says of its number of examples, for rules that use sizes.
+            size: the number of examples that the client reports, for rules that use sizes.
 
         Raises:
-            OSError: the folder cannot be written: the update was not taken in, ask for it again.
+            OSError: the folder cannot be written. The update was not added: ask the client for it again.
         """
         if isinstance(client, bool) or not isinstance(client, str | int):
             raise ValueError(f"client is {client!r}; a buffer keeps ids that are text or integers")
@@ -172,7 +172,7 @@ class Buffer:
             except UnusableError as fault:
                 self.refuse(client, str(fault))
                 return None
-            except Exception as error:  # whatever a stranger's update raises costs him his own vote
+            except Exception as error:  # an exception caused by one client's update concerns only that client
                 self.refuse(client, unreadable(error))
                 return None
             known = size if isinstance(size, int | float) and np.isfinite(size) else None
@@ -188,7 +188,7 @@ class Buffer:
             return self.aggregate() if len(self._entries) >= self.size else None
 
     def aggregate(self) -> Aggregate | None:
-        """The average of what is there, full or not; None if it cannot be averaged (the log says why).
+        """Average the updates in the buffer, full or not. Returns None if that is not possible (the log says why).
 
         `add` calls this when the buffer is full. Call it yourself if you have waited long enough.
         """
@@ -198,7 +198,7 @@ class Buffer:
             started = time.perf_counter()
             try:
                 out = self._average()
-            except AggregationError as error:  # no majority is of use: all go, so the buffer is never stuck
+            except AggregationError as error:  # no usable majority: drop all updates, or the buffer would be stuck
                 self._log(logging.WARNING, f"version {self.version}: no average: {str(error).split('; client')[0]}")
                 for client in list(self._entries):
                     self._drop(client, error.reasons.get(client, "no majority of the buffer was usable: send it again"))
@@ -223,7 +223,7 @@ class Buffer:
         return dict(value)
 
     def _advance(self, out: Aggregate, started: float) -> None:
-        """The next version: on disk first, then in memory, so a server that dies has one or the other."""
+        """Go to the next version: on disk first, then in memory, so a killed server has the old or the new one."""
         numbers = [entry.number for entry in self._entries.values()]
         pipeline = self._pipeline.after(out.diagnostics)
         counted = {c: last for c, last in self._counted.items() if last[0] >= self.version - self.max_staleness}
@@ -233,7 +233,7 @@ class Buffer:
             after = state_of(self.version + 1, counted, pipeline.rule, max(numbers))
             try:
                 self._shelf.write_state({**after, "before": before})
-            except OSError as error:  # the average is sound: a full disk costs what a restart would need
+            except OSError as error:  # the average is still valid: only a restart needs the file
                 self._log(logging.ERROR, f"the buffer could not be written to {self._shelf.folder}: {error}")
             else:
                 for number in self._last:
@@ -256,7 +256,7 @@ class Buffer:
             self._log(logging.ERROR, f"the history could not be written to {self.history.folder}: {error}")
 
     def _restore(self, shelf: Shelf, wanted: int | None) -> None:
-        """Go on where the folder stands. What is damaged costs itself alone."""
+        """Restore the state in the folder. Damaged files are skipped."""
         standing = recover(shelf, wanted, self._log)
         self.version, self._through, self._counted = standing.version, standing.through, standing.counted
         if standing.memory is not None and hasattr(self.rule, "memory"):
@@ -275,9 +275,9 @@ class Buffer:
         shelf.write_state(state_of(self.version, self._counted, self.rule, self._through))
 
     def _check(self, client: ClientId, held: Mapping[str, Host], version: Any) -> None:
-        """Raise `UnusableError` for an update that has no place in the buffer."""
+        """Raise `UnusableError` if the buffer must refuse the update."""
         if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-            raise UnusableError(f"comes from version {version!r}, which is none")
+            raise UnusableError(f"comes from version {version!r}, which is not a version")
         if version > self.version:
             raise UnusableError(f"comes from version {version}, but the newest is {self.version}")
         if self.version - version > self.max_staleness:
@@ -300,7 +300,7 @@ class Buffer:
                 raise UnusableError(f"{tensor_label(name)} holds values that are not finite")
 
     def refuse(self, client: ClientId, reason: str) -> None:
-        """Note that a client's answer could not be used, for an adapter that cannot even read it."""
+        """Record that a client's reply was refused, for adapters that cannot read it."""
         with self._lock:
             self._log(logging.WARNING, f"version {self.version}: client {client} refused: {reason}")
             if client in self.refused or len(self.refused) < MOST_REFUSALS:

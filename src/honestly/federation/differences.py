@@ -14,7 +14,7 @@ from honestly.sources.tree import UnusableError, difference, flatten, signature
 
 
 def host_difference(update: Any, base: Any) -> dict[str, Host]:
-    """The update's arrays by path, on the host, as copies: the caller may go on with his."""
+    """The update's arrays by path, on the host, as copies: the caller may change the originals."""
     found = {name: _array(leaf) for name, leaf in flatten(update).items()}
     if base is None:
         return found
@@ -29,7 +29,7 @@ def _array(leaf: Any) -> Host:
     what = arrays.spec(leaf)
     signature({"": leaf})
     values = arrays.to_host(leaf)
-    if what.dtype == "bfloat16":  # NumPy has none: it is held as float32
+    if what.dtype == "bfloat16":  # NumPy has no bfloat16: store it as float32
         wide = np.empty(values.size, np.float32)
         arrays.widen(np.ascontiguousarray(values).reshape(-1), wide)
         return wide.reshape(what.shape)
@@ -37,7 +37,7 @@ def _array(leaf: Any) -> Host:
 
 
 def digest(found: Mapping[str, Host]) -> str:
-    """A short name of the values: two updates with the same one are the same update."""
+    """A hash of the values: updates with the same hash are the same update."""
     seen = hashlib.sha256()
     for name, values in found.items():
         seen.update(repr((name, values.dtype.str, values.shape)).encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""Staleness: what is taken off an update that was made from an old model, after it was judged."""
+"""Staleness: the weight of an update that started from an old model is reduced, after the rule has judged it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def discounts(staleness: Sequence[int] | Float, exponent: float) -> Float:
 
 @dataclass(frozen=True)
 class DiscountedPipeline(Pipeline):
-    """A pipeline that judges as always and then multiplies each client's weight by its factor.
+    """A pipeline that judges as usual and then multiplies each client's weight by its factor.
 
-    What the weights lack to 1 is the reference's share. The reference of differences is 0, so a buffer of stale
+    The rest of the weight, up to 1, belongs to the reference. The reference of differences is 0, so a buffer of stale
     updates moves the model less, as in FedBuff.
     """
 
     factors: Mapping[ClientId, float] = field(default_factory=dict[ClientId, float])
 
     def decide(self, geometry: Geometry) -> Decision:
-        """The decision with discounted weights. Coordinate-wise rules have none: theirs is left as it is."""
+        """The decision with discounted weights. Coordinate-wise rules have no weights and are not changed."""
         decision = super().decide(geometry)
         if isinstance(self.rule, ColumnRule):
             return decision
@@ -53,17 +53,17 @@ class DiscountedPipeline(Pipeline):
                 matrix=decision.matrix * s,
                 by_layer=None if by_layer is None else by_layer * s,
                 honesty=decision.honesty,
-                verdicts=mix.verdicts if plain else None,  # else they are of mixtures
+                verdicts=mix.verdicts if plain else None,  # otherwise the weights belong to mixtures
                 explanations=mix.explanations if plain else None,
             ),
         )
 
 
 def excuse(out: Aggregate, staleness: Mapping[ClientId, int]) -> Aggregate:
-    """The same with "unusual" in the place of "accused" for clients that were later than most.
+    """Replace "accused" by "unusual" for clients that were later than most.
 
-    An update from an old model lies apart from the others without being a lie. Weight and honesty stay what the
-    evidence says: a liar that comes late is excused in word, and gains nothing.
+    An update from an old model differs from the others even if its client is honest. Weight and honesty do not change,
+    so a liar gains nothing but the milder verdict by being late.
     """
     late = sorted(staleness[client] for client in out.clients)
     typical = late[(len(late) - 1) // 2] if late else 0
@@ -73,7 +73,7 @@ def excuse(out: Aggregate, staleness: Mapping[ClientId, int]) -> Aggregate:
         if verdicts[k] is Verdict.ACCUSED and age > typical:
             verdicts[k] = Verdict.UNUSUAL
             explanations[k] = (
-                f"made from a model {age} version{'s' * (age != 1)} old, later than most; {explanations[k]}"
+                f"started from a model {age} version{'s' * (age != 1)} old, later than most; {explanations[k]}"
             )
     return replace(out, verdicts=tuple(verdicts), explanations=tuple(explanations))
 
@@ -81,9 +81,9 @@ def excuse(out: Aggregate, staleness: Mapping[ClientId, int]) -> Aggregate:
 def judge_stale(
     source: Source, pipeline: Pipeline, age: Mapping[ClientId, int], exponent: float, sizes: Float | None = None
 ) -> tuple[Aggregate, float]:
-    """The judgement with discounted weights, and what the step to the value has to be multiplied by besides.
+    """The judgement with discounted weights, and a factor for the whole step.
 
-    That is 1, or for coordinate-wise rules, which have no weights, the mean of the discounts.
+    The factor is 1 or, for coordinate-wise rules, which have no weights, the mean of the discounts.
     """
     factor = dict(zip(age, map(float, discounts(list(age.values()), exponent)), strict=True))
     out = run(source, DiscountedPipeline(pipeline.mixers, pipeline.rule, factor), sizes)
@@ -113,7 +113,7 @@ def stale_average(
 
 
 def _usual(entries: Sequence[WaitingUpdate]) -> Mapping[str, Host]:
-    """The arrays of an update whose layout most of them have."""
+    """The arrays of an update that has the most frequent layout."""
     forms = [tuple(signature(entry.arrays).items()) for entry in entries]
     votes = Counter(forms)
     return entries[max(range(len(forms)), key=lambda k: (votes[forms[k]], -k))].arrays

@@ -1,4 +1,4 @@
-"""A folder belongs to one server at a time: a second one that would write there is told so before it does harm."""
+"""Locks on folders: a second server that would write to the same folder gets an error when it starts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: two servers there are the operator's own care
+except ImportError:  # Windows has no such locks: there, the operator has to prevent two servers
     fcntl = None
 
-#: folders that this process writes to: descriptor of the lock and how many of our objects use it
+#: the folders that this process writes to: descriptor of the lock, and the number of objects that use it
 _held: dict[str, tuple[int, int]] = {}
 
 
@@ -22,13 +22,13 @@ class FolderInUseError(OSError):
 
 
 def claim(folder: Path, owner: object) -> None:
-    """Keep other processes from claiming the folder for as long as `owner` lives.
+    """Lock the folder against other processes for as long as `owner` lives.
 
-    The lock is on the folder itself and needs no file; the system drops it when the process ends, however it ends.
-    Within one process several objects may share a folder. File systems without locks are used without one.
+    The lock is on the folder itself and needs no file; the system releases it when the process ends, however it ends.
+    Several objects of one process may share a folder. On a file system without locks there is no lock.
 
     Raises:
-        FolderInUseError: another process has it.
+        FolderInUseError: another process holds the lock.
     """
     key = str(folder.resolve())
     if key in _held:
@@ -54,7 +54,7 @@ def _lock(folder: Path) -> int | None:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise FolderInUseError(
                 errno.EAGAIN,
-                "another server writes to this folder: stop it, or give this one a folder of its own",
+                "another server writes to this folder: stop it, or use another folder for this one",
                 str(folder),
             ) from None
         return None
@@ -62,7 +62,7 @@ def _lock(folder: Path) -> int | None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove temporary files of a history that a server left behind which was killed while it wrote."""
+    """Remove temporary files that a killed server left behind."""
     for name in ("rounds.jsonl", "rounds.csv", "memory.json", "server.npz"):
         for path in folder.glob(f".{name}.*"):
             with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ def _let_go(key: str, process: int) -> None:
 
 
 def _forget() -> None:
-    """A forked child has its parent's descriptors, and would keep its folders locked after the parent's death."""
+    """Release the locks in a forked child, which would otherwise hold them after its parent has died."""
     for descriptor, _ in _held.values():
         with contextlib.suppress(OSError):
             os.close(descriptor)

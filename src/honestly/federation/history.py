@@ -1,4 +1,4 @@
-"""Rounds on disk: one line of JSON each, and one row of CSV for each client and round, complete at any moment."""
+"""Rounds on disk: one line of JSON per round, one row of CSV per client and round; the files are always complete."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 class History(Sequence[Round]):
     """The rounds so far, as a sequence; with a folder, also as `rounds.jsonl` and `rounds.csv` in it.
 
-    The files are replaced as a whole after every round, so a reader, or a crash, never sees half a round. Those
-    of an earlier federation in the folder are kept as `rounds-1.jsonl`, `rounds-1.csv` and so on. Each line carries its
-    hash and that of the line before, which `honestly audit` verifies.
+    The files are replaced as a whole after every round, so a reader never sees half a round, even after a crash. Files
+    of an earlier federation in the folder are kept as `rounds-1.jsonl`, `rounds-1.csv` and so on. Each line contains
+    its hash and the hash of the previous line, which `honestly audit` verifies.
 
     Args:
         folder: where the files are written; None keeps the rounds in memory only.
@@ -44,21 +44,21 @@ class History(Sequence[Round]):
         self.run = run
         self._rounds: list[Round] = []
         self._begun = False
-        self._lines: list[str] = []  # of rounds.jsonl; all but the last are final
-        self._hashes: list[str] = []  # of the line before each of them, see `audit`
+        self._lines: list[str] = []  # of rounds.jsonl; all but the last one are final
+        self._hashes: list[str] = []  # the previous hash of each line, see `audit`
         self._roster: dict[ClientId, None] = {}
-        self._widths: list[int] = []  # how many clients were known at each line
+        self._widths: list[int] = []  # the number of clients known at each line
         self._listeners: list[Callable[[Round], None]] = []
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, record: Round) -> None:
-        """Append a round; `write` puts it on disk."""
+        """Append a round; `write` saves it."""
         self._rounds.append(record)
         for listener in self._listeners:
             try:
                 listener(record)
-            except Exception:  # what watches a federation must not stop it
+            except Exception:  # a listener must not stop the federation
                 logging.getLogger("honestly.federation").exception("a listener of the history failed")
 
     def listen(self, listener: Callable[[Round], None]) -> None:
@@ -80,10 +80,10 @@ class History(Sequence[Round]):
             write_atomically(self.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
 
     def _seal(self) -> None:
-        """The lines of the rounds that are new, and of the last one before them, whose evaluation may have come since.
+        """Make the lines of new rounds, and remake the last line, because its evaluation may have arrived since.
 
-        Earlier lines stay what they are, so the hash of each is final once another round follows: a line lists
-        the clients that were known then.
+        Earlier lines do not change, so the hash of a line is final once another round follows. A line lists the
+        clients that were known at the time.
         """
         final = max(len(self._lines) - 1, 0)
         del self._lines[final:]
@@ -115,7 +115,7 @@ class History(Sequence[Round]):
 
 
 def _set_aside(files: Sequence[Path]) -> None:
-    """Give files of an earlier federation a name with the first number that none of them has yet."""
+    """Rename the files of an earlier federation with the first number that is free for all of them."""
     held = [path for path in files if path.exists()]
     if not held:
         return

@@ -1,7 +1,7 @@
-"""What clients say about themselves in numbers: which reports are out of line, and the median of the others.
+"""Metrics and sizes that clients report: which reports are invalid, and the median of the others.
 
-A mean of reported losses, weighted by reported sizes, says whatever one liar wants. Here every number is the median of
-the clients, weighted by the votes that their updates earned.
+One liar can set a mean of reported losses to any value. Here every number is the median over the clients, weighted by
+how far their updates were believed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def out_of_line(metrics: Mapping[Hashable, Metrics | None]) -> dict[Hashable, st
     """
     forms = {client: _form(report) for client, report in metrics.items()}
     votes = Counter(tuple(sorted(form.items())) for form in forms.values())
-    # of two forms with as many votes the smaller one: an extra key is then the fault of the one who added it
+    # of two forms with equally many votes, the one with fewer keys: an extra key is its sender's fault
     usual = dict(min(votes, key=lambda form: (-votes[form], len(form), form), default=()))
     return {client: _difference(form, usual) for client, form in forms.items() if form != usual}
 
 
 def bad_sizes(sizes: Mapping[Hashable, Any]) -> dict[Hashable, str]:
-    """Clients whose reported number of examples cannot be true, with the reason.
+    """Clients that report an impossible number of examples, with the reason.
 
     Example:
         >>> bad_sizes({1: 100, 2: -3, 3: 120, 4: 10**9})
@@ -63,7 +63,7 @@ def bad_sizes(sizes: Mapping[Hashable, Any]) -> dict[Hashable, str]:
 def robust_metrics(metrics: Mapping[Hashable, Metrics], votes: Mapping[Hashable, float]) -> dict[str, Any]:
     """The median of every metric over the clients, weighted by their votes (1 for a client without one).
 
-    A key counts if most votes report it in the same form; values that are not finite count for nobody.
+    A key counts if a majority of the votes reports it in the same form; values that are not finite are ignored.
 
     Example:
         >>> robust_metrics({1: {"loss": 0.1}, 2: {"loss": 0.3}, 3: {"loss": 1e9}}, {})
@@ -148,6 +148,6 @@ def _difference(form: dict[str, str], usual: dict[str, str]) -> str:
 def _short(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:  # an integer of more digits than Python prints, or a stranger's object
+    except Exception:  # an integer with more digits than Python prints, or a foreign object
         text = f"an unprintable {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,4 +1,4 @@
-"""Names for people: node ids are 64-bit numbers, reports and logs should say which hospital it is."""
+"""Readable names of clients: node ids are 64-bit numbers, but logs and reports should name the hospital."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from honestly.printable import printable
 from honestly.result import ClientId
 
-#: What a caller may give: a mapping from id to name, or a function of the id.
+#: A mapping from id to name, or a function of the id.
 Naming: TypeAlias = Mapping[Any, Any] | Callable[[Any], Any]
 
 LONGEST = 60
@@ -20,11 +20,11 @@ logger = logging.getLogger("honestly.federation")
 
 
 class Names:
-    """One label per client id: its name if it has one, else the id; printable, at most 60 characters, never the same
-    for two clients.
+    """One label per client id: its name if it has one, else the id. Labels are printable, at most 60 characters long,
+    and unique.
 
-    Names may come from strangers (a node's own configuration), so two clients may claim one name: they are told
-    apart by their ids, in a mapping all of them, else whoever comes later.
+    Names may be untrusted (a node's own configuration), and two clients may claim the same name. Then their ids are
+    appended: to all of them if names come from a mapping, else to those that come later.
 
     Example:
         >>> names = Names({1: "Uppsala", 2: "Lund", "3": "Lund"})
@@ -57,7 +57,7 @@ class Names:
         return known
 
     def both(self, client: ClientId) -> str:
-        """Label and id, for a log: a name is for people, the id is what the framework knows."""
+        """Label and id, for the log: people know the name, the framework knows the id."""
         if not self:
             return str(client)
         label, own = self(client), clean_name(client)
@@ -98,7 +98,7 @@ def read_names(file: str) -> dict[str, str]:
     try:
         found = json.loads(Path(file).read_text(encoding="utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise ValueError(f"names {file}: it is no JSON ({error})") from error
+        raise ValueError(f"names {file}: it is not JSON ({error})") from error
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
         raise ValueError(f'names {file}: expected one JSON object from client id to name, as in {{"17": "Uppsala"}}')
     return found

@@ -1,6 +1,6 @@
 """Arrays as the bytes of an .npy file, which is how Flower sends them: read without a copy, written with one.
 
-The bytes come from strangers. What the header claims is checked against the payload before anything is allocated;
+The bytes are untrusted. What the header claims is checked against the payload before anything is allocated;
 objects (pickles) are refused.
 """
 

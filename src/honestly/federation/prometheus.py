@@ -22,28 +22,28 @@ from honestly.result import Verdict
 
 HONESTY_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 SECONDS_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-#: what a client can be in a round, beside its verdicts
+#: states of a client in a round, in addition to its verdict
 STATES = ("asked", "answered", "used", "refused", "silent", "accused", "unusual", "abstained")
 SILENT = "sent no reply"
 
 
 class _Series:
-    """The metrics of one registry; several federations share them, told apart by a label."""
+    """The metrics of one registry. Several federations share them and differ in a label."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def of(kind: Any, name: str, about: str, *labels: str, **more: Any) -> Any:
             return kind(f"honestly_{name}", about, ("federation", *labels), registry=registry, **more)
 
-        self.rounds = of(Counter, "rounds", "Rounds, by what became of the model.", "outcome")
-        self.doubtful = of(Counter, "doubtful_rounds", "Rounds at which a person should look.")
-        self.refusals = of(Counter, "refusals", "Replies that were refused, silent clients not counted.")
+        self.rounds = of(Counter, "rounds", "Rounds, by whether the model was averaged or kept.", "outcome")
+        self.doubtful = of(Counter, "doubtful_rounds", "Rounds that need attention.")
+        self.refusals = of(Counter, "refusals", "Clients that were excluded, without those that did not answer.")
         self.accusations = of(Counter, "accusations", "Clients judged to lie, summed over the rounds.")
         self.clients = of(Gauge, "clients", "Clients in the last round, by state.", "state")
         self.honesty = of(
             Histogram, "honesty", "Probability that a client is honest, one for each client and round.",
             buckets=HONESTY_BUCKETS,
         )  # fmt: skip
-        self.seconds = of(Histogram, "round_seconds", "Time that the decision took.", buckets=SECONDS_BUCKETS)
+        self.seconds = of(Histogram, "round_seconds", "Duration of the decision.", buckets=SECONDS_BUCKETS)
         self.spread = of(Gauge, "spread", "Median distance of the believed updates from the average.")
         self.round = of(Gauge, "round", "The number of the last round.")
         self.last = of(Gauge, "last_round_timestamp_seconds", "When the last round ended.")
@@ -61,10 +61,10 @@ class RoundMetrics:
     `hn.Buffer(...).history`.
 
     Args:
-        registry: where the metrics live: your own to embed them in an endpoint that you have, or a new one.
+        registry: your own registry, to add the metrics to an existing endpoint, or None for a new one.
         federation: a label for all series, if one process or one Prometheus sees several federations.
-        clients: how many clients get a series of their own, `honestly_client_honesty`. Each costs Prometheus memory
-            for ever, and strangers choose ids, so there is a limit; 0 for none.
+        clients: how many clients get their own series, `honestly_client_honesty`. There is a limit because every series
+            takes memory in Prometheus permanently, and clients may choose their ids; 0 for none.
 
     Example:
         >>> from honestly.federation import Referee
@@ -75,7 +75,9 @@ class RoundMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None, *, federation: str = "", clients: int = 0) -> None:
         if isinstance(clients, bool) or not isinstance(clients, int) or clients < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"clients={clients!r}: expected how many clients get a series of their own, 0 or more")
+            raise ValueError(
+                f"clients={clients!r}: expected the number of clients that get their own series, 0 or more"
+            )
         self.registry = CollectorRegistry() if registry is None else registry
         self.federation, self.most = printable(federation), clients
         with _lock:
@@ -84,21 +86,21 @@ class RoundMetrics:
             self._series = _known[self.registry]
         self._named: set[str] = set()
         for series in (self._series.doubtful, self._series.refusals, self._series.accusations):
-            series.labels(self.federation)  # 0 from the beginning, so a rate can be computed
+            series.labels(self.federation)  # start at 0, so a rate can be computed
         for outcome in ("averaged", "kept"):
             self._series.rounds.labels(self.federation, outcome)
 
     def watch(self, history: History) -> RoundMetrics:
-        """Count the rounds that are in the history, and every one that is added."""
+        """Count the rounds that are in the history, and every round that is added later."""
         for record in history:
             self.observe(record)
         history.listen(self.observe)
         return self
 
     def serve(self, port: int, host: str = "127.0.0.1") -> Any:
-        """An HTTP endpoint for Prometheus in a thread of its own; returns the server (`shutdown()` ends it).
+        """Serve an HTTP endpoint for Prometheus in a new thread; returns the server (`shutdown()` ends it).
 
-        Whoever reaches it sees how many clients are believed, and with `clients=` which: keep it from the clients.
+        It shows how many clients are believed and, with `clients=`, which ones. Do not expose it to the clients.
         """
         server, _ = start_http_server(port, host, self.registry)
         return server

@@ -1,4 +1,4 @@
-"""What the server keeps of a round: whom it believed, whom it refused and why, and whether the model moved."""
+"""The record of a round on the server: who was believed, who was excluded and why, and whether the model changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
 
 @dataclass(frozen=True)
 class Reply:
-    """One client's answer as an adapter read it: an update, or the fault that keeps it from being one.
+    """A client's reply as read by an adapter: an update, or the reason why there is none.
 
     `absent` marks a client that failed to answer (its app crashed, the connection broke), as opposed to one that
     answered wrongly.
@@ -38,20 +38,20 @@ class Round:
 
     Attributes:
         number: the round, counted from 1.
-        clients: everyone who was asked or answered.
-        honesty: posterior probability that a client is honest, 0 if it was refused; None unless the rule infers it.
-        weights: a client's share in the new model, 0 if it was refused; None for coordinate-wise rules.
-        excluded: clients that were refused, each with the reason; silent clients among them.
+        clients: all clients that were asked or answered.
+        honesty: posterior probability that a client is honest, 0 if it was excluded; None unless the rule infers it.
+        weights: a client's share in the new model, 0 if it was excluded; None for coordinate-wise rules.
+        excluded: clients that were excluded, with the reason; clients that did not answer are included.
         kept: True if the old model was kept, and `status` says why.
         status: how the round ended, a sentence for a person.
-        attention: True if a person should look at the round.
+        attention: True if someone should look at the round.
         metrics: the robust average of what the clients reported; `evaluation` that of the evaluation that followed.
-        seconds: time that the decision took.
+        seconds: the duration of the decision.
         verdicts: what the round says of each client, see `honestly.result.Verdict`; None if there was no average.
         spread: median distance of the believed updates from the average; None if it was not measured.
-        claimed, used: each client's share of all sizes that were claimed, and of what is used of them: what it would
-            weigh if everybody were believed; None where sizes are not used.
-        names: the clients' labels, for the files and for people; everything here is by id.
+        claimed, used: each client's share of the claimed sizes, and of the sizes that are used, which would be its
+            weight if all clients were believed; None where sizes are not used.
+        names: the clients' labels, for files and people; the other attributes use ids.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Round:
         *,
         seconds: float = 0.0,
     ) -> Round:
-        """The record of an average that was taken; clients that were refused before it are in `excluded`."""
+        """The record of an average that was taken; clients that were excluded before it are in `excluded`."""
 
         def column(values: Any) -> dict[ClientId, float] | None:
             if values is None:
@@ -89,9 +89,9 @@ class Round:
             return dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, values), strict=True))
 
         verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
-        refused = {client: excluded[client] for client in clients if client in excluded}
+        ordered = {client: excluded[client] for client in clients if client in excluded}
         return cls(
-            number, tuple(clients), column(out.honesty), column(out.weights), refused, False, str(out.status),
+            number, tuple(clients), column(out.honesty), column(out.weights), ordered, False, str(out.status),
             out.status.doubtful, seconds=seconds, verdicts=verdicts, spread=spread_of(out),
             claimed=column(out.diagnostics.get("claimed_shares")), used=column(out.diagnostics.get("used_shares")),
         )  # fmt: skip
@@ -103,14 +103,14 @@ class Round:
 
     @property
     def accused(self) -> tuple[ClientId, ...]:
-        """Clients that were judged to lie; those that were refused are not among them."""
+        """Clients that were judged to lie; excluded clients are not among them."""
         if self.verdicts is not None:
             return tuple(client for client, verdict in self.verdicts.items() if verdict is Verdict.ACCUSED)
         honesty = self.honesty or {}
         return tuple(client for client, p in honesty.items() if p < 0.5 and client not in self.excluded)
 
     def votes(self) -> dict[ClientId, float]:
-        """What a client's word about metrics counts: its honesty, else its weight, else 1; 0 if it was refused."""
+        """How much a client's metrics count: its honesty, else its weight, else 1; 0 if it was excluded."""
         votes = dict.fromkeys(self.clients, 1.0)
         votes |= (self.honesty if self.honesty is not None else self.weights) or {}
         return votes | dict.fromkeys(self.excluded, 0.0)
@@ -119,8 +119,8 @@ class Round:
         """The round as plain values, in the form of the simulator's rounds, so the same report draws both.
 
         `roster` names all clients of the federation: `honesty` and `weights` follow its order, None where a client was
-        not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits. Where clients have
-        names, these stand in the place of the ids, which are in `ids` then, in the order of `clients`.
+        not part of the round. Client ids become text, since JSON's numbers do not hold 64 bits. If clients have
+        names, these are used, and the ids are in `ids`, in the order of `clients`.
         """
         label = self.names
         roster = list(dict.fromkeys([*(self.clients if roster is None else roster), *self.excluded, *self.accused]))

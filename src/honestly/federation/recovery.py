@@ -1,4 +1,4 @@
-"""Where a buffer stands after a restart, read from its folder."""
+"""The state of a buffer after a restart, read from its folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Counted: TypeAlias = tuple[int, str]
 
 @dataclass
 class BufferState:
-    """What the folder says: updates up to number `through` were counted, the others wait."""
+    """The state in the folder: updates up to number `through` were averaged, the others are waiting."""
 
     version: int = 0
     through: int = 0
@@ -28,7 +28,7 @@ class BufferState:
 
 
 def recover(shelf: Shelf, wanted: int | None, log: Callable[[int, str], None]) -> BufferState:
-    """The standing of the buffer in a folder; `wanted` is the version of the caller's model, if it is known.
+    """Read the state of the buffer in a folder; `wanted` is the version of the caller's model, if it is known.
 
     Raises:
         ValueError: the folder is at another version than `wanted`, and not just one average ahead of it.
@@ -41,7 +41,7 @@ def recover(shelf: Shelf, wanted: int | None, log: Callable[[int, str], None]) -
     except (ValueError, OSError, KeyError, TypeError) as error:
         log(
             logging.WARNING,
-            f"{error}: the version is taken from the updates that wait, and earlier answers are forgotten",
+            f"{error}: the version is taken from the waiting updates, and earlier replies are forgotten",
         )
         standing = None
     if standing is None:
@@ -77,7 +77,7 @@ def _standing(state: Mapping[str, Any], wanted: int | None) -> BufferState:
 
 
 def state_of(version: int, counted: Mapping[ClientId, Counted], rule: Rule, through: int) -> dict[str, Any]:
-    """What a restart needs beside the updates, as plain values."""
+    """What a restart needs in addition to the updates, as plain values."""
     memory = getattr(rule, "memory", None)
     remembered = memory.to_dict() if isinstance(memory, Memory) else None
     listed = [[client, last, sent] for client, (last, sent) in counted.items()]

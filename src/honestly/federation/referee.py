@@ -1,4 +1,4 @@
-"""The decision of a round, for any framework: read the roll, judge the updates, average them or keep the old model."""
+"""The decision of a round, for any framework: check replies, judge updates, average or keep the old model."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ logger = logging.getLogger("honestly.federation")
 
 
 class Referee:
-    """Judges round after round. One bad reply costs that client its vote, never the round.
+    """Judges round after round. A bad reply excludes its client and never stops the round.
 
     Args:
-        rule: a rule or its name. What it remembers is carried from round to round.
-        pre: mixers applied before the rule; they go on from round to round, too.
-        quorum: the share of the clients asked (of those that answered, where it is not known who was asked) that must
+        rule: a rule or its name. Its memory is carried from round to round.
+        pre: mixers applied before the rule; their state is carried from round to round, too.
+        quorum: the share of the clients asked (of those that answered, if it is not known who was asked) that must
             have sent a usable update, or the old model is kept. More than this share is needed: 0.5 is a majority.
         doubt: what to do if the rule itself says that it may be wrong (more clients look dishonest than may lie), or
             if refused and disbelieved clients leave less than `quorum` of those that answered: "accept" takes the
             average and marks the round; "keep" keeps the old model.
         history: a folder for `rounds.jsonl` and `rounds.csv`, or None.
-        buffers: what becomes of BatchNorm's running means and variances, see `hn.aggregate`.
-        server: what the server makes of the average, such as "fedadam:lr=0.1": see `honestly.federation.server`. With a
-            history its moments are kept in the folder, and go on after a restart from the same model.
+        buffers: how to treat BatchNorm's running means and variances, see `hn.aggregate`.
+        server: the server's optimiser, such as "fedadam:lr=0.1": see `honestly.federation.server`. With a history, its
+            moments are kept in the folder and used again after a restart from the same model.
         sizes: "use" lets the rule use the sizes that clients report, up to a cap by which no minority of them gets a
-            majority of the weight; "ignore" counts heads.
+            majority of the weight; "ignore" counts every client once.
         names: a mapping from client id to a name, or a function of the id, for logs and the history.
         run: the name of the run, for the history and the title of its report.
-        log: receives a level of `logging` and a sentence; the adapter's framework has its own way to log.
+        log: receives a level of `logging` and a sentence, because frameworks have their own ways to log.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class Referee:
 
     @property
     def rule(self) -> Rule:
-        """The rule as it stands, memory included."""
+        """The rule with its current memory."""
         return self.pipeline.rule
 
     @property
     def pre(self) -> tuple[Mixer, ...]:
-        """The mixers as they stand."""
+        """The mixers with their current state."""
         return self.pipeline.mixers
 
     def _log(self, level: int, text: str) -> None:
-        """A line of the log. Names and faults are untrusted text, which must not end the line or control a terminal."""
+        """Write a line to the log. Names and faults are untrusted: they must not end the line or control a terminal."""
         self._write_log(level, printable(text))
 
     def check(self, asked: int) -> None:
@@ -109,7 +109,7 @@ class Referee:
     ) -> tuple[Any, Round]:
         """The new model (None: keep the old one) and the record of the round, which is also in the history.
 
-        With `difference` the updates are differences to the old model, and so is what is returned.
+        With `difference`, the updates and the returned value are differences to the old model.
         """
         started = time.perf_counter()
         replies = list(replies)
@@ -125,11 +125,9 @@ class Referee:
         except AggregationError as error:
             excluded |= error.reasons
             status, kept = f"the old model was kept: {str(error).split('; client')[0]}", True
-        except ValueError as error:  # the rule's settings do not fit the clients that are left
+        except ValueError as error:  # the rule's settings do not fit the remaining clients
             status, kept = f"the old model was kept: {error}", True
-        except (
-            Exception
-        ) as error:  # a fault of ours, or of a rule's author, must not end a federation that runs for days
+        except Exception as error:  # a bug, here or in a user's rule, must not end a federation that runs for days
             logging.getLogger("honestly").exception("round %s: the aggregation failed", number)
             status, kept = f"the old model was kept: the aggregation failed ({type(error).__name__}: {error})", True
         record = self._record(number, clients, excluded, out, kept=kept, status=status, attention=attention)
@@ -146,23 +144,23 @@ class Referee:
         return value, record
 
     def _apply_server(self, number: int, average: Any, reference: Any, difference: bool) -> Any:
-        """What the server's optimiser makes of the average; the average itself if it fails."""
+        """The step of the server's optimiser; the average itself if it fails."""
         try:
             value, trouble = self.server.next(average, reference, difference=difference)
-        except Exception as error:  # a full disk, or a fault of ours: neither may end the federation
+        except Exception as error:  # neither a full disk nor a bug may end the federation
             logging.getLogger("honestly").exception("round %s: the server's step failed", number)
             value, trouble = (
                 average,
-                f"the server's step failed ({type(error).__name__}); the average is taken as it is",
+                f"the server's step failed ({type(error).__name__}); the average is used unchanged",
             )
         if trouble is not None:
             self._log(logging.WARNING, f"round {number}: {trouble}")
         return value
 
     def evaluation(self, number: int, replies: Iterable[Reply]) -> tuple[dict[str, Any], dict[ClientId, str]]:
-        """The robust average of an evaluation's metrics, and the clients whose report was refused.
+        """The robust average of an evaluation's metrics, and the clients whose report was excluded.
 
-        A client's word counts as much as its last update was believed.
+        A client's metrics count as much as its last update was believed.
         """
         replies = list(replies)
         excluded = self._roll_call(replies, ())
@@ -177,13 +175,13 @@ class Referee:
         return metrics, excluded
 
     def record_evaluation(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """Add what an evaluation found to the record of the round, over what an earlier one found."""
+        """Add the metrics of an evaluation to the record of the round; they replace earlier ones."""
         if self.history and self.history[-1].number == number:
             self.history[-1].evaluation = {**self.history[-1].evaluation, **metrics}
             self._write()
 
     def _roll_call(self, replies: Sequence[Reply], asked: Sequence[ClientId]) -> dict[ClientId, str]:
-        """Clients that lose their vote before a value is looked at, with the reason."""
+        """Clients that are excluded before any value is read, with the reason."""
         excluded: dict[ClientId, str] = {}
         times = Counter(reply.client for reply in replies)
         for reply in replies:
@@ -204,7 +202,7 @@ class Referee:
     def _aggregate(
         self, usable: dict[ClientId, Reply], excluded: dict[ClientId, str], clients: Sequence[ClientId], reference: Any
     ) -> Aggregate:
-        """The engine's answer, again without those whom it refused if the quorum allows what its majority does not."""
+        """The engine's result. If it lacks a majority but the quorum allows fewer clients, it runs again without the bad ones."""
         while True:
             self._require(usable, clients)
             sizes = {client: reply.size for client, reply in usable.items()}
@@ -218,11 +216,11 @@ class Referee:
                     sizes=None if self.sizes == "ignore" or not any(s is not None for s in sizes.values()) else sizes,
                 )
             except AggregationError as error:
-                refused = {client: reason for client, reason in error.reasons.items() if client in usable}
-                if not refused:
+                unusable = {client: reason for client, reason in error.reasons.items() if client in usable}
+                if not unusable:
                     raise
-                excluded |= refused
-                for client in refused:
+                excluded |= unusable
+                for client in unusable:
                     del usable[client]
                 continue
             excluded |= out.reasons
@@ -245,8 +243,8 @@ class Referee:
         """
         status, doubt = str(out.status), not out.status.ok
         believed = None if out.honesty is None else float(out.honesty.sum())
-        if believed is not None and believed < self.quorum * answered - 0.01:  # 0.01: where the rule stops
-            status, doubt = f"refused and disbelieved clients leave {believed:.1f} of {answered}", True
+        if believed is not None and believed < self.quorum * answered - 0.01:  # 0.01: the precision of the rule
+            status, doubt = f"excluded and disbelieved clients leave {believed:.1f} of {answered}", True
         bound = out.status in (Status.MAJORITY_BOUND, Status.CONTRADICTION) or status != str(out.status)
         if bound and self.doubt == "keep":
             return f"the old model was kept: {status}", True, True
@@ -282,7 +280,7 @@ class Referee:
 
     def _announce(self, record: Round) -> None:
         for client, reason in record.excluded.items():
-            self._log(logging.WARNING, f"round {record.number}: client {self.names.both(client)} refused: {reason}")
+            self._log(logging.WARNING, f"round {record.number}: client {self.names.both(client)} excluded: {reason}")
         for client in record.accused:
             assert record.honesty is not None
             self._log(
@@ -298,7 +296,7 @@ class Referee:
         self._write()
 
     def _write(self) -> None:
-        """Files of the history; a full disk costs the files, not the federation."""
+        """Write the files of the history. If the disk is full, the federation goes on without them."""
         try:
             self.history.write(getattr(self.rule, "memory", None))
         except OSError as error:

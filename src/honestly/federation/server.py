@@ -194,9 +194,9 @@ STEPS: dict[str, type[ServerStep]] = {step.name: step for step in (FedAvgM, FedA
 
 
 def make_server(given: ServerStep | str | None) -> ServerStep | None:
-    """A step from its text, such as `fedadam:lr=0.1,beta_1=0.9`; None for None, "" and "none" (the average itself).
+    """A step from text such as `fedadam:lr=0.1,beta_1=0.9`; None for None, "" and "none" (the average itself).
 
-    Raises ValueError, naming what was given, if it is none.
+    Raises ValueError, which names the text, if it is not a step.
     """
     if given is None or isinstance(given, ServerStep):
         return given
@@ -207,21 +207,21 @@ def make_server(given: ServerStep | str | None) -> ServerStep | None:
     spec = Spec.parse(given)
     if spec.name not in STEPS:
         raise ValueError(f"server is {given!r}; expected one of none, {', '.join(STEPS)}, as in 'fedadam:lr=0.1'")
-    made = STEPS[spec.name]
-    known = [f.name for f in fields(made) if f.init]
+    step = STEPS[spec.name]
+    known = [f.name for f in fields(step) if f.init]
     for key in spec.settings:
         if key not in known:
-            raise ValueError(f"server is {given!r}: {key} is no setting of {spec.name}; it has {', '.join(known)}")
-    return made(**spec.settings)
+            raise ValueError(f"server is {given!r}: {spec.name} has no setting {key!r}. Settings: {', '.join(known)}")
+    return step(**spec.settings)
 
 
 class ServerSide:
-    """A step in a federation: it goes on over rounds and, with a folder, over restarts of the server.
+    """The server's step of a federation. Its moments survive rounds and, with a folder, restarts of the server.
 
     Args:
         step: the optimiser, its text, or None.
         folder: where its moments are kept, or None.
-        follow: tells by its name which tensor is a buffer.
+        follow: says whether a tensor, given its name, is a buffer.
     """
 
     def __init__(self, step: ServerStep | str | None, folder: Path | None, follow: Callable[[str], bool]) -> None:
@@ -229,7 +229,7 @@ class ServerSide:
         self._begun = False
 
     def next(self, average: Any, reference: Any, *, difference: bool) -> tuple[Any, str | None]:
-        """What the server makes of the average, and a sentence for the log if that is the average itself.
+        """The new model, and a sentence for the log if it is the average itself because the step was not possible.
 
         Args:
             average: a mapping or a list of arrays.
@@ -239,7 +239,7 @@ class ServerSide:
         if self.step is None:
             return average, None
         if reference is None and not difference:
-            return average, f"{self.step.name}: the previous model is not known, so the average is taken as it is"
+            return average, f"{self.step.name}: the previous model is not known, so the average is used unchanged"
         named = _by_name(average)
         zeros = {name: 0 * values for name, values in named.items()} if difference else None
         old = _by_name(reference) if zeros is None else zeros
@@ -249,7 +249,7 @@ class ServerSide:
         try:
             found = self.step.next(old, named, self._follow)
         except FloatingPointError as error:
-            return average, f"{error}; the average is taken as it is"
+            return average, f"{error}; the average is used unchanged"
         found = {name: _cast(values, old[name]) for name, values in found.items()}
         if self._folder is not None:
             self.step.save(self._folder, found)
@@ -261,7 +261,7 @@ def _by_name(model: Any) -> Model:
 
 
 def _cast(values: Any, like: Any) -> Any:
-    """In the dtype of the old model, as the adapters send it: the mark of the moments is made of these values."""
+    """Cast to the dtype of the old model, as adapters send it: the digest is computed from these values."""
     same = isinstance(values, np.ndarray) and isinstance(like, np.ndarray)
     return values.astype(like.dtype, copy=False) if same else values
 
@@ -271,7 +271,7 @@ def _is_float(values: Any) -> bool:
 
 
 def digest(model: Model) -> str:
-    """A mark of a model's values: moments go on only from the model that they led to."""
+    """A hash of a model's values: moments are used again only with the model that they belong to."""
     found = hashlib.blake2b(digest_size=16)
     for name in sorted(model):
         values = np.ascontiguousarray(np.asarray(model[name]))
@@ -281,7 +281,7 @@ def digest(model: Model) -> str:
 
 
 def save_moments(folder: Path, held: Mapping[str, Any], model: Model) -> None:
-    """Replace the file of moments as a whole: a reader, or a crash, sees the old ones or the new ones."""
+    """Replace the file of moments as a whole, so a crash leaves either the old or the new ones."""
     stream = io.BytesIO()
     np.savez(stream, allow_pickle=False, **{"model": np.array(digest(model)), **held})
     write_atomically(folder / FILE, stream.getvalue())

@@ -1,4 +1,4 @@
-"""A referee from plain values, as frameworks write them into their configuration files."""
+"""A referee from plain values, as they appear in the configuration files of frameworks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ def referee_of(
         rule: name of a rule, see `honestly rules`.
         settings: the rule's settings, such as `{"f": 2}`.
         pre: names of mixers applied before the rule, or `[name, settings]` pairs.
-        quorum: the share of the clients which must be usable; with as many or fewer, the old model stays.
-        doubt: "keep" keeps the old model also if the rule says that its answer may be wrong; "accept" marks the round.
+        quorum: more than this share of the clients must be usable, or the old model is kept.
+        doubt: "keep" also keeps the old model if the rule says that its result may be wrong; "accept" only marks the
+            round.
         history: a folder for `rounds.jsonl` and `rounds.csv`; "" for none.
-        forgetting: above 0, suspicion is carried over the rounds (rule "bayesian"); the share that is kept in a round.
-        buffers: what becomes of BatchNorm's running means and variances: "follow", "judge" or "ignore".
+        forgetting: above 0, suspicion is carried from round to round (rule "bayesian"); the share that is kept per
+            round.
+        buffers: how to treat BatchNorm's running means and variances: "follow", "judge" or "ignore".
         run: the name of the run, for the history and the title of its report.
         log: receives a level of `logging` and a sentence.
 
@@ -54,7 +56,7 @@ def referee_of(
 
 
 def common_names(updates: Iterable[Any]) -> set[Any]:
-    """The tensors that most updates have: one client cannot add one to the model, nor take one away.
+    """The tensors that most updates have: a single client can neither add nor remove one.
 
     Example:
         >>> sorted(common_names([{"w": 1, "b": 2}, {"w": 1, "b": 2}, {"w": 1, "x": 2}]))

@@ -1,9 +1,10 @@
-"""Updates on disk: one safetensors file each that says whose it is, and a small file of state; never a pickle.
+"""Updates of a buffer on disk: one safetensors file each, and a small file with the state; no pickles.
 
-state.json                 the version, what was counted, what the rule remembers
-update-000017.safetensors  one client's update; its metadata says who sent it, from which version, and its checksum
+state.json                 the version, the updates that were averaged, the memory of the rule
+update-000017.safetensors  one client's update, with the client, the version and a checksum in its metadata
 
-Every file is written beside its place and renamed. A file that is damaged, or that is not ours, costs itself alone.
+Every file is written under a temporary name and renamed. Files that are damaged, or that were written by others, are
+skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KEY = "honestly"  # of our entry in the metadata
 
 @dataclass(frozen=True)
 class WaitingUpdate:
-    """One client's update as it waits: arrays by path, the version it was made from, and its number of arrival."""
+    """One client's waiting update: arrays by path, the version that it started from, and its number of arrival."""
 
     client: ClientId
     version: int
@@ -51,16 +52,16 @@ class Shelf:
         folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, entry: WaitingUpdate, server_version: int) -> None:
-        """Write an update; OSError if that is not possible, and then nothing is left of it."""
+        """Write an update. If that raises OSError, nothing of it is left."""
         write_atomically(self._path(entry.number), _pack(entry, server_version))
 
     def remove(self, number: int) -> None:
-        """Remove an update; what cannot be removed is older than the state says, and is not read again."""
+        """Remove an update. One that cannot be removed is older than the state and is not read again."""
         with contextlib.suppress(OSError):
             self._path(number).unlink()
 
     def entries(self) -> Iterator[tuple[Path, WaitingUpdate | str, int]]:
-        """Every update in the folder in the order of arrival, or why it cannot be read; and the version at arrival."""
+        """Every update in the order of arrival, or why it cannot be read, and the version at its arrival."""
         found = sorted((int(m[1]), p) for p in self.folder.iterdir() if (m := NAME.fullmatch(p.name)))
         for number, path in found:
             try:
@@ -69,7 +70,7 @@ class Shelf:
                 yield path, str(error)[:300], 0
 
     def sweep(self) -> None:
-        """Remove temporary files that a server left behind which was killed while it wrote."""
+        """Remove temporary files that a killed server left behind."""
         for path in self.folder.glob(".update-*.safetensors.*"):
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -131,24 +132,24 @@ def _pack(entry: WaitingUpdate, server_version: int) -> bytes:
 
 def _unpack(path: Path, number: int) -> tuple[WaitingUpdate, int]:
     if path.is_symlink() or not path.is_file():
-        raise UnusableError("is no regular file")
+        raise UnusableError("is not a regular file")
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length > min(LONGEST, size - 8):
-            raise UnusableError("is cut short, or no safetensors file")
+            raise UnusableError("is truncated, or not a safetensors file")
         header: Header = parse_header(file.read(length), size - 8 - length)
         own = header.metadata.get(KEY, "")
         if header.metadata.get("sha256") != hashlib.sha256(own.encode("utf-8", "replace")).hexdigest():
-            raise UnusableError("was not written by a buffer, or its metadata were changed")
+            raise UnusableError("was not written by a buffer, or its metadata was changed")
         about = json.loads(own)
         payload = file.read()
     if hashlib.sha256(payload).hexdigest() != about["sha256"]:
         raise UnusableError("has a wrong checksum: its values were changed")
     tensors = {entry.name: entry for entry in header.entries}
     if sorted(tensors) != sorted(about["order"]):
-        raise UnusableError("has other tensors than its metadata say")
+        raise UnusableError("has other tensors than its metadata says")
     found: dict[str, Host] = {}
     for name in about["order"]:
         entry = tensors[name]
@@ -158,5 +159,5 @@ def _unpack(path: Path, number: int) -> tuple[WaitingUpdate, int]:
         found[name] = flat.astype(ours, copy=False).reshape(entry.shape)
     client, version = about["client"], about["version"]
     if not isinstance(client, str | int) or isinstance(version, bool) or not isinstance(version, int):
-        raise UnusableError("does not say whose update it is, or of which version")
+        raise UnusableError("does not say which client it is from, or which version")
     return WaitingUpdate(client, version, found, number, about["size"]), int(about["server_version"])

@@ -1,4 +1,4 @@
-"""Asynchronous training in a ServerApp: no rounds, every node is asked again as soon as there is something new."""
+"""Asynchronous training in a ServerApp: no rounds; a node gets the next model as soon as there is one."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ def train_buffered(
     pull_interval: float = 3.0,
     on_version: Callable[[int, ArrayRecord], None] | None = None,
 ) -> ArrayRecord:
-    """Train until the buffer has made so many averages, and return the last model.
+    """Train until the buffer has reached a version, and return the last model.
 
-    Every connected node gets the newest model and is left to train. Whatever it answers goes into the buffer, with
-    the version that it was sent; when the buffer is full there is a new version, and nodes that are idle get that.
-    Which version an answer belongs to is known from the message that it replies to, not from the node's word. If all
-    nodes have answered and the buffer is still not full, what is there is averaged.
+    Every connected node gets the newest model and trains. Its reply goes into the buffer, with the version of the model
+    that it was sent. A full buffer gives a new version, which is sent to the idle nodes. The version of a reply is
+    known from the message that it answers, not from what the node reports. If all nodes have answered and the buffer is
+    not full, the updates in it are averaged.
 
     Args:
         grid: Flower's grid.
-        buffer: an `hn.Buffer`. After a restart give it the version of the model that you saved, and that as `arrays`.
+        buffer: an `hn.Buffer`. After a restart, create it with the version of the saved model, and pass the model as
+            `arrays`.
         arrays: the model to start from.
         versions: the buffer's version at which training ends.
         config: sent to the nodes with every model, together with "server-round".
         weighted_by_key: the metric with a node's number of examples.
-        timeout: seconds after which an answer is no longer waited for; the node is asked again with the next version.
-        pull_interval: seconds between two looks for answers.
+        timeout: seconds to wait for a reply; after that, the node gets the next version.
+        pull_interval: seconds between two polls for replies.
         on_version: called with each new version and its model: save both here.
 
     Example:
@@ -54,7 +55,7 @@ def train_buffered(
     name_run(buffer.history, grid)
     model = dict(views(arrays))
     models: dict[int, dict[str, Any]] = {buffer.version: model}
-    waiting: dict[str, tuple[int, int, float]] = {}  # message -> node, version, when it is given up
+    waiting: dict[str, tuple[int, int, float]] = {}  # message -> node, version, deadline
     asked: dict[int, int] = {}  # node -> the last version that it was sent
 
     def advance(out: Any) -> None:
@@ -88,7 +89,7 @@ def train_buffered(
         for identity in [i for i, (_, _, end) in waiting.items() if time.monotonic() > end]:
             del waiting[identity]
         if not waiting and not replies:
-            out = buffer.aggregate()  # nobody is left who could fill it
+            out = buffer.aggregate()  # no node is left that could fill it
             if out is not None:
                 advance(out)
                 continue
@@ -101,7 +102,7 @@ def _take(
     buffer: Buffer, reply: Message, node: int, version: int, models: dict[int, dict[str, Any]], size_key: str
 ) -> Any:
     if reply.metadata.src_node_id != node:
-        buffer.refuse(reply.metadata.src_node_id, f"answered in the place of node {node}")
+        buffer.refuse(reply.metadata.src_node_id, f"answered in place of node {node}")
         return None
     found = train_reply(reply, size_key)
     if found.fault is not None:

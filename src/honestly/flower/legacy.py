@@ -22,15 +22,15 @@ logger = logging.getLogger("flwr")
 
 
 class LegacyRobustFedAvg(FedAvg):
-    """FedAvg of the older API that tells which clients to believe; see `RobustFedAvg` for the new one.
+    """Robust FedAvg for the older API, which tells you which clients to believe; see `RobustFedAvg` for the new one.
 
     Args:
         rule, pre, quorum, doubt, history, sizes, names, run: as for `RobustFedAvg`. Clients are known by
             `ClientProxy.cid`. The older API has no run id: give `run` for a title of the report.
-        buffers: as for `RobustFedAvg`. Arrays come without names here: pass the torch module, in whose `state_dict`
-            they are in the same order, if it has BatchNorm.
-        fedavg_kwargs: every keyword argument of `flwr.server.strategy.FedAvg`. A metrics function of yours sees the
-            believed clients only, with sizes capped at three times their median; without one, metrics are medians.
+        buffers: as for `RobustFedAvg`. Arrays have no names here. If the model has BatchNorm, pass the torch module,
+            whose `state_dict` has them in the same order.
+        fedavg_kwargs: every keyword argument of `flwr.server.strategy.FedAvg`. Your own metrics function gets
+            only the believed clients, with sizes capped at three times their median. Without one, metrics are medians.
 
     Example:
         >>> from honestly.flower import LegacyRobustFedAvg
@@ -70,7 +70,7 @@ class LegacyRobustFedAvg(FedAvg):
 
     @property
     def rule(self) -> Rule:
-        """The rule as it stands, memory included."""
+        """The rule with its current memory."""
         return self._referee.rule
 
     def configure_fit(
@@ -112,7 +112,7 @@ class LegacyRobustFedAvg(FedAvg):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """The median loss and metrics, each client counted as much as its last update was believed."""
+        """The median loss and metrics, each client weighted by how far its last update was believed."""
         if not results or (failures and not self.accept_failures):
             return None, {}
         replies = [_reply(proxy, result, None, {"loss": result.loss}) for proxy, result in results]
@@ -130,7 +130,7 @@ class LegacyRobustFedAvg(FedAvg):
             return None
 
     def _tensors(self, value: list[Any]) -> list[bytes]:
-        """The new model as Flower's bytes, in the dtypes of the old one; `value` is emptied to spare memory."""
+        """The new model as Flower's bytes, in the dtypes of the old one; `value` is emptied to save memory."""
         reference = self._reference()
         dtypes = [np.dtype(x.dtype) for x in (value if reference is None else reference)]
         value.reverse()
@@ -156,7 +156,7 @@ def _reply(proxy: ClientProxy, result: Any, read: Any, more: dict[str, Any] | No
         metrics = dict(result.metrics or {}) | (more or {})
     except BadArrayError as fault:
         return Reply(proxy.cid, fault=str(fault))
-    except Exception as error:  # whatever a stranger's reply raises costs him his own vote
+    except Exception as error:  # an exception caused by one client's reply concerns only that client
         return Reply(proxy.cid, fault=f"cannot be read ({type(error).__name__}: {str(error)[:200]})")
     return Reply(proxy.cid, update=update, size=result.num_examples, metrics=metrics)
 

@@ -1,7 +1,7 @@
 """Flower's server optimisers over the robust average: FedAdam, FedYogi, FedAdagrad, FedAvgM and FedProx.
 
-The optimiser is Flower's own class: it asks its parent for FedAvg's average and gets the robust one. What it does to
-BatchNorm's statistics and counters is undone: Adam's steps would make a running variance negative.
+The optimiser is Flower's own class. It asks its parent class for FedAvg's average and gets the robust one. Its changes
+to BatchNorm's statistics and counters are undone, because a step of Adam can make a running variance negative.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOMENTS = ("m_t", "v_t", "momentum_vector")
 
 
 class _OptimiserMixin(RobustFedAvg):
-    """Stands before Flower's optimiser in the order of classes; `RobustFedAvg` stands behind it."""
+    """Comes before Flower's optimiser in the method resolution order; `RobustFedAvg` comes after it."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class _OptimiserMixin(RobustFedAvg):
         run: str = "",
         **strategy_kwargs: Any,
     ) -> None:
-        super().__init__(**strategy_kwargs)  # Flower's optimiser, which knows nothing of our settings
+        super().__init__(**strategy_kwargs)  # Flower's optimiser, which does not know our settings
         self._referee = self._judge_by(
             rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names,
             run=run,
@@ -55,7 +55,7 @@ class _OptimiserMixin(RobustFedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As Flower's optimiser does; the moments of an earlier server go on if it ended with this model."""
+        """As Flower's optimiser does. Moments that an earlier server saved for this model are restored."""
         if not self._resumed and self.history.folder is not None:
             self._load(arrays)
         self._resumed = True
@@ -74,7 +74,7 @@ class _OptimiserMixin(RobustFedAvg):
         moved = {name: self._like_model(name, array) for name, array in arrays.items() if name not in self._follow}
         if not all(np.isfinite(values).all() for values in moved.values()):
             logger.error(
-                "round %s: the step of the server's optimiser is not finite; the average is taken", server_round
+                "round %s: the step of the server's optimiser is not finite; the average is used instead", server_round
             )
             moved = {}
             for name, value in before.items():
@@ -82,17 +82,17 @@ class _OptimiserMixin(RobustFedAvg):
                     setattr(self, name, value)
         record = ArrayRecord({name: Array(moved[name]) if name in moved else self._kept[name] for name in arrays})
         if isinstance(getattr(self, "current_arrays", None), ArrayRecord):
-            self.current_arrays = record  # FedAvgM goes on from what it returned
+            self.current_arrays = record  # FedAvgM continues from the model that it returned
         self._save(record)
         return record, metrics
 
     def _on_average(self, average: ArrayRecord) -> None:
-        """Called with the robust average, before Flower's optimiser moves on from it."""
+        """Keep the robust average, before Flower's optimiser takes its step."""
         self._kept = dict(average.items())
 
     @property
     def _follow(self) -> set[str]:
-        """Tensors that are not optimised: buffers and what is no float."""
+        """Tensors that are not optimised: buffers, and tensors that are not floats."""
         hold = self._referee.buffers.hold
         return {name for name, array in self._kept.items() if hold(name) or np.dtype(array.dtype).kind != "f"}
 
@@ -127,7 +127,7 @@ class _OptimiserMixin(RobustFedAvg):
             found = {key.partition("/")[2]: values for key, values in held.items() if key.startswith(f"{moment}/")}
             if found and set(found) <= set(arrays) and hasattr(self, moment):
                 setattr(self, moment, list(found.values()) if moment == "momentum_vector" else found)
-        logger.info("the moments of the server's optimiser go on from %s", folder)
+        logger.info("the moments of the server's optimiser were restored from %s", folder)
 
 
 class RobustFedAdam(_OptimiserMixin, FedAdam, RobustFedAvg):

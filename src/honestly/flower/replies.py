@@ -14,12 +14,12 @@ from honestly.federation import History, Reply, Round
 from honestly.federation.npy import BadArrayError, read_npy, write_npy
 
 NUMPY = "numpy.ndarray"  # Flower's name for the bytes of an .npy file
-#: A client's size counts for at most this many times the median in a metrics function of the user's.
+#: In the user's metrics function, a client's size counts for at most this many times the median.
 SIZE_CAP = 3.0
 
 
 def train_reply(message: Message, size_key: str) -> Reply:
-    """A client's update and report; every fault is a sentence, nothing is raised and nothing is changed."""
+    """A client's update and metrics. A fault becomes a sentence; nothing is raised, and the message is not changed."""
     return _reply(message, size_key, arrays=True)
 
 
@@ -39,7 +39,7 @@ def _reply(message: Message, size_key: str, *, arrays: bool) -> Reply:
         metrics = _only_metrics(content)
     except BadArrayError as fault:
         return Reply(client, fault=str(fault))
-    except Exception as error:  # whatever a stranger's reply raises costs him his own vote
+    except Exception as error:  # an exception caused by one client's reply concerns only that client
         return Reply(client, fault=f"cannot be read ({type(error).__name__}: {str(error)[:200]})")
     size = metrics.pop(size_key, None)
     return Reply(client, update=update, size=size, metrics=metrics)
@@ -60,7 +60,7 @@ def _only_metrics(content: RecordDict) -> dict[str, Any]:
 
 
 def views(record: ArrayRecord) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a record by name, sharing its memory; BadArrayError where one is not what it declares."""
+    """The arrays of a record by name, sharing its memory; BadArrayError if one does not match its declaration."""
     return {name: _view(name, array) for name, array in record.items()}
 
 
@@ -79,9 +79,9 @@ def _view(name: str, array: Array) -> npt.NDArray[Any]:
 
 
 def record_of(value: dict[str, npt.NDArray[Any]], like: ArrayRecord | None) -> ArrayRecord:
-    """The new model for Flower, in the order and dtypes of the old one; `value` is emptied to spare memory.
+    """The new model for Flower, in the order and dtypes of the old one; `value` is emptied to save memory.
 
-    The order matters: `to_numpy_ndarrays` hands arrays out by position, and a reply's order is its client's choice.
+    The order matters: `to_numpy_ndarrays` returns arrays by position, and a client can choose the order in its reply.
     """
     record = ArrayRecord()
     for name in list(value) if like is None else list(like):
@@ -93,16 +93,16 @@ def record_of(value: dict[str, npt.NDArray[Any]], like: ArrayRecord | None) -> A
 
 
 def believed_replies(messages: Sequence[Message], record: Round) -> list[Message]:
-    """The replies of the clients whose word counts: not refused, and more likely honest than not."""
+    """The replies of clients that are believed: not excluded, and more likely honest than not."""
     votes = record.votes()
     floor = 0.5 if record.honesty is not None else 0.0
     return [m for m in messages if not m.has_error() and votes.get(m.metadata.src_node_id, 0.0) > floor]
 
 
 def capped_contents(messages: Sequence[Message], size_key: str) -> list[RecordDict]:
-    """The contents of the replies for a metrics function of the user's, each size at most `SIZE_CAP` medians.
+    """The contents of the replies for the user's metrics function, each size at most `SIZE_CAP` medians.
 
-    The records are new ones that share the arrays: replies are never changed.
+    The records are new and share the arrays: replies are never changed.
     """
     sizes = [_size(message.content, size_key) for message in messages]
     known = sorted(size for size in sizes if size is not None)
@@ -134,7 +134,7 @@ def metric_record(record: Round, extra: Mapping[str, Any]) -> MetricRecord:
 
 
 def name_run(history: History, grid: Grid) -> None:
-    """Call a run that has no name by Flower's id, which `flwr ls` lists."""
+    """Use Flower's run id, which `flwr ls` lists, as the name of a run without one."""
     number = getattr(getattr(grid, "run", None), "run_id", None)
     if not history.run and isinstance(number, int):
         history.run = str(number)

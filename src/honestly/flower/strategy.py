@@ -29,36 +29,36 @@ logger = logging.getLogger("flwr")
 
 
 class RobustFedAvg(FedAvg):
-    """FedAvg that tells which clients to believe: a bad reply excludes its client and does not stop the round.
+    """FedAvg that tells you which clients to believe: a bad reply excludes its client and does not stop the round.
 
     Args:
-        rule: a rule of the package, or a word as on the command line: `hn.Bayesian()`, `"median"`, `"krum:f=2"`,
+        rule: a rule of the package, or its text as on the command line: `hn.Bayesian()`, `"median"`, `"krum:f=2"`,
             `"nnm:f=4+multi_krum:f=4,keep=16"`, ...
         pre: mixers applied before the rule, such as `hn.NNM(f=4)`.
-        quorum: the share of the sampled nodes that must have sent a usable update; with as many or fewer the round
-            keeps the old model. 0.5 asks for a majority.
+        quorum: more than this share of the sampled nodes must have sent a usable update, or the round keeps the old
+            model. 0.5 requires a majority.
         doubt: "keep" keeps the old model also when the rule says that more clients look dishonest than may lie, or
             when refused and disbelieved nodes leave less than `quorum` of those that answered; "accept" (the default)
             takes the answer and marks the round with `attention`.
         history: a folder that gets `rounds.jsonl` and `rounds.csv` after every round, for `honestly report`.
-        buffers: what becomes of BatchNorm's running means and variances, which are known by their names: "follow" (the
-            default) averages them with the weights found on the parameters, "judge" takes them for parameters, "ignore"
-            keeps the server's own. A torch module that has them, or their names, tells where names do not.
-        sizes: "use" (the default) weighs clients by `weighted_by_key` (num-examples) up to a cap by which no minority
-            of them gets a majority of the weight, whatever they claim; "ignore" counts heads. Medians ignore sizes;
-            `hn.Mean` has a setting of its own.
+        buffers: how to treat BatchNorm's running means and variances, which are recognised by their names: "follow" (the
+            default) averages them with the weights found on the parameters, "judge" treats them as parameters, "ignore"
+            keeps the server's own. If their names are unusual, pass the torch module or a list of the names.
+        sizes: "use" (the default) weighs clients by `weighted_by_key` (num-examples) up to a cap, so no minority of the
+            clients gets a majority of the weight, whatever they claim; "ignore" counts every client once. Medians
+            ignore sizes; `hn.Mean` has its own setting.
         names: a mapping from node id to a name, or a function of the id, for the log, the history and the metrics:
-            `names={1234567890: "Uppsala"}`. A client without a name goes by its id.
+            `names={1234567890: "Uppsala"}`. A client without a name is called by its id.
         run: the name of the run, for the history and the title of its report; Flower's run id if you give none.
         fedavg_kwargs: every keyword argument of Flower's FedAvg. Metrics are medians over the believed clients unless
-            you give a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`; yours sees the believed clients' replies
-            only, with `weighted_by_key` capped at three times its median.
+            you pass a `train_metrics_aggr_fn` or `evaluate_metrics_aggr_fn`, which gets only the replies of believed
+            clients, with `weighted_by_key` capped at three times its median.
 
     Attributes:
         history: the rounds so far, each a `honestly.federation.Round`.
         honesty: probability that a node is honest, by node id, in the last round; None if the rule does not infer it.
-        excluded: nodes refused in the last round, by node id, with the reason.
-        rule: the rule as it stands, memory included.
+        excluded: nodes excluded from the last round, by node id, with the reason.
+        rule: the rule with its current memory.
 
     Example:
         >>> from honestly.flower import RobustFedAvg
@@ -103,7 +103,7 @@ class RobustFedAvg(FedAvg):
 
     @property
     def rule(self) -> Rule:
-        """The rule as it stands, memory included."""
+        """The rule with its current memory."""
         return self._referee.rule
 
     @property
@@ -113,7 +113,7 @@ class RobustFedAvg(FedAvg):
 
     @property
     def excluded(self) -> dict[Any, str]:
-        """Nodes refused in the last round, with the reason."""
+        """Nodes excluded from the last round, with the reason."""
         return self.history[-1].excluded if self.history else {}
 
     def summary(self) -> None:
@@ -123,7 +123,7 @@ class RobustFedAvg(FedAvg):
         super().summary()
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """Run the rounds; what the server's own `evaluate_fn` finds goes into the history, too."""
+        """Run the rounds. The metrics of the server's `evaluate_fn` are added to the history."""
         function = kwargs.get("evaluate_fn")
         if function is not None:
 
@@ -139,7 +139,7 @@ class RobustFedAvg(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample nodes as FedAvg does; remember the model, which replies are held against, and who was asked."""
+        """Sample nodes as FedAvg does; remember the model, with which replies are compared, and the sampled nodes."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         name_run(self.history, grid)
         self._model = arrays
@@ -174,10 +174,10 @@ class RobustFedAvg(FedAvg):
         return arrays, metric_record(record, metrics)
 
     def _on_average(self, average: ArrayRecord) -> None:
-        """For strategies that go on from the robust average."""
+        """Hook for strategies that continue from the robust average."""
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The median of the nodes' metrics, each node counted as much as its last update was believed."""
+        """The median of the nodes' metrics, each node weighted by how far its last update was believed."""
         messages = list(replies)
         if not messages:
             return None

@@ -1,1 +1,1 @@
-"""What runs leave behind: records of rounds, folders of runs, stores of studies, and their readers."""
+"""The files of runs: records of rounds, folders of runs, stores of studies, and their readers."""

@@ -1,4 +1,4 @@
-"""Values out of files that anybody may have written: finite numbers, short texts, or nothing."""
+"""Read values from untrusted files: finite numbers, short texts, or None."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_ERROR = 4000
 
 
 def number(value: Any, digits: int | None = 6) -> float | None:
-    """A finite number, rounded (the page rounds it again, so: finely) unless `digits` is None; None for anything else.
+    """A finite number, rounded unless `digits` is None; None for anything else.
 
     >>> number(0.12345678), number(float("nan")), number("7"), number(True), number(10**400)
     (0.123457, None, None, None, None)
@@ -53,7 +53,7 @@ def text(value: Any, most: int = LONGEST_TEXT) -> str:
 
 
 def parse_json(content: str) -> Any:
-    """What JSON says; a ValueError for everything that is none, a million open brackets among it."""
+    """Parse JSON; ValueError for anything else, including a million open brackets."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -71,7 +71,7 @@ def fields(value: Any) -> dict[str, Any]:
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, str]:
-    """Settings as one name and one text each: `{"rule": {"name": "krum", "f": 4}}` gives rule and rule.f.
+    """Flatten settings to names and texts: `{"rule": {"name": "krum", "f": 4}}` gives rule and rule.f.
 
     >>> flat({"rule": {"name": "krum", "f": 4}, "alpha": 0.5})
     {'rule': 'krum', 'rule.f': '4', 'alpha': '0.5'}

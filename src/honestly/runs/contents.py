@@ -1,4 +1,4 @@
-"""What lies in a folder: a study, a run (of a simulation or a federation's server), or folders of runs."""
+"""The content of a folder: a study, a run (of a simulation or a federation's server), or folders of runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Contents:
 
 
 def contents(folder: Path, *, most: int | None = None) -> Contents:
-    """What lies in a folder, which need not exist; of folders of runs at most so many, in the order of their names."""
+    """The content of a folder, which need not exist; at most `most` folders of runs, sorted by name."""
     if (folder / FILE).is_file():
         return Contents(Kind.STUDY)
     if _is_run(folder):

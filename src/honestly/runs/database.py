@@ -1,4 +1,4 @@
-"""The SQLite file of a study: how it is opened, what a transaction is, and what its errors mean to a person."""
+"""The SQLite file of a study: opening, transactions, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Database:
         self.lock = threading.RLock()
 
     def __del__(self) -> None:
-        """A reader that nobody holds any more is closed: from Python 3.13 on an open connection complains."""
+        """Close a forgotten reader: from Python 3.13 on, an open connection causes a warning."""
         self.connection.close()
 
     @classmethod
     def create(cls, folder: Path) -> Database:
-        """Open the store of a folder for writing; folder and file are made if they are missing."""
+        """Open the store of a folder for writing; folder and file are created if they are missing."""
         path = folder / FILE
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class Database:
             connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         database = cls(path, connection)
         try:
-            with database.writing():  # whole or not at all: two processes may create it at once
+            with database.writing():  # in one transaction: two processes may create it at the same time
                 if not database.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
                     for table in TABLES:
                         connection.execute(table)
@@ -59,7 +59,7 @@ class Database:
                 database.check()
             with _name_errors(path):
                 connection.execute("PRAGMA journal_mode = WAL")
-                # a round is on the disk before the state after it is: without FULL the power may take it back
+                # a round must be on disk before the state that follows it: without FULL, a power cut could undo it
                 connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
@@ -68,16 +68,16 @@ class Database:
 
     @classmethod
     def look(cls, folder: Path, *, live: bool = False) -> Database:
-        """Open the store of a folder for reading alone, also on a disk that cannot be written.
+        """Open the store of a folder read-only, which also works on a read-only disk.
 
-        ``live`` is for one who looks again and again: it waits for a lock half a second and not a minute, and takes a
-        file for one that cannot change only where nobody can write.
+        ``live`` is for repeated reading: it waits half a second for a lock instead of a minute, and treats a file as
+        immutable only if nobody can write it.
         """
         path = folder / FILE
         if not path.is_file():
             raise StoreError(f"no study in {folder} ({FILE} is missing): make one with honestly bench ... --out DIR")
         address = path.resolve().as_uri()
-        # SQLite's log needs a writable folder even to be read; without a log there is nothing that could change.
+        # SQLite needs a writable folder even to read its log; without a log, nothing can change
         log = path.with_name(FILE + "-wal")
         changes = (log.exists() and log.stat().st_size) or (live and os.access(folder, os.W_OK))
         frozen = "" if changes else "&immutable=1"
@@ -105,7 +105,7 @@ class Database:
         raise failed
 
     def check(self) -> None:
-        """Refuse a database that is not a study's, or one of a later version."""
+        """Raise StoreError for a database that is not a study, or that a later version wrote."""
         tables = {row[0] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
         found = self.rows("SELECT value FROM meta WHERE key = 'schema'") if "meta" in tables else []
         if not found or not {"runs", "rounds"} <= tables:
@@ -117,13 +117,13 @@ class Database:
             )
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """What a query gives."""
+        """The rows of a query."""
         with self.lock, _name_errors(self.path):
             return self.connection.execute(query, values).fetchall()
 
     @contextmanager
     def writing(self) -> Generator[sqlite3.Connection]:
-        """One transaction: all of it happens, or nothing."""
+        """A transaction: all or nothing."""
         with self.lock, _name_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -157,7 +157,7 @@ def _remedy(error: sqlite3.Error, path: Path) -> str:
         return f"cannot write {path}: {why}. Choose a folder that you may write to with --out."
     if "not a database" in why or "malformed" in why or "disk image" in why:
         return (
-            f"{path} is damaged or no SQLite file ({why}): move it away, then bring back what is left of it or of a "
+            f"{path} is damaged or not an SQLite file ({why}): move it away, then recover what is left of it or of a "
             "copy with honestly bench --import"
         )
     if "locked" in why or "busy" in why:

@@ -27,10 +27,10 @@ KINDS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
 
 
 def export(store: Store, what: str, path: Path) -> int:
-    """Write the ``runs`` or the ``rounds`` of a study to a file, by its ending; how many rows there are."""
+    """Write the ``runs`` or the ``rounds`` of a study to a file, by its ending; returns the number of rows."""
     kind = next((kind for kind in KINDS if path.name.endswith(kind)), None)
     if kind is None:
-        raise ValueError(f"{path}: the ending says the format, one of {', '.join(KINDS)}")
+        raise ValueError(f"{path}: the ending must be one of {', '.join(KINDS)}")
     lines = kind.startswith(".jsonl")
     if what == "runs":
         rows = _run_lines(store) if lines else run_rows(store)
@@ -49,7 +49,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
 
 
 def run_rows(store: Store) -> Iterator[dict[str, Any]]:
-    """One flat row per run: its cell, its summary and where the numbers come from."""
+    """One flat row per run: its cell, its summary and its provenance."""
     for run in store.runs():
         summary = {k: v for k, v in (run.summary or {}).items() if k != "rounds"}
         made = {k: v for k, v in (run.provenance or {}).items() if k not in run.cell}
@@ -83,7 +83,7 @@ def _round_lines(store: Store) -> Iterable[dict[str, Any]]:
 
 
 def archive(store: Store, path: Path) -> int:
-    """The whole study in one file, with what unfinished runs need to go on elsewhere; how many of those there are."""
+    """The whole study in one file, with what unfinished runs need to resume elsewhere; returns the number of those."""
     if not path.name.endswith((".tar.gz", ".tgz")):
         raise ValueError(f"{path}: a study is exported as .tar.gz")
     wanted = starts(store)
@@ -91,7 +91,7 @@ def archive(store: Store, path: Path) -> int:
     for run in store.runs():
         states = States(store.run_folder(run.id))
         if run.status != "done" or run.id in wanted:
-            latest = states.latest(run.rounds)  # another one may be on its way, ahead of what the store has
+            latest = states.latest(run.rounds)  # a newer one may be ahead of the rounds in the store
             carried += [] if latest is None else [states.path(latest)]
     with tempfile.TemporaryDirectory() as temporary:
         database, packed = Path(temporary) / FILE, io.BytesIO()
@@ -105,7 +105,7 @@ def archive(store: Store, path: Path) -> int:
 
 
 def starts(store: Store) -> set[str]:
-    """The runs from whose models others start that are not done yet."""
+    """The runs whose models are the start of runs that are not done yet."""
     done = {run.id for run in store.runs() if run.status == "done"}
     return {before for id, before in store.needs().items() if id not in done}
 
@@ -132,14 +132,14 @@ def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines, packed or not; ValueError names the line that is none."""
+    """The objects of a file of JSON lines, packed or not; ValueError names the first invalid line."""
     opened: Any = gzip.open if path.name.endswith(".gz") else open
     with opened(path, "rt", encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
                 value = json.loads(line)
             except ValueError as error:
-                raise ValueError(f"{path}, line {number}: no JSON ({error})") from error
+                raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
             if not isinstance(value, dict):
-                raise ValueError(f"{path}, line {number}: an object is wanted, not {line[:40]!r}")
+                raise ValueError(f"{path}, line {number}: expected an object, got {line[:40]!r}")
             yield value

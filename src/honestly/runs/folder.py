@@ -1,4 +1,4 @@
-"""The folder of a run: rounds are added line by line, everything else is written whole or not at all.
+"""The folder of a run: rounds are appended line by line, all other files are written atomically.
 
 experiment.json   what is run, and its id
 rounds.jsonl      one JSON object per round; the same bytes in every run of the experiment on one machine
@@ -28,7 +28,7 @@ class RunFolder:
     """One run's folder as a `RoundSink`: a round is one line, added to the end of a file.
 
     Args:
-        folder: it is there already.
+        folder: an existing folder.
         id, experiment: what is run, for `experiment.json`.
     """
 
@@ -39,25 +39,25 @@ class RunFolder:
         self.rounds, self.seconds = JsonLines(folder / ROUNDS), JsonLines(folder / SECONDS)
 
     def records(self) -> list[RoundRecord]:
-        """The rounds that are whole, from the first one on."""
+        """The complete rounds, from the first one on."""
         return [read_record(json.loads(line))[0] for line in self.rounds.read()]
 
     def keep(self, rounds: int) -> None:
-        """Forget what comes after that many rounds: it will be computed again, to the same bits.
+        """Drop all later rounds: they will be computed again, with the same bits.
 
-        The folder is the experiment's from now on: one whose model or data cannot even be made leaves no trace in it.
+        This writes `experiment.json`. A run whose model or data cannot be made therefore leaves no trace.
         """
         write_file(self.folder / EXPERIMENT, self.description)
         self.rounds.keep(rounds)
         self.seconds.keep(rounds)
 
     def add(self, record: RoundRecord, laps: Mapping[str, float]) -> None:
-        """Write a round down."""
+        """Write a round."""
         self.rounds.add(compact(record.as_json()))
         self.seconds.add(compact({"round": record.round, **laps}))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all files of the run."""
         for name in (ROUNDS, SECONDS):
             (self.folder / name).unlink(missing_ok=True)
         if self.states is not None:
@@ -65,7 +65,7 @@ class RunFolder:
 
 
 class JsonLines:
-    """A file of JSON lines, one a round, that grows. A crash can leave half a line at its end, which is not read."""
+    """A growing file of JSON lines, one per round. A crash can leave half a line at its end, which is not read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,13 +73,13 @@ class JsonLines:
         self.size = 0
 
     def read(self) -> list[str]:
-        """The lines up to the first that is cut short or damaged, or out of turn."""
+        """The lines up to the first one that is incomplete, damaged or out of order."""
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
         found: list[str] = []
-        for line in text.split("\n")[:-1]:  # what comes after the last end of a line was cut short
+        for line in text.split("\n")[:-1]:  # text after the last newline is incomplete
             try:
                 if fields(parse_json(line)).get("round") != len(found) + 1:
                     break
@@ -89,7 +89,7 @@ class JsonLines:
         return found
 
     def keep(self, count: int) -> None:
-        """Go on after that many lines; the file is written anew only if it has something else."""
+        """Continue after that many lines; the file is rewritten only if it has other content."""
         self.lines = self.read()[:count]
         content = self._content()
         if self._size() != len(content):
@@ -97,7 +97,7 @@ class JsonLines:
         self.size = len(content)
 
     def add(self, line: str) -> None:
-        """Append a line. A file that somebody else has changed meanwhile is written anew, as a whole."""
+        """Append a line. If someone else has changed the file, it is rewritten as a whole."""
         self.lines.append(line)
         if self._size() == self.size:
             with remedies(self.path):

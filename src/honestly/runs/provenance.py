@@ -1,4 +1,4 @@
-"""Where a number comes from: the versions, the commit and the device behind a run."""
+"""The provenance of a run: versions, commit and device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from honestly._version import __version__
 
 
 def provenance(device: str, seed: int, **more: Any) -> dict[str, Any]:
-    """What a run's record says about its making."""
+    """The provenance of a run as plain values."""
     import numpy as np
     import torch
 
@@ -52,11 +52,11 @@ def _processor() -> str:
 def commit() -> str | None:
     """The commit of the source tree that the package runs from; None for an installed package.
 
-    `+` says that files of the package differ from that commit.
+    A `+` means that files of the package differ from that commit.
     """
     here = Path(__file__).resolve().parents[1]
     tracked = _git(here, "ls-files", "--error-unmatch", "__init__.py")
-    if tracked is None:  # no git, no repository, or a repository that is not ours
+    if tracked is None:  # no git, no repository, or the repository of another project
         return None
     head = _git(here, "rev-parse", "HEAD")
     return head if head is None or not _git(here, "status", "--porcelain", "--", ".") else f"{head}+"

@@ -1,7 +1,7 @@
-"""Rounds on disk, of a simulation or a real federation, whoever wrote them: typed, finite, clients by index.
+"""Reads the rounds of a simulation or a real federation: typed, finite, with clients as indices.
 
-A file may be a stranger's, an older version's or half a process's. A field that is missing is None or empty; one that
-is not what it should be is left out and named.
+A file may be untrusted, of an older version, or incomplete. A missing field is None or empty; an invalid one is left
+out and named.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from honestly.runs.clean import fields, items, number, parse_json, whole
 from honestly.runs.record import NAMED, RoundRecord
 
-#: No federation has more; a damaged file may say so.
+#: Limits that no federation reaches, against damaged files.
 LAST_ROUND = 10**9
 MOST_CLIENTS = 10**6
 
@@ -30,7 +30,7 @@ class Rounds:
         records: one for each round; clients are indices of `clients`.
         clients: their names.
         known: True if the records say who attacked.
-        damaged: lines of the file that are no rounds.
+        damaged: the number of lines that are not rounds.
     """
 
     records: Sequence[RoundRecord]
@@ -45,7 +45,7 @@ class Rounds:
 
 
 def read_rounds(path: Path) -> Rounds:
-    """The rounds of a `rounds.jsonl`; a line that is cut short or damaged is counted and left out."""
+    """The rounds of a `rounds.jsonl`; incomplete and damaged lines are counted and left out."""
     found: list[Any] = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -58,7 +58,7 @@ def read_rounds(path: Path) -> Rounds:
 
 
 def read(raw: Iterable[Any]) -> Rounds:
-    """The rounds in one form; one with a field that cannot be true is counted as damaged and left out.
+    """The rounds in a common form; a round with an invalid field is counted as damaged and left out.
 
     A federation's rounds name their clients (`clients`, one for each entry of `honesty`); a simulation's count them.
 
@@ -97,7 +97,7 @@ def read_record(value: Any) -> tuple[RoundRecord, list[str]]:
 def _by_index(record: RoundRecord, given: Mapping[str, Any], wrong: list[str]) -> tuple[RoundRecord, list[str]]:
     """A record that names its clients, with indices in place of names."""
     names = list(record.clients or ())
-    asked = len(names)  # a client that was not asked but answered comes after those who were
+    asked = len(names)  # clients that answered without being asked come last
     index = {name: k for k, name in enumerate(names)}
     lists: dict[str, Any] = {}
     for field in NAMED:
@@ -115,7 +115,7 @@ def _by_index(record: RoundRecord, given: Mapping[str, Any], wrong: list[str]) -
 
 
 def join(records: Sequence[RoundRecord]) -> tuple[list[RoundRecord], list[str]]:
-    """The records with indices into one list of names, and that list: clients may come and go between rounds."""
+    """The records with indices into one list of names, and that list: clients may join and leave between rounds."""
     names: dict[str, int] = {}
     for record in records:
         found = record.clients if record.clients is not None else map(str, range(len(names), _width(record)))
@@ -152,18 +152,20 @@ def _place_clients(record: RoundRecord, names: Mapping[str, int]) -> RoundRecord
 
 
 def _width(record: RoundRecord) -> int:
-    """How many clients a record without names speaks of."""
+    """The number of clients in a record without names."""
     rows = (record.honesty or (), record.weights or ())
     lists = (record.participants or (), record.attacked, record.accused or (), record.excluded)
     return max([*map(len, rows), *(max(found) + 1 for found in lists if found)])
 
 
-# -- one reader a type: the value, and whether it was what it should be -----------------------------------------------
+# -- one reader per type: the value, and whether it was valid ----------------------------------------------------------
 
 
 def _real(value: Any) -> tuple[float | None, bool]:
-    """JSON has no NaN, but Python writes it: a number that is none was not measured."""
-    if type(value) is float and math.isfinite(value):  # nearly always: studies have millions of numbers
+    """A number. JSON has no NaN, but Python writes it: NaN means that the number was not measured."""
+    if type(value) is float and math.isfinite(
+        value
+    ):  # the usual case, which must be fast: studies have millions of numbers
         return value, True
     found = number(value, None)
     return found, found is not None or (isinstance(value, float) and not math.isfinite(value))

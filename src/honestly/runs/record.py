@@ -1,4 +1,4 @@
-"""The record of a round, of a simulation or of a federation's server: each field's name is here, and only here."""
+"""The record of a round, of a simulation or of a federation's server: the names of all fields are defined here."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """One round of a run. Clients are indices; what is None was not measured or is not known.
+    """One round of a run. Clients are indices; None means not measured or not known.
 
     Attributes:
         round: its number, counted from 1 (by some frameworks from 0).
         accuracy, loss, per_class: on the test images, overall and for each class.
-        asr: attack success rate, the share of triggered images that are taken for the target.
+        asr: attack success rate, the share of triggered images that are classified as the target.
         attacked: who attacked; nobody knows in a real federation.
         honesty, weights: one for each client, None for one that did not take part.
-        excluded, reasons: who was refused, and why, by the client's name (its index where it has none).
+        excluded, reasons: who was excluded, and why, by the client's name (or index).
         malicious_estimate: how many attackers the rule found.
         accused: whom the rule judged to lie; None for a rule that does not judge.
         false_accusations, misses: honest clients that were accused, attackers that were not.
-        participants: who took part; None if nobody wrote it down.
+        participants: who took part; None if it was not recorded.
         status, steps: how the aggregation ended, and after how many steps.
         train_loss: mean over the clients.
-        clients: the clients' names; None in a simulation, which has none. The fields below are a server's, too.
+        clients: the clients' names; None in a simulation, which has none. The fields below are a server's.
         kept: the old model was kept, and `status` says why.
-        attention: a person should look at the round.
-        metrics, evaluation: what clients reported of training and evaluation, averaged.
-        seconds: how long the decision took.
-        run, names: what a server calls its run, and clients by their ids; a file has them only where they are given.
+        attention: the round needs attention.
+        metrics, evaluation: metrics of training and evaluation that clients reported, averaged.
+        seconds: the duration of the decision.
+        run, names: what a server calls its run, and clients by their ids; only in the file if they are given.
         spread: median distance of the believed updates from the average.
-        staleness: how many versions late each participant was, in an asynchronous federation.
+        staleness: the number of versions by which each participant was late, in an asynchronous federation.
 
     Example:
         >>> RoundRecord(round=1, clients=("a", "b"), accused=(1,)).as_json()["accused"]
@@ -73,7 +73,7 @@ class RoundRecord:
         return self.status.startswith("refused")
 
     def as_json(self) -> dict[str, Any]:
-        """The record as files have it: lists and plain values, in the files' order; clients by their names."""
+        """The record as in the files: lists and plain values in a fixed order, clients by name."""
         found = {name: _plain(getattr(self, name)) for name in (SIMULATED if self.clients is None else SERVED)}
         found |= {name: _plain(getattr(self, name)) for name in LATER if getattr(self, name) is not None}
         if self.clients is not None:
@@ -82,7 +82,7 @@ class RoundRecord:
         return found | {name: _plain(value) for name in OPTIONAL if (value := getattr(self, name))}
 
 
-#: The fields in the order of a simulation's file, and of a server's. Neither may change: records are compared by bytes.
+#: The fields in the order of a simulation's file, and of a server's. Neither may change: records are compared bytewise.
 SIMULATED = (
     "round", "accuracy", "loss", "asr", "attacked", "honesty", "weights", "excluded", "reasons", "malicious_estimate",
     "accused", "false_accusations", "misses", "per_class", "participants", "status", "steps", "train_loss",
@@ -91,20 +91,20 @@ SERVED = (
     "round", "accuracy", "asr", "attacked", "participants", "clients", "honesty", "weights", "excluded", "reasons",
     "accused", "malicious_estimate", "kept", "status", "attention", "metrics", "evaluation", "seconds",
 )  # fmt: skip
-#: Fields that come after those, where they are given.
+#: Optional fields, after those.
 OPTIONAL = ("run", "names")
-#: Fields that came later: at the end, and only where there is something to say.
+#: Fields of later versions: after those, unless they are None.
 LATER = ("spread", "staleness")
 #: The two curves of a run, by their names.
 ACCURACY, ASR = "accuracy", "asr"
-#: Lists of clients that a server's file has by name.
+#: Lists of clients that a server's file has as names.
 NAMED = ("excluded", "accused")
 #: The columns of a table of rounds.
 COLUMNS = (
     "round", "accuracy", "loss", "asr", "train_loss", "malicious_estimate", "false_accusations", "misses", "attacked",
     "accused", "excluded", "honesty", "weights", "status", "steps",
 )  # fmt: skip
-#: One number a round.
+#: Fields with one number per round.
 SCALARS = (
     "accuracy", "asr", "loss", "train_loss", "malicious_estimate", "false_accusations", "misses", "steps",
 )  # fmt: skip
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 
 def duration(laps: Mapping[str, Any]) -> float:
-    """The seconds of a round: its laps, which stand beside its number and how many images were trained on.
+    """The duration of a round: the sum of its laps, without its number and its number of images.
 
     >>> duration({"round": 3, "images": 640, "train": 1.5, "evaluate": 0.5})
     2.0

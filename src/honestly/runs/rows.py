@@ -78,6 +78,6 @@ def canonical(experiment: dict[str, Any]) -> str:
 def insert_rounds(
     db: sqlite3.Connection, id: str, records: Sequence[Any], seconds: Sequence[Any], *, how: str = "REPLACE"
 ) -> int:
-    """Write rounds within a transaction; how many were new or changed."""
+    """Write rounds within a transaction; returns how many were new or changed."""
     rows = [(id, r["round"], compact(r), compact(laps)) for r, laps in zip(records, seconds, strict=True)]
     return max(0, db.executemany(f"INSERT OR {how} INTO rounds VALUES (?, ?, ?, ?)", rows).rowcount)

@@ -1,4 +1,4 @@
-"""Where the rounds of a run go: a folder, a study's store, or memory. One of them: no round is written twice."""
+"""The destination of a run's rounds: a folder, a study's store, or memory. Each round is written once."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from honestly.runs.store import Store
 
 
 class RoundSink(Protocol):
-    """What a run writes to. A round is added before the state after it is written: no state is ahead of its rounds."""
+    """What a run writes to. A round is added before the state that follows it, so no state is ahead of the rounds."""
 
     states: States | None
 
     def records(self) -> list[RoundRecord]:
-        """The rounds that are there, from the first one on."""
+        """The stored rounds, from the first one on."""
         ...
 
     def keep(self, rounds: int) -> None:
-        """Forget what comes after that many rounds."""
+        """Drop all rounds after that many."""
         ...
 
     def add(self, record: RoundRecord, laps: Mapping[str, float]) -> None:
-        """Write a round down, and how long its parts took; when this returns, it is on the disk."""
+        """Write a round and the durations of its parts. When this returns, they are on disk."""
         ...
 
 
 class UnsavedRounds:
-    """Rounds that are nowhere on a disk."""
+    """Rounds that are kept in memory only."""
 
     states: States | None = None
 
     def records(self) -> list[RoundRecord]:
-        """None: a run in memory starts anew."""
+        """Empty: a run in memory always starts from the beginning."""
         return []
 
     def keep(self, rounds: int) -> None:
-        """There is nothing to forget."""
+        """Does nothing."""
 
     def add(self, record: RoundRecord, laps: Mapping[str, float]) -> None:
-        """The run itself remembers its rounds."""
+        """Does nothing: the run itself keeps its rounds."""
 
 
 class StoreSink:
-    """Rounds go to the store of a study; the run's folder has the states alone.
+    """Writes rounds to the store of a study; the run's folder has only the states.
 
     Args:
         store: the study's.
         id: the run's.
-        worker: who works on it: a `LostClaimError` says that it is another's now.
+        worker: the name of the worker; `LostClaimError` if another worker has the run now.
     """
 
     def __init__(self, store: Store, id: str, worker: str) -> None:
@@ -59,13 +59,13 @@ class StoreSink:
         self.states: States | None = States(store.run_folder(id))
 
     def records(self) -> list[RoundRecord]:
-        """The rounds in the store, up to the first that is missing."""
+        """The rounds in the store, up to the first missing one."""
         found = [read_record(record)[0] for record in self.store.rounds(self.id)]
         whole = next((n for n, record in enumerate(found) if record.round != n + 1), len(found))
         return found[:whole]
 
     def keep(self, rounds: int) -> None:
-        """Forget what comes after that many rounds."""
+        """Drop all rounds after that many."""
         self.store.keep_rounds(self.id, rounds, worker=self.worker)
 
     def add(self, record: RoundRecord, laps: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""The models that a run goes on from: arrays in files with a checksum, `state-N.bin` after round N."""
+"""The models from which a run resumes: arrays in files with a checksum, `state-N.bin` after round N."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 from honestly.runs.writing import write_file
 
 MAGIC = b"honestly state 1 sha256="
-KEPT = 2  # should the latest one be damaged, the one before is used
+KEPT = 2  # if the latest one is damaged, the one before it is used
 
 
 class States:
-    """The states in a folder, which is made when the first one is written."""
+    """The states in a folder, which is created with the first one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,14 +37,14 @@ class States:
         return next((n for n in self.rounds() if n <= most), None)
 
     def write(self, round: int, content: bytes) -> None:
-        """Write a state, made by `pack`, and forget those before the last one."""
+        """Write a state, made by `pack`, and remove older ones except the last."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_file(self.path(round), content)
         for old in self.rounds()[KEPT:]:
             self.path(old).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all states."""
         for old in self.rounds():
             self.path(old).unlink(missing_ok=True)
 

@@ -1,8 +1,8 @@
 """The store of a study: one SQLite file, one row per run and one per round, written by several processes at once.
 
-A run is `pending`, `running` (a worker holds it, and says so every few seconds), `done` or `failed`. A worker that is
-not heard of for a minute has lost its run: the next one that asks goes on with it from the rounds that are here and
-the states in its folder, `DIR/runs/ID`.
+A run is `pending`, `running` (a worker holds it and reports every few seconds), `done` or `failed`. A worker that is
+silent for a minute loses its run: the next worker resumes it from the stored rounds and the states in its folder,
+`DIR/runs/ID`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from honestly.runs.text import compact
 
 __all__ = ["LostClaimError", "PlannedRun", "Run", "Store", "StoreError"]
 
-LEASE = 60.0  # seconds after which a silent worker is given up
-ATTEMPTS = 3  # workers that a run may take down before it counts as failed
+LEASE = 60.0  # seconds after which a silent worker loses its run
+ATTEMPTS = 3  # how many workers may die with a run before it counts as failed
 
 
 class LostClaimError(RuntimeError):
-    """Another worker was given the run meanwhile; whoever gets this stops working on it."""
+    """Another worker has the run now; the worker that gets this error must stop."""
 
 
 class Store:
@@ -49,12 +49,12 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path | str) -> Store:
-        """The store of a folder, made if it is missing."""
+        """Open the store of a folder; it is created if it is missing."""
         return cls(Path(folder), Database.create(Path(folder)))
 
     @classmethod
     def read(cls, folder: Path | str, *, live: bool = False) -> Store:
-        """The store of a folder, for reading alone; ``live`` for one who looks again and again."""
+        """Open the store of a folder read-only; ``live`` for repeated reading."""
         return cls(Path(folder), Database.look(Path(folder), live=live))
 
     def close(self) -> None:
@@ -68,13 +68,13 @@ class Store:
         self.close()
 
     def run_folder(self, id: str) -> Path:
-        """Where a run keeps the states that it goes on from."""
+        """The folder with the states of a run."""
         return self.folder / "runs" / id
 
-    # -- what there is ------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------
 
     def meta(self) -> dict[str, str]:
-        """What is known of the study as a whole: schema, name, study (its TOML text), created."""
+        """Information about the whole study: schema, name, study (its TOML text), created."""
         return dict(self.database.rows("SELECT key, value FROM meta"))
 
     def runs(self) -> list[Run]:
@@ -115,7 +115,7 @@ class Store:
     # -- the study ----------------------------------------------------------------------------------------------
 
     def set_meta(self, **values: str) -> None:
-        """Remember something of the study as a whole."""
+        """Store information about the whole study."""
         with self.database.writing() as db:
             db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
@@ -125,10 +125,10 @@ class Store:
         return decode_object(found[0][0], "what needs what") if found else {}
 
     def add(self, entries: Sequence[PlannedRun], *, replace: bool = False) -> None:
-        """Take in the runs of a study; those that are there already keep what they have.
+        """Add the runs of a study; runs that are already there keep their rounds.
 
-        A cell that is there with another experiment is refused: its numbers would not be those of this study.
-        ``replace`` drops such runs, and whatever else is not wanted any more.
+        It is an error if a cell exists with another experiment, because its numbers would not belong to this study.
+        ``replace`` drops such runs, and all runs that are no longer part of the study.
         """
         wanted = {e.id: e for e in entries}
         with self.database.writing() as db:
@@ -158,7 +158,7 @@ class Store:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('needs', ?)", (compact(needs),))
 
     def put(self, run: Run, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> None:
-        """Take in a run from elsewhere as it is, with its rounds, and replace what is here."""
+        """Add a run from another store with its rounds, replacing the one here."""
         values = {f.name: getattr(run, f.name) for f in fields(Run)}
         for name in JSON_COLUMNS:
             values[name] = None if values[name] is None else compact(values[name])
@@ -170,16 +170,16 @@ class Store:
             insert_rounds(db, run.id, records, seconds)
 
     def fill(self, id: str, records: Sequence[dict[str, Any]], seconds: Sequence[dict[str, Any]]) -> int:
-        """Rounds of a finished run that are missing here; how many there were."""
+        """Add missing rounds of a finished run; returns their number."""
         with self.database.writing() as db:
             if not db.execute("SELECT 1 FROM runs WHERE id = ? AND status = 'done'", (id,)).fetchone():
                 return 0
             return insert_rounds(db, id, records, seconds, how="IGNORE")
 
-    # -- a worker's part ----------------------------------------------------------------------------------------
+    # -- workers ----------------------------------------------------------------------------------------
 
     def claim(self, worker: str, *, among: Collection[str] | None = None) -> Run | None:
-        """The next run for this worker, marked as its own; None if there is none to be had now."""
+        """Claim the next run for this worker; None if there is none at the moment."""
         found = self.claim_many(worker, 1, among=among)
         return found[0] if found else None
 
@@ -192,14 +192,14 @@ class Store:
         among: Collection[str] | None = None,
         lease: float = LEASE,
     ) -> list[Run]:
-        """Up to ``n`` runs at once, in the study's order.
+        """Claim up to ``n`` runs at once, in the study's order.
 
         Args:
-            worker: who works on them; every worker needs a name of its own.
-            n: how many at most.
-            same: what they must have in common: all get the value that the first of them has.
+            worker: the name of the worker, which must be unique.
+            n: the largest number of runs.
+            same: settings in which they must agree with the first one.
             among: the ids to choose from.
-            lease: after how many seconds of silence a run is taken from its worker.
+            lease: seconds of silence after which a worker loses its run.
         """
         now = time.time()
         chosen: list[Run] = []
@@ -243,7 +243,7 @@ class Store:
         )
 
     def heartbeat(self, worker: str) -> None:
-        """Say that this worker is alive, and those whose names are its own and a dash (a cluster's tasks)."""
+        """Report that this worker is alive, and those named by its name, a dash and more (tasks of a cluster)."""
         with self.database.writing() as db:
             db.execute(
                 "UPDATE runs SET updated = ? WHERE status = 'running' "
@@ -252,9 +252,9 @@ class Store:
             )
 
     def release(self, worker: str, *, died: bool = False) -> int:
-        """Give back what this worker holds, for others to go on with; how many runs that were.
+        """Release the runs of this worker, so others can resume them; returns their number.
 
-        A worker that ``died`` is counted against its runs, so one that takes down every worker ends as failed.
+        If the worker ``died``, this counts as an attempt, so a run that kills every worker ends as failed.
         """
         with self.database.writing() as db:
             return db.execute(
@@ -264,7 +264,7 @@ class Store:
             ).rowcount
 
     def retry(self, ids: Iterable[str]) -> int:
-        """Let failed runs be tried again; how many there were."""
+        """Allow failed runs to be tried again; returns their number."""
         with self.database.writing() as db:
             return sum(
                 db.execute(
@@ -278,9 +278,9 @@ class Store:
     def write_round(
         self, id: str, record: dict[str, Any], seconds: dict[str, Any] | None = None, *, worker: str | None = None
     ) -> None:
-        """A round that is done; written again, it replaces what was there.
+        """Write a finished round, replacing an earlier record of it.
 
-        With ``worker``, a `LostClaimError` tells a worker that was too slow that the run is another's now.
+        With ``worker``, raises `LostClaimError` if another worker has the run now.
         """
         self.write_rounds(id, [record], [seconds or {}], worker=worker)
 
@@ -295,12 +295,12 @@ class Store:
         """Several rounds at once."""
         with self.database.writing() as db:
             insert_rounds(db, id, records, seconds)
-            # a run that makes progress does not crash its workers: its attempts start again at 1
+            # a run that makes progress does not kill its workers: reset its attempts to 1
             tries = "attempts = CASE WHEN rounds < :last THEN 1 ELSE attempts END"
             self._advance(db, id, records[-1]["round"] if records else 0, worker, tries)
 
     def keep_rounds(self, id: str, rounds: int, *, worker: str | None = None) -> None:
-        """Forget what comes after that many rounds: the run goes on from an earlier state."""
+        """Drop all rounds after that many: the run resumes from an earlier state."""
         with self.database.writing() as db:
             db.execute("DELETE FROM rounds WHERE run = ? AND round > ?", (id, rounds))
             self._advance(db, id, rounds, worker)
@@ -312,16 +312,16 @@ class Store:
             {"last": last, "now": time.time(), "id": id, "worker": worker},
         )
         if changed.rowcount == 0:
-            raise LostClaimError(f"run {id[:12]} is not this worker's any more")
+            raise LostClaimError(f"run {id[:12]} no longer belongs to this worker")
 
     def finish(
         self, id: str, summary: dict[str, Any], provenance: dict[str, Any], *, worker: str | None = None
     ) -> None:
-        """The run is done."""
+        """Mark the run as done."""
         self._end(id, worker, DONE, None, compact(summary), compact(provenance))
 
     def fail(self, id: str, error: str, provenance: dict[str, Any] | None = None, *, worker: str | None = None) -> None:
-        """The run cannot be done; the error says why."""
+        """Mark the run as failed, with the error."""
         self._end(id, worker, FAILED, error, None, None if provenance is None else compact(provenance))
 
     def _end(self, id: str, worker: str | None, status: str, *what: str | None) -> None:
@@ -334,4 +334,4 @@ class Store:
                 (status, now, now, *what, id, *([] if worker is None else [worker])),
             )
             if changed.rowcount == 0:
-                raise LostClaimError(f"run {id[:12]} is not this worker's any more")
+                raise LostClaimError(f"run {id[:12]} no longer belongs to this worker")

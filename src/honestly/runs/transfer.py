@@ -1,4 +1,4 @@
-"""Bring the results of several machines and goes together: other studies' folders, archives and JSON lines."""
+"""Import results of other machines and earlier sessions: folders of studies, archives and JSON lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEMBER = re.compile(
 
 @dataclass
 class ImportResult:
-    """What an import has brought."""
+    """The result of an import."""
 
     done: int = 0
     begun: int = 0
@@ -45,12 +45,12 @@ class ImportResult:
 
 
 def take_in(store: Store, path: Path, *, only: Collection[str] | None = None) -> ImportResult:
-    """Add what another folder, archive or file has and this store does not; nothing that is here is lost.
+    """Add runs from another folder, archive or file that this store does not have; nothing in the store is lost.
 
     Args:
-        store: where to.
-        path: a study's folder, its study.sqlite, or what `honestly export` made: .tar.gz, .jsonl, .jsonl.gz.
-        only: the ids of the runs to take; None: all of them, with the study's file where there is none yet.
+        store: the destination.
+        path: a study's folder, its study.sqlite, or a file of `honestly export`: .tar.gz, .jsonl, .jsonl.gz.
+        only: the ids of the runs to import; None for all, and for the study's file if there is none yet.
     """
     if not path.exists():
         raise ValueError(f"--import {path}: there is no such file or folder")
@@ -75,19 +75,19 @@ def take_in(store: Store, path: Path, *, only: Collection[str] | None = None) ->
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    """Take from an archive what a study has, and nothing else: no links, no names that lead elsewhere."""
+    """Extract the files of a study from an archive and nothing else: no links, no paths that lead elsewhere."""
     try:
         with tarfile.open(path, "r:gz") as tar:
             for member in tar:
                 file = tar.extractfile(member) if member.isreg() and MEMBER.fullmatch(member.name) else None
                 if file is None:
-                    raise ValueError(f"{path} has {member.name!r}, which is no part of a study: it is not taken in")
+                    raise ValueError(f"{path} has {member.name!r}, which is not part of a study: it is not imported")
                 target = folder / member.name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with file, target.open("wb") as out:
                     shutil.copyfileobj(file, out)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is damaged or no .tar.gz file: {error}") from error
+        raise ValueError(f"{path} is damaged or not a .tar.gz file: {error}") from error
 
 
 def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportResult:
@@ -105,7 +105,7 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportRe
                 continue
             files = other.run_folder(run.id)
             if run.id in wanted and run.status == "done" and not States(files).path(run.of).is_file():
-                continue  # others start from its model, which is not here: it must be done again
+                continue  # other runs start from its model, which is not here: it must be run again
             _take_run(store, run, other.rounds(run.id), other.seconds(run.id), files, taken)
     return taken
 
@@ -115,7 +115,7 @@ def _take_run(
 ) -> None:
     text = canonical(run.experiment)
     if hashlib.sha256(text.encode()).hexdigest() != run.id:
-        raise StoreError(f"run {run.id[:12]!r} is not the experiment that its id stands for: it is not taken in")
+        raise StoreError(f"run {run.id[:12]!r} does not match the experiment of its id: it is not imported")
     try:
         held: Run | None = store.run(run.id)
     except KeyError:
@@ -144,7 +144,7 @@ def _to_go_on(run: Run) -> Run:
 
 
 def _copy(files: Path | None, folder: Path) -> None:
-    """Take over the states of a run."""
+    """Copy the states of a run."""
     found = [] if files is None else [States(files).path(n) for n in States(files).rounds()]
     if found:
         shutil.rmtree(folder, ignore_errors=True)

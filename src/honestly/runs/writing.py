@@ -1,4 +1,4 @@
-"""How what runs leave behind is written, and what a person is told when it cannot be."""
+"""Writing the files of runs, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from honestly.runs.database import StoreError
 
 
 def write_file(path: Path, content: bytes | str) -> None:
-    """Write a file whole or not at all. StoreError says what to do where that is not possible."""
+    """Write a file atomically. StoreError says what to do if that is not possible."""
     with remedies(path):
         write_atomically(path, content)
 
@@ -32,7 +32,7 @@ def _remedy(error: OSError, path: Path) -> str:
         return f"{path} is a file: choose another folder with --out"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"cannot write {path}: {why}. Free some space and run the same command again: it goes on where it stopped."
+            f"cannot write {path}: {why}. Free some space and run the same command again: it resumes where it stopped."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"cannot write {path}: {why}. Choose a folder that you may write to."

@@ -23,8 +23,8 @@ Rule: {rule}. Needs Python 3.10 or newer and NumPy, nothing else.
     from server_functions import ServerFunctions
     client.start_session(..., server_functions=ServerFunctions)
 
-A client whose model is malformed loses its vote, the others are weighed by the rule, and any failure keeps the previous
-model: the platform would otherwise go back to plain averaging for every later round. The log names those refused.
+A client whose model is malformed is excluded, the others are weighed by the rule, and any failure keeps the previous
+model: after an exception the platform would use plain averaging in every later round. The log names excluded clients.
 """
 
 import numpy as np
@@ -40,7 +40,7 @@ except ImportError:
 '''
 #: Variables of the method that the estimator becomes.
 VARIABLES = ("self", "grams", "sizes", "clients", "known", "found", "rows", "np")
-#: What a rule may need that this platform cannot give it.
+#: Needs of rules that this platform cannot meet.
 CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs", "updates", "buffers"})
 
 
@@ -48,13 +48,13 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
     """Source of a module with the class `ServerFunctions`, whose estimator is the source of the rule itself.
 
     Args:
-        rule: a rule or a word such as "krum:f=2"; one that weighs clients, not one that sorts coordinates.
+        rule: a rule, or text such as "krum:f=2". It has to weigh clients, not sort coordinates.
 
     Returns:
         Python source. The class alone, as `inspect.getsource` cuts it out, is all that the platform needs.
 
     Raises:
-        ValueError: the rule needs what the platform does not have.
+        ValueError: the rule needs something that the platform does not have.
 
     Example:
         >>> "class ServerFunctions(ServerFunctionsBase)" in server_functions("bayesian")
@@ -69,10 +69,10 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
         raise ValueError(
             f"{rule!r} needs {', '.join(sorted(CANNOT & rule.needs))}, which the exported file cannot have"
         )
-    try:  # a rule that fails there would keep the previous model in every round
+    try:  # a rule that fails on the platform would keep the previous model in every round
         rule.mix(GramGeometry(np.eye(max(3, rule.minimum())), has_reference=True))
     except ValueError as error:
-        raise ValueError(f"the exported file knows nothing but the clients' models: {error}") from error
+        raise ValueError(f"the exported file has only the clients' models: {error}") from error
     estimator = gather([type(rule), GramGeometry], reserved=VARIABLES)
     estimator += (
         "\nknown = GramGeometry.of_layers(grams, tuple(clients), has_reference=True, layer_sizes=sizes)"

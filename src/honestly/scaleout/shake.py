@@ -1,9 +1,9 @@
 """One rule's source and all that it refers to, gathered from the package's modules into one block of code.
 
-The maths of a rule exists once, in `honestly.rules`. A file that has to stand alone gets it in this way: start from a
-class, follow every name through the modules of the package, keep what is reached, drop annotations, and let what comes
-from elsewhere (NumPy, the standard library) be imported. So modules that a rule uses must not define equal names; what
-does is refused with both places named, and `tests/scaleout` exports every rule that can be.
+The maths of a rule exists once, in `honestly.rules`. A self-contained file gets a copy in this way: start from a class,
+follow every name through the modules of the package, keep what is reached, drop annotations, and import the rest
+(NumPy, the standard library). Modules that a rule uses must therefore not define equal names: that is an error which
+names both places, and `tests/scaleout` exports every rule that can be exported.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Module:
 
 
 class _Bare(ast.NodeTransformer):
-    """Code without annotations, long docstrings and protocols: what is left needs no typing at all."""
+    """Removes annotations, long docstrings and protocols, so the code does not need `typing`."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -78,7 +78,7 @@ class _Bare(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        """A local variable: its annotation goes, and a declaration without a value with it."""
+        """Remove the annotation of a local variable, and a declaration without a value."""
         self.generic_visit(node)
         return None if node.value is None else ast.copy_location(ast.Assign([node.target], node.value), node)
 
@@ -93,7 +93,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _bare_annotation(statement: ast.stmt) -> bool:
-    """`name: ClassVar[str]` without a value says nothing at run time."""
+    """`name: ClassVar[str]` without a value has no effect at run time."""
     return (
         isinstance(statement, ast.AnnAssign)
         and statement.value is None
@@ -109,9 +109,9 @@ def _shorten(node: ast.FunctionDef | ast.ClassDef) -> None:
 
 
 def gather(entries: list[type], reserved: Collection[str] = ()) -> str:
-    """Source that defines these classes and all that they refer to, in an order that can be executed.
+    """Source code of these classes and of everything that they refer to, in an order that can be executed.
 
-    All of it stands in one block, where a name can have one meaning only: modules that a rule uses must not define
+    It is one block of code, in which a name has one meaning only: modules that a rule uses must not define
     equal names, nor rename what they import, nor use the names that are `reserved` for the code around the block.
 
     Raises:

@@ -1,8 +1,8 @@
 """The class that Scaleout runs on its server, without the estimator, which `export` puts in place of `_estimate`.
 
-The platform takes the source text of the class alone and executes it beside its own imports: nothing else of this file
-reaches it. It retires `aggregate` for good at the first exception and goes on with plain averaging, so nothing
-may escape. The names of functions matter, too: one called `incremental_aggregate` would be used instead of `aggregate`.
+The platform takes only the source text of the class and executes it with its own imports. After the first exception it
+never calls `aggregate` again and uses plain averaging, so no exception may escape. The names of functions matter, too:
+one called `incremental_aggregate` would be used instead of `aggregate`.
 """
 
 # pyright: basic
@@ -20,7 +20,7 @@ class ServerFunctionsBase:
 
 
 class ServerFunctions(ServerFunctionsBase):
-    """Robust average of the clients' models. A bad client loses its vote; any failure keeps the previous model."""
+    """Robust average of the clients' models. A bad client is excluded; any failure keeps the previous model."""
 
     def aggregate(self, previous_global: Any, client_updates: Any) -> Any:
         """The new global model: a list of arrays like `previous_global`, which is returned if anything goes wrong."""
@@ -40,7 +40,7 @@ class ServerFunctions(ServerFunctionsBase):
             else:
                 usable[client] = arrays
         for client, reason in reasons.items():
-            self._say(f"client {client} refused: {reason}")
+            self._say(f"client {client} excluded: {reason}")
         if 2 * len(usable) <= len(client_updates) or not usable:
             self._say(f"the previous model is kept: only {len(usable)} of {len(client_updates)} clients are usable")
             return previous_global
@@ -93,7 +93,7 @@ class ServerFunctions(ServerFunctionsBase):
         return np.stack(grams), np.array(sizes)
 
     def _average(self, weights: Any, updates: Any, reference: Any) -> Any:
-        """`old + sum_k a_k (w_k - old)` for floats, each with a row of weights; for integers what has most weight."""
+        """`old + sum_k a_k (w_k - old)` for floats, with a row of weights each; for integers, the heaviest value."""
         sizes = [old.size for old in reference if old.dtype.kind == "f"]
         value, by_array, overall = [], iter(weights), np.average(weights, axis=0, weights=sizes)
         for i, old in enumerate(reference):
@@ -112,7 +112,7 @@ class ServerFunctions(ServerFunctionsBase):
         return value
 
     def _say(self, text: str) -> None:
-        """A line in the platform's log: FEDn's, Scaleout's, or nobody's outside the platform."""
+        """Write a line to the log of FEDn or Scaleout; outside the platform, do nothing."""
         names = globals()
         try:
             log = names["logger"] if "logger" in names else names["ScaleoutLogger"]()

@@ -1,6 +1,6 @@
-"""The report of `honestly aggregate`: a table, JSON, and a page of HTML that needs nothing else.
+"""The report of `honestly aggregate`: a table, JSON, and a self-contained HTML page.
 
-Names of clients and tensors come from strangers: they are escaped wherever they are shown.
+Names of clients and tensors are untrusted: they are escaped wherever they are shown.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from honestly.result import Aggregate
 
 SCHEMA = "honestly-aggregate/1"
-#: Layers named for each client in the report, clients in its first table, names in its sentence.
+#: The most layers per client in the report, clients in its first table, and names in its sentence.
 MOST_LAYERS, MOST_CLIENTS, MOST_NAMES = 5, 30, 5
-#: Verdicts that a person should look at.
+#: Verdicts that need attention.
 NOTICED = ("accused", "unusual", "excluded")
 COLUMNS = ("verdict", "honesty", "weight", "distance", "why")
 
@@ -52,7 +52,7 @@ def as_json(
     paths: Mapping[Any, str],
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """All that is known, as plain values; NaN and what was not measured are null. No dates: equal runs, equal bytes."""
+    """The report as plain values. It has no dates, so the same run gives the same bytes. NaN becomes null."""
     distance = found.diagnostics.get("distance")
     layers: Mapping[str, Any] = found.diagnostics.get("layer_distances", {})
     excess = _excess(layers)
@@ -105,7 +105,7 @@ def as_json(
 
 
 def _excess(layers: Mapping[str, Any]) -> np.ndarray:
-    """(leaves, K): how much more of a client's squared distance a layer holds than that of the middle client."""
+    """(leaves, K): by how much a client's squared distance in a layer exceeds that of the median client."""
     if not layers:
         return np.zeros((0, 0))
     table = np.stack([np.asarray(values, dtype=np.float64) for values in layers.values()])
@@ -115,7 +115,7 @@ def _excess(layers: Mapping[str, Any]) -> np.ndarray:
 
 
 def _most(excess: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The layers in which a client differs most from the others, with their share of all the difference."""
+    """The layers in which a client differs most from the others, with their share of the whole difference."""
     total = float(excess.sum())
     if not math.isfinite(total) or total <= 0:
         return []
@@ -157,7 +157,7 @@ def show(report: Mapping[str, Any]) -> None:
         styles.append(style)
     TerminalTable(columns, rows, right=("honesty", "claimed", "used", "weight", "distance"), styles=styles).show()
     used = len(report["clients"]) - len(report["excluded"])
-    print(f"{shown(report['rule'])}: {report['status']}; {used} of {len(report['clients'])} clients used")
+    print(f"{shown(report['rule'])}: {report['status']}; {used} of {len(report['clients'])} clients were usable")
     if report["malicious"] is not None:
         print(f"clients accused of lying: {report['malicious']:.0f}")
     for key, value in (report.get("lora") or {}).items():
@@ -167,7 +167,7 @@ def show(report: Mapping[str, Any]) -> None:
 
 
 def _first_layer(client: Mapping[str, Any], usual: float) -> str:
-    """Where a client differs most, if it is farther away than most are: among honest ones the layer means nothing."""
+    """The layer in which a client differs most, if it is far away; for other clients the layer means nothing."""
     layers = client.get("layers") or []
     if client["distance"] is None or client["distance"] < 1.5 * usual:
         return ""
@@ -179,7 +179,7 @@ def _digits(value: float | None, digits: int) -> str:
 
 
 def as_html(report: Mapping[str, Any]) -> str:
-    """One page without scripts, fonts or anything from elsewhere."""
+    """A self-contained page without scripts."""
     from honestly.runs.record import RoundRecord
     from honestly.show import downloads, figure, svg
     from honestly.show.html import render
@@ -245,5 +245,5 @@ def _facts(report: Mapping[str, Any]) -> list[str]:
 
 
 def write(file: str, text: str) -> None:
-    """Write a report so that it appears at once."""
+    """Write a report in one step, so no reader sees half of it."""
     write_atomically(Path(file), text)

@@ -1,4 +1,4 @@
-"""Progress on a terminal: one helper for all commands. Nothing is shown where nobody looks or rich is missing."""
+"""Progress bars for all commands. Nothing is shown without a terminal or without rich."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class Bars:
-    """Bars with a title, a count and news; `with Bars() as bars:` shows them, and text is never taken for markup.
+    """Bars with a title, a count and a status text; `with Bars() as bars:` shows them. Text is never read as markup.
 
     Args:
         stderr: write to stderr, and only if that is a terminal; else to stdout, where a pipe gets the last state.
         unit: "steps" are counted; "bytes" are shown with their rate.
-        left: show the time that is left.
+        left: show the remaining time.
         transient: remove the bars at the end.
         silent: show nothing.
     """
@@ -36,7 +36,7 @@ class Bars:
             columns.append(rich.MofNCompleteColumn())
         columns += [rich.TimeRemainingColumn()] if left else []
         columns.append(rich.TextColumn("{task.fields[news]}", markup=False))
-        # the stream as it is now: Ray's messages are sent elsewhere
+        # the current stream: Ray redirects its own messages later
         console = Console(file=sys.stderr if stderr else sys.stdout, markup=False, highlight=False)
         self._progress = rich.Progress(*columns, console=console, refresh_per_second=4, transient=transient)
 
@@ -50,7 +50,7 @@ class Bars:
             self._progress.stop()
 
     def add(self, title: str, total: float | None = None, *, done: float = 0) -> int:
-        """A new bar; its number."""
+        """Add a bar and return its number."""
         if self._progress is None:
             return 0
         return int(self._progress.add_task(title, total=total, completed=done, news=""))
@@ -62,11 +62,11 @@ class Bars:
             self._progress.update(bar, **named)
 
     def remove(self, bar: int) -> None:
-        """Take a bar away."""
+        """Remove a bar."""
         if self._progress is not None:
             self._progress.remove_task(bar)
 
     def say(self, text: str, style: str | None = None) -> None:
-        """A line above the bars."""
+        """Print a line above the bars."""
         if self._progress is not None:
             self._progress.console.print(text, style=style, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What is drawn, apart from how: curves and heatmaps as values. `svg` draws them in pages, `figure` in files."""
+"""Curves and heatmaps as values. `svg` draws them in pages, `figure` in files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 Grid = npt.NDArray[np.float64]
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
-#: Curves have one of so many colours, see `style.css`.
+#: The number of colours of curves, see `style.css`.
 COLOURS = 6
-#: Rows of a heatmap that a person can still read; of more clients, those with the lowest values are shown.
+#: The most rows of a readable heatmap; of more clients, those with the lowest values are shown.
 MOST_ROWS = 100
 #: A mark in a cell of a heatmap.
 DOT, RING = 1, 2
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over a common axis; `ends` tells each curve's last value beside its name."""
+    """Curves over a common axis; `ends` shows each curve's last value beside its name."""
 
     title: str
     x: str
@@ -57,11 +57,11 @@ class Heatmap:
     Attributes:
         title: above the map.
         x, y: what columns and rows are.
-        rows, columns: their names; whole numbers for columns are rounds, and not all of them are written.
+        rows, columns: their names; columns that are integers are rounds, of which only some are labelled.
         values: (rows, columns), between 0 and 1.
         word: a cell in words, from its row and column.
         marks: (rows, columns) of DOT, RING or 0.
-        chosen: the rows to draw, where maps beside each other must have the same.
+        chosen: the rows to draw, for maps side by side that must show the same rows.
     """
 
     title: str
@@ -109,13 +109,13 @@ class Heatmap:
         return found
 
     def span(self, start: int, end: int) -> str:
-        """Columns as a person calls them."""
+        """Columns in words."""
         if end - start == 1:
             return f"{self.x} {self.columns[start]}"
         return f"{self.x}s {self.columns[start]}–{self.columns[end - 1]}"
 
     def lines(self) -> list[tuple[str, str]]:
-        """Every row in words, for those who do not see the colours."""
+        """Every row in words, for readers who do not see the colours."""
         found: list[tuple[str, str]] = []
         for row in self.drawn_rows():
             parts: list[str] = []
@@ -136,7 +136,7 @@ def drawn_rows(grid: Grid) -> list[int]:
 
 
 def dashes(number: int) -> str:
-    """The dashes of the n-th curve: curves are told apart without colours, too."""
+    """The dashes of the n-th curve, so curves differ in more than colour."""
     return DASHES[number % len(DASHES)]
 
 

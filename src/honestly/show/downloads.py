@@ -1,4 +1,4 @@
-"""What a page offers to save: files inside the page itself, as links that need no network."""
+"""Downloads: files that are embedded in the page, so links need no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from markupsafe import Markup
 from honestly.runs.text import csv_cell, csv_text, json_value
 
 KINDS = {"csv": "text/csv", "json": "application/json", "png": "image/png", "svg": "image/svg+xml"}
-#: More than this is not put into a page: the files that it was made from have it.
+#: Larger files are not embedded in a page.
 MOST_BYTES = 1_000_000
 
 
@@ -26,7 +26,7 @@ class Download:
 
 
 def inside(name: str, content: str | bytes) -> list[Download]:
-    """A file that the page holds; none if it is too large for that."""
+    """A file embedded in the page; none if it is too large."""
     raw = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     if not raw or len(raw) > MOST_BYTES:
         return []
@@ -40,5 +40,5 @@ def as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON without NaN, which it does not have."""
+    """Strict JSON: NaN becomes null."""
     return json.dumps(json_value(value), allow_nan=False, default=str, separators=(",", ":"))

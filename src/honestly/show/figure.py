@@ -20,14 +20,14 @@ FORMATS = ("png", "svg")
 
 
 def available() -> bool:
-    """Whether matplotlib is installed; without it there are no files, and the pages have their own drawings."""
+    """Whether matplotlib is installed. Without it, no picture files are written; pages contain SVG drawings anyway."""
     from importlib.util import find_spec
 
     return find_spec("matplotlib") is not None
 
 
 def draw(records: Sequence[RoundRecord], *paths: Path, clients: int, rule: str = "", attack: str | None = None) -> None:
-    """Write the picture of a run; the format follows a file's name (.png, .svg, .pdf). No attack, no map of it."""
+    """Write the picture of a run as .png, .svg or .pdf. Without `attack`, it has no map of the attackers."""
     save(run_figure(records, clients=clients, rule=rule, attack=attack), *paths)
 
 
@@ -160,7 +160,7 @@ def _draw(axis: Any, chart: Chart) -> None:
 
 
 def _place_points(records: Sequence[RoundRecord], key: str, first: int) -> tuple[list[int], list[float]]:
-    """A curve whose points stand below the columns of the maps, also where rounds are missing in between."""
+    """A curve whose points are aligned with the columns of the maps, even if rounds are missing."""
     pairs = [(first + t, float(getattr(r, key))) for t, r in enumerate(records) if getattr(r, key) is not None]
     return [x for x, _ in pairs], [v for _, v in pairs]
 
@@ -168,7 +168,7 @@ def _place_points(records: Sequence[RoundRecord], key: str, first: int) -> tuple
 def save(figure: Any, *paths: Path) -> None:
     """Write a figure without date, version or random ids: the same numbers give the same bytes."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # it is laid out now; doing so again for each file costs as much as all the rest
+    figure.set_layout_engine("none")  # the layout is done; repeating it for each file would double the time
     for path in paths:
         _write(figure, path, path.suffix[1:])
 

@@ -13,12 +13,12 @@ from honestly._version import __version__
 from honestly.show import palette, svg
 from honestly.show.text import shorten
 
-#: Letters of one text in a page: names and messages come from strangers.
+#: The most characters of one text in a page: names and messages are untrusted.
 MOST, MOST_WHOLE = 2000, 50_000
 
 
 def plain(value: Any) -> Any:
-    """What a template writes: drawings as they are, all other text printable and bounded."""
+    """Convert a value for a template: drawings are unchanged, all other text is made printable and bounded."""
     if value is None or isinstance(value, Markup | int | float):
         return "" if value is None else value
     return shorten(value, MOST)
@@ -57,5 +57,5 @@ def part(macro: str, /, *values: Any, **named: Any) -> Markup:
 
 
 def join(*parts: Markup | str) -> Markup:
-    """Parts one after the other; what is not a part yet is text."""
+    """Concatenate parts; anything else is escaped as text."""
     return Markup("").join(parts)

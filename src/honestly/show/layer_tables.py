@@ -1,4 +1,4 @@
-"""What a stress study found on populations that are known by layer, and what was run at all, as tables."""
+"""Tables of a stress study: results on populations known by layer, and what was run."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def truth_by_layer(cases: Sequence[Case], K: int) -> Table:
 
 
 def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
-    """Which attackers were really run on which populations, and which were not, and why."""
+    """Which attackers were run on which populations, and why others were not."""
     rows: list[list[Cell]] = []
     missing: list[str] = []
     really: list[str] = []

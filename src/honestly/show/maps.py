@@ -1,4 +1,4 @@
-"""Who attacked beside whom the rule believed: the two heatmaps of a run, and the grids that they are made of."""
+"""The heatmaps of a run: who attacked, whom the rule believed, and the weights."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from honestly.runs.record import RoundRecord
 from honestly.show.chart import DOT, RING, Chart, Grid, Heatmap, Line
 
-#: The colour of a client that behaved: blue, but paler than one that is surely believed.
+#: The colour of a client that behaved: blue, but paler than that of a believed client.
 BEHAVED = 0.7
 BELIEF = {"honesty": "Probability of being honest", "weights": "Weight, relative to the largest of the round"}
-#: Less than this share of the largest weight is worth showing if the client is believed nevertheless.
+#: Weights are shown if a believed client has less than this share of the largest weight.
 SHORTENED = 0.5
 
 Records = Sequence[RoundRecord]
 
 
 def attack_grid(records: Records, clients: int) -> Grid:
-    """(K, rounds): 1 attacked, 0 behaved, NaN was not there."""
+    """(K, rounds): 1 for a client that attacked, 0 for one that behaved, NaN for one that did not take part."""
     grid = np.full((clients, len(records)), np.nan)
     for t, record in enumerate(records):
         grid[list(record.participants or ()), t] = 0.0
@@ -29,7 +29,7 @@ def attack_grid(records: Records, clients: int) -> Grid:
 
 
 def belief_of(records: Records) -> str | None:
-    """What a rule says of its clients: "honesty", "weights" or nothing."""
+    """What a rule says about its clients: "honesty", "weights" or None."""
     return next((key for key in BELIEF if any(getattr(r, key) is not None for r in records)), None)
 
 
@@ -98,10 +98,10 @@ def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
 
 
 def weight_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
-    """Weights beside honesty; None unless some client was believed and still had a small weight.
+    """Weights, to be shown beside honesty; None unless a client was believed and still had a small weight.
 
-    The default rule shortens the updates of clients that are far away without accusing them. Honesty alone looks as if
-    such a client had its full influence.
+    The default rule shortens the updates of clients that are far away without accusing them. Honesty alone would
+    suggest that such a client has full influence.
     """
     if belief_of(records) != "honesty":
         return None

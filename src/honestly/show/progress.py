@@ -1,4 +1,4 @@
-"""What a running study shows: it looks into the store, so it knows nothing of how the runs are done."""
+"""Progress of a running study, read from its store, whichever way the runs are done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from honestly.studies.study import describe
 
 
 class Monitor:
-    """Looks into the store twice a second and tells what has changed; shows nothing by itself."""
+    """Reads the store twice a second and reports changes to its methods; subclasses show them."""
 
     def __init__(self, folder: Path, ids: Collection[str]) -> None:
         self.folder, self.ids = folder, ids
@@ -72,7 +72,7 @@ class Lines(Monitor):
 
 
 def line_of(run: Run) -> dict[str, Any]:
-    """What there is to say about a run that has ended."""
+    """The summary of a run that has ended."""
     found = run.summary or {}
     seconds = None if run.finished is None or run.started is None else round(run.finished - run.started, 3)
     return {
@@ -82,7 +82,7 @@ def line_of(run: Run) -> dict[str, Any]:
 
 
 class Live(Monitor):
-    """A bar of rounds with the time that is left, and the runs at work with their accuracy."""
+    """A bar of rounds with the remaining time, and the current runs with their accuracy."""
 
     def __init__(self, folder: Path, ids: Collection[str]) -> None:
         super().__init__(folder, ids)
@@ -100,12 +100,12 @@ class Live(Monitor):
         self.bars.__exit__()
 
     def end_of_run(self, run: Run) -> None:
-        """A failure is told at once; whatever is done is counted."""
+        """Report a failure at once; finished runs are only counted."""
         if run.status == "failed":
             self.bars.say(f"failed {describe(run.cell)}: {run.error or ''}", style="red")
 
     def news(self, runs: list[Run], store: Store) -> None:
-        """Count, and show what is at work."""
+        """Update the counts and the current runs."""
         ended = [run for run in runs if run.status in ("done", "failed")]
         failed = sum(run.status == "failed" for run in runs)
         total = sum(run.of for run in runs)
@@ -125,7 +125,7 @@ class Live(Monitor):
             self.bars.update(self.shown[id], done=run.rounds, news=_now(run, store))
 
     def _time_left(self, done: int, total: int) -> str:
-        """The time that is left, at the speed since the start."""
+        """The remaining time at the speed since the start."""
         now = time.monotonic()
         if self.begun is None:
             self.begun = (now, done)
@@ -142,7 +142,7 @@ def _now(run: Run, store: Store) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as a person says it.
+    """A duration in words.
 
     >>> duration(42), duration(150), duration(8000), duration(400_000)
     ('42 s', '2.5 min', '2.2 h', '4.6 days')

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run and what to call it.
+    """A run and its title.
 
     Attributes:
         title: its name on the page.
         records: one for each round.
         clients: the clients' names.
         known: True if it is known who attacked; nobody knows in a real federation.
-        details: what else a person may want to look up, by name.
+        details: further information by name.
     """
 
     title: str

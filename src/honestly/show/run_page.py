@@ -1,4 +1,4 @@
-"""A run, or several side by side, as one HTML page that needs nothing else: no scripts, no fonts, no network."""
+"""A run, or several side by side, as one self-contained HTML page: no scripts, no fonts, no network."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def charts(runs: Sequence[RunView]) -> list[Chart]:
     """Accuracy and attack success of all runs; the run in question comes first."""
     main = verdict.in_question(runs)
     rest = [run for i, run in enumerate(runs) if i != main]
-    ordered = [runs[main], *sorted(rest, key=lambda run: not verdict.liars(run))]  # orange for those that were lied to
+    ordered = [
+        runs[main],
+        *sorted(rest, key=lambda run: not verdict.liars(run)),
+    ]  # the second curve is orange: a run under attack
     found = [over_rounds(title, [(r.title, r.records) for r in ordered], key) for key, title in MEASURES]
     return [one for one in found if one.lines]
 

@@ -1,4 +1,4 @@
-"""Cases of a stress study chosen, counted and averaged: what its tables and pictures are made of."""
+"""Selecting, counting and averaging the cases of a stress study, for its tables and pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from honestly.studies.stress import ADAPTIVE, SUITE
 
 
 def mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what there is."""
+    """The mean of the known values."""
     found = [v for v in values if v is not None]
     return float(np.mean(found)) if found else None
 
@@ -25,7 +25,7 @@ def worst(cases: Iterable[Case]) -> float | None:
 
 
 def fixed_attacks(cases: Iterable[Case]) -> list[Case]:
-    """Without the adaptive attacker, whose mean over attacks would mean nothing."""
+    """The cases without the adaptive attacker, whose mean over attacks is meaningless."""
     return [case for case in cases if words(case.attack)[0] != ADAPTIVE]
 
 

@@ -1,4 +1,4 @@
-"""A stress study on paper: every case (JSON lines, CSV), tables (Markdown, JSON), heatmaps and one HTML page."""
+"""A stress study as files: every case (JSON lines, CSV), tables (Markdown, JSON), heatmaps and one HTML page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from honestly.studies.attacked import Case
 from honestly.studies.scores import reliability
 from honestly.studies.stress import StressStudy
 
-#: Numbers of attackers that have a heatmap.
+#: The most heatmaps, one for each number of attackers.
 MOST_MAPS = 3
 #: The colours of kappa, as powers of ten: blue at the first, orange at the second.
 BEST, WORST = -3.0, 1.0
@@ -45,7 +45,7 @@ def about(study: StressStudy, seconds: float) -> dict[str, Any]:
 
 
 def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds: float) -> list[Path]:
-    """Everything into the directory; returns the files."""
+    """Write all files to the directory and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     found = tables(cases, study.attacks)
     facts = about(study, seconds)
@@ -103,10 +103,10 @@ def page(
     found: Sequence[Table], maps: Sequence[Heatmap], reliable: Chart | None, facts: dict[str, Any],
     files: Sequence[Download],
 ) -> str:  # fmt: skip
-    """One HTML file that needs nothing else."""
+    """The self-contained HTML page."""
     ran = [table for table in found if table.name == "run"]
     return render(
-        "stress.html", heading="Which rule withstands what", verdict=sentence(found), maps=maps[::-1],
+        "stress.html", heading="Which rule withstands which attack", verdict=sentence(found), maps=maps[::-1],
         tables=[*ran, *(table for table in found if table.name != "run")], reliability=reliable,
         facts=json.dumps(facts, indent=1), downloads=files,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a stress study found, as tables: worst cases, means, honesty, and what a wrong f costs."""
+"""Tables of a stress study: worst cases, means, honesty, and the cost of a wrong f."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from honestly.studies.attacked import Case
 from honestly.studies.scores import calibration_error, reliability
 from honestly.studies.specs import Contestant
 
-#: The rule that every study is about, where it takes part.
+#: The rule that a study is about, if it takes part.
 OURS = "bayesian"
 
 
 def tables(cases: Sequence[Case], attacks: Sequence[str] = ()) -> list[Table]:
     """All tables, for each number of clients; populations known by layer have tables of their own.
 
-    ``attacks`` are those that were asked for: a table says which of them were run.
+    ``attacks`` are the requested ones; a table says which of them were run.
     """
     found = [attacks_run(cases, attacks)] if attacks else []
     whole = [case for case in cases if case.layer is None]
@@ -61,9 +61,9 @@ def _by_rule(
     alone: list[bool] = []
     for rule in rules_of(cases):
         of_rule = [case for case in cases if case.rule == rule]
-        told = Contestant(rule).knows
-        rows.append([rule, told, *(column(of_rule) for column in columns)])
-        alone.append(told == "nothing")
+        knows = Contestant(rule).knows
+        rows.append([rule, knows, *(column(of_rule) for column in columns)])
+        alone.append(knows == "nothing")
     return rows, alone
 
 
@@ -152,7 +152,7 @@ def by_clients(cases: Sequence[Case]) -> Table:
 def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
     """The mean over populations for each attack."""
     columns, rows = attack_rows(cases, M, lambda case: case.kappa)
-    note = "Mean kappa over the populations; the adaptive attacker is another one for each rule."
+    note = "Mean kappa over the populations; the adaptive attacker differs from rule to rule."
     return Table(f"attack_{M}", f"Each attack, {M} of {K} malicious", note, columns, rows)
 
 
@@ -260,9 +260,9 @@ def aim(cases: Sequence[Case], K: int) -> Table:
                 continue
             rivals = {rule: x for rule, x in worsts.items() if rule != OURS and x is not None}
             alone = min(((x, r) for r, x in rivals.items() if Contestant(r).knows == "nothing"), default=(None, "-"))
-            told = min(((x, r) for r, x in rivals.items() if Contestant(r).knows == "f"), default=(None, "-"))
+            informed = min(((x, r) for r, x in rivals.items() if Contestant(r).knows == "f"), default=(None, "-"))
             rows.append(
-                [f"M = {M}, {group}", ours, *(c for x, r in (alone, told) for c in (x, r, ours / x if x else None))]
+                [f"M = {M}, {group}", ours, *(c for x, r in (alone, informed) for c in (x, r, ours / x if x else None))]
             )
     return Table(
         "aim",

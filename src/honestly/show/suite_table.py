@@ -1,4 +1,4 @@
-"""Where rules stand in a suite, as a table."""
+"""The standings of rules in a suite, as a table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def suite_table(suite: Suite, standings: Sequence[Standing]) -> Table:
 
 
 def rank(standings: Sequence[Standing]) -> list[Standing]:
-    """In the order of the table."""
+    """Sort the standings as the table does."""
 
     def order(s: Standing) -> tuple[bool, float]:
         return s.failed > 0, float("inf") if s.mean_layer is None else s.mean_layer

@@ -1,6 +1,6 @@
-"""Curves and heatmaps as inline SVG: no scripts, no fonts, letters of one size at any width, light and dark.
+"""Curves and heatmaps as inline SVG, without scripts or fonts, for light and dark themes and any width.
 
-Across, everything is placed by shares of the width; down, by pixels. `standalone` draws the same for a file.
+Horizontal positions are percentages of the width, vertical ones are pixels. `standalone` draws the same for a file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from honestly.show.chart import COLOURS, DOT, Chart, Heatmap, dashes, ticks
 from honestly.show.palette import colours
 from honestly.show.text import shorten
 
-#: Letters of a name beside a heatmap, and pixels of one letter.
+#: The most letters of a name beside a heatmap (a node id of Flower has 20), and the pixels of one letter.
 LETTERS, LETTER = 22, 6.6
 FILE_WIDTH = 720
 
@@ -24,7 +24,7 @@ def _e(text: object, most: int = 200) -> str:
 
 
 def _ends(text: object, most: int) -> str:
-    """A name that is too long without its middle: names of machines often differ only at their ends."""
+    """Shorten a long name in the middle: names of machines often differ only at their ends."""
     whole = shorten(text, 200)
     return whole if len(whole) <= most else f"{whole[: most // 3]}…{whole[-(most - most // 3 - 1) :]}"
 
@@ -34,7 +34,7 @@ def _share(value: float) -> str:
 
 
 class _Drawing:
-    """The inside of a drawing and the room that its letters need around it."""
+    """The content of a drawing and the margins that its labels need."""
 
     def __init__(self, height: float, left: float, below: float, above: float = 8) -> None:
         self.height, self.left, self.below, self.above = height, left, below, above
@@ -52,7 +52,7 @@ class _Drawing:
 
 
 def chart(what: Chart, height: float = 160) -> Markup:
-    """The curves below their title, and which is which."""
+    """The curves with a title and a legend."""
     drawing = _curves(what, height)
     last = [f"{line.name}: {line.ys[-1]:.3f}" for line in what.lines if what.ends and line.ys]
     label = what.title + (f"; at the end {', '.join(last)}" if last else "")
@@ -98,7 +98,7 @@ def _curves(what: Chart, height: float) -> _Drawing:
     )
     if what.diagonal:
         out.append(f'<line class="diagonal" x1="0" y1="{height:g}" x2="1000" y2="0"/>')
-    numbered = list(enumerate(what.lines))[::-1]  # the first one lies on top
+    numbered = list(enumerate(what.lines))[::-1]  # the first curve is drawn on top
     for number, line in numbered:
         points = " ".join(f"{1000 * x(a):.1f},{y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
         stroke = _stroke(number).replace('class="', 'class="curve ')
@@ -126,13 +126,11 @@ def _curves(what: Chart, height: float) -> _Drawing:
 
 
 def heatmap(what: Heatmap) -> Markup:
-    """The map below its title; a cell says what it is when pointed at."""
+    """The map with a title; each cell has a tooltip."""
     drawing, K = _cells(what), len(what.drawn_rows())
     label = f"{what.title}: {K} {what.y}s by {len(what.columns)} {what.x}s; all values follow as a table"
     picture = drawing.frame(label)
-    if len(what.columns) > 24 and not _has_numbered_columns(
-        what
-    ):  # names that stand upright need their room: the frame scrolls
+    if len(what.columns) > 24 and not _has_numbered_columns(what):  # vertical labels need room: the frame scrolls
         least = drawing.left + 14 * len(what.columns)
         inside = f'<div style="min-width:{least:g}px">{picture}</div>'
         picture = f'<div class="scroll" tabindex="0" role="region" aria-label="{_e(what.title)}">{inside}</div>'
@@ -180,7 +178,7 @@ def _cells(what: Heatmap) -> _Drawing:
 
 
 def _fill(value: float, at: str) -> str:
-    """A cell: orange or blue laid over the pale middle, so both themes have the same scale."""
+    """A cell: orange or blue over the pale middle colour, so both themes have the same scale."""
     if np.isnan(value):
         return f'<rect class="none" {at}/>'
     strength = round(abs(2 * min(max(value, 0.0), 1.0) - 1), 2)
@@ -208,7 +206,7 @@ def _marks(what: Heatmap, kept: Sequence[int], tall: float) -> list[str]:
 
 
 def _below(what: Heatmap, drawing: _Drawing, T: int) -> None:
-    """The columns' names: round numbers of rounds, or every name upright."""
+    """The labels of the columns: some numbers of rounds, or every name, vertically."""
     out, height = drawing.parts, drawing.height
     if _has_numbered_columns(what):
         column = {number: t for t, number in enumerate(what.columns)}
@@ -221,7 +219,7 @@ def _below(what: Heatmap, drawing: _Drawing, T: int) -> None:
         return
     names = [_ends(name, 20) for name in what.columns]
     longest = max((len(name) for name in names), default=1)
-    if T * longest * LETTER < 240:  # a phone has room for them side by side
+    if T * longest * LETTER < 240:  # they fit side by side on a phone
         for t, name in enumerate(names):
             at = f'x="{_share((t + 0.5) / T)}" y="{height + 14:g}"'
             out.append(f'<text {at} text-anchor="middle">{_e(name)}</text>')
@@ -252,7 +250,7 @@ def ramp_key(low: str, high: str, *, dot: str = "", ring: str = "") -> Markup:
 
 
 def standalone(parts: Sequence[Chart | Heatmap]) -> str:
-    """The drawings below each other as a file of its own, in the colours of the light theme."""
+    """The drawings below each other as an SVG file, in the colours of the light theme."""
     out: list[str] = []
     down = 0.0
     for what in parts:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from honestly.show.text import for_latex, for_markdown, printable
 
 Cell: TypeAlias = str | float | int | None
-#: How a number begins, as a table writes it; a dash or a dot stands for one that is not there.
+#: The beginning of a number in a table; a dash or a dot replaces a missing one.
 NUMBER = re.compile(r"[-+–·]?\d|[-–·]?$|> \d|nan$")
 
 
@@ -23,7 +23,7 @@ class ShownCell(NamedTuple):
 
 
 def text(cell: Cell) -> str:
-    """Three decimals below 10, three digits above, a dash for what there is not; from 10,000 on nobody counts.
+    """Three decimals below 10, three digits above, a dash for a missing value, "> 10000" for huge ones.
 
     >>> [text(x) for x in (0.12345, 1234.5, 3, None, "mean", 1e9)]
     ['0.123', '1.23e+03', '3', '-', 'mean', '> 10000']
@@ -100,18 +100,18 @@ class Table:
         return part("table", self, level=level)
 
     def is_text(self, j: int) -> bool:
-        """Whether a column holds words, which stand left, rather than numbers."""
+        """Whether a column has words, which are left-aligned, rather than numbers."""
         words = [cell for row in self.rows if isinstance(cell := row[j], str)]
         return j == 0 or any(not NUMBER.match(word) for word in words)
 
     def _kind(self, j: int) -> str:
-        """Short words stay on a line; long ones may break."""
+        """The class of a cell: long text may wrap, short text may not."""
         longest = max((len(text(row[j])) for row in self.rows), default=0)
         return "" if not self.is_text(j) else "long" if longest > 30 else "text"
 
     @property
     def stacks(self) -> bool:
-        """Whether a phone shows the rows below each other: a column of sentences leaves no room for others."""
+        """Whether a phone shows the cells of a row below each other, because a column has sentences."""
         return any(self._kind(j) == "long" for j in range(1, len(self.columns)))
 
     def cells(self) -> list[list[ShownCell]]:
@@ -136,7 +136,7 @@ class Table:
         ]
 
     def rich(self, width: int | None = None) -> Any:
-        """For `rich.console.Console.print`; columns that do not fit the width come in tables below the first."""
+        """For `rich.console.Console.print`; columns that do not fit the width continue in tables below."""
         from rich.console import Group
         from rich.markup import escape
         from rich.table import Table as RichTable

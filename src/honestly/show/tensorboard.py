@@ -1,4 +1,4 @@
-"""Runs for TensorBoard: one folder of event files a run, with its numbers as scalars and its maps as images."""
+"""Runs for TensorBoard: one folder of event files per run, with its numbers as scalars and its maps as images."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SIDE = 8
 
 
 def export(studies: Sequence[ReportedStudy], folder: Path) -> list[Path]:
-    """Write the runs that have rounds; the files. A file of an earlier export of the run is replaced."""
+    """Write the runs that have rounds, replace files of an earlier export, and return the paths."""
     from tensorboard.compat.proto import event_pb2
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    Event: Any = vars(event_pb2)["Event"]  # made when protobuf loads its description: no type checker knows it
+    Event: Any = vars(event_pb2)["Event"]  # protobuf creates it at import time: type checkers do not know it
     files: list[Path] = []
     for study in studies:
         for entry in study.entries:
@@ -57,7 +57,7 @@ def export(studies: Sequence[ReportedStudy], folder: Path) -> list[Path]:
 
 
 def _folder(entry: ReportedRun) -> str:
-    """A run's name as a folder's: letters, digits and dashes, and the beginning of its id, which tells twins apart."""
+    """A run's name as a folder's: letters, digits and dashes, and the beginning of its id, which makes it unique."""
     words = re.sub(r"[^\w.=]+", "-", run_label(entry)).strip("-.")[:100]
     return f"{words}-{re.sub(r'[^0-9A-Za-z]', '', entry.id)[:8]}"
 

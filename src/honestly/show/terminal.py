@@ -30,9 +30,9 @@ class TerminalTable:
     styles: Sequence[str] = field(default_factory=tuple)
 
     def show(self, width: int | None = None) -> None:
-        """Print the table: side by side where it fits or the window is wide, else one row below the other."""
+        """Print the table, or a list of rows if the window is too narrow."""
         width = width or terminal_width()
-        if width is None:  # a pipe or file has no width: one line a row, for grep and the like
+        if width is None:  # a pipe or file has no width: one line per row, for grep
             print("\n".join(self._align()))
             return
         fits = sum(self._widths()) + 2 * (len(self.columns) - 1) <= width
@@ -85,5 +85,5 @@ def terminal_width() -> int | None:
 
 
 def _can_draw() -> bool:
-    """Whether rich is there, and somebody looks: what is piped is plain text."""
+    """Whether rich is installed and the output is a terminal; pipes get plain text."""
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None

@@ -1,4 +1,4 @@
-"""Strangers' text made safe to show: client names, file names and messages are hostile input wherever they appear."""
+"""Make untrusted text safe to show: client names, file names and messages may be hostile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from honestly.printable import printable
 
-#: What Markdown would take for more than text; an underscore between letters is one.
+#: Characters with a meaning in Markdown, except an underscore between letters.
 _MARKDOWN = re.compile(r"([\\`*\[\]|~$]|(?<![^\W_])_|_(?![^\W_]))")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",

@@ -26,7 +26,7 @@ MOST_RUNS = 24
 
 
 def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEARTBEAT) -> Starlette:
-    """The application that shows a feed to browsers that ask for `host`."""
+    """The application that serves a feed to browsers that request `host`."""
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")

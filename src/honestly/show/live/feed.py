@@ -1,4 +1,4 @@
-"""Looks at the folder while somebody watches, and wakes those who do."""
+"""Reads the folder while pages are open, and wakes their streams when something changes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Feed:
 
     Args:
         folder: the folder of a study or of runs; it may not exist yet.
-        interval: seconds between two looks.
+        interval: seconds between two reads.
     """
 
     def __init__(self, folder: Path, *, interval: float = INTERVAL) -> None:
         self.folder, self.interval = folder, interval
         self.ledger = Ledger()
         self.readers = 0
-        self.turn = 0  # grows whenever there may be something to read
-        self.fresh = False  # whether the folder was looked at since the first of today's readers came
+        self.turn = 0  # incremented whenever there may be something new
+        self.fresh = False  # whether the folder was read since the first of the current readers came
         self.wanted: Counter[str] = Counter()
         self.stopped = False
         self._source: LiveSource | None = None
         self._thread = ThreadPoolExecutor(1, "honestly-watch")  # all reading happens here
-        self._news = asyncio.Event()  # replaced at every change: whoever waits on the old one wakes
+        self._news = asyncio.Event()  # replaced at every change, which wakes those waiting on the old one
         self._look_now = asyncio.Event()
 
     @asynccontextmanager
     async def reading(self, runs: Iterable[str]) -> AsyncGenerator[None, None]:
-        """For as long as somebody reads; `runs` are those whose rounds are wanted."""
+        """Register a reader for the duration of the context; `runs` are the runs whose rounds it needs."""
         runs = list(runs)
         self.fresh = self.fresh and self.readers > 0
         self.readers += 1
@@ -56,27 +56,27 @@ class Feed:
                     self.ledger.forget(run)
 
     async def news(self, turn: int, timeout: float) -> None:
-        """Wait for something newer than what was read in a turn, for the end, or for the time to pass."""
+        """Wait for a newer turn, for the end, or for the timeout."""
         if self.stopped or self.turn != turn:
             return
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), timeout)
 
     def stop(self) -> None:
-        """Let every reader go."""
+        """Release all readers."""
         self.stopped = True
         self._look_now.set()
         self._wake()
 
     async def run(self) -> None:
-        """Look, again and again, while there are readers."""
+        """Read the folder repeatedly while there are readers."""
         loop = asyncio.get_running_loop()
         try:
             while not self.stopped:
                 self._look_now.clear()
                 if self.readers:
                     look, problem, details = await loop.run_in_executor(self._thread, self._look, list(self.wanted))
-                    # whoever wanted a run may have gone meanwhile
+                    # the reader of a run may have left in the meantime
                     still = {run: found for run, found in details.items() if run in self.wanted}
                     if self.ledger.take(look, problem, still) or not self.fresh:
                         self.fresh = True
@@ -98,7 +98,7 @@ class Feed:
         except SourceError as error:
             self._close()
             return None, str(error), {}
-        except Exception as error:  # the page goes on, and says so
+        except Exception as error:  # the page stays up and shows the error
             self._close()
             return None, f"{self.folder} cannot be read: {type(error).__name__}: {error}", {}
 

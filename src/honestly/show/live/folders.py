@@ -19,13 +19,13 @@ from honestly.sim.summary import summary
 
 MOST_FOLDERS = 1000
 LARGEST_FILE = 512 * 2**20
-QUIET = 60.0  # seconds without a new round before a run counts as stopped; slow rounds get more
+QUIET = 60.0  # seconds without a new round until a run counts as stopped; more for slow rounds
 AXES = ("dataset", "rule", "attack", "malicious", "alpha", "clients", "seed")
 
 
 @dataclass
 class WatchedRun:
-    """One run's files, read again only when they have changed, and only where they have."""
+    """One run's files. Only changed parts are read again."""
 
     folder: Path
     signature: tuple[Any, ...] = ()
@@ -68,10 +68,8 @@ class WatchedRun:
             try:
                 records.append(parse_json(line))
             except ValueError:
-                if i + 1 < len(lines):  # the last line without its end is only not yet whole
-                    self.damage = (
-                        f"{self.damage} {ROUNDS} is damaged at line {i + 1}: what comes before is shown".strip()
-                    )
+                if i + 1 < len(lines):  # a last line without a newline is still being written
+                    self.damage = f"{self.damage} {ROUNDS} is damaged at line {i + 1}: earlier rounds are shown".strip()
                 break
         self.lines, self.records = lines, records
 
@@ -82,7 +80,7 @@ class WatchedRun:
         return text(next((name for name in given if isinstance(name, str) and name), self.folder.resolve().name), 100)
 
     def run(self, now: float) -> RunRow:
-        """The run in a few numbers."""
+        """The run as a row of the overview."""
         e = self.experiment
         cell = {axis: text(fields(e[axis]).get("name", e[axis]), 100) for axis in AXES if axis in e}
         numbers = summary([fields(r) for r in self.records])
@@ -118,7 +116,7 @@ class FolderSource:
         self.known: dict[Path, WatchedRun] = {}
 
     def look(self) -> Snapshot:
-        """Every run as it is now."""
+        """The current state of every run."""
         try:
             there = contents(self.folder, most=MOST_FOLDERS)
             if not there.runs:
@@ -143,7 +141,7 @@ class FolderSource:
         return None
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """No file is kept open."""
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -1,7 +1,7 @@
-"""Who may ask, and what a browser may do with the answer.
+"""Which requests are answered, and what a browser may do with the answer.
 
-A page on the internet can let its own name point to 127.0.0.1 (DNS rebinding); the browser then takes this server for
-that page's. But the browser still sends that name as Host, so requests with a name that is not ours are refused.
+A page on the internet can make its own name point to 127.0.0.1 (DNS rebinding). The browser then treats this server as
+part of that page, but it still sends that name as Host. Requests with an unknown name are therefore refused.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def is_loopback(host: str) -> bool:
 
 
 def host_check(host: str) -> Callable[[str], bool]:
-    """Which names a server on `host` answers to; ports do not count, so an ssh tunnel works.
+    """Whether a server on `host` answers to this name; the port does not matter, so an ssh tunnel works.
 
-    On all interfaces every bare address is allowed: a name can be made to point anywhere, an address cannot.
+    On all interfaces every IP address is allowed, because an address, unlike a name, cannot be redirected.
 
     >>> ours = host_check("127.0.0.1")
     >>> ours("localhost:8765"), ours("[::1]:80"), ours("evil.example:8765"), ours("10.0.0.7")
@@ -108,5 +108,5 @@ class Guard:
             message = "This page answers only to the address that `honestly watch` printed.\n"
             return PlainTextResponse(message, status_code=421)
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
-            return PlainTextResponse("Other sites may not ask.\n", status_code=403)
+            return PlainTextResponse("Requests from other sites are refused.\n", status_code=403)
         return None

@@ -1,6 +1,6 @@
-"""What the page was told, with a number for every change: whoever knows up to number n gets what came later.
+"""The state of the page, with a number for every change: a reader that knows changes up to n gets the later ones.
 
-Nothing is queued. A slow or absent reader costs nothing and gets the latest state, not its history, when it comes back.
+Nothing is queued. A slow or absent reader costs nothing; when it returns, it gets the latest state and no backlog.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, value: str | None) -> Cursor | None:
-        """A cursor that a reader sent back; None if it is none."""
+        """Parse a cursor that a reader sent; None if it is invalid."""
         epoch, dash, digits = (value or "").partition("-")
         if not dash or not (digits.isascii() and digits.isdigit() and len(digits) < 16):
             return None
@@ -41,7 +41,7 @@ class Cursor:
 
 @dataclass
 class _Rounds:
-    """A run's rounds, each with the number of its last change, and that of the last time that some were dropped."""
+    """A run's rounds with the number of the last change of each, and of the last time that rounds were dropped."""
 
     taken: Detail | None = None
     head: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -51,7 +51,7 @@ class _Rounds:
     cut: int = 0
 
     def after(self, run: str, known: int) -> list[Event]:
-        """What a reader lacks that knows all changes up to a number."""
+        """The events for a reader that knows all changes up to a number."""
         start = next((i for i, n in enumerate(self.numbers) if n > known), len(self.rounds))
         if start == len(self.rounds) and max(self.head_changed, self.cut) <= known:
             return []
@@ -60,7 +60,7 @@ class _Rounds:
 
 
 class Ledger:
-    """The state of the page. A new epoch begins when something was removed: then every reader starts anew."""
+    """The state of the page. A new epoch begins when something is removed; then every reader starts again."""
 
     def __init__(self) -> None:
         self._begin()
@@ -79,7 +79,7 @@ class Ledger:
         return Cursor(self.epoch, self.number)
 
     def take(self, look: Snapshot | None, problem: str, details: Mapping[str, Detail]) -> bool:
-        """Take in a look at the folder, or the problem that prevented one; True if anything changed."""
+        """Update the state from a look at the folder, or from the problem with it. True if anything changed."""
         before = self.cursor
         if look is not None:
             self._take_look(look)
@@ -89,7 +89,7 @@ class Ledger:
         return self.cursor != before
 
     def forget(self, run: str) -> None:
-        """Drop the rounds of a run that nobody looks at."""
+        """Drop the rounds of a run that no reader needs."""
         self.details.pop(run, None)
 
     def _take_look(self, look: Snapshot) -> None:
@@ -111,7 +111,7 @@ class Ledger:
 
     def _take_detail(self, run: str, found: Detail) -> None:
         held = self.details.setdefault(run, _Rounds())
-        if found is held.taken:  # nothing was read anew
+        if found is held.taken:  # nothing new was read
             return
         held.taken = found
         new, head = list(found.rounds), found.head()
@@ -129,11 +129,11 @@ class Ledger:
         held.numbers = held.numbers[:same] + [self.number] * (len(new) - same)
 
     def after(self, known: Cursor | None, runs: Mapping[str, Cursor | None]) -> list[Event]:
-        """The events that a reader lacks.
+        """The events that a reader has not seen.
 
         Args:
-            known: what it knows of the overview; None or another epoch for nothing.
-            runs: the runs that it wants in detail, each with what it knows of it.
+            known: its cursor of the overview; None or another epoch if it knows nothing.
+            runs: the runs that it needs in detail, each with its cursor.
         """
         anew = known is None or known.epoch != self.epoch
         since = -1 if anew or known is None else known.number

@@ -1,4 +1,4 @@
-"""What the page knows: the runs of a study or federation, and one run in detail. Plain values that become JSON."""
+"""The data of the page: the runs of a study or federation, and one run in detail, as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class RunRow:
 
     Attributes:
         id: the experiment's id, or the name of the run's folder.
-        cell: axis name -> value: where the run stands in a table.
-        status: "stopped" is a run that was begun and at which nobody works.
-        rounds, of: finished rounds, and how many there will be (None if nobody knows).
+        cell: axis name -> value: the position of the run in a table.
+        status: a "stopped" run was started, but no process works on it.
+        rounds, of: the number of finished rounds, and of all rounds (None if unknown).
         updated: when it last changed, in seconds since 1970.
-        seconds: how long a round takes, None while that is unknown.
+        seconds: the duration of a round, None while it is unknown.
         accuracy, mean20, asr: the latest values, and the mean accuracy of the last 20 rounds, if there are as many.
     """
 
@@ -46,14 +46,14 @@ class RunRow:
             object.__setattr__(self, "mean20", None)
 
     def as_json(self) -> dict[str, Any]:
-        """The run as plain values; what is empty is left out, for a study has hundreds of runs."""
+        """The run as plain values without empty fields, because a study has hundreds of runs."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {key: value for key, value in found.items() if value not in (None, "") or key == "of"}
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that one look at the folder shows."""
+    """The state of the folder at one time."""
 
     kind: Literal["study", "federation", "folder"]
     name: str
@@ -65,12 +65,12 @@ class Detail:
     """One run with its rounds.
 
     Attributes:
-        clients: how many clients there are; `shown` are the indices of those that are sent.
-        names: what the clients are called; None if their index is all they have.
+        clients: the number of clients; `shown` are the indices of those that are sent.
+        names: the names of the clients; None if they have none.
         belief: what the rule says about a client: its honesty, its weight, or nothing.
         weights: whether weights are sent beside honesty.
         truth: whether it is known who attacked (in a real federation nobody knows).
-        settings: the experiment, for a person to read.
+        settings: the experiment, as text.
         rounds: see `honestly.show.live.rounds`.
     """
 
@@ -89,4 +89,4 @@ class Detail:
 
 
 class SourceError(Exception):
-    """The folder cannot be read now; the message is for the person who looks at the page."""
+    """The folder cannot be read at the moment; the page shows the message."""

@@ -1,4 +1,4 @@
-"""How far a study is, and how long it will still take."""
+"""The progress of a study and its remaining time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 from honestly.show.live.model import STATUSES, RunRow
 
-RECENT = 20  # runs whose speed counts, of each data set
+RECENT = 20  # runs per data set from which the speed is estimated
 
 
 def progress(runs: Sequence[RunRow]) -> dict[str, Any]:
-    """Runs by status, finished rounds out of all, and the seconds left (None if nobody works or nothing is known).
+    """Runs by status, finished rounds out of all, and the remaining seconds (None if unknown).
 
-    A run's remaining rounds cost what rounds cost on its data set; as many runs as are running now go on side by
-    side.
+    A remaining round takes as long as other rounds on its data set; as many runs as are running now run side by side.
 
     >>> runs = [RunRow("a", {}, "done", 10, 10, seconds=2.0), RunRow("b", {}, "running", 5, 10)]
     >>> progress(runs)["left"], progress(runs)["rounds"], progress(runs)["of"]
@@ -44,11 +43,11 @@ def _seconds_left(runs: Sequence[RunRow], workers: int) -> int | None:
             known[_kind(run)].append(run.seconds)
     if not known:
         return None
-    # the machine of today counts, not that of last week; the median, for an interrupted run counts its pause
+    # only recent runs count, since machines change; the median, because an interrupted run includes its pause
     usual = {kind: median(seconds[:RECENT]) for kind, seconds in known.items()}
     anyone = fmean(usual.values())
     each = [((run.of or 0) - run.rounds) * usual.get(_kind(run), anyone) for run in remaining]
-    # side by side, but never sooner than the longest single run
+    # side by side, but not shorter than the longest single run
     return round(max(sum(each) / workers, max(each)))
 
 

@@ -25,7 +25,7 @@ from honestly.runs.record import RoundRecord
 from honestly.show.live.model import Detail
 from honestly.show.maps import SHORTENED
 
-MOST_CLIENTS = 256  # rows of a heatmap beyond this are no longer seen; a sample of the clients is sent
+MOST_CLIENTS = 256  # a heatmap with more rows is unreadable: a sample of the clients is sent
 MOST_ROUNDS = 5000
 
 
@@ -56,7 +56,7 @@ def detail(raw: Sequence[Any], experiment: Any) -> Detail:
 
 
 def _sample(clients: int) -> tuple[int, ...]:
-    """All clients, or some at equal distances: simulated attackers are the last ones by index."""
+    """All clients, or an evenly spaced sample: simulated attackers have the highest indices."""
     if clients <= MOST_CLIENTS:
         return tuple(range(clients))
     return tuple(round(i * (clients - 1) / (MOST_CLIENTS - 1)) for i in range(MOST_CLIENTS))
@@ -107,6 +107,6 @@ def _has_shortened(record: RoundRecord) -> bool:
 
 
 def _relative(weights: Sequence[float | None] | None) -> list[float | None]:
-    """Relative to the largest one of the round."""
+    """Weights relative to the largest of the round."""
     largest = max((v for v in weights or () if v is not None), default=0.0) or 1.0
     return [None if v is None else v / largest for v in weights or ()]

@@ -1,4 +1,4 @@
-"""The server: its socket, and an end that waits for nobody."""
+"""The server: its socket, and an immediate end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PORT = 8765
 
 
 class Server(uvicorn.Server):
-    """Ends its streams when it is asked to end: they would otherwise hold it for ever."""
+    """A server that ends its streams on exit, which would otherwise keep it alive forever."""
 
     def __init__(self, config: uvicorn.Config, feed: Feed, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -38,14 +38,14 @@ class Server(uvicorn.Server):
         self.end()
 
     def end(self) -> None:
-        """From any thread or signal: stop serving."""
+        """Stop serving; may be called from any thread or signal handler."""
         self.should_exit = True
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self.feed.stop)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; an `OSError` says what to do if the address cannot be had."""
+    """A listening socket; an `OSError` says what to do if the address is not available."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
@@ -62,7 +62,7 @@ def listen(host: str, port: int) -> socket.socket:
             remedy = "choose another one with --port N (--port 0 takes any free one)"
             raise OSError(f"port {port} of {host} is in use, maybe by another honestly watch: {remedy}") from error
         if error.errno in (errno.EACCES, errno.EPERM):
-            raise OSError(f"port {port} needs more rights: choose one above 1023 with --port N") from error
+            raise OSError(f"port {port} needs administrator rights: choose one above 1023 with --port N") from error
         raise OSError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
     return sock
 
@@ -93,7 +93,7 @@ def make_server(
 
 
 def address(sock: socket.socket, host: str) -> str:
-    """What a person types into the browser.
+    """The address for the browser.
 
     >>> with listen("127.0.0.1", 0) as sock:
     ...     address(sock, "127.0.0.1").startswith("http://127.0.0.1:")

@@ -1,4 +1,4 @@
-"""Where the page's data comes from: a study's database or the folders of runs, chosen by what the folder holds."""
+"""The source of the page's data: a study's database or folders of runs, depending on the content of the folder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from honestly.show.live.study import DATABASE, StudySource
 
 
 class LiveSource(Protocol):
-    """One way to read a folder. Every method may raise `SourceError`; the next look then starts afresh."""
+    """One way to read a folder. Every method may raise `SourceError`; the source is then opened again."""
 
     def look(self) -> Snapshot:
-        """What there is now."""
+        """The current state."""
         ...
 
     def detail(self, run: str) -> Detail | None:
@@ -24,12 +24,12 @@ class LiveSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close files."""
         ...
 
 
 def open_source(folder: Path) -> LiveSource:
-    """The source that fits the folder; a `SourceError` says what is waited for."""
+    """The source that fits the folder; a `SourceError` says what is missing."""
     try:
         if folder.is_file():
             raise SourceError(f"{folder} is a file: give the folder of a study or a run")

@@ -1,4 +1,4 @@
-"""Server-sent events: one response that goes on for as long as the tab is open."""
+"""Server-sent events: one response that lasts as long as the tab is open."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def frame(event: str, data: dict[str, Any], id: str = "") -> str:
 async def events(
     feed: Feed, known: Cursor | None, runs: Sequence[str], *, resumed: bool, heartbeat: float = HEARTBEAT
 ) -> AsyncIterator[str]:
-    """What a reader lacks, then every change as it comes, and a beat when nothing does.
+    """The events that a reader has not seen, then every change, and a heartbeat in between.
 
     Args:
         feed: what is watched.
         known: the cursor that the reader sent.
         runs: the runs whose rounds it wants.
-        resumed: True if it had this very stream before, and so knows the rounds, too, up to its cursor.
-        heartbeat: seconds of silence before a beat.
+        resumed: True if it had this stream before, and therefore also knows the rounds up to its cursor.
+        heartbeat: seconds without an event until a heartbeat is sent.
     """
     yield f"retry: {RETRY}\n\n"
-    told: dict[str, Cursor | None] = dict.fromkeys(runs, known if resumed else None)
+    cursors: dict[str, Cursor | None] = dict.fromkeys(runs, known if resumed else None)
     async with feed.reading(runs):
         while not feed.stopped:
             ledger, turn = feed.ledger, feed.turn
-            # what was read while the last reader was here may be of yesterday
-            batch = ledger.after(known, told) if feed.fresh else []
+            # the state may be old if there was no reader for a while
+            batch = ledger.after(known, cursors) if feed.fresh else []
             if batch:
                 known = ledger.cursor
-                # a run of which nothing is known yet stays unknown, so its first rounds are sent from the start
-                told = {run: known if run in ledger.details else mine for run, mine in told.items()}
-            # only the end of a batch has an id: a reader that breaks off before it gets the batch again
+                # a run without data stays unknown, so its rounds are later sent from the first one
+                cursors = {run: known if run in ledger.details else mine for run, mine in cursors.items()}
+            # only the end of a batch has an id: a reader that disconnects before it gets the batch again
             batch.append(("beat", {"now": round(time.time(), 1)}))
             sent = str(known) if known is not None else ""
             yield "".join(frame(*event, id=sent if i + 1 == len(batch) else "") for i, event in enumerate(batch))

@@ -1,6 +1,6 @@
-"""A study's database as the page sees it, read while others write to it.
+"""A study's database, read while others write to it.
 
-A look happens every second and a study has hundreds of runs: rows that have not changed are not decoded again.
+It is read every second and a study has hundreds of runs, so unchanged rows are not decoded again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from honestly.sim.summary import LAST, summary
 
 __all__ = ["DATABASE", "StudySource"]
 
-KEPT = 48  # runs whose rounds are kept in memory: twice what one page may want
-# A row that has changed differs in one of these.
-TOLD_BY = "id, cell, status, worker, updated, attempts, rounds, error, summary"
+KEPT = 48  # runs whose rounds are kept in memory: twice as many as one page can request
+# every change of a row shows in one of these columns
+COLUMNS = "id, cell, status, worker, updated, attempts, rounds, error, summary"
 
 
 class StudySource:
-    """A study that somebody may be working on."""
+    """A study that may be running."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,12 +42,12 @@ class StudySource:
         self.details: dict[str, tuple[store.Run, Detail]] = {}
 
     def look(self) -> Snapshot:
-        """Every run as it is now; the database is read only if somebody has written to it."""
+        """The current state of every run; the database is read only if it has changed."""
         self._still_there()
         version = self._ask(self.store.version)
         if version != self.version:
-            told = [tuple(row) for row in self._rows(f"SELECT {TOLD_BY} FROM runs ORDER BY ordinal, id")]
-            self.rows = {row[0]: self._row(row) for row in told}
+            rows = [tuple(row) for row in self._rows(f"SELECT {COLUMNS} FROM runs ORDER BY ordinal, id")]
+            self.rows = {row[0]: self._row(row) for row in rows}
             self.name = text(self._ask(self.store.meta).get("name") or self.folder.resolve().name, 200)
             self.version = version
         now = time.time()
@@ -66,11 +66,11 @@ class StudySource:
         return self.details[run][1]
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self.store.close()
 
     def _still_there(self) -> None:
-        """A database that was deleted or replaced is still readable through the open file: nobody wants that one."""
+        """Raise SourceError if the database was deleted or replaced: the open file would still show the old one."""
         try:
             here = (self.folder / DATABASE).stat().st_ino
         except OSError as error:
@@ -79,7 +79,7 @@ class StudySource:
             raise SourceError(f"{self.folder / DATABASE} was replaced: reading the new one")
 
     def _ask(self, read: Any) -> Any:
-        """What `read` gives; a damaged database becomes a message for the page."""
+        """Call `read`; a damaged database becomes a message for the page."""
         try:
             return read()
         except store.StoreError as error:
@@ -93,9 +93,9 @@ class StudySource:
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         return self._ask(lambda: self.store.database.rows(query, values))
 
-    def _row(self, told: tuple[Any, ...]) -> tuple[tuple[Any, ...], store.Run]:
-        held = self.rows.get(told[0])
-        return held if held and held[0] == told else (told, self._ask(lambda: self.store.run(told[0])))
+    def _row(self, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], store.Run]:
+        held = self.rows.get(row[0])
+        return held if held and held[0] == row else (row, self._ask(lambda: self.store.run(row[0])))
 
     def _run(self, row: store.Run, status: Status) -> tuple[store.Run, RunRow]:
         held = self.runs.get(row.id)
@@ -125,10 +125,10 @@ class StudySource:
         )
 
     def _tail(self, row: store.Run) -> list[RoundRecord]:
-        """The last records of a run; only those that are new are read."""
+        """The last records of a run; only new ones are read."""
         held = self.tails.get(row.id, [])
         known = held[-1].round if held else 0
-        if known > (row.rounds or 0):  # set back to an earlier state
+        if known > (row.rounds or 0):  # the run was reset to an earlier round
             held, known = [], 0
         query = "SELECT round, record FROM rounds WHERE run = ? AND round > ? ORDER BY round"
         for n, record in self._rows(query, (row.id, max(known, (row.rounds or 0) - LAST))):
@@ -139,14 +139,14 @@ class StudySource:
 
 def _status(row: store.Run, now: float) -> Status:
     if row.status == store.RUNNING and now - (number(row.updated) or 0.0) > store.LEASE:
-        return "stopped"  # its worker is not heard of any more
+        return "stopped"  # its worker has gone silent
     if row.status == store.PENDING and row.rounds:
         return "stopped"
     return next((status for status in get_args(Status) if status == row.status), "pending")
 
 
 def _seconds_a_round(row: store.Run, rounds: int) -> float | None:
-    """From the first claim to the last news; a run that was interrupted would count its pause."""
+    """The time from the first claim to the last update, per round; it includes the pause of an interrupted run."""
     started, updated = number(row.started), number(row.finished) or number(row.updated)
     if started is None or updated is None or not rounds or row.attempts > 1:
         return None

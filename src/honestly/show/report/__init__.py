@@ -1,4 +1,4 @@
-"""Studies, runs and histories on paper: HTML, Markdown, LaTeX and pictures.
+"""Reports of studies, runs and histories: HTML, Markdown, LaTeX and pictures.
 
 Nothing heavy is imported here, and a history of a real federation needs neither PyTorch nor pydantic to be drawn.
 """

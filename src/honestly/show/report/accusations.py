@@ -1,4 +1,4 @@
-"""Whom a rule accused, setting by setting, early and late: an honest client must not be accused when training ends."""
+"""Accusations by setting, in the first and second half of the rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from honestly.show.report.results import Result, is_warm_up
 from honestly.show.tables import Cell, Table
 from honestly.show.text import printable
 
-#: What is added up: runs that differ in nothing else are one setting.
+#: Axes that are summed over: runs that differ only in these are one setting.
 SUMMED = ("attack", "seed", "run")
 NOTE = (
     "Clients per round, over all attacks and seeds, in the first and the second half of the rounds. A client that is "

@@ -1,4 +1,4 @@
-"""How a study's runs went, round by round: one chart for a setting, one curve for a rule."""
+"""The runs of a study, round by round: one chart per setting, one curve per rule."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from honestly.show.maps import curve
 from honestly.show.report.generic import ATTACK, METRIC_WORDS, RULE
 from honestly.show.report.results import METRICS, Result, axes_of, default_first, is_warm_up
 
-#: Nobody looks at more charts than this: a larger study has one page per run.
+#: The most charts; a larger study has one page per run.
 MOST_CHARTS = 6
 #: Metric -> round -> number.
 Series = Mapping[str, Mapping[int, float]]
 
 
 def series_of(rounds: Rounds) -> Series:
-    """What was measured in which round."""
+    """The measured values by metric and round."""
     return {metric: dict(zip(*curve(rounds.records, key), strict=True)) for metric, key in METRICS.items()}
 
 
@@ -47,7 +47,7 @@ def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> list[Ch
 
 
 def _line(rule: object, runs: Sequence[Mapping[int, float]]) -> Line | None:
-    """The mean over the seeds that got so far."""
+    """The mean over the seeds that have reached each round."""
     rounds = sorted({n for run in runs for n in run})
     if not rounds:
         return None

@@ -44,9 +44,9 @@ def _line(results: Sequence[Result], rule: Any, attack: Any, metric: str, shares
         mine = [r for r in results if r.cell.get(RULE, "") == rule and r.cell[SHARE] == share]
         same = [r for r in mine if r.cell.get(ATTACK, "") == attack]
         if not same and share == 0 and metric == "ACC":
-            same = mine  # where nobody attacks, all attacks are the same run
+            same = mine  # without attackers, all attacks are the same run
         mean = mean_of([r.get(metric, statistic) for r in same])
-        # nobody's attack succeeds where nobody attacks: the success rate is not defined there
+        # without attackers the success rate is not defined
         if mean is not None and not (share == 0 and metric == "ASR"):
             points.append((share, mean.mean, mean.sd or 0.0))
     if not points:

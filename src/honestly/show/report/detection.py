@@ -1,4 +1,4 @@
-"""How well a rule told the honest from the malicious: ROC, calibration, accusations."""
+"""How well a rule separates honest from malicious clients: ROC, calibration, accusations."""
 
 from __future__ import annotations
 

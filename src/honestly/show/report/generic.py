@@ -175,15 +175,15 @@ def _short(axis: str, value: Any) -> str:
 
 def detection(results: Sequence[Result]) -> tuple[dict[str, Quality], list[Table]]:
     """Detection quality of every rule that says whom it believes, over all runs and by attack."""
-    told = [r for r in results if r.statements is not None and not is_warm_up(r.cell)]
+    judged = [r for r in results if r.statements is not None and not is_warm_up(r.cell)]
     name: Callable[[Result], str] = lambda r: str(r.cell.get(RULE) or r.entry.rule or "rule")  # noqa: E731
-    rules = list(dict.fromkeys(name(r) for r in told))
+    rules = list(dict.fromkeys(name(r) for r in judged))
     attack: Callable[[Result], str] = lambda r: str(r.cell.get(ATTACK) or r.entry.attack)  # noqa: E731
-    attacks = list(dict.fromkeys(attack(r) for r in told))
+    attacks = list(dict.fromkeys(attack(r) for r in judged))
     overall: dict[str, Quality] = {}
     areas: list[list[Cell]] = []
     for rule in rules:
-        mine = [r for r in told if name(r) == rule]
+        mine = [r for r in judged if name(r) == rule]
         found = quality([r.statements for r in mine if r.statements is not None])
         if found is None:
             continue

@@ -30,14 +30,14 @@ NOTE = (
 
 
 class RoundsColumn(NamedTuple):
-    """A column: what was measured, after how many rounds, and how many without attack were before those."""
+    """A column: the metric, the number of rounds, and the number of rounds without attack before them."""
 
     column: Column
     rounds: int
     warm_up: int
 
     def head(self) -> str:
-        """As a person reads it."""
+        """The heading of the column."""
         attack, alpha, metric = self.column
         before = f" after {self.warm_up} without attack" if self.warm_up else ""
         return f"{ATTACKS[attack]} α={alpha:g} {metric}, {self.rounds} rounds{before}"
@@ -50,7 +50,7 @@ def other_rounds(results: Sequence[Result]) -> list[Table]:
     for dataset, config in dict.fromkeys((key_of(r, "ACC").dataset, key_of(r, "ACC").config) for r in mine):
         here = [r for r in mine if (key_of(r, "ACC").dataset, key_of(r, "ACC").config) == (dataset, config)]
         for statistic in STATISTICS:
-            # the mean of the last 20 rounds of a shorter run is another thing
+            # a shorter run has no mean of the last 20 rounds that could be compared
             if statistic == "last" or min(r.entry.of for r in here) >= 20:
                 tables.append(_table(here, dataset, config, statistic))
     return tables

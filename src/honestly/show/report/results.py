@@ -1,4 +1,4 @@
-"""What came of each run, and the mean and spread over the seeds of a cell."""
+"""The results of runs, and their mean and spread over the seeds of a cell."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Result:
 
     @property
     def long(self) -> bool:
-        """Whether a mean of the last 20 rounds is one of 20."""
+        """Whether the run has at least 20 rounds."""
         return max(self.entry.of, self.entry.rounds) >= LAST
 
     @property
@@ -58,7 +58,7 @@ class Result:
 
 
 def examine(entries: Sequence[ReportedRun], each: Callable[[ReportedRun, Rounds], None] | None = None) -> list[Result]:
-    """Read every run once; `each` is called with its rounds, which are then let go."""
+    """Read every run once; `each` is called with its rounds, which are then released."""
     found: list[Result] = []
     for entry in entries:
         if not entry.rounds and entry.status != "done":
@@ -90,7 +90,7 @@ class SeedMean:
     n: int
 
     def text(self, digits: int = 3) -> str:
-        """As a person writes it.
+        """The mean and the standard deviation as text.
 
         >>> SeedMean(0.88, 0.002, 3).text(), SeedMean(0.5, None, 1).text()
         ('0.880 ± 0.002', '0.500')
@@ -99,7 +99,7 @@ class SeedMean:
 
 
 def mean_of(values: Sequence[float | None]) -> SeedMean | None:
-    """The mean of what there is; None if there is nothing."""
+    """The mean of the known values; None if there are none."""
     known = [v for v in values if v is not None]
     return SeedMean(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
 

@@ -25,7 +25,7 @@ from honestly.show.report.sources import ReportedRun, ReportedStudy
 from honestly.show.tables import Table
 from honestly.show.text import for_markdown, printable
 
-#: Charts of a section that need not be folded.
+#: A section with more charts is folded.
 MOST_OPEN = 6
 
 
@@ -33,7 +33,7 @@ MOST_OPEN = 6
 class Section:
     """A part with a title; its charts are in the HTML already, and become the file `picture` beside the Markdown.
 
-    What is `folded` is opened by the reader of the page.
+    A `folded` section is closed until the reader opens it.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Section:
 
 
 def run_label(entry: ReportedRun) -> str:
-    """A run as a person calls it: its cell.
+    """The name of a run: its cell.
 
     >>> run_label(ReportedRun("x", {"dataset": "fmnist", "alpha": 0.5, "seed": 0}, "done", 1, 1, read=lambda: None))
     'fmnist, alpha 0.5, seed 0'
@@ -122,13 +122,13 @@ def detection(results: Sequence[Result]) -> Section | None:
     charts = [c for c in (roc_chart(overall), reliability_chart(overall)) if c.lines]
     by_setting = accusations(results)
     section = _of_tables("Detection", [*found, *([by_setting] if by_setting else [])])
-    note = "The larger a dot, the more of the statements lie there." if len(charts) > 1 else ""
+    note = "The area of a dot is the share of the statements." if len(charts) > 1 else ""
     drawn = join(section.html, part("drawings", note, charts, 300))
     return replace(section, html=drawn, picture="detection", charts=charts)
 
 
 def provenance(studies: Sequence[ReportedStudy]) -> Section | None:
-    """On what the runs were made, from their own records."""
+    """The machines of the runs, from their own records."""
     import json
 
     seen: dict[str, Counter[str]] = {}
@@ -157,13 +157,13 @@ def overview(results: Sequence[Result]) -> Section | None:
 
 def worst_cases(results: Sequence[Result]) -> str:
     """The ranking in a sentence; "" if there is none."""
-    said: list[str] = []
+    sentences: list[str] = []
     note = "the lowest accuracy, or 1 - the highest attack success rate if that is less"
     for table in generic.ranking(results):
         found = [f"{row[0]} {row[1]:.2f}" for row in table.rows if isinstance(row[1], float)]
         shown = found if len(found) <= 4 else [*found[:3], "...", found[-1]]
-        said.append(f"{table.title}{'' if said else f' ({note})'}: {', '.join(shown)}.")
-    return " ".join(said)
+        sentences.append(f"{table.title}{'' if sentences else f' ({note})'}: {', '.join(shown)}.")
+    return " ".join(sentences)
 
 
 def results_table(results: Sequence[Result]) -> tuple[list[str], list[list[Any]]]:

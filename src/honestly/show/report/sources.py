@@ -1,4 +1,4 @@
-"""What a report is about: the store of a study, the folder of a run, folders of runs, or a federation's history."""
+"""The sources of a report: the store of a study, the folder of a run, folders of runs, or a federation's history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from honestly.runs.reader import Rounds, read, read_rounds
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """One run, as far as it went; its rounds are read when they are asked for.
+    """One run, finished or not; its rounds are read on demand.
 
     Attributes:
         id: the hash of its experiment; the folder's name for a history.
@@ -47,7 +47,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class ReportedStudy:
-    """Runs that belong together; `about` says what the study is, `notes` what is wrong with it."""
+    """Runs that belong together; `about` describes the study, `notes` its problems."""
 
     name: str
     entries: Sequence[ReportedRun]
@@ -60,7 +60,7 @@ class ReportedStudy:
 
 
 def load(path: Path) -> ReportedStudy:
-    """What lies at a path; ValueError if it is nothing that can be reported on."""
+    """Load the study at a path; ValueError if there is none."""
     if path.is_file():
         if path.name == STORE:
             return _study(path.parent)
@@ -68,7 +68,7 @@ def load(path: Path) -> ReportedStudy:
             return _runs(path.parent.name or "run", [path])
         raise ValueError(f"{path} is not a report's source: give a folder, a {STORE} or a {ROUNDS}")
     if not path.is_dir():
-        raise ValueError(f"{path} is not there: give the folder of a study, of a run or of a federation's history")
+        raise ValueError(f"{path} does not exist: give the folder of a study, of a run or of a federation's history")
     found = contents(path)
     if found.kind is Kind.STUDY:
         return _study(path)

@@ -23,7 +23,7 @@ from honestly.show.report.sections import Section, run_label
 from honestly.show.report.sources import ReportedRun, ReportedStudy
 from honestly.show.text import for_markdown, printable, shorten
 
-#: Up to so many runs are shown on the index itself, with all their maps; of more, each has a page.
+#: Up to this many runs are shown on the index with their maps; otherwise each run has its own page.
 FEW = 6
 PREAMBLE = (
     "% \\input this; it needs \\usepackage{booktabs,multirow,graphicx,amssymb}\n"
@@ -40,8 +40,8 @@ DOCUMENT = r"""\documentclass{article}
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What to write: pages of runs, files of pictures, the commands, one a line, that make it again; or, in place of
-    title and commands, the author's own words in Markdown."""
+    """What to write: pages of runs, picture files, and the commands, one per line, that reproduce the report; `preface`
+    replaces title and commands by your own Markdown."""
 
     pages: bool = True
     figures: bool = True
@@ -50,7 +50,7 @@ class ReportOptions:
 
 
 def write(studies: Sequence[ReportedStudy], out: Path, options: ReportOptions | None = None) -> list[Path]:
-    """Write the report; the files, pages of runs apart."""
+    """Write the report and return its files, except the pages of runs."""
     options = options or ReportOptions()
     if options.figures and not figure.available():
         options = replace(options, figures=False)
@@ -77,7 +77,7 @@ def write(studies: Sequence[ReportedStudy], out: Path, options: ReportOptions | 
 
 @dataclass(frozen=True)
 class Chapter:
-    """What is said of one study in one sentence and in sections, the pictures that were drawn of it, what to save."""
+    """The part of a report about one study: a sentence, sections, picture files and downloads."""
 
     name: str
     title: str
@@ -96,7 +96,7 @@ def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter
     series: dict[str, Series] = {}
 
     def each(entry: ReportedRun, rounds: Rounds) -> None:
-        """Many runs are written one by one and let go; few are kept for the index."""
+        """Of many runs, write each page at once and release the rounds; of few, keep them for the index."""
         series[entry.id] = series_of(rounds)
         if few:
             kept.append((entry, rounds))
@@ -125,12 +125,12 @@ def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter
 
 
 def _is_unfinished(study: ReportedStudy) -> bool:
-    """Whether there is more to say of its state than that all is done."""
+    """Whether a run is missing or unfinished, or the study has notes."""
     return bool(study.notes) or not study.entries or any(entry.status != "done" for entry in study.entries)
 
 
 def _heading(study: ReportedStudy, kept: Sequence[tuple[ReportedRun, Rounds]]) -> str:
-    """A study by its name, a single run by what it is, a federation by the run that its server names."""
+    """The title: the name of a study, the rule and attack of a single run, or the run of a federation."""
     if len(study.entries) != 1 or not kept:
         return study.name
     entry, rounds = kept[0]
