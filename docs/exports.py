@@ -58,7 +58,7 @@ def with_imports(text: str, names: Iterable[str], folder: Path) -> str:
 
 
 def with_names(text: str, opening: str, closing: str, names: Iterable[str], form: str) -> str:
-    """The text with each name in the list between `opening` and `closing`, one a line, in ruff's order."""
+    """The text with each name in the list between `opening` and `closing`, one per line, in ruff's order."""
     start = text.index(opening) + len(opening)
     end = text.index(closing, start)
     listed = {line.strip().strip('",') for line in text[start:end].splitlines() if line.strip()} | set(names)

@@ -1,6 +1,6 @@
 """The pages that come from the code: API, command line, configuration, attacks; and the results of the paper.
 
-`docs/build.py` writes them in the place of the short pages that the repository has for them.
+`docs/build.py` writes them over the short pages in the repository.
 """
 
 from __future__ import annotations

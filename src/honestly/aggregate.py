@@ -28,7 +28,7 @@ def aggregate(
         reference: the previous global model, in the container of one client's update. Another layout excludes a client.
         pre: mixers (or their names), applied in turn before the rule.
         sizes: the clients' claimed sizes, in order or by id. Rules that weigh clients use them up to a cap
-            (docs/explanation/sizes.md); coordinate-wise rules and rules behind mixers count heads, as "ignore" does.
+            (docs/explanation/sizes.md); coordinate-wise rules and rules behind mixers ignore them.
         groups: how many clients each update stands for, in order or by id, or `hn.Groups(counts, sums=True)` where the
             updates are sums (docs/how-to/groups.md). Groups are weighed by their counts unless `sizes` is given.
         layers: for flat arrays, the sizes of the tensors in one, in order or by name, so each is judged by itself.

@@ -2,7 +2,7 @@
 
     krum:f=2                      a name, a colon, and settings separated by commas
     nnm:f=4+multi_krum:f=4,keep=8 mixers joined by +, the rule last
-    mine.py:Rule:f=2              code of one's own, see `honestly.own`
+    mine.py:Rule:f=2              your own code, see `honestly.own`
 
 Older spellings stay readable, because files and scripts hold them: settings separated by colons (`rop:z=1:angle=45`).
 """
@@ -207,7 +207,7 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
                 )
 
     def convert(self, entry: type[T], settings: Mapping[str, Any], *, key: str) -> dict[str, Any]:
-        """Settings as the class wants them: 4 becomes 4.0 for a float, and text is no number."""
+        """Settings in the types of the class: 4 becomes 4.0 for a float; text is not accepted as a number."""
         typed = dict(settings)
         for one in _fields(entry):
             if one.name in typed:

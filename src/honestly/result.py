@@ -44,7 +44,7 @@ class Verdict(str, Enum):  # noqa: UP042 - a StrEnum would ask Python 3.11 of th
 class Status(Enum):
     """How a round ended. The value is a sentence for a person; ``ok`` and ``doubtful`` are what to act on.
 
-    A round is *ok*, or *doubtful* (there is an answer, and a person should look), or refused, which is an
+    A round is *ok*, or *doubtful* (there is an answer, which someone should check), or refused, which is an
     `AggregationError` and gives no answer.
     """
 
@@ -57,12 +57,12 @@ class Status(Enum):
 
     @property
     def ok(self) -> bool:
-        """False when a person should look at the round."""
+        """False if someone should look at the round."""
         return not self.doubtful
 
     @property
     def doubtful(self) -> bool:
-        """True when the answer may be wrong: a person should look at the round."""
+        """True if the answer may be wrong and someone should look at the round."""
         return self in (Status.MAJORITY_BOUND, Status.STEP_LIMIT, Status.CONTRADICTION)
 
     def __str__(self) -> str:

@@ -23,6 +23,15 @@ PHRASES = {
     r"\bcosts? (the|its|their) (client|site|vote)s?\b": "'is excluded'",
     r"40 %%": "'40 %' in a description, which argparse does not expand",
     r"\bthis is no \w+ as\b": "'not a'",
+    r"\bcosts? (itself|themselves) alone\b": "'is skipped'",
+    r"\bcosts? (him|it) (his|its) own\b": "'is excluded'",
+    r"\bas (it|they) stands?, memory\b": "'with its current memory'",
+    r"\bin the place of\b": "'in place of' or 'instead of'",
+    r"\bone a (line|round|row|run)\b": "'one per line', ...",
+    r"\bis told so\b": "'gets an error'",
+    r"\bcounts? heads\b": "'counts every client once'",
+    r"\bfor ever\b": "'forever'",
+    r"\bis no (whole|regular|valid)\b": "'is not a'",
 }
 # Names of functions are verbs, or nouns for what they return.
 PARTICIPLES = {"told", "made", "written", "meant", "shown", "alone", "one", "said", "asked"}
@@ -65,7 +74,13 @@ def test_functions_are_named_by_verbs() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["It is closed, so that nothing leaks.", "one JSON object a round", "attackers missed, a round", "2.5 s a round"],
+    [
+        "It is closed, so that nothing leaks.",
+        "one JSON object a round",
+        "attackers missed, a round",
+        "2.5 s a round",
+        "it is no regular file",
+    ],
 )
 def test_the_check_finds_something(text: str) -> None:
     assert phrases(text)

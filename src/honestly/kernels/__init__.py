@@ -1,6 +1,6 @@
 """C programs that are compiled once for this processor and kept, and the passes over rows that are written in C.
 
-Nothing here is needed: whoever uses a program has another way beside it.
+All programs are optional: every caller has a fallback.
 """
 
 from honestly.kernels.build import Program, UnavailableError, find_compiler

@@ -24,7 +24,7 @@ class CAF(Minority, Rule):
 
     The maximum is taken over clients that still have weight, so each step takes at least one of them out: it ends
     after at most 2f + 1 steps. (Taken over all clients, one that was taken out can hold the maximum
-    for ever.) It also ends when the clients left coincide.
+    forever.) It also ends when the clients left coincide.
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1.

@@ -17,7 +17,7 @@ MOST_MEDIANS = 3.0
 
 
 def positive(claims: Float) -> Float:
-    """The claims with 0 in the place of what cannot be a size: NaN, infinity, a negative number."""
+    """The claims with 0 for invalid ones: NaN, infinity, a negative number."""
     s = np.asarray(claims, dtype=np.float64)
     return np.where(np.isfinite(s) & (s > 0), s, 0.0)
 

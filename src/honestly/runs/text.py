@@ -18,7 +18,7 @@ def compact(value: Any) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """The same with None in the place of NaN and infinity, which JSON does not have.
+    """Replace NaN and infinities, which JSON does not have, by None.
 
     >>> json_value({"a": (1.0, float("nan"))})
     {'a': [1.0, None]}
@@ -33,7 +33,7 @@ def json_value(value: Any) -> Any:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Rows under the names of their columns, as they are: `csv_cell` makes a stranger's values safe."""
+    """Rows below the names of their columns, unchanged: `csv_cell` makes untrusted values safe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)

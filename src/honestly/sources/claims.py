@@ -11,9 +11,9 @@ from honestly.result import ClientId, Float
 
 
 def read_claims(what: str, claims: Any, ids: Sequence[ClientId]) -> Float:
-    """(K,) numbers in the clients' order, from a sequence in that order or a mapping by id; NaN for what is no number.
+    """(K,) numbers in the clients' order, from a sequence in that order or a mapping by id; NaN if not a number.
 
-    A claim may be nonsense, which is for the rule to handle. A caller who gives too many or too few is told so.
+    A claim may be nonsense, which the rule handles. Too many or too few claims are an error.
     """
     check_claims(what, claims)
     values = [claims.get(name) for name in ids] if isinstance(claims, Mapping) else list(claims)

@@ -21,7 +21,7 @@ def shorten_errors(
 
     What a client adds is at most `sqrt(u) s` long and falls with its distance, whatever it sends: errors of its own
     average out, and of those who err alike at most half a spread remains. With sizes p, at most 1 and a factor of the
-    votes, r_k^2 p_k stands in the place of r_k^2; the factors that are returned are in the unit of the client's noise.
+    votes, r_k^2 p_k replaces r_k^2; the factors that are returned are in the unit of the client's noise.
     """
     r2 = np.maximum(centre_grams(gram, centre).diagonal(0, 1, 2), TINY)
     longest = kth(r2, h) * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
