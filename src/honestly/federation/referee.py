@@ -170,7 +170,7 @@ class Referee:
             votes |= record.votes()
         metrics = robust_metrics(usable, votes)
         for client, reason in excluded.items():
-            self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} refused: {reason}")
+            self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} excluded: {reason}")
         self.record_evaluation(number, metrics)
         return metrics, excluded
 
@@ -202,7 +202,7 @@ class Referee:
     def _aggregate(
         self, usable: dict[ClientId, Reply], excluded: dict[ClientId, str], clients: Sequence[ClientId], reference: Any
     ) -> Aggregate:
-        """The engine's result. If it lacks a majority but the quorum allows fewer clients, it runs again without the bad ones."""
+        """The engine's result; without the bad clients if it lacks a majority and the quorum allows fewer."""
         while True:
             self._require(usable, clients)
             sizes = {client: reply.size for client, reply in usable.items()}

@@ -41,9 +41,9 @@ class RobustFedAvg(FedAvg):
             when refused and disbelieved nodes leave less than `quorum` of those that answered; "accept" (the default)
             takes the answer and marks the round with `attention`.
         history: a folder that gets `rounds.jsonl` and `rounds.csv` after every round, for `honestly report`.
-        buffers: how to treat BatchNorm's running means and variances, which are recognised by their names: "follow" (the
-            default) averages them with the weights found on the parameters, "judge" treats them as parameters, "ignore"
-            keeps the server's own. If their names are unusual, pass the torch module or a list of the names.
+        buffers: how to treat BatchNorm's running means and variances, which are recognised by their names: "follow"
+            (the default) averages them with the weights found on the parameters, "judge" treats them as parameters,
+            "ignore" keeps the server's own. If their names are unusual, pass the torch module or a list of the names.
         sizes: "use" (the default) weighs clients by `weighted_by_key` (num-examples) up to a cap, so no minority of the
             clients gets a majority of the weight, whatever they claim; "ignore" counts every client once. Medians
             ignore sizes; `hn.Mean` has its own setting.
