@@ -44,8 +44,8 @@ def robust_mean(
 ) -> Any:
     """The robust mean of `x` over the devices of a mesh axis; call it where you would call `jax.lax.pmean`.
 
-    A device whose values are NaN, infinite or absurdly large is excluded. If half of the devices or more are unusable, the
-    result is NaN, as it would be with `pmean`.
+    A device whose values are NaN, infinite or absurdly large is excluded. If half of the devices or more are unusable,
+    the result is NaN, as it would be with `pmean`.
 
     Args:
         x: this device's update: an array or a pytree of float arrays. Each leaf is a layer.
