@@ -214,6 +214,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     times, means = in_rounds(contenders, lambda: X.mean(0), clock, options.rounds)
     if options.device == "cpu":  # one form after the other: all at once need not fit in memory
         for form, make in other_data(X).items():
+            if options.busy and form == "state dicts":
+                continue  # much of their time is Python's, on one thread: divided by two it would look too short
             values = make()
             some = {
                 (name, form): (lambda rule=rule, values=values: hn.aggregate(values, rule))

@@ -34,8 +34,10 @@ def _speed(found: dict) -> str:
     absolute = f" ({first['mean_ms']:.2f} ms)" if "NVIDIA" in first["machine"] else ""
     load = first.get("load")
     loaded = f"; loaded: with {load} busy processes beside, of a mean under the same load" if load else ""
+    loads = [run.get("load") or 0 for run in runs]
     if first.get("busy"):
-        loaded = f". {BUSY}; loaded: wall time in turns with the mean beside that other work (load average {load})"
+        loads_text = f"load average {min(loads)} to {max(loads)}"
+        loaded = f". {BUSY}; loaded: wall time in turns with the mean beside that other work ({loads_text})"
     names = [run.get("kernels", "honestly") if len(runs) > 1 else "honestly" for run in runs]
     heads = [head for name in names for head in ([name, "loaded"] if load else [name])]
     lines = [
