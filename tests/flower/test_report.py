@@ -25,7 +25,7 @@ def test_the_strategys_history_is_drawn(tmp_path: Path) -> None:
         strategy.aggregate_train(number, [*honest(), lying(LIAR), lying(LIAR + 7), reply(BROKEN, broken)])
     assert main(["report", str(tmp_path / "mine"), "--no-figures", "--quiet"]) == 0
     page = (tmp_path / "mine" / "report" / "index.html").read_text(encoding="utf-8")
-    assert f"<title>client {LIAR}, rounds 1–3: honesty 0.01, accused</title>" in page
+    assert f"<title>client {LIAR}, rounds 1–3: honesty 0.00, accused</title>" in page
     assert f"<title>client {BROKEN}, rounds 1–3: honesty 0.00, excluded: " in page
     assert "NaN" in page
     assert re.search(rf"<title>client {FIRST_NODE}, rounds? 1[^:]*: honesty [\d.]+</title>", page)
