@@ -149,7 +149,7 @@ def test_without_the_compiled_program_numpy_does_the_work(variables: dict[str, s
     from honestly.kernels.rows import PROGRAM
     assert PROGRAM.reason(), "it was compiled"
     value, median = result()
-    np.testing.assert_allclose(value, X[:9].mean(axis=0), atol=0.3)  # the plain mean is off by 5
+    np.testing.assert_allclose(value, X[:9].mean(axis=0), atol=0.3)  # the plain mean is off by 2.5
     np.testing.assert_allclose(median, np.median(X, axis=0), atol=1e-6)
     """
     run(script, **variables)
