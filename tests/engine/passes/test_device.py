@@ -65,7 +65,7 @@ def test_layers_with_reference_and_faults(accelerated: Library, federation: Call
         return {"w": accelerated.array(x[:2000].reshape(40, 50)), "b": accelerated.array(x[2000:]), "n": 3}
 
     out = hn.aggregate({f"c{k}": update(x + model) for k, x in enumerate(X)}, reference=update(model))
-    expected = hn.aggregate({f"c{k}": x + model for k, x in enumerate(X)}, reference=model)
+    expected = hn.aggregate({f"c{k}": x + model for k, x in enumerate(X)}, reference=model, layers=[2000, 1000])
     assert out.excluded == ("c3", "c4")
     assert out.reasons["c3"] == "tensor 'b' at flat index 500 is NaN"
     assert out.value["n"] == 3
