@@ -75,9 +75,9 @@ def causes(found: Mapping[Key, Comparison], shown: Noise) -> dict[Key, Cause]:
 
 def _cause(one: Comparison, found: Mapping[Key, Comparison], shown: Noise) -> Cause:
     assert one.counted is not None
-    for rule in (_rounds, _training_failure):
+    for name, rule in (("rounds", _rounds), ("failed", _training_failure)):
         if (sentence := rule(one, one.counted)) is not None:
-            return Cause(rule.__name__.removeprefix("_"), sentence)
+            return Cause(name, sentence)
     if (sentence := _repairs(one, found)) is not None:
         return Cause("repairs", sentence)
     if (sentence := _noise(one, one.counted, shown)) is not None:
