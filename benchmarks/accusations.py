@@ -1,12 +1,12 @@
-"""Why the rule on whole updates accused honest clients late in training: who they were, and what its `room` changed.
+"""Find out which honest clients the rule on whole updates accused late in training, and what its `room` changed.
 
     python benchmarks/accusations.py store FOLDER        a study's store (`honestly bench --out FOLDER --import FILE`)
     python benchmarks/accusations.py train --data DATA --out FOLDER        20 minutes on one core
 
-`store` reads the second half of the rounds of the default rule: how many honest clients were accused, of those who had
-been left out in the round before and of the others. `train` is the paper's configuration 1 on MNIST under sign flip:
-all rounds without room (the rule's variant "no_room"), and from --split on again with room, from the same
-model; then it looks at the updates.
+`store` reads the second half of the rounds of the default rule and counts the honest clients that were accused,
+separately for those that had been excluded in the previous round and for the others. `train` runs the paper's
+configuration 1 on MNIST under sign flip: all rounds without room (the variant "no_room"), then the rounds after --split
+again with room, starting from the same model. It then analyses the recorded updates.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from whole_update_rule import WholeUpdates
 from honestly.rules.rule import GramGeometry
 
 MNIST = {"dataset": "mnist", "model": "lenet5", "clients": 20, "malicious": 4, "attack": "sign_flip", "alpha": 0.5}
-GAMMA = 4.0  # what the attackers of sign flip multiply their updates with, times -1
+GAMMA = 4.0  # sign-flip attackers multiply their updates by -GAMMA
 
 
 def from_store(folder):
-    """Of the second half of the rounds, for each setting: accused although honest, and the same by what was before."""
+    """Print, per setting, how many honest clients were accused in the second half of the rounds."""
     from honestly.runs.store import Store
 
     store, found = Store.read(folder), {}
@@ -46,7 +46,7 @@ def from_store(folder):
         for before in (out, ~out):
             counts += [(honest & before)[late].sum(), (accused & before)[late].sum()]
         found.setdefault(key, []).append([*counts])
-    print("| data, configuration, alpha | accused a round | if left out the round before | if believed |")
+    print("| data, configuration, alpha | accused per round | if excluded in the previous round | if believed |")
     print("|---|---:|---:|---:|")
     for key, rows in sorted(found.items()):
         rounds, accused, n_out, out, n_in, believed = np.sum(rows, axis=0)
@@ -55,7 +55,7 @@ def from_store(folder):
 
 
 def train(args):
-    """Both rules from the same model on, and what the updates look like."""
+    """Continue from the same model with both rules, and analyse the updates."""
     from honestly.sim.experiment import Experiment
     from honestly.sim.rounds import Federation, State
 
@@ -75,17 +75,17 @@ def train(args):
             print(name, record.state.round, record.numbers["accuracy"], "accused although honest:", *blamed, flush=True)
     (args.out / "rounds.json").write_text(json.dumps(runs))
     print(f"\n{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}\n")
-    print(f"| rounds {args.split + 1} to {args.rounds} | accused although honest, a round | missed | accuracy |")
+    print(f"| rounds {args.split + 1} to {args.rounds} | accused although honest, per round | missed | accuracy |")
     print("|---|---:|---:|---:|")
     for name, records in runs.items():
         last = [r for r in records if r["round"] > args.split]
         cells = [np.mean([r[key] for r in last]) for key in ("false_accusations", "misses", "accuracy")]
         print(f"| {name} | {cells[0]:.2f} | {cells[1]:.2f} | {cells[2]:.4f} |")
-    looked_at(args.out / "without-room", [t for t in (2, 10, 20, 40, 60, 80) if t <= args.rounds])
+    print_geometry(args.out / "without-room", [t for t in (2, 10, 20, 40, 60, 80) if t <= args.rounds])
 
 
-def looked_at(folder, rounds):
-    """Lengths and angles of recorded updates of which the last four were flipped."""
+def print_geometry(folder, rounds):
+    """Print lengths and angles of recorded updates, the last four of which were flipped."""
     print("\n| round | median length of the 16 | the longest, r^2 / s^2 | nearest attacker, r^2 / s^2 | ", end="")
     print("of the attackers' own updates | correlation of length and distance | largest cosine of errors |")
     print("|---:|---:|---:|---:|---:|---:|---:|")
@@ -117,7 +117,9 @@ def main():
     trained.add_argument("--data", type=Path, help="where MNIST is (default: $HONESTLY_DATA)")
     trained.add_argument("--out", type=Path, default=Path("accusations"), help="where the recorded updates go")
     trained.add_argument("--rounds", type=int, default=85)
-    trained.add_argument("--split", type=int, default=45, help="the round after which both rules go on")
+    trained.add_argument(
+        "--split", type=int, default=45, help="the round after which both rules continue from the same model"
+    )
     trained.add_argument("--seed", type=int, default=1)
     trained.set_defaults(run=train)
     args = parser.parse_args()

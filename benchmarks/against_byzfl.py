@@ -1,8 +1,8 @@
-"""Every rule that ByzFL has too, on the same data: how far apart the two are, and why where they differ.
+"""Compare every rule that ByzFL also has on the same data: how much the results differ, and why.
 
-Needs `pip install byzfl`. Run: `python benchmarks/against_byzfl.py`. Prints a Markdown table: for each rule the largest
-difference over all trials, as shipped, and when both follow the same convention, which must be rounding. Exit status 1
-if it is not.
+Needs `pip install byzfl`. Run: `python benchmarks/against_byzfl.py`. Prints a Markdown table with the largest
+difference over all trials for each rule, once as shipped and once with both following the same convention. The second
+must be rounding error; otherwise the exit status is 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIALS = 20
 
 @dataclass(frozen=True)
 class Pair:
-    """One rule of both; `same` is what must agree to rounding."""
+    """A rule of both libraries; `same` must agree with ByzFL's up to rounding."""
 
     name: str
     ours: Callable[[Any], Any]
@@ -41,12 +41,12 @@ class Pair:
     comparable: Callable[[Any], bool] = lambda X: True
 
 
-def rule(made: Any, **options: Any) -> Callable[[Any], Any]:
-    return lambda X: hn.aggregate(X, made, **options).value
+def rule(choice: Any, **options: Any) -> Callable[[Any], Any]:
+    return lambda X: hn.aggregate(X, choice, **options).value
 
 
-def mixed(mixer: Any) -> Callable[[Any], Any]:
-    """The mixtures themselves."""
+def mixtures(mixer: Any) -> Callable[[Any], Any]:
+    """Return a function that computes the mixtures themselves."""
 
     def call(X: Any) -> Any:
         return mixer.mix(GramGeometry(X @ X.T)) @ X
@@ -55,14 +55,14 @@ def mixed(mixer: Any) -> Callable[[Any], Any]:
 
 
 def subsets_of_smallest_diameter(X: Any, f: int) -> int:
-    """How many subsets of K - f share the smallest diameter: where it is more than one, a tie-break decides."""
+    """Count the subsets of K - f clients with the smallest diameter; if there are several, a tie-break decides."""
     D = squared_distances(X @ X.T)
     diameters = [float(D[np.ix_(S, S)].max()) for S in itertools.combinations(range(len(X)), len(X) - f)]
     return int(np.isclose(diameters, min(diameters), rtol=1e-9).sum())
 
 
 def caf_with_the_maximum_over_all(X: Any, f: int) -> Any:
-    """ByzFL's CAF with the exact eigenvector: clients that were taken out can hold the maximum of t."""
+    """ByzFL's CAF with the exact eigenvector; its maximum of t includes clients that were already removed."""
     c = np.ones(len(X))
     best, smallest = None, np.inf
     while c.sum() > len(X) - 2 * f:
@@ -163,24 +163,24 @@ def pairs(byzfl: Any, K: int, f: int) -> Iterator[Pair]:
         "ByzFL takes one power step from a random vector for the eigenvalue; the same where that is exact (d = 1)",
         (1,),
     )
-    yield Pair("nnm", mixed(hn.NNM(f=f)), byzfl.NNM(f=f), mixed(hn.NNM(f=f)), "the same")
+    yield Pair("nnm", mixtures(hn.NNM(f=f)), byzfl.NNM(f=f), mixtures(hn.NNM(f=f)), "the same")
     yield Pair(
         "arc",
-        mixed(hn.ARC(f=f)),
+        mixtures(hn.ARC(f=f)),
         lambda X: byzfl.ARC(f=f)(X.copy()),
-        mixed(hn.ARC(f=f)),
+        mixtures(hn.ARC(f=f)),
         "the same; ByzFL overwrites its input",
     )
-    clip = mixed(hn.StaticClipping(radius=2.0))
+    clip = mixtures(hn.StaticClipping(radius=2.0))
     yield Pair(
         "static_clipping", clip, lambda X: byzfl.Clipping(c=2.0)(X.copy()), clip, "the same; ByzFL overwrites its input"
     )
 
     def buckets(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The permutations are drawn differently, so only what they leave alone is compared."""
+        """The permutations are drawn differently, so only what does not depend on them is compared."""
         return lambda X: np.array([len(made := np.asarray(make(X))), *made.sum(axis=0)])
 
-    bucketing = buckets(mixed(hn.Bucketing(size=2)))
+    bucketing = buckets(mixtures(hn.Bucketing(size=2)))
     yield Pair(
         "bucketing",
         bucketing,
@@ -191,7 +191,7 @@ def pairs(byzfl: Any, K: int, f: int) -> Iterator[Pair]:
 
 
 def clients(K: int, d: int, seed: int) -> Any:
-    """Honest clients around a common direction and, in every other trial, a few far ones."""
+    """Draw honest clients around a common direction and, in every other trial, a few outliers."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=d) + rng.normal(size=(K, d))
     if seed % 2:
@@ -230,7 +230,7 @@ def main() -> int:
 
 
 def load() -> Any:
-    """ByzFL's aggregators, without the rest of it: importing the package needs torchvision for its own training."""
+    """Import only ByzFL's aggregators: the whole package needs torchvision for its own training."""
     found = importlib.util.find_spec("byzfl")
     if found is None:
         return None
@@ -249,7 +249,7 @@ def version(name: str) -> str:
 
 
 def faults(byzfl: Any) -> None:
-    """What one bad client, or a corner of the settings, does to each of the two."""
+    """Print what one bad client, or an edge case of the settings, does to each of the two."""
     print("| input | ByzFL | honestly |\n|---|---|---|")
     X = np.random.default_rng(0).normal(size=(10, 5))
     nan, same = X.copy(), np.ones((5, 3))
@@ -274,7 +274,7 @@ def faults(byzfl: Any) -> None:
 
 
 def outcome(call: Callable[[Any], Any], data: Any, limit: float = 5.0) -> str:
-    """The result in a few words; a call that takes longer than the limit is said not to stop."""
+    """Describe the result in a few words; a call that takes longer than the limit is reported as not stopping."""
     import signal
 
     def stop(*_: Any) -> None:

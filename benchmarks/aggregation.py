@@ -1,19 +1,19 @@
-"""Time and memory of every rule against the plain mean and the peers, all in one run on one ready array.
+"""Time and memory of every rule compared with the plain mean and with other libraries, in one run on one array.
 
     python benchmarks/aggregation.py                         # 20 clients, 11,173,962 float32 parameters (ResNet-18)
     python benchmarks/aggregation.py --clients 10000 --parameters 61706 --rules mean,bayesian,geometric_median
     python benchmarks/aggregation.py --device cuda           # torch on a GPU: absolute times as well
     python benchmarks/aggregation.py --load 4 --kernels compiled,Haswell,Zen,SkylakeX,plain
 
-Every contender runs once in each round and the table shows medians, as multiples of `X.mean(0)` measured in the same
-round: a machine that is busy elsewhere disturbs all of them alike. Peers (byzfl, flwr) are shown if they are installed.
+Every contender runs once per round, and the table shows medians, as multiples of `X.mean(0)` measured in the same
+round: other load on the machine affects all of them alike. Peers (byzfl, flwr) are shown if they are installed.
 
-`--load N` runs our rules once more with N busy processes beside, against a mean measured under the same load.
-`--busy` is for a machine that has other work and cannot be quiet: times are processor seconds, ours divided by our
-threads: what idle cores would take if they shared the work evenly. The loaded run is wall time beside that work.
-`--kernels` runs all of it in turn in processes of their own: `compiled` as on this machine; `Haswell`, `Zen` or
-`SkylakeX` with these kernels of OpenBLAS and without our compiled program; `plain` with the BLAS as it comes and
-without it. Kernels that this processor cannot run are named.
+`--load N` measures our rules again while N other processes keep the machine busy, relative to a mean under the same
+load. `--busy` is for a machine that has other work to do: times are then processor seconds, and ours are divided by our
+number of threads, which is the time that idle cores would take if they shared the work evenly. The loaded run measures
+wall time. `--kernels` runs everything in a separate process for each kind of kernels: `compiled` uses what this machine
+has; `Haswell`, `Zen` and `SkylakeX` use these kernels of OpenBLAS without our compiled program; `plain` uses the
+installed BLAS without our compiled program. Kernels that this processor cannot run are reported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PEERS = ("byzfl", "flower", "np.median")
 
 
 def our_rules(f: int) -> dict[str, hn.Rule]:
-    """The rules that a peer has too, and ours, with the f that the peers are told."""
+    """The rules that a peer also has, and our own, with the same f as the peers."""
     return {
         "mean": hn.Mean(),
         "bayesian": hn.Bayesian(),
@@ -60,7 +60,7 @@ def our_rules(f: int) -> dict[str, hn.Rule]:
 
 
 def byzfl_rules(f: int) -> dict[str, Callable[[Any], Any]]:
-    """ByzFL's aggregators; it imports torchvision and plotting libraries, which aggregation does not use."""
+    """ByzFL's aggregators. ByzFL imports torchvision and plotting libraries that aggregation does not use."""
     try:
         for library in ("torchvision", "seaborn", "matplotlib"):
             if importlib.util.find_spec(library) is None:
@@ -103,20 +103,20 @@ def flower_rules(f: int, K: int) -> dict[str, Callable[[Any], Any]]:
 
 
 def peak_resident(work: Callable[[], Any]) -> float:
-    """Bytes by which the resident memory rose at its highest while `work` ran (Linux)."""
+    """Largest increase of the resident memory, in bytes, while `work` ran (Linux)."""
     status = Path("/proc/self/status")
 
     def read(field: str) -> int:
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(field)) * 1024
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = read("VmRSS")
     work()
     return read("VmHWM") - before
 
 
 class Clock:
-    """Wall time of one call, after the device has finished; or its processor time, divided by so many threads."""
+    """Wall time of one call until the device has finished, or its processor time divided by the number of threads."""
 
     def __init__(self, device: str, threads: int = 0) -> None:
         self.cuda, self.threads = device == "cuda", threads
@@ -148,10 +148,10 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rules", default="", help="comma-separated; default: all")
     parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--load", type=int, default=0, help="once more with so many busy processes beside")
-    parser.add_argument("--busy", action="store_true", help="the machine has other work: take processor time")
+    parser.add_argument("--load", type=int, default=0, help="measure again with this many busy processes")
+    parser.add_argument("--busy", action="store_true", help="measure processor time, for a machine with other work")
     parser.add_argument("--kernels", default="", help="comma-separated: compiled, plain, or core types of OpenBLAS")
-    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     runs = in_turn(options) if options.kernels else [measure(options)]
     if options.json is not None:
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def in_turn(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The same with each kind of kernels, in a process of its own."""
+    """Measure with each kind of kernels, each in its own process."""
     runs: list[dict[str, Any]] = []
     for kind in options.kernels.split(","):
         variables = {**os.environ, "HONESTLY_COMPILE": "1" if kind == "compiled" else "0"}
@@ -212,10 +212,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for _ in range(3 if options.device == "cuda" else 1):
         clock(lambda: X.mean(0))
     times, means = in_rounds(contenders, lambda: X.mean(0), clock, options.rounds)
-    if options.device == "cpu":  # one form after the other: all at once need not fit in memory
+    if options.device == "cpu":  # one form after the other: together they may not fit in memory
         for form, make in other_data(X).items():
             if options.busy and form == "state dicts":
-                continue  # much of their time is Python's, on one thread: divided by two it would look too short
+                continue  # mostly Python on one thread: dividing by the number of threads would be too favourable
             values = make()
             some = {
                 (name, form): (lambda rule=rule, values=values: hn.aggregate(values, rule))
@@ -238,7 +238,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def in_rounds(
     contenders: dict[tuple[str, str], Callable[[], Any]], mean: Callable[[], Any], clock: Clock, rounds: int
 ) -> tuple[dict[tuple[str, str], list[float]], list[float]]:
-    """Each contender's times as multiples of the mean measured just before, and the mean's own."""
+    """Each contender's times as multiples of the mean measured just before, and the times of the mean."""
     means: list[float] = []
     times: dict[tuple[str, str], list[float]] = {key: [] for key in contenders}
     for _ in range(rounds):

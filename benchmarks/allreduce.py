@@ -1,10 +1,10 @@
-"""`robust_all_reduce` against `dist.all_reduce`: time, bytes and what each stage takes, side by side in one run.
+"""Compare `robust_all_reduce` with `dist.all_reduce` in one run: time, bytes and the time of each stage.
 
 python benchmarks/allreduce.py [--ranks 4,8] [--parameters 10000000] [--rounds 7] [--json FILE] [--page]
 
-The ranks are processes of this machine that talk over gloo. Every round times the plain mean and each rule in turn, so
-that what else the machine does meets all alike; ratios are to the plain mean of the same round. Bytes are what the
-loopback interface carried, per rank.
+The ranks are processes on this machine that communicate over gloo. Every round times the plain mean and each rule in
+turn, so other load on the machine affects all of them alike; ratios are relative to the plain mean of the same round.
+Bytes are what the loopback interface carried, per rank.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RULES: dict[str, Any] = {
     "mean": "mean",
     "bayesian": "bayesian",
     "geometric_median": "geometric_median",
-    "multi_krum": None,  # told f = K // 4
+    "multi_krum": None,  # with f = K // 4
     "median": "median",
     "trimmed_mean": None,
 }
@@ -42,7 +42,7 @@ STAGES = ("exchange", "measure", "decide", "average", "gather", "other")
 
 
 def shapes(parameters: int) -> list[int]:
-    """Sizes of tensors like a network's: some large, many small."""
+    """Sizes of tensors like those of a network: some large, many small."""
     large = [parameters // 8] * 7
     small = [512, 64] * 20
     return [*large, *small, parameters - sum(large) - sum(small)]
@@ -61,17 +61,17 @@ class Stages:
     def watch(self, owner: Any, name: str, stage: str) -> None:
         inner = getattr(owner, name)
 
-        def timed(*arguments: Any, **more: Any) -> Any:
+        def timer(*arguments: Any, **more: Any) -> Any:
             began = time.perf_counter()
             try:
                 return inner(*arguments, **more)
             finally:
                 self.seconds[stage] += time.perf_counter() - began
 
-        setattr(owner, name, timed)
+        setattr(owner, name, timer)
 
 
-def carried() -> int:
+def bytes_received() -> int:
     """Bytes that the loopback interface has received so far."""
     for line in Path("/proc/net/dev").read_text().splitlines():
         name, _, numbers = line.partition(":")
@@ -81,9 +81,9 @@ def carried() -> int:
 
 
 def memory(call: Callable[[], Any]) -> int:
-    """Bytes by which the process grows at most during a call."""
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    """Largest growth of the process during a call, in bytes."""
+    ctypes.CDLL(None).malloc_trim(0)  # return freed memory to the system
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _status("VmRSS")
     call()
     return 1024 * (_status("VmHWM") - before)
@@ -129,13 +129,13 @@ def rank(me: int, K: int, folder: str, parameters: int, rounds: int) -> None:
         for name, call in calls.items():
             dist.barrier()
             stages.seconds.clear()
-            before, began = carried(), time.perf_counter()
+            before, began = bytes_received(), time.perf_counter()
             call()
             took = time.perf_counter() - began
             dist.barrier()
-            if round_:  # the first warms up
+            if round_:  # the first one is a warm-up
                 seconds[name].append(took)
-                sent[name].append((carried() - before) / K)
+                sent[name].append((bytes_received() - before) / K)
                 shares[name].append({**stages.seconds, "other": took - sum(stages.seconds.values())})
     grown: dict[str, float] = {}
     for name, call in calls.items():

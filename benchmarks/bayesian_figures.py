@@ -1,11 +1,11 @@
-"""Draw the pictures of docs/explanation/bayesian.md: failures of the published rule, and what the shipped one does.
+"""Draw the figures of docs/explanation/bayesian.md: failures of the published rule, and the shipped rule beside it.
 
-failures.png measures three failures; believed.png shows whom each rule believes, in the plane of the attack.
+failures.png measures three failures; believed.png shows which clients each rule believes, in the plane of the attack.
 
     python benchmarks/bayesian_figures.py [--recorded FILE.npz]
 
-FILE has recorded updates, "honest" (20, d) and "label_flip" (9, d), as `honestly simulate --record` writes them;
-without it the third panel shows the two clusters that label flip makes of updates, drawn at random.
+FILE has recorded updates, "honest" (20, d) and "label_flip" (9, d), as written by `honestly simulate --record`. Without
+it, the third panel shows two random clusters like those that label flip produces.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def label_flip(axis, rng, path):
 
 
 def scenes(rng):
-    """(name, updates) whose last M are malicious, and the two directions in which they are drawn."""
+    """Names, updates of which the last M are malicious, and the two directions of the plane that is drawn."""
     along, across = noise(rng, 1)[0], noise(rng, 1)[0]
     honest = along + noise(rng, K)
     flipped, copied, shifted, hidden = (honest.copy() for _ in range(4))
@@ -106,16 +106,16 @@ def scenes(rng):
     )
 
 
-def believed(path, rng):
+def draw_believed(path, rng):
     rules = (("mean", Mean()), ("published", Bayesian(variant="paper")), ("shipped", Bayesian()))
     drawn = scenes(rng)
     figure, axes = plt.subplots(3, len(drawn), figsize=(12.5, 8.2), layout="constrained", sharex="col", sharey="col")
     for column, (title, X, first, second) in zip(axes.T, drawn, strict=True):
-        # the part of each update that the plane shows; what it does not show is as long and at right angles
+        # the part of each update within the plane; the rest is as long, and orthogonal to it
         e1 = first / np.linalg.norm(first)
         e2 = second - (second @ e1) * e1
         plane = np.stack([e1, e2 / np.linalg.norm(e2)], axis=1)
-        spread = noise(rng, K)[:, :1] * np.sqrt(d) * 0.25  # so that clients do not hide each other
+        spread = noise(rng, K)[:, :1] * np.sqrt(d) * 0.25  # keeps clients from hiding each other
         points = X @ plane + np.c_[np.zeros(K), spread[:, 0]]
         for axis, (name, rule) in zip(column, rules, strict=True):
             w = weights(rule, X)
@@ -144,7 +144,7 @@ def main():
     label_flip(axes[2], rng, args.recorded)
     figures = Path(__file__).parents[1] / "docs" / "figures"
     figure.savefig(figures / "failures.png", dpi=100)
-    believed(figures / "believed.png", np.random.default_rng(1))
+    draw_believed(figures / "believed.png", np.random.default_rng(1))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Measure rules on recorded updates, layer by layer, where nothing but Gram matrices is needed.
+"""Measure rules on recorded updates, layer by layer, using only Gram matrices.
 
     python benchmarks/bayesian_study.py                                     every part, the default rule
     python benchmarks/bayesian_study.py --rule bayesian whole_updates geometric_median --parts whole,quiet,time
     python benchmarks/bayesian_study.py --rule file.py:function             a function of (L, K, K) Gram matrices
 
-Recordings by layer (`honestly stress --record`) are read from --grams, or from $HONESTLY_DATA/grams, or else the one
-of the package is used. kappa is |aggregate - honest mean|^2 / honest variance, "worst layer" the same in the layer
-where it is largest; "missed" are attackers that were not accused, "accused" honest clients that were, per round.
+Recordings by layer (`honestly stress --record`) are read from --grams or from $HONESTLY_DATA/grams; if there are none,
+the recording of the package is used. kappa is |aggregate - honest mean|^2 / honest variance, and "worst layer" is the
+kappa of the layer where it is largest. "missed" counts attackers that were not accused, and "accused" counts honest
+clients that were, per round.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from study.rules import entry
 from honestly.show.tables import Table
 
 
-def shown(columns, rows):
+def as_text(columns, rows):
     """A table for a terminal."""
     widths = [max(len(str(row[i])) for row in (columns, *rows)) for i in range(len(columns))]
     return "\n".join(
@@ -34,7 +35,7 @@ def shown(columns, rows):
 
 
 def fill(page, parts):
-    """The page with the text between `<!-- NAME -->` and `<!-- /NAME -->` replaced; other marks stay as they are."""
+    """Replace the text between `<!-- NAME -->` and `<!-- /NAME -->` on a page; other marks stay unchanged."""
     for name, part in parts.items():
         before, start, rest = page.partition(f"<!-- {name} -->")
         _, end, after = rest.partition(f"<!-- /{name} -->")
@@ -50,13 +51,13 @@ def main():
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--grams", type=Path, help="folder of recordings (default: $HONESTLY_DATA/grams)")
     parser.add_argument("--rounds", type=int, default=4, help="rounds of each course under fixed attacks (default: 4)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only courses whose name holds the text")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only courses whose name contains the text")
     parser.add_argument("--malicious", default="1,2,4,6,8,9", help="numbers of attackers (default: 1,2,4,6,8,9)")
-    parser.add_argument("--tries", type=int, default=240, help="of the adaptive attacker (default: 240)")
-    parser.add_argument("--seeds", type=int, default=2, help="of the adaptive attacker (default: 2)")
-    parser.add_argument("--details", action="store_true", help="also a row for each attack")
+    parser.add_argument("--tries", type=int, default=240, help="attempts of the adaptive attacker (default: 240)")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds of the adaptive attacker (default: 2)")
+    parser.add_argument("--details", action="store_true", help="also print a row for each attack")
     parser.add_argument("--recorded", type=Path, help="folder of recorded updates, for the part `updates`")
-    parser.add_argument("--jobs", type=int, default=1, help="processes of the part `updates`")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes for the part `updates`")
     parser.add_argument("--page", type=Path, help="write each table between its marks, <!-- PART -->, on this page")
     parser.add_argument("--out", type=Path, help="write tables (Markdown) and cases (JSON lines) here")
     args = parser.parse_args()
@@ -80,7 +81,7 @@ def main():
         columns, rows = PARTS[part](rules, settings)
         seconds = time.perf_counter() - start
         title = (PARTS[part].__doc__ or part).splitlines()[0]
-        print(f"\n== {part}: {title} ({seconds:.0f} s)\n{shown(columns, rows)}", flush=True)
+        print(f"\n== {part}: {title} ({seconds:.0f} s)\n{as_text(columns, rows)}", flush=True)
         parts[part] = Table(part, title.rstrip("."), "", list(columns), [list(row) for row in rows]).markdown()
     if args.page:
         args.page.write_text(fill(args.page.read_text(), parts))

@@ -1,4 +1,4 @@
-"""Forms of the rule on whole updates that were tried and not shipped: `--rule variant:change=no_room` of the study."""
+"""Variants of the rule on whole updates that were tried and not shipped, such as `--rule variant:change=no_room`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ CHANGES = (
     "first_form",  # the first hardened form: exponential residuals, tightest ball, neighbourhood evidence
     "copies_not_merged",
     "no_shared_votes",
-    "votes_recounted",  # votes counted again about every new centre
+    "votes_recounted",  # votes counted again around every new centre
     "votes_by_distance",  # 1 / local density from distances instead of cosines
     "no_neighbourhoods",
-    "eager_neighbourhoods",  # any separation of neighbourhoods counts, not only a plain one
-    "no_room",  # the distance of plain liars says nothing about the others
+    "eager_neighbourhoods",  # any separation of neighbourhoods counts, not only a clear one
+    "no_room",  # the distance of obvious liars is no evidence about the others
 )
 
 
@@ -58,11 +58,11 @@ class Variant(Rule):
         group = np.arange(len(G)) if group is None else group
         A = merging(group)
         G = A @ G @ A.T
-        a, pi = first_form(G) if self.change == "first_form" else changed(G, self.change)
+        a, pi = first_form(G) if self.change == "first_form" else change_part(G, self.change)
         return Mix.of_weights(a @ A, honesty=pi[group] / np.bincount(group)[group])
 
 
-def changed(G: Float, change: str) -> tuple[Float, Float]:
+def change_part(G: Float, change: str) -> tuple[Float, Float]:
     n, h = len(G), majority(len(G))
     g = GramGeometry(G)
     D = g.distances

@@ -1,10 +1,10 @@
-"""A backdoor that stays believed, optimised over several rounds through the simulator: how far it gets with each rule.
+"""Optimise a backdoor over several rounds so it stays believed, and measure its success against each rule.
 
     python benchmarks/believed_backdoor.py --out campaigns [--tries 16] [--seeds 0,1,2] [--rules RULE ...]
     python benchmarks/believed_backdoor.py --out campaigns --page
 
-Digits, the small convolutional network, 10 clients, 3 of them malicious, from a model of ten quiet rounds. Every
-finished search is a line of OUT/campaigns.jsonl; what is there is not run again. The page is docs/results/adaptive.md.
+Digits, the small convolutional network, 10 clients, 3 of them malicious, starting after ten rounds without attack.
+Every finished search is a line of OUT/campaigns.jsonl and is not run again. The page is docs/results/adaptive.md.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def main():
     parser.add_argument("--tries", type=int, default=16)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rules", nargs="+", default=RULES)
-    parser.add_argument("--page", action="store_true", help="rewrite the page from the searches there are, and stop")
+    parser.add_argument("--page", action="store_true", help="only rewrite the page from the finished searches")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "campaigns.jsonl"
@@ -92,7 +92,7 @@ def main():
 
 
 def parts_of(records):
-    """A row for each rule: attack success without lies, of the plain backdoor, and of the worst policy."""
+    """A row for each rule: attack success without an attack, of the plain backdoor, and of the worst policy."""
     rows = []
     for rule in RULES:
         of_rule = [r for r in records if r["rule"] == rule]

@@ -1,10 +1,10 @@
-"""Time and memory of averaging K checkpoint files, against reading their bytes and against the usual way in memory.
+"""Time and memory of averaging K checkpoint files, compared with reading their bytes and with averaging in memory.
 
     python benchmarks/checkpoints.py --clients 20 --megabytes 100 --folder /tmp/checkpoints --repeats 5
 
-Each contestant runs in its own process, one after the other, `repeats` times round; medians are printed with their
-ratio to `cat` of the same files to /dev/null, twice: two passes over the bytes are the limit of every robust rule.
-The files are warm (in the page cache) unless they are larger than memory. Peak memory is that of the whole process.
+The contestants run in turn, each in its own process, `repeats` times. Medians are printed with their ratio to `cat` of
+the same files to /dev/null, twice: no robust rule can do with less than two passes over the bytes. The files are warm
+(in the page cache) unless they are larger than memory. Peak memory is that of the whole process.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ print(time.perf_counter() - begin, time.process_time() - cpu, peak())
 
 
 def make_files(folder: Path, clients: int, megabytes: int, dtype: str) -> list[str]:
-    """Client files of one model, a fifth of them with the sign of the weights flipped; written without a library."""
+    """Write client files of one model without a library; a fifth of them have the signs of the weights flipped."""
     width, itemsize = 1024, 4 if dtype == "float32" else 2
     layers = max(1, megabytes * 10**6 // (width * width * itemsize))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -89,7 +89,7 @@ def make_files(folder: Path, clients: int, megabytes: int, dtype: str) -> list[s
     return files
 
 
-Run = tuple[float, float, float]  # seconds, seconds of the processors, peak memory in MB
+Run = tuple[float, float, float]  # wall seconds, processor seconds, peak memory in MB
 
 
 def cat_twice(files: list[str]) -> Run:
@@ -113,13 +113,15 @@ def run(script: str, rule: str, device: str, out: str, files: list[str]) -> Run:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--megabytes", type=int, default=100, help="of each client's file")
+    parser.add_argument("--megabytes", type=int, default=100, help="size of each client's file")
     parser.add_argument("--dtype", default="float32", choices=list(FORMAT))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rules", default="mean,bayesian,median")
-    parser.add_argument("--devices", default="cpu", help="with commas, such as cpu,cuda")
-    parser.add_argument("--no-memory", action="store_true", help="leave the way that loads all files out")
-    parser.add_argument("--folder", type=Path, help="where the files are made (and kept); a temporary one by default")
+    parser.add_argument("--devices", default="cpu", help="comma-separated, such as cpu,cuda")
+    parser.add_argument("--no-memory", action="store_true", help="skip the contestant that loads all files")
+    parser.add_argument(
+        "--folder", type=Path, help="where to create (and keep) the files (default: a temporary folder)"
+    )
     args = parser.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="checkpoints-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +137,7 @@ def main() -> None:
         if not args.no_memory:
             out = str(folder / "global-stacked.safetensors")
             contestants["safetensors + torch.stack().mean()"] = lambda: run(IN_MEMORY, "", "", out, files)
-        cat_twice(files)  # warm
+        cat_twice(files)  # warm-up
         found: dict[str, list[Run]] = {name: [] for name in contestants}
         for _ in range(args.repeats):
             for name, contestant in contestants.items():

@@ -1,4 +1,4 @@
-"""From how many clients on do residuals cost less than the Gram matrix? Both ways timed for rising K, in one run.
+"""Find the number of clients above which residuals are cheaper than the Gram matrix, by timing both for rising K.
 
 python benchmarks/crossover.py [--parameters 20000]
 """
@@ -17,7 +17,7 @@ import honestly as hn
 engine = importlib.import_module("honestly.engine.geometry")
 
 
-def timed(X: np.ndarray, rule: hn.Rule, stream_from: int) -> float:
+def time_rule(X: np.ndarray, rule: hn.Rule, stream_from: int) -> float:
     engine.STREAM_FROM = stream_from
     start = time.perf_counter()
     hn.aggregate(X, rule)
@@ -40,7 +40,7 @@ def main() -> None:
                 X.mean(0)
                 mean = time.perf_counter() - start
                 for found, stream_from in zip(ratios, (10**9, 2), strict=True):
-                    found.append(timed(X, rule, stream_from) / mean)
+                    found.append(time_rule(X, rule, stream_from) / mean)
             gram, residuals = map(statistics.median, ratios)
             print(f"{K:>6} {type(rule).__name__:<22} {gram:>10.1f} {residuals:>10.1f}")
 

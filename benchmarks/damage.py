@@ -1,11 +1,11 @@
-"""Measure which measure of a single round predicts the damage after training, and write docs/results/damage.md.
+"""Find out which measure of a single round predicts the damage after training, and write docs/results/damage.md.
 
     python benchmarks/damage.py --out damage [--seeds 0,1] [--models cnn,cnn_norm] [--only TEXT ...]
     python benchmarks/damage.py --out damage --page
 
-Every finished run is a line of OUT/runs.jsonl; what is there is not run again, so that the script can be stopped.
-Damage is what a run lost: accuracy below the run of the same model and seed without attack under the plain mean, or,
-for a backdoor, its attack success above that run's. Rank correlations are Spearman's, over all runs together.
+Every finished run is a line of OUT/runs.jsonl and is not run again, so the script can be stopped at any time. Damage is
+relative to the run of the same model and seed without attack under the plain mean: the accuracy lost or, for a
+backdoor, the attack success gained. Rank correlations are Spearman's, over all runs together.
 """
 
 import argparse
@@ -35,12 +35,12 @@ RULES = (
 )
 ATTACKS = ("label_flip", "sign_flip", "alie", "ipm", "min_max", "mimic", "gaussian", "backdoor", "model_replacement")
 CLIENTS, ROUNDS, COUNTS = 10, 12, (4, 2)
-# client by client, BatchNorm takes long: fewer and larger steps
+# BatchNorm trains client by client, which is slow: fewer and larger steps
 TRAINING = {"cnn_norm": {"epochs": 2, "batch": 32, "lr": 0.1}}
 
 
 def plans(models, seeds):
-    """Every run by its key: first the quiet ones, which the others are compared with."""
+    """Every run by its key, starting with the runs without attack, to which the others are compared."""
     for model, seed in product(models, seeds):
         yield f"{model} s{seed} quiet", model, seed, {"name": "mean"}, "none", 0
     for seed, model, M, attack, rule in product(seeds, models, COUNTS, ATTACKS, RULES):
@@ -64,7 +64,7 @@ def run(model, seed, rule, attack, M, data):
 
 
 def rank(values):
-    """Ranks, ties shared."""
+    """Ranks; ties share their mean rank."""
     values = np.asarray(values, dtype=float)
     order = np.argsort(values, kind="stable")
     ranks = np.empty(len(values))
@@ -82,7 +82,7 @@ def spearman(x, y):
 
 
 def interval(x, y, resamples=2000):
-    """The middle 90 % of Spearman's correlation, if the runs are drawn anew (with replacement)."""
+    """The middle 90 % of Spearman's correlation when the runs are resampled with replacement."""
     rng, x, y = np.random.default_rng(0), np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     draws = rng.integers(len(x), size=(resamples, len(x)))
     found = [r for r in (spearman(x[rows], y[rows]) for rows in draws) if r is not None]
@@ -112,13 +112,13 @@ MEASURES = {
 
 
 def damage_of(record, quiet):
-    """Accuracy lost, or attack success won."""
+    """Accuracy lost, or attack success gained."""
     lost = quiet["accuracy"] - record["accuracy"]
     return lost if record["asr"] is None else max(record["asr"], lost)
 
 
 def correlations(records):
-    """A row for each measure: over all runs, untargeted and backdoors apart, each model, and each seed."""
+    """A row for each measure: over all runs, for untargeted attacks, for backdoors, per model and per seed."""
     quiet = {(r["model"], r["seed"]): r for r in records if r["attack"] == "none"}
     attacked = [r for r in records if r["attack"] != "none" and (r["model"], r["seed"]) in quiet]
     groups = {
@@ -143,7 +143,7 @@ def correlations(records):
 
 
 def by_attack(attacked, quiet):
-    """What each attack cost, mean over rules, seeds and models: damage beside both measures."""
+    """Damage and both measures for each attack, averaged over rules, seeds and models."""
     rows = []
     for attack in ATTACKS:
         found = [r for r in attacked if r["attack"] == attack]
@@ -161,7 +161,7 @@ def by_attack(attacked, quiet):
 
 
 def by_rule(attacked, quiet):
-    """What was lost under each rule: mean, standard deviation over the runs, and largest."""
+    """Damage under each rule: mean, standard deviation and maximum over the runs."""
     rows = []
     for rule in dict.fromkeys(r["rule"] for r in attacked):
         found = [damage_of(r, quiet[r["model"], r["seed"]]) for r in attacked if r["rule"] == rule]
@@ -193,9 +193,9 @@ def main():
     parser.add_argument("--models", default="cnn,cnn_norm")
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument(
-        "--only", nargs="+", default=[""], metavar="TEXT", help="only runs whose key holds one of these"
+        "--only", nargs="+", default=[""], metavar="TEXT", help="only runs whose key contains one of these"
     )
-    parser.add_argument("--page", action="store_true", help="rewrite the page from the runs there are, and stop")
+    parser.add_argument("--page", action="store_true", help="only rewrite the page from the finished runs")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "runs.jsonl"

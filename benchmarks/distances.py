@@ -1,10 +1,10 @@
-"""How far the attackers stand out in a finished study: distances to the geometric median, from that rule's weights.
+"""Print how far away the attackers of a finished study were: distances to the geometric median, from its weights.
 
     honestly bench --out cifar --import results/stores/cifar.tar.gz
     python benchmarks/distances.py cifar --attack backdoor --round 1
 
-Weiszfeld's weights are inverse distances, so that the records of any run with the rule `geometric_median` tell how far
-away each client was, in multiples of the honest clients' median distance.
+Weiszfeld's weights are inverse distances, so the records of any run with the rule `geometric_median` give the distance
+of each client, in multiples of the honest clients' median distance.
 """
 
 from __future__ import annotations

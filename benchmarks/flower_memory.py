@@ -2,8 +2,8 @@
 
     python benchmarks/flower_memory.py [--parameters 11170000] [--clients 20] [--json FILE]
 
-Each strategy runs in a process of its own; the peak is the growth of the resident set over its size when the replies
-were complete, in multiples of the model's size. Time is a ratio to the mean of ready NumPy arrays in the same process.
+Each strategy runs in its own process. The peak is the growth of the resident set after the replies are complete, in
+multiples of the model's size. Time is relative to the mean of NumPy arrays in the same process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def build(name: str, clients: int):
     return getattr(flower, name)(**options.get(name, {}))
 
 
-def one(name: str, parameters: int, clients: int) -> dict[str, float]:
+def measure(name: str, parameters: int, clients: int) -> dict[str, float]:
     import numpy as np
     from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 
@@ -67,7 +67,7 @@ def one(name: str, parameters: int, clients: int) -> dict[str, float]:
         replies.append(Message(content=content, metadata=meta))
     model = 4 * parameters
     gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what building the replies left behind is not theirs
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # do not count what building the replies left behind
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak of the resident set
     before, peak, done = resident(), [0], threading.Event()
 
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(one(args.child, args.parameters, args.clients)))
+        print(json.dumps(measure(args.child, args.parameters, args.clients)))
         return
     print(f"{args.clients} replies of {args.parameters:,} float32; {platform.processor() or platform.machine()}, "
           f"{os.cpu_count()} cores, Python {platform.python_version()}")  # fmt: skip

@@ -1,12 +1,12 @@
-"""What each framework's own averaging does with the same bad inputs, and what honestly does in its place.
+"""Show what each framework's own averaging does with the same bad inputs, and what honestly does instead.
 
-    python benchmarks/framework_faults.py flower nvflare --json a.json      # what this environment has
-    python benchmarks/framework_faults.py fedn --json b.json                # fedn does not go together with nvflare
+    python benchmarks/framework_faults.py flower nvflare --json a.json      # installed in this environment
+    python benchmarks/framework_faults.py fedn --json b.json                # fedn and nvflare exclude each other
     python benchmarks/framework_faults.py --merge a.json b.json --out docs/results/framework-faults.md
 
-Ten clients train the same small model; one of them (three where it says so) is bad. Everything goes through the
-frameworks' own classes, in one process: Flower's strategies on Message objects, FLARE's FedAvg controller on FLModel
-objects, FEDn's aggregator and its server-functions service on model bytes.
+Ten clients train the same small model; one of them is bad (three where noted). Everything goes through the frameworks'
+own classes, in one process: Flower's strategies on Message objects, FLARE's FedAvg controller on FLModel objects,
+FEDn's aggregator and its server-functions service on model bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Client:
     arrays: Arrays
     size: Any = 100
     metrics: dict[str, Any] = field(default_factory=lambda: {"loss": 0.5})
-    raw: bytes | None = None  # bytes in place of the array "w"
+    raw: bytes | None = None  # bytes instead of the array "w"
 
 
 def old() -> Arrays:
@@ -54,7 +54,7 @@ def honest(k: int) -> Client:
     return Client({name: x.astype(np.float32) for name, x in step.items()} | {"n": np.array([8], np.int64)})
 
 
-def flipped(client: Client) -> Client:
+def flip_signs(client: Client) -> Client:
     client.arrays = {n: (x if n == "n" else (1 - 4 * (x - 1)).astype(np.float32)) for n, x in client.arrays.items()}
     return client
 
@@ -68,7 +68,7 @@ def _without(client: Client, name: str) -> Client:
     return Client({n: x for n, x in client.arrays.items() if n != name})
 
 
-def _renamed(client: Client) -> Client:
+def _rename(client: Client) -> Client:
     return Client({("v" if n == "w" else n): x for n, x in client.arrays.items()})
 
 
@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[int, Callable[[Client], Client]]] = {
     "none": (0, lambda c: c),
     "one NaN": (1, _one_nan),
     "wrong shape": (1, lambda c: _set(c, b=np.ones(26, np.float32))),
-    "array renamed": (1, _renamed),
+    "array renamed": (1, _rename),
     "array missing": (1, lambda c: _without(c, "b")),
     "array added": (1, lambda c: _set(c, extra=np.ones(3, np.float32))),
     "text for numbers": (1, lambda c: _set(c, w=np.full((40, 25), "x"))),
@@ -109,11 +109,11 @@ FAULTS: dict[str, tuple[int, Callable[[Client], Client]]] = {
     "header claims 4 TB": (1, lambda c: _raw(c, _absurd())),
     "metric key added": (1, lambda c: _metrics(c, vote=1.0)),
     "reports a loss of -1e9": (1, lambda c: _metrics(c, loss=-1e9)),
-    "reports 1e9 examples, sign flip": (1, lambda c: _size(flipped(c), 10**9)),
+    "reports 1e9 examples, sign flip": (1, lambda c: _size(flip_signs(c), 10**9)),
     "reports -1 examples": (1, lambda c: _size(c, -1)),
     "reports NaN examples": (1, lambda c: _size(c, float("nan"))),
-    "sign flip x4": (1, flipped),
-    "sign flip x4, 3 of 10": (3, flipped),
+    "sign flip x4": (1, flip_signs),
+    "sign flip x4, 3 of 10": (3, flip_signs),
 }
 
 
@@ -123,7 +123,7 @@ def clients(fault: str) -> list[Client]:
 
 
 def verdict(arrays: Arrays | None, loss: float | None, counters: bool) -> str:
-    """The outcome in words: is the model the honest one, how far off is it, and is the reported loss true?"""
+    """Describe the outcome: whether the model is the honest one, how far off it is, and whether the loss is correct."""
     if arrays is None:
         return "round lost"
     true = {n: np.mean([honest(k).arrays[n] for k in range(K)], axis=0) for n in ("w", "b")}
@@ -210,7 +210,7 @@ def nvflare() -> dict[str, dict[str, str]]:
         for k, client in enumerate(clients(fault)):
             meta = {"client_name": f"site-{k}", "NUM_STEPS_CURRENT_ROUND": client.size}
             sent = FLModel(params=dict(client.arrays), metrics=dict(client.metrics), current_round=0, meta=meta)
-            with contextlib.suppress(Exception):  # the controller logs what its callback raises and goes on
+            with contextlib.suppress(Exception):  # the controller logs exceptions of its callback and continues
                 controller._aggregate_one_result(sent)
         result = controller._get_aggregated_result()
         return (result.params or None), (result.metrics or {}).get("loss")
@@ -244,18 +244,18 @@ def fedn() -> dict[str, dict[str, str]]:
 
         code = inspect.getsource(exported.ServerFunctions)
 
-    def packed(arrays: Arrays) -> bytes:
+    def pack(arrays: Arrays) -> bytes:
         file = io.BytesIO()
         np.savez_compressed(file, **{str(i): x for i, x in enumerate(arrays.values())})
         return file.getvalue()
 
     def sent(client: Client) -> bytes:
-        return client.raw if client.raw is not None else packed(client.arrays)
+        return client.raw if client.raw is not None else pack(client.arrays)
 
     def metadata(client: Client) -> dict[str, Any]:
         return {"num_examples": client.size, **client.metrics}
 
-    def unpacked(model: Any) -> Arrays | None:
+    def unpack(model: Any) -> Arrays | None:
         return None if model is None else dict(zip(old(), model, strict=False))
 
     def own(fault: str) -> tuple[Arrays | None, float | None]:
@@ -275,7 +275,7 @@ def fedn() -> dict[str, dict[str, str]]:
         for client in clients(fault):
             updates.model_updates.put(client)
         model, _ = Aggregator(updates).combine_models(helper=helper, delete_models=False)
-        return unpacked(model), None
+        return unpack(model), None
 
     def ours(fault: str) -> tuple[Arrays | None, float | None]:
         service = hooks.FunctionServiceServicer()
@@ -285,7 +285,7 @@ def fedn() -> dict[str, dict[str, str]]:
         def store(name: str, data: bytes) -> None:
             service.HandleStoreModel(iter([fedn_pb2.StoreModelRequest(id=name, data=data)]), None)
 
-        store("global_model", packed(old()))
+        store("global_model", pack(old()))
         for k, client in enumerate(clients(fault)):
             request = fedn_pb2.ClientMetaRequest(metadata=json.dumps(metadata(client)), client_id=str(k))
             service.HandleMetadata(request, None)
@@ -293,7 +293,7 @@ def fedn() -> dict[str, dict[str, str]]:
         request = fedn_pb2.AggregationRequest(aggregate="aggregate")
         data = b"".join(part.data for part in service.HandleAggregation(request, None))
         assert service.implemented_functions["aggregate"], "the platform has retired the function"
-        return unpacked(load_model_from_bytes(data, helper)), None
+        return unpack(load_model_from_bytes(data, helper)), None
 
     skip = {
         "array renamed",
@@ -340,9 +340,9 @@ def page(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("frameworks", nargs="*", choices=[*FRAMEWORKS, []])
-    parser.add_argument("--json", type=Path, help="keep what was found")
-    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="files that --json wrote")
-    parser.add_argument("--out", type=Path, help="the page; standard output without it")
+    parser.add_argument("--json", type=Path, help="write the outcomes to this file")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="files written by --json")
+    parser.add_argument("--out", type=Path, help="the page to write (default: standard output)")
     args = parser.parse_args()
     found: dict[str, Any] = {}
     for path in args.merge:

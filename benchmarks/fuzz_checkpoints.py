@@ -1,14 +1,14 @@
-"""A long run of damaged checkpoints: none may crash the reader, none may be read outside its file.
+"""Fuzz the checkpoint reader: damaged files must not crash it, and it must not read outside a file.
 
     python benchmarks/fuzz_checkpoints.py --cases 1000000 --seed 0
 
 Three kinds of cases, in turn:
-  header   a valid safetensors file with bytes changed, cut, inserted or removed; the format's own library is the judge
-           of what must be accepted, and what we accept must lie within the file;
-  json     a header invented from the format's vocabulary, with wrong types, sizes and offsets;
-  open     the damaged file (safetensors, sharded folder, .npz or adapter) among four good ones through hn.aggregate,
-           which must give the others' average, or this client's too, and never raise. Every 200th case, as it is slow.
-Prints how many cases ran of each kind, how many were accepted, and stops at the first failure with the case's seed.
+  header   a valid safetensors file with bytes changed, cut, inserted or removed; the format's own library decides what
+           must be accepted, and what we accept must lie within the file;
+  json     a header generated from the format's vocabulary, with wrong types, sizes and offsets;
+  open     hn.aggregate on a damaged file (safetensors, sharded folder, .npz or adapter) and four good ones, which must
+           return the average with or without this client and never raise. Every 200th case, because it is slow.
+Prints how many cases of each kind ran and were accepted, and stops at the first failure with the seed of the case.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MARKS = b'0123456789"{}[],:-.eFIBU \\untrfals'
 OPEN_EVERY = 200
 
 
-def mutated(rng: random.Random, content: bytes, most: int = 4) -> bytes:
+def mutate(rng: random.Random, content: bytes, most: int = 4) -> bytes:
     found = bytearray(content)
     for _ in range(rng.randint(1, most)):
         at = rng.randrange(len(found) + 1)
@@ -51,7 +51,7 @@ def mutated(rng: random.Random, content: bytes, most: int = 4) -> bytes:
             found[at:at] = bytes(rng.choice(MARKS) for _ in range(rng.randint(1, 4)))
         elif kind == "d":
             del found[at : at + rng.randint(1, 8)]
-        elif kind == "m" and len(found) > 8:  # a number of the header, replaced by an extreme one
+        elif kind == "m" and len(found) > 8:  # replace a number of the header by an extreme one
             digits = [i for i in range(8, len(found)) if 48 <= found[i] <= 57]
             if digits:
                 at = rng.choice(digits)
@@ -76,7 +76,7 @@ def split(content: bytes) -> tuple[bytes, int]:
 
 
 def header_case(rng: random.Random) -> bool:
-    content = mutated(rng, VALID)
+    content = mutate(rng, VALID)
     text, size = split(content)
     try:
         found = parse_header(text, size)
@@ -159,7 +159,7 @@ class Opening:
         kind = rng.choice(list(self.good))
         files = dict(self.content[kind])
         victim = rng.choice(list(files))
-        files[victim] = mutated(rng, files[victim], 3)
+        files[victim] = mutate(rng, files[victim], 3)
         place = self.bad.with_name(f"bad{self._suffix(kind)}")
         try:
             self._write(place, files)
@@ -190,7 +190,7 @@ def main() -> int:
                 print(f"FAILED in case {seed} ({kind})", file=sys.stderr)
                 raise
             ran[kind] += 1
-            if (i + 1) % 50_000 == 0:  # a run that is stopped has still shown something
+            if (i + 1) % 50_000 == 0:  # report progress in case the run is stopped
                 print(f"{i + 1} cases in {time.perf_counter() - begin:.0f} s, no failure", flush=True)
     for kind in sorted(ran):
         print(f"{kind:8s} {ran[kind]:9d} cases, {accepted[kind]} accepted")

@@ -1,9 +1,9 @@
-"""Where the time of an aggregation on a GPU goes: kernels by CUDA events, the host's stages by its clock.
+"""Measure where the time of an aggregation on a GPU goes: kernels by CUDA events, stages on the host by its clock.
 
     python benchmarks/gpu_stages.py                    # 20 clients, 11,173,962 float32 parameters (ResNet-18)
-    python benchmarks/gpu_stages.py --forms            # also other forms of the kernels, to choose from
+    python benchmarks/gpu_stages.py --forms            # also alternative forms of the kernels
 
-Times are medians in microseconds. The whole is shown as a multiple of `X.mean(0)`, measured in turns with it.
+Times are medians in microseconds. The total is shown as a multiple of `X.mean(0)`, measured alternately with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from honestly.sources import open_source
 
 
 def wall(work: Callable[[], Any], repeats: int) -> list[float]:
-    """Microseconds of each call, until the device has finished."""
+    """Microseconds per call until the device has finished."""
     found: list[float] = []
     for _ in range(repeats):
         torch.cuda.synchronize()
@@ -39,7 +39,7 @@ def wall(work: Callable[[], Any], repeats: int) -> list[float]:
 
 
 def on_device(work: Callable[[], Any], repeats: int) -> list[float]:
-    """Microseconds that the device spent on each call's kernels, by its own clock."""
+    """Microseconds that the device spent on the kernels of each call, by its own clock."""
     found: list[float] = []
     for _ in range(repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -58,7 +58,7 @@ def show(name: str, times: list[float], mean: float) -> None:
 
 
 def stages(X: torch.Tensor, repeats: int) -> float:
-    """Some rules in turns with the plain mean."""
+    """Measure some rules alternately with the plain mean."""
     rules: dict[str, hn.Rule] = {"bayesian": hn.Bayesian(), "mean": hn.Mean(), "multi_krum": hn.MultiKrum(f=4)}
     rules |= {"geometric_median": hn.GeometricMedian(), "median": hn.Median(), "trimmed_mean": hn.TrimmedMean()}
     rules["bulyan"] = hn.Bulyan(f=4)
@@ -79,7 +79,7 @@ def stages(X: torch.Tensor, repeats: int) -> float:
 
 
 def timeline(X: Any, repeats: int) -> None:
-    """When each part of an aggregation begins and ends, in microseconds from its start: medians."""
+    """Median start and end of each part of an aggregation, in microseconds from its start."""
     engine = importlib.import_module("honestly.engine.run")
     passes = type(passes_over(open_source(X)))
     parts = [(importlib.import_module("honestly.aggregate"), "open_source"), (passes, "gram")]
@@ -116,7 +116,7 @@ def timeline(X: Any, repeats: int) -> None:
 
 
 def forms(X: torch.Tensor, repeats: int, mean: float) -> None:
-    """The shipped kernels and others: stages of the ring; columns of a thread of `mix`, unrolling."""
+    """Compare the shipped kernels with others: stages of the ring, columns per thread of `mix`, unrolling."""
     from honestly.engine.passes import cuda_kernels as ours
 
     text = files("honestly.engine.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--parameters", type=int, default=11_173_962)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--forms", action="store_true", help="also other forms of the kernels")
+    parser.add_argument("--forms", action="store_true", help="also measure alternative forms of the kernels")
     options = parser.parse_args()
     X = torch.randn((options.clients, options.parameters), device="cuda")
     print(f"{torch.cuda.get_device_name()}, {options.clients} clients, {options.parameters:,} float32 parameters")

@@ -1,4 +1,4 @@
-"""How long `import honestly` takes, beside NumPy alone: best of several new processes, from an installed package.
+"""Measure how long `import honestly` takes compared with NumPy alone: best of several new processes.
 
 python benchmarks/import_time.py            # run it with the interpreter that has the package installed
 """
@@ -19,7 +19,7 @@ print(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def best(module: str, times: int) -> list[float]:
-    """Seconds of the fastest import, by the clock and of the processor; the first one writes the byte code."""
+    """Wall and processor seconds of the fastest import; the first one also writes the byte code."""
     command = [sys.executable, "-c", SCRIPT.format(module)]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True, timeout=60) for _ in range(times + 1)]
     return [min(column) for column in zip(*(map(float, done.stdout.split()) for done in runs[1:]), strict=True)]

@@ -1,10 +1,10 @@
-"""Federated LoRA fine-tuning of the tiny language model under attack, and the page docs/how-to/language-models.md.
+"""Run federated LoRA fine-tuning of a tiny language model under attack, and write docs/how-to/language-models.md.
 
     python benchmarks/language_models.py --out language [--seeds 0,1,2] [--rules RULE ...]
     python benchmarks/language_models.py --out language --page
 
-Ten clients, four of them malicious; the rule judges products B A. Every finished run is a line of OUT/runs.jsonl; what
-is there is not run again.
+Ten clients, four of them malicious; the rule judges products B A. Every finished run is a line of OUT/runs.jsonl and is
+not run again.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def run(rule, attack, seed):
 
 
 def spread(values, digits=2):
-    """Mean and half of the range."""
+    """Mean and half the range."""
     return f"{np.mean(values):.{digits}f} ± {(max(values) - min(values)) / 2:.{digits}f}"
 
 
@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rules", nargs="+", default=RULES)
-    parser.add_argument("--page", action="store_true", help="rewrite the page from the runs there are, and stop")
+    parser.add_argument("--page", action="store_true", help="only rewrite the page from the finished runs")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "runs.jsonl"

@@ -1,11 +1,11 @@
-"""Judge every rule by the suites, and write docs/results/leaderboard.md.
+"""Evaluate every rule on the suites, and write docs/results/leaderboard.md.
 
     python benchmarks/leaderboard.py [--suites small-1,core-1,images-1] [--data FOLDER] [--jobs N] [--again RULE ...]
     python benchmarks/leaderboard.py --page
 
-One JSON line for each suite and rule in results/leaderboard/standings.jsonl, as `honestly stress --suite NAME --json`
-prints it; what is there is not judged again, so the script can be stopped at any time (--again judges a rule anew). A
-suite that is not in the package is made by `honestly stress --make-suite NAME` first.
+Writes one JSON line per suite and rule to results/leaderboard/standings.jsonl, as `honestly stress --suite NAME --json`
+prints it. Existing lines are not computed again, so the script can be stopped at any time (--again evaluates a rule
+again). First create a suite that is not in the package with `honestly stress --make-suite NAME`.
 """
 
 import study  # noqa: F401 - limits threads, before NumPy is loaded: processor time counts all of them
@@ -37,33 +37,33 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "leaderboard.md"
 OUT = ROOT / "results" / "leaderboard"
 OURS = "bayesian"
-#: Rules that are judged in another form than their name alone: an exact search would take too long.
+#: Rules that are evaluated with other than their default settings, because an exact search would take too long.
 FORMS = {name: f"{name}:work=20000" for name in ("mda", "smea", "minimum_variance")}
-#: With settings, and behind mixers.
+#: Rules with settings, and rules behind mixers.
 MORE = (
     *("bayesian:variant=paper", "nnm+geometric_median", "nnm+multi_krum", "nnm+trimmed_mean"),
     *("bucketing+geometric_median", "arc+geometric_median"),
 )
-#: What some rules need and a suite does not have.
+#: Inputs that some rules need and a suite does not have.
 MISSING = {"root": "needs a trusted root update", "trusted client": "needs to know a trusted client"}
 UNJUDGED = {"fl_detector": "learns from ten rounds before it judges; in single rounds it is the mean"}
 
 
 def rules():
-    """Every rule of the package that a suite can judge, and some combinations."""
+    """Every rule of the package that a suite can evaluate, and some combinations."""
     found = [FORMS.get(name, name) for name in RULE_CATALOG if name not in UNJUDGED]
     return [
         spec for spec in (*found, *MORE) if not {"root", "trusted client"} & set(Contestant(spec).knows.split(", "))
     ]
 
 
-def unjudged():
-    """By the name of a rule that no suite can judge, the reason."""
+def not_judged():
+    """The rules that no suite can evaluate, each with the reason."""
     lacks = {name: [why for need, why in MISSING.items() if need in Contestant(name).knows] for name in RULE_CATALOG}
     return UNJUDGED | {name: ", ".join(why) for name, why in lacks.items() if why}
 
 
-def judged(suite, courses, rule, args, bars):
+def evaluate(suite, courses, rule, args, bars):
     """The line of one rule."""
     bar = bars.add(f"{suite.name} {rule}")
     (found,) = judge(
@@ -74,7 +74,7 @@ def judged(suite, courses, rule, args, bars):
 
 
 def judge_all(lines, file, args):
-    """Judge what is missing; every finished line is kept."""
+    """Evaluate what is missing; every finished line is kept."""
     with Bars(stderr=True) as bars:
         for name in args.suites.split(","):
             suite = load(name)
@@ -84,7 +84,7 @@ def judge_all(lines, file, args):
                 if known and known[-1]["spec"] == suite.hash and rule not in args.again:
                     continue
                 start = time.process_time(), time.perf_counter()
-                lines = [line for line in lines if line not in known] + [judged(suite, courses, rule, args, bars)]
+                lines = [line for line in lines if line not in known] + [evaluate(suite, courses, rule, args, bars)]
                 draft = file.with_suffix(".new")
                 draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
                 draft.replace(file)
@@ -94,7 +94,7 @@ def judge_all(lines, file, args):
 
 
 def standing_of(line):
-    """A line as `Standing`; None stands for a number without bound where the rule answered."""
+    """Convert a line to a `Standing`; None means an unbounded number if the rule returned a result."""
     row = {field.name: line[field.name] for field in fields(Standing)}
     for name in (
         "mean",
@@ -112,7 +112,7 @@ def standing_of(line):
 
 
 def place_of_ours(standings):
-    """Where the default rule stands in each column, and who is ahead of it."""
+    """The place of the default rule in each column, and the rules ahead of it."""
     columns = {
         "mean_layer": "mean of the worst layer", "median_layer": "median of the worst layer",
         "adaptive_layer": "worst case, worst layer", "mean": "mean of the whole update",
@@ -136,7 +136,7 @@ def place_of_ours(standings):
 
 
 def caps(standings):
-    """What the cap hides: the means with it and without, for the rules that it touches."""
+    """The means with and without the cap, for the rules that it affects."""
     rows = [
         [s.rule, s.capped, s.mean_layer, s.uncapped_layer, s.mean, s.uncapped]
         for s in standings
@@ -147,7 +147,7 @@ def caps(standings):
 
 
 def stand_ins(found):
-    """What rules did on real coordinates and on stand-ins, from benchmarks/stand_ins.py."""
+    """Results on real coordinates and on stand-ins, from benchmarks/stand_ins.py."""
     rows = []
     for rule, pairs in found.items():
         real, other = np.array(pairs).T
@@ -165,7 +165,7 @@ def write_page(lines):
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"NumPy {version('numpy')}, honestly {', '.join(sorted({line['version'] for line in lines}))}. "
         "Others were using the machine.",
-        "unjudged": "\n".join(f"- `{name}`: {why}." for name, why in unjudged().items()),
+        "unjudged": "\n".join(f"- `{name}`: {why}." for name, why in not_judged().items()),
         "stand-ins": stand_ins(json.loads((OUT / "stand-ins.json").read_text())),
     }
     for name in SUITES:
@@ -193,11 +193,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--suites", default="small-1,core-1,images-1")
-    parser.add_argument("--data", type=Path, help="where suites that are not in the package are")
+    parser.add_argument("--data", type=Path, help="folder of suites that are not in the package")
     parser.add_argument("--rules", nargs="+")
     parser.add_argument("--again", nargs="+", default=(), metavar="RULE")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--page", action="store_true", help="write the page from the lines there are, and stop")
+    parser.add_argument("--page", action="store_true", help="only write the page from the existing lines")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "standings.jsonl"
@@ -206,7 +206,7 @@ def main():
         try:
             lines = judge_all(lines, file, args)
         except KeyboardInterrupt:
-            print(f"stopped; {file} has what was finished, and the same command goes on", file=sys.stderr)
+            print(f"stopped; {file} has the finished lines, run the same command to continue", file=sys.stderr)
             return 130
     write_page(lines)
     return 0

@@ -1,4 +1,4 @@
-"""What a benchmark says of the machine it ran on, and how it makes that machine busy."""
+"""Describe the machine that a benchmark runs on, and put it under load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def processor() -> str:
 
 
 def kernels() -> str:
-    """Whose loops do the work on this CPU: ours as compiled, or NumPy's, and the BLAS beside them."""
+    """Which loops run on this CPU, our compiled ones or NumPy's, and which BLAS."""
     from honestly.kernels.rows import PROGRAM
 
     maps = Path("/proc/self/maps")
@@ -43,7 +43,7 @@ def kernels() -> str:
 
 
 def other_data(X: np.ndarray) -> dict[str, Callable[[], Any]]:
-    """The same updates in other forms: narrower values, and the 62 tensors of a ResNet-18 as state dicts."""
+    """The same updates in other forms: narrower types, and state dicts with the 62 tensors of a ResNet-18."""
     found: dict[str, Callable[[], Any]] = {"float16": lambda: X.astype(np.float16)}
     with contextlib.suppress(ImportError):
         import torch
@@ -73,7 +73,7 @@ RESNET18 = resnet18()
 
 @contextlib.contextmanager
 def busy(processes: int) -> Generator[None]:
-    """So many processes that keep a core busy each."""
+    """Run this many processes that keep one core busy each."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         time.sleep(1.0)

@@ -1,10 +1,10 @@
-"""How rules fare in training under the attacks of 2022 to 2026: python benchmarks/newer_attacks.py [--json FILE].
+"""Measure rules in training under attacks from 2022 to 2026: python benchmarks/newer_attacks.py [--json FILE].
 
-Digits, 20 clients of whom 8 lie, unequal data (alpha 0.5), three seeds. Untargeted attacks are judged by the accuracy,
-backdoors by the attack success rate (and the accuracy), each the mean of the last five rounds and of the seeds, with
-the lowest and the highest seed; in each cell after the semicolon: liars and honest clients that were accused (or left
-without weight) per round. Training is that of `honestly simulate`, so every row can be run by itself. With --json the
-cases that the file has are not run again.
+Digits, 20 clients of which 8 lie, unequal data (alpha 0.5), three seeds. Untargeted attacks are measured by the
+accuracy, and backdoors by the attack success rate (and the accuracy). Each figure is the mean over the last five rounds
+and the seeds, with the lowest and the highest seed. After the semicolon, each cell has the numbers of liars and of
+honest clients that were accused (or got no weight) per round. Training is that of `honestly simulate`, so every row can
+be reproduced with that command. With --json, cases that the file already has are not run again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOLD = {"multi_krum", "que", "trimmed_mean", "krum", "dnc", "caf"}
 
 
 def choice(rule: str, liars: int) -> Any:
-    """A rule with f, where it must be told, the true number."""
+    """The settings of a rule, with the true number of attackers as f if it needs f."""
     return {"name": rule, "f": liars} if rule in TOLD else rule
 
 
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--liars", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="keep every case here, and take those that are here already")
+    parser.add_argument("--json", type=Path, help="write every case here, and skip those that it already has")
     args = parser.parse_args()
     data, cases = load("digits"), list[dict[str, Any]]()
     if args.json is not None and args.json.exists():

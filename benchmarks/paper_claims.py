@@ -1,15 +1,16 @@
-"""Claims of papers that are small enough to be tried here, on digits: python benchmarks/paper_claims.py [--json FILE].
+"""Test some claims of papers at a small scale, on digits: python benchmarks/paper_claims.py [--json FILE].
 
-- durable: Chameleon says that its backdoors live 1.2 to 4 times as long as others after the attack has stopped,
-  Neurotoxin that its do. 5 of 20 clients attack in rounds 1 to 15 and are honest afterwards; the mean. Measured: the
-  attack success rate at the stop, and its mean over the 45 rounds after it.
-- diloco: RoDiLoCo says that one worker of eight that sends -10 times its update makes DiLoCo diverge, and that the
-  geometric median, centred clipping and trust weights hold with one and two. 8 clients, iid, 15 rounds, without the
-  outer optimiser.
-- alone: XFED says that a few attackers who do not collude do harm whatever the rule. 1 and 4 of 20 clients, 20 rounds.
+- durable: Chameleon claims that its backdoors last 1.2 to 4 times as long as others after the attack has stopped, and
+  Neurotoxin claims that its backdoors last longer, too. 5 of 20 clients attack in rounds 1 to 15 and are honest
+  afterwards; the rule is the mean. Measured: the attack success rate when the attack stops, and its mean over the
+  following 45 rounds.
+- diloco: RoDiLoCo claims that one worker of eight that sends -10 times its update makes DiLoCo diverge, and that the
+  geometric median, centred clipping and trust weights withstand one and two of them. 8 clients, iid, 15 rounds, without
+  the outer optimiser.
+- alone: XFED claims that a few attackers that do not collude do harm under any rule. 1 and 4 of 20 clients, 20 rounds.
 
-The papers' own models and data (CIFAR-10, TinyStories on a GPU) are not: only the order of the numbers can be compared.
-With --json the cases that the file has are not run again.
+The papers' own models and data (CIFAR-10, TinyStories on a GPU) are not used, so only the order of the numbers can be
+compared. With --json, cases that the file already has are not run again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def numbers(data: Dataset, **values: Any) -> list[dict[str, Any]]:
 
 
 def experiments(claim: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What a claim needs: the name of a row and column, and the settings."""
+    """The runs that a claim needs: names of the row and the column, and the settings."""
     twenty = {"clients": 20, "rounds": 20}
     if claim == "durable":
         for attack in DURABLE:
@@ -56,7 +57,7 @@ def experiments(claim: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def measure(claim: str, records: list[dict[str, Any]]) -> dict[str, float]:
-    """By name: success of a backdoor at the stop and after it, or the accuracy of the last five rounds."""
+    """Success of a backdoor when it stops and afterwards, or accuracy of the last five rounds, by name."""
     if claim == "durable":
         rates = [record["asr"] for record in records]
         return {"at the stop": float(rates[STOP - 1]), "afterwards": float(np.mean(rates[STOP:]))}
@@ -84,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--claims", nargs="+", default=["durable", "diloco", "alone"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--json", type=Path, help="keep every case here, and take those that are here already")
+    parser.add_argument("--json", type=Path, help="write every case here, and skip those that it already has")
     args = parser.parse_args()
     data, cases = load("digits"), list[dict[str, Any]]()
     if args.json is not None and args.json.exists():

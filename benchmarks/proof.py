@@ -1,10 +1,10 @@
-"""The paper's setting, rule by rule and attack by attack, over several seeds; and the table in docs made from it.
+"""Run the paper's setting for each rule and attack with several seeds, and write the table of the documentation.
 
     HONESTLY_DATA=... python benchmarks/proof.py run --device cuda --out proof.json --limit 540
     python benchmarks/proof.py table proof.json > docs/results/simulation-results.md
 
 Fashion-MNIST, LeNet-5, 20 clients, balanced Dirichlet(0.5), 8 malicious, 30 rounds of 10 local epochs. Runs are
-ordered by seed, so that a run which is stopped by --limit has whole seeds; `run` goes on where an earlier one stopped.
+ordered by seed, so the seeds finished before --limit are complete; `run` continues where an earlier one stopped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
                 if (rule, attack, seed) in done:
                     continue
                 if time.perf_counter() - begun > args.limit:
-                    print("stopped by --limit; the same command goes on", flush=True)
+                    print("stopped by --limit; run the same command to continue", flush=True)
                     return
                 e = Experiment.of(
                     {

@@ -1,4 +1,4 @@
-"""Note the hash and the outline of a suite's recording, which the published results are of.
+"""Record the hash and the outline of the suite for which results are published.
 
 honestly stress --make-suite core-1 --out made
 python benchmarks/publish_suite.py core-1 made/core-1.npz

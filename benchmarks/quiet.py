@@ -1,4 +1,4 @@
-"""Honest clients that the default rule accuses where nobody lies: 20 clients, digits unless told otherwise.
+"""Count the honest clients that the default rule accuses when nobody lies: 20 clients, digits by default.
 
 python benchmarks/quiet.py [--seeds 4] [--rounds 40] [key=value ...]        20 seconds on one core
 python benchmarks/quiet.py --seeds 1 --rounds 100 dataset=mnist model=lenet5 alpha=0.1
@@ -25,7 +25,7 @@ def main():
         for record in Federation(Experiment.of(settings)).rounds():
             accused.append(len(record.numbers["accused"]))
             accuracy = record.numbers["accuracy"]
-            if len(accused) % 10 == 0 or len(accused) == options.rounds:  # a long run tells how far it is
+            if len(accused) % 10 == 0 or len(accused) == options.rounds:  # show the progress of a long run
                 per_round = sum(accused) / len(accused)
                 print(
                     f"seed {seed}: round {len(accused)}, {per_round:.3f} accused per round, "

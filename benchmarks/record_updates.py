@@ -1,10 +1,11 @@
-"""Record the updates of 20 LeNet-5 clients for benchmarks/bayesian_study.py, with nothing but torch.
+"""Record the updates of 20 LeNet-5 clients for benchmarks/bayesian_study.py, using only torch.
 
     python benchmarks/record_updates.py --data FOLDER --out recorded [--all]
 
 FOLDER has MNIST/raw and FashionMNIST/raw as usual. Each file holds "honest" (20, 61706), and what clients 11..19 send
-with labels y + 1 ("label_flip") or with the paper's trigger ("backdoor"). The three populations of bayesian.md, or
-all 36: alpha 0.1, 0.5, 1.0; lr 0.01, 0.03; rounds 1, 4, 10. `honestly simulate --record` makes such files too.
+with labels y + 1 ("label_flip") or with the paper's trigger ("backdoor"). By default, records the three populations of
+bayesian.md; with --all, all 36: alpha 0.1, 0.5, 1.0; lr 0.01, 0.03; rounds 1, 4, 10. `honestly simulate --record`
+writes such files, too.
 """
 
 import argparse
@@ -84,7 +85,7 @@ def record(data, out, name, alpha, lr, rounds):
     model = lenet()
     w = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
     for t in range(1, 11 if len(rounds) > 1 else rounds[0] + 1):
-        recorded = t in (1, 4, 10)  # also where not wanted, so that every file is the same as with --all
+        recorded = t in (1, 4, 10)  # also in rounds that were not requested: files must be the same as with --all
         epochs = 2 if recorded else 1
         U = torch.stack([train(model, w, X[k], Y[k], lr, epochs, generator) - w for k in range(K)])
         if recorded:

@@ -1,10 +1,10 @@
-"""Whether two source trees write the same bytes: small runs, a small study, and the reports of stored studies.
+"""Check that two source trees write the same bytes: small runs, a small study, and the reports of stored studies.
 
     git archive OLD src | tar -x -C /tmp/before
     python benchmarks/same_bytes.py /tmp/before/src src --stores results/stores
 
-Files that hold times, databases and archives are left out: their contents are compared through `honestly export`.
-So are the folders of a study's runs, which have the states to go on from.
+Files with times, databases and archives are not compared directly; their contents are compared through `honestly
+export`. The folders of a study's runs, which have the states to resume from, are not compared either.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ LEFT_OUT = ("seconds.jsonl", "study.sqlite", "study.sqlite-wal", "study.sqlite-s
 
 
 def honestly(src: Path, *words: str | Path, where: Path) -> None:
-    """One command of the package in that source tree."""
+    """Run a command of the package in that source tree."""
     environment = {**os.environ, "PYTHONPATH": str(src.resolve()), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "honestly", *map(str, words)]
     subprocess.run(command, cwd=where, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def write_all(src: Path, out: Path, stores: Path | None) -> None:
-    """Everything that is compared."""
+    """Write everything that is compared."""
     for name, words in RUNS.items():
         honestly(src, "simulate", "dataset=digits", *words.split(), "--out", name, "--quiet", where=out)
         honestly(src, "report", name, "--quiet", where=out)
@@ -71,14 +71,14 @@ def write_all(src: Path, out: Path, stores: Path | None) -> None:
 
 
 def _without_times(path: Path) -> None:
-    """A CSV file without what differs from run to run: how long it took, and the tree's commit."""
+    """A CSV file without what differs from run to run: its duration and the commit of the tree."""
     with path.open(newline="") as file:
         rows = [{k: v for k, v in row.items() if k not in ("seconds", "commit")} for row in csv.DictReader(file)]
     path.with_suffix(".txt").write_text("".join(f"{row}\n" for row in rows))
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Path -> content of what must be the same."""
+    """Map the paths that must be the same to their contents."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -87,12 +87,12 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def main() -> int:
-    """Exit status 1, with the names, if anything differs."""
+    """Print the names of files that differ, and return exit status 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--stores", type=Path)
-    parser.add_argument("--keep", type=Path, help="where what BEFORE wrote is kept, to be used again")
+    parser.add_argument("--keep", type=Path, help="folder to keep what BEFORE wrote, for later comparisons")
     args = parser.parse_args()
     with TemporaryDirectory() as temporary:
         before, after = args.keep or Path(temporary) / "before", Path(temporary) / "after"

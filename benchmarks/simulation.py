@@ -1,11 +1,11 @@
-"""Speed of local training: all clients at once against a plain PyTorch loop, side by side in one run.
+"""Compare the speed of training all clients at once with that of a plain PyTorch loop, in one run.
 
     python benchmarks/simulation.py --device cpu
     python benchmarks/simulation.py --device cuda --parts check,lenet,endtoend,resnet --out results.json
 
-The work is the paper's: 20 clients, batch 128, SGD with Nesterov momentum; images of random pixels (speed does not
-depend on what they show). The plain loop is what most code does: a `DataLoader` that pads and normalises each image by
-itself, `nn.Module`, autograd and `torch.optim.SGD`, one client after the other.
+The setting is the paper's: 20 clients, batch size 128, SGD with Nesterov momentum. The images are random pixels (speed
+does not depend on their content). The plain loop is what most code does: a `DataLoader` that pads and normalises one
+image at a time, `nn.Module`, autograd and `torch.optim.SGD`, one client after the other.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def sync(device: str) -> None:
         torch.cuda.synchronize()
 
 
-Pass = Callable[[], float]  # does the work once and returns images a second
+Pass = Callable[[], float]  # does the work once and returns images per second
 
 
 def best(once: Pass, repeats: int = 3) -> float:
-    """The best of a few runs after one that warms up."""
+    """The best of a few runs after a warm-up."""
     once()
     return max(once() for _ in range(repeats))
 
@@ -87,7 +87,7 @@ def training(trainer: Trainer, model: nn.Module, work, device: str) -> Pass:
 
 
 class PlainImages(Dataset):
-    """One image at a time: to float, pad to 32 x 32, normalise."""
+    """Convert one image at a time to float, pad it to 32 x 32 and normalise it."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self.images, self.labels = images, labels
@@ -174,7 +174,7 @@ def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | Non
 
 
 def side_by_side(images: int, epochs: int, repeats: int = 8) -> dict[str, dict[str, float]]:
-    """The plain loop and all clients at once on a CPU, in turns, the best of each: others may use the machine too."""
+    """Time the plain loop and all clients at once alternately on a CPU, and take the best of each."""
     ways = {
         ("plain", "0 workers"): plain(images, "cpu", 0),
         ("plain", "2 workers"): plain(images, "cpu", 2),
@@ -183,9 +183,9 @@ def side_by_side(images: int, epochs: int, repeats: int = 8) -> dict[str, dict[s
     if library() is not None:
         ways["lenet", "compiled"] = lenet("cpu", CLIENTS, images, epochs)
     found: dict[str, dict[str, float]] = {"plain": {}, "lenet": {}}
-    for number in range(repeats + 1):  # the first warms up
+    for number in range(repeats + 1):  # the first one is a warm-up
         for (part, name), once in ways.items():
-            time.sleep(0.5)  # until the threads of the one before no longer spin
+            time.sleep(0.5)  # wait until the threads of the previous one no longer spin
             speed = once()
             found[part][name] = max(found[part].get(name, 0.0), speed if number else 0.0)
     return found
@@ -210,7 +210,7 @@ def end_to_end(device: str, rounds: int, n: int) -> dict[str, float]:
         federation = Federation(e, data=data, device=device)
         laps, begun, seen = [], 0.0, 0
         for record in federation.rounds():
-            if record.numbers["round"] == 1:  # capturing graphs is paid once
+            if record.numbers["round"] == 1:  # graphs are captured only once
                 begun = time.perf_counter()
                 continue
             laps.append(record.seconds)
@@ -222,7 +222,7 @@ def end_to_end(device: str, rounds: int, n: int) -> dict[str, float]:
 
 
 def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
-    """Several federations of LeNet-5 side by side on a GPU, each on its own stream; also without the tensor cores."""
+    """Several LeNet-5 federations in parallel on a GPU, each on its own stream; also without the tensor cores."""
     from unittest import mock
 
     from honestly.sim.train import tensorcores
@@ -250,7 +250,7 @@ def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
 
 
 def residual(device: str, images: int) -> dict[str, float]:
-    """All clients' residual networks at once, by our own kernels."""
+    """Residual networks of all clients at once, with our own kernels."""
     model = build("resnet18_half", (3, 32, 32), 10, 0)
     trainer = ResidualTrainer(model, pixels(images, (3, 32, 32), device), SGD_PAPER, BATCH)
     found = {"resnet18_half bf16, own kernels": best(training(trainer, model, schedules(images, 2), device), repeats=2)}
@@ -259,7 +259,7 @@ def residual(device: str, images: int) -> dict[str, float]:
 
 
 def resnet(device: str, images: int) -> dict[str, float]:
-    """The same client by client, a few side by side, by PyTorch."""
+    """Residual networks with PyTorch, a few clients in parallel."""
     found = {}
     for name in ("resnet18_half", "resnet18"):
         model = build(name, (3, 32, 32), 10, 0)
@@ -341,7 +341,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     parser.add_argument(
-        "--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: print a page of results"
+        "--table", type=Path, nargs="+", metavar="JSON", help="print a page of results without measuring"
     )
     args = parser.parse_args()
     if args.table:
@@ -358,7 +358,7 @@ def main() -> None:
         begun = time.perf_counter()
         try:
             results[part] = measure(part, args, images, epochs)
-        except Exception as error:  # the other parts shall run
+        except Exception as error:  # continue with the other parts
             results[part] = f"failed: {type(error).__name__}: {error}"
         if part == "cpu" and isinstance(results[part], dict):
             results |= results[part]

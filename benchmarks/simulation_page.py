@@ -1,4 +1,4 @@
-"""The page of docs/results that `simulation.py --table` makes of its results."""
+"""The page of docs/results that `simulation.py --table` writes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What sizes are worth, and what a liar makes of them: digits, 20 clients of unequal sizes, with and without `sizes=`.
+"""Measure what `sizes=` gains, and what liars can do with it: digits, 20 clients of unequal sizes.
 
 python benchmarks/sizes.py [--seeds 5] [--rounds 15]        4 minutes on one core
 
 A small network (64-32-10) is trained with NumPy. "two small": two clients have 6 images, the others about 80. "uneven":
-sizes are lognormal with sigma 1. Liars claim a billion images; the honest claim what they have.
+sizes are lognormal with sigma 1. Liars claim a billion images; honest clients report their true sizes.
 """
 
 import argparse
@@ -24,7 +24,7 @@ RULES = {
 
 
 def deal(kind, labels, rng):
-    """Which images each client has: shuffled, in shares of unequal size."""
+    """Assign shuffled images to the clients, in shares of unequal size."""
     if kind == "two small":
         shares = np.array([6.0, 6.0] + [79.0] * (CLIENTS - 2))
     else:
@@ -69,7 +69,7 @@ def train(model, x, y, rng):
 
 
 def run(kind, rule, with_sizes, attack, seed, rounds):
-    """Accuracy at the end, honest clients accused per round, and those of them that are small."""
+    """Final accuracy, honest clients accused per round, and how many of those are small."""
     rng = np.random.default_rng(seed)
     data = load("digits")
     x, test = (images.reshape(len(images), -1) / 255.0 for images in (data.images, data.test_images))

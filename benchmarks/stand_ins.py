@@ -1,11 +1,11 @@
-"""Compare what rules do on real coordinates and on stand-ins, by which suites judge rules that need coordinates.
+"""Compare rules on real coordinates with the stand-ins that suites use for rules that need coordinates.
 
     python benchmarks/stand_ins.py          a minute on one core; writes results/leaderboard/stand-ins.json
 
-`benchmarks/leaderboard.py --page` makes the table of it.
+`benchmarks/leaderboard.py --page` writes the table.
 
 Digits, the small convolutional network with and without BatchNorm, ten clients, rounds 2 and 20, recorded with whole
-updates. Attacks are those that combine updates: with random directions there is nothing real to compare with.
+updates. Only attacks that combine updates are included: random directions have no real coordinates to compare with.
 """
 
 import study  # noqa: F401 - limits threads, before NumPy is loaded: processor time counts all of them
@@ -38,7 +38,7 @@ def rules():
 
 
 def real(space, rows, sizes):
-    """The basis of the space in real coordinates; what is drawn at random has none."""
+    """The basis of the space in real coordinates; random directions have none."""
     X = rows.double().numpy()
     mean = X[: space.H].mean(axis=0)
     basis = np.concatenate([X - mean, mean[None], np.zeros((space.b - len(X) - 1, X.shape[1]))])

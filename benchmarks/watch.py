@@ -1,9 +1,9 @@
-"""What `honestly watch` costs on a large study: 720 runs of 100 rounds and 20 clients, of which 20 are running.
+"""Measure the cost of `honestly watch` on a large study: 720 runs of 100 rounds and 20 clients, 20 of them running.
 
     PYTHONPATH=src python benchmarks/watch.py
 
-prints the size of what a page gets at first and per second, how long a look at the database takes, and how late an
-event is; the machine is named. The numbers of docs/how-to/watch.md are from here.
+Prints how many bytes a page receives at first and per second, how long a query of the database takes, the delay of an
+event, and the name of the machine. The numbers in docs/how-to/watch.md are from this script.
 """
 
 from __future__ import annotations

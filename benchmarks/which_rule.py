@@ -2,8 +2,8 @@
 
     python benchmarks/which_rule.py [--recorded FOLDER] [--out FOLDER] [--jobs N]
 
-Recorded updates come from `honestly simulate --record`; without them the tables are about synthetic populations alone.
-The raw cases stay in --out. After a change of one rule, --update RULE measures it alone and keeps the cases of the
+Recorded updates come from `honestly simulate --record`; without them, the tables cover only synthetic populations. The
+raw cases stay in --out. After a change to one rule, --update RULE measures only that rule and keeps the cases of the
 others; --from FOLDER rewrites the page from an earlier run without measuring anything.
 """
 
@@ -24,10 +24,10 @@ from honestly.studies.specs import Contestant
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "which-rule.md"
 STUDIES = ("rules", "clients", "guesses")
-# the exact subset searches get a limit that a round of training would also give them
+# limit the exact subset searches as a round of training would
 LIMITED = {"smea": "smea:work=10000000", "mda": "mda:work=2000000", "minimum_variance": "minimum_variance:work=2000000"}
 MIXED = ("nnm+trimmed_mean", "nnm+geometric_median", "nnm+multi_krum", "bucketing+geometric_median")
-# where the question is not which attack
+# for the tables that do not compare attacks
 USUAL = ("sign_flip", "alie", "ipm", "min_max", "mimic", "near_duplicates", "gaussian", "adaptive")
 SIZED = ("bayesian", "geometric_median", "median", "centered_clipping", "trimmed_mean", "multi_krum")
 GUESSED = ("bayesian", "geometric_median", "trimmed_mean", "multi_krum", "nnm+trimmed_mean", "dnc", "caf")
@@ -40,8 +40,8 @@ def everybody():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recorded", type=Path, help="folder of recorded updates (.npz)")
-    parser.add_argument("--out", type=Path, default=Path("which-rule"), help="where the cases go")
-    parser.add_argument("--from", dest="earlier", type=Path, help="use the cases of this folder")
+    parser.add_argument("--out", type=Path, default=Path("which-rule"), help="folder for the cases")
+    parser.add_argument("--from", dest="earlier", type=Path, help="use the cases in this folder")
     parser.add_argument(
         "--update", nargs="+", metavar="RULE", help="measure these rules again, keep the others in --out"
     )
@@ -65,7 +65,7 @@ def main():
 
 def measure(args):
     recorded = (str(args.recorded),) if args.recorded else ()
-    seeds = tuple(range(100, 100 + args.seeds))  # not those that anything was tuned on
+    seeds = tuple(range(100, 100 + args.seeds))  # not the seeds that anything was tuned on
     studies = {
         "rules": stress.StressStudy(rules=everybody(), populations=(*stress.KINDS, *recorded), seeds=seeds),
         "clients": stress.StressStudy(
@@ -87,7 +87,7 @@ def measure(args):
         kept = [case for case in read(file) if case.rule not in args.update] if args.update else []
         start = time.perf_counter()
         cases = []
-        for population in study.populations:  # saved one by one, so that an interrupted run has something to show
+        for population in study.populations:  # saved one by one, so an interrupted run keeps its results
             one = replace(study, rules=rules, populations=(population,))
             show = lambda done, of, what=(name, population): print(*what, done, "of", of, flush=True)  # noqa: E731
             cases += stress.run(one, jobs=args.jobs, progress=show)
@@ -107,7 +107,7 @@ def measure(args):
 
 
 def answer(cases):
-    """The short answers, in sentences made of the numbers."""
+    """The short answers: sentences with the measured numbers."""
     informed = [case for case in cases if not case.guessed]
     alone = sorted({c.rule for c in informed if Contestant(c.rule).knows == "nothing"})
     told = sorted({c.rule for c in informed if Contestant(c.rule).knows == "f"})

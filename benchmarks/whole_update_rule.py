@@ -19,17 +19,17 @@ import numpy as np
 from honestly.rules.rule import GramGeometry, Mix, Rule
 
 TINY = float(np.finfo(float).tiny)
-ODDS = 4.0  # log-odds lost per unit of ln r^2: how fast belief falls with distance
+ODDS = 4.0  # decrease of the log-odds per unit of ln r^2: how fast belief falls with distance
 SLACK = 2.0  # r^2 / s^2 at which a client is as likely honest as not; half of the clients lie below 1
-PLAINLY = 0.05  # the probability below which a client is plainly a liar
-APART = 8.0  # u^2 / r^2 from which on it speaks for a client that plain liars are u away
-ROOM = 4.0  # by what factor the slack grows at most
-ENORMOUS = 1e60  # r^2 / s^2 beyond which a client is as unlikely as can be
+PLAINLY = 0.05  # the probability below which a client is clearly a liar
+APART = 8.0  # u^2 / r^2 above which a distance u to clear liars is evidence for a client
+ROOM = 4.0  # the largest factor by which the slack grows
+ENORMOUS = 1e60  # r^2 / s^2 beyond which the likelihood of a client falls no further
 CERTAIN = 600.0  # log-odds beyond this are cut: exp() stays finite
-PLAIN = 10.0  # r^2 / s^2 at which a neighbourhood is as likely honest as not: only a plain separation counts
+PLAIN = 10.0  # r^2 / s^2 at which a neighbourhood is as likely honest as not: only a clear separation counts
 COPY = 0.1  # nearer than this share of the median distance to a nearest neighbour: a copy
-MEDIAN_STEPS, SETTLED = 10, 1e-7  # Weiszfeld steps to the centre about which votes are counted
-ROUNDING = 1e-13  # of the squared norms: what rounding leaves of a squared distance of 0
+MEDIAN_STEPS, SETTLED = 10, 1e-7  # Weiszfeld steps to the centre around which votes are counted
+ROUNDING = 1e-13  # relative to the squared norms: rounding error of a squared distance of 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def evidence(r2, s2, slack=SLACK):
 
 
 def room(r2, s2, pi, h):
-    """Log-odds for clients much nearer than the plain liars; None if there are none, or n - h."""
+    """Log-odds for clients much nearer than the clear liars; None if there are none, or n - h."""
     liars = np.maximum(1.0 - pi / PLAINLY, 0.0)
     m, most = float(liars.sum()), len(pi) - h
     if not 0.0 < m < most:
