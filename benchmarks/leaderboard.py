@@ -45,22 +45,35 @@ MORE = (
     *("bucketing+geometric_median", "arc+geometric_median"),
 )
 #: Inputs that some rules need and a suite does not have.
-MISSING = {"root": "needs a trusted root update", "trusted client": "needs to know a trusted client"}
-UNJUDGED = {"fl_detector": "learns from ten rounds before it judges; in single rounds it is the mean"}
+MISSING = {
+    "root": "needs a trusted root update",
+    "trusted client": "needs to know a trusted client",
+    "buffers": "needs BatchNorm's running statistics, and a suite holds inner products of parameters alone",
+}
+#: Rules whose results on a suite would say nothing about them.
+UNJUDGED = {
+    "fl_detector": "learns from ten rounds before it judges; in single rounds it is the mean",
+    "deep_sight": "reads which outputs of the last layer a client moved, and stand-ins have random axes instead of "
+    "outputs; see [Newer attacks](newer-attacks.md) for training with it",
+    "rodiloco": "compares clients with the averages of earlier rounds; in single rounds it is the geometric median",
+}
+
+
+def missing_inputs(spec):
+    """Why a suite cannot evaluate a rule, possibly behind mixers: the inputs that it does not have."""
+    needs = set().union(*(part.needs for part, _ in Contestant(spec).parts))
+    return [why for need, why in MISSING.items() if need in needs]
 
 
 def rules():
     """Every rule of the package that a suite can evaluate, and some combinations."""
     found = [FORMS.get(name, name) for name in RULE_CATALOG if name not in UNJUDGED]
-    return [
-        spec for spec in (*found, *MORE) if not {"root", "trusted client"} & set(Contestant(spec).knows.split(", "))
-    ]
+    return [spec for spec in (*found, *MORE) if not missing_inputs(spec)]
 
 
 def not_judged():
     """The rules that no suite can evaluate, each with the reason."""
-    lacks = {name: [why for need, why in MISSING.items() if need in Contestant(name).knows] for name in RULE_CATALOG}
-    return UNJUDGED | {name: ", ".join(why) for name, why in lacks.items() if why}
+    return UNJUDGED | {name: ", ".join(missing_inputs(name)) for name in RULE_CATALOG if missing_inputs(name)}
 
 
 def evaluate(suite, courses, rule, args, bars):
