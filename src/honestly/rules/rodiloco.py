@@ -49,7 +49,7 @@ class RoDiLoCo(Rule):
         >>> seen = GramGeometry(X @ X.T, mixed_coordinates=lambda A: Coordinates((X,), (np.zeros(2),)))
         >>> rule = RoDiLoCo(beta=0.0)
         >>> rule.after(rule.mix(seen).diagnostics).mix(seen).matrix.round(2)
-        array([[0.33, 0.33, 0.33, 0.  ]])
+        array([[0.33, 0.35, 0.33, 0.  ]])
 
     Reference: RoDiLoCo, Byzantine-robust low-communication distributed training, 2026 (its public code).
     """

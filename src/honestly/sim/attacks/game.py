@@ -55,8 +55,10 @@ class Game:
 
     def can_be_asked(self) -> bool:
         """Whether the rule answers here: not if it needs layers or buffers that the game does not have."""
+        if not {"updates", "buffers"} & self.rule.needs:
+            return True
         try:
-            self.span.answer(self.rule, self.view.pre, np.eye(self.H, self.n))
+            self.span.answer(self.rule, self.view.pre, np.vstack([np.eye(self.H, self.n), self.each("own")]))
         except ValueError:
             return False
         return True
