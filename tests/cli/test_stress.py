@@ -30,6 +30,16 @@ def test_stress_as_json(capsys):
     assert found["study"]["clients"] == [8]
 
 
+def test_stress_names_rules_without_a_case(capsys):
+    words = ("--attacks", "sign_flip", "--populations", "isotropic", "--malicious", "4", "--jobs", "1", "--json")
+    assert call("stress", "--rules", "median,deep_sight", *words) == 0
+    assert "no case for deep_sight" in capsys.readouterr().err
+    assert call("stress", "--rules", "batch_norm_guard", *words) == 1
+    output = capsys.readouterr()
+    assert "no case for batch_norm_guard" in output.err
+    assert output.out == ""
+
+
 def test_stress_with_a_guess_of_f(capsys):
     words = ("stress", "--rules", "multi_krum", "--attacks", "sign_flip", "--populations", "isotropic", "--jobs", "1")
     assert call(*words, "--malicious", "4", "--believed-f", "true,2", "--json") == 0

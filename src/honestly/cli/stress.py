@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -149,6 +150,15 @@ def run(args: argparse.Namespace) -> int:
         bar = bars.add("stress", len(study.tasks()))
         cases = stress.run(study, jobs=args.jobs, progress=lambda done, total: bars.update(bar, done=done))
     seconds = time.perf_counter() - start
+    judged = {case.rule for case in cases}
+    if missing := [spec for spec in study.rules if spec not in judged]:
+        print(
+            f"honestly stress: no case for {', '.join(missing)}: there are too few clients for it, or it looks at "
+            "single tensors or BatchNorm's statistics, which these populations do not have",
+            file=sys.stderr,
+        )
+    if not cases:
+        return 1
     found = tables(cases, study.attacks)
     files = write(study, cases, args.out, seconds=seconds) if args.out else []
     if args.json:
