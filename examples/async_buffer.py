@@ -1,9 +1,9 @@
-"""An asynchronous federation: clients answer when they are ready, slow ones from an old model, some of them lie.
+"""An asynchronous federation: clients answer when they are ready, slow clients use an old model, and some lie.
 
 python examples/async_buffer.py
 
-The server is the few lines about `hn.Buffer`. The clients are simulated: each trains on the model that it was given
-and answers after a time of its own. In the middle the server is thrown away and started again from its files.
+The server is the few lines around `hn.Buffer`. The clients are simulated: each trains on the model that it was given
+and answers after its own delay. Halfway through, the server is stopped and restarted from its files.
 """
 
 import copy
@@ -25,7 +25,7 @@ CLIENTS, LIARS, SIZE, VERSIONS = 20, 4, 10, 24
 
 
 class Server:
-    """Holds the model; everything that a restart needs is in its folder."""
+    """The server's model and buffer; everything that a restart needs is in its folder."""
 
     def __init__(self, model: dict[str, torch.Tensor], rule: hn.Rule, folder: Path) -> None:
         saved, self.folder = folder / "model.safetensors", folder
@@ -36,7 +36,7 @@ class Server:
         self.buffer = hn.Buffer(
             SIZE, rule, like=model, folder=folder / "buffer", history=folder / "history", version=version
         )
-        self.sent = {self.buffer.version: self.model}  # what clients that are still training started from
+        self.sent = {self.buffer.version: self.model}  # the models from which clients that are still training started
 
     def model_for_a_client(self) -> tuple[int, dict[str, torch.Tensor]]:
         return self.buffer.version, self.model
@@ -64,7 +64,7 @@ def local_training(net: nn.Module, start: dict[str, torch.Tensor], images: torch
 
 
 def federation(rule: hn.Rule, folder: Path) -> tuple[float, list[int], Counter]:
-    """The final accuracy, the staleness of all updates that were averaged, and who was accused how often."""
+    """The final accuracy, the staleness of all averaged updates, and how often each client was accused."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     digits = load("digits")
@@ -79,7 +79,7 @@ def federation(rule: hn.Rule, folder: Path) -> tuple[float, list[int], Counter]:
     while server.buffer.version < VERSIONS:
         now, k, version, start = heapq.heappop(ready)
         model = local_training(net, start, images[parts[k]], labels[parts[k]])
-        if k >= CLIENTS - LIARS:  # the opposite of what was learned, four times
+        if k >= CLIENTS - LIARS:  # four times the opposite of what was learned
             model = {name: start[name] - 4 * (model[name] - start[name]) for name in model}
         out = server.receive(f"site-{k}", model, version)
         if out is not None:
@@ -102,7 +102,7 @@ def federation(rule: hn.Rule, folder: Path) -> tuple[float, list[int], Counter]:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # so small a model gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help such a small model
     for rule in (hn.Mean(), hn.Bayesian()):
         with tempfile.TemporaryDirectory() as folder:
             accuracy, late, accused = federation(rule, Path(folder))

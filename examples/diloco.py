@@ -1,9 +1,9 @@
-"""DiLoCo with a bad replica: eight train by themselves and meet every ten steps; one of them sends the opposite.
+"""DiLoCo with a bad replica: eight replicas average their models every ten steps, and one sends the opposite.
 
-torchrun --nproc-per-node 8 examples/diloco.py        # or: python examples/diloco.py, which starts that
+torchrun --nproc-per-node 8 examples/diloco.py        # or: python examples/diloco.py, which runs torchrun
 
-With the mean one bad replica of eight makes the training diverge; with the Bayesian rule it is told apart and left out.
-Runs on a CPU in half a minute.
+With the mean, one bad replica of eight makes the training diverge; the Bayesian rule recognises and excludes it. Runs
+on a CPU in half a minute.
 """
 
 import argparse
@@ -25,7 +25,7 @@ MEETINGS, EVERY, BAD = 15, 10, 7
 
 
 def train(rule: str, history: str | None) -> tuple[list[float], float]:
-    """The loss of the common model on the test images after each meeting, and its accuracy in the end."""
+    """Return the test loss of the global model after each averaging step, and its final accuracy."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     digits = load("digits")
     images, labels = torch.from_numpy(digits.images).float() / 255, torch.from_numpy(digits.labels)
@@ -57,7 +57,7 @@ def train(rule: str, history: str | None) -> tuple[list[float], float]:
 
 @torch.no_grad()
 def lie(model: nn.Module, outer: RobustOuterOptimizer) -> None:
-    """Move to the other side of where the replicas met last, ten times as far."""
+    """Move from the last common model in the opposite direction, ten times as far."""
     common = [parameter for group in outer.optimizer.param_groups for parameter in group["params"]]
     for mine, met in zip(model.parameters(), common, strict=True):
         mine.copy_(met - 10 * (mine - met))

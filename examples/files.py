@@ -1,4 +1,4 @@
-"""Model files from strangers: average them robustly, without loading more than a part of one at a time.
+"""Average model files from untrusted clients robustly, loading only a part of one file at a time.
 
 python examples/files.py [FOLDER]
 """
@@ -13,7 +13,7 @@ import honestly as hn
 
 
 def clients(folder: Path) -> list[Path]:
-    """Eight model files: five honest, two that lie, one that is cut off; and the model that they started from."""
+    """Write eight model files (five honest, two that lie, one that is truncated) and the model they started from."""
     rng = np.random.default_rng(0)
     model = {"encoder.weight": rng.normal(size=(256, 128)), "head.weight": rng.normal(size=(10, 256))}
     paths = []

@@ -1,4 +1,4 @@
-"""A federation in JAX: updates are pytrees, all clients train at once under `vmap`, and the average stays in JAX.
+"""A federation in JAX: updates are pytrees, all clients train at once with `vmap`, and the average stays in JAX.
 
 python examples/jax_training.py
 """
@@ -23,7 +23,7 @@ def loss(model: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
 
 @jax.jit
 def train_all(model: dict[str, jax.Array], x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
-    """(K, n, 64) images: what each of the K clients makes of the model by 60 steps of gradient descent."""
+    """Train each of the K clients on its (K, n, 64) images with 60 steps of gradient descent."""
 
     def client(x: jax.Array, y: jax.Array) -> dict[str, jax.Array]:
         def step(_: int, now: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -47,7 +47,7 @@ def federation(rule: hn.Rule) -> list[float]:
     for _ in range(ROUNDS):
         trained = train_all(model, x, y)
         sent = [{name: w[k] for name, w in trained.items()} for k in range(CLIENTS)]
-        for k in range(CLIENTS - LIARS, CLIENTS):  # the opposite of what was learned, four times
+        for k in range(CLIENTS - LIARS, CLIENTS):  # four times the opposite of what was learned
             sent[k] = {name: model[name] - 4 * (sent[k][name] - model[name]) for name in model}
 
         out = hn.aggregate(sent, rule=rule, reference=model)  # was: jax.tree.map(lambda *w: sum(w) / len(w), *sent)

@@ -1,4 +1,4 @@
-"""One call: ten clients' updates in, their robust average and whom to believe out.
+"""Average the updates of ten clients robustly with one call, and see which clients to believe.
 
 python examples/library.py
 """
@@ -11,7 +11,7 @@ NAMES = ["Aarhus", "Bergen", "Cork", "Delft", "Espoo", "Faro", "Graz", "Lyon", "
 
 
 def update(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """What an honest client sends: a state dict, as torch and others have it."""
+    """The update of an honest client: a state dict, as in PyTorch."""
     return {
         "layer.weight": (0.5 + rng.normal(size=(64, 32))).astype(np.float32),
         "layer.bias": (0.5 + rng.normal(size=32)).astype(np.float32),
@@ -22,7 +22,7 @@ def update(rng: np.random.Generator) -> dict[str, np.ndarray]:
 def main() -> None:
     rng = np.random.default_rng(0)
     updates = {name: update(rng) for name in NAMES}
-    for liar in ("Graz", "Lyon", "Oulu"):  # the opposite of what they learned, four times
+    for liar in ("Graz", "Lyon", "Oulu"):  # four times the opposite of what they learned
         updates[liar] = {name: -4 * array for name, array in updates[liar].items() if "num" not in name}
         updates[liar]["norm.num_batches_tracked"] = np.array(7)
     updates["Porto"]["layer.bias"][3] = np.nan  # and one is broken

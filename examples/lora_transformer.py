@@ -1,4 +1,4 @@
-"""Federated LoRA fine-tuning of a tiny language model: four of ten clients plant a phrase, adapters travel as folders.
+"""Federated LoRA fine-tuning of a tiny language model: clients send adapter folders, and four of ten plant a phrase.
 
 python examples/lora_transformer.py
 """
@@ -14,7 +14,7 @@ from honestly.sim.language.adapters import read_products, write_adapter
 
 
 def server(folder: Path, rule: str):
-    """Averages the adapters that clients sent, as files, and returns what is added to the model."""
+    """Return a function that averages the clients' adapter files and returns the change of the model."""
     count = 0
 
     def average(sent):

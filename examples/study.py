@@ -1,7 +1,7 @@
-"""A study: two rules against two attacks, run to its end (or on, if it was stopped), and its table.
+"""Run a study of two rules and two attacks, or resume it if it was stopped, and print its table.
 
 python examples/study.py [FOLDER]
-honestly report FOLDER        # the same as pages, tables and pictures
+honestly report FOLDER        # the same as pages, tables and figures
 """
 
 import sys

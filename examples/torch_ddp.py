@@ -1,9 +1,9 @@
-"""Data-parallel training in which three of eight ranks go wrong: the plain all-reduce, clipping, and a robust one.
+"""Data-parallel training with three faulty ranks of eight: plain all-reduce, clipping, and robust all-reduce.
 
-torchrun --nproc-per-node 8 examples/torch_ddp.py        # or: python examples/torch_ddp.py, which starts that
+torchrun --nproc-per-node 8 examples/torch_ddp.py        # or: python examples/torch_ddp.py, which runs torchrun
 
-Rank 5 has a broken chip that flips a bit of its gradient now and then, rank 6 sends NaN from the middle on, and rank 7
-lies: it sends the opposite of its gradient, five times. Runs on a CPU in half a minute.
+Rank 5 has a faulty chip that occasionally flips a bit of its gradient, rank 6 sends NaN in the second half, and rank 7
+lies: it sends five times the opposite of its gradient. Runs on a CPU in half a minute.
 """
 
 import argparse
@@ -44,14 +44,14 @@ class Faults:
 
 
 def clipped(group: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Every rank's gradient shortened to length 1 before the mean."""
+    """Clip the gradient of every rank to length 1 before the mean."""
     gradient = bucket.buffer()
     gradient.mul_(1.0 / gradient.norm().clamp(min=1.0))
     return allreduce_hook(group, bucket)
 
 
 def train(way: str, history: str | None) -> tuple[list[float], float]:
-    """The loss after each step on the test images, and the accuracy in the end."""
+    """Return the test loss after each step, and the final accuracy."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     digits = load("digits")
     images, labels = torch.from_numpy(digits.images).float() / 255, torch.from_numpy(digits.labels)

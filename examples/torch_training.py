@@ -1,4 +1,4 @@
-"""A federation in plain PyTorch: your own training loop, and one line for the server.
+"""A federation in plain PyTorch: your own training loop, with one line for robust averaging.
 
 python examples/torch_training.py
 """
@@ -16,7 +16,7 @@ CLIENTS, LIARS, ROUNDS = 10, 4, 6
 
 
 def local_training(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What a client does: train a copy of the global model on its own images."""
+    """Train a copy of the global model on a client's own images."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
@@ -28,7 +28,7 @@ def local_training(model: nn.Module, images: torch.Tensor, labels: torch.Tensor)
 
 
 def lie(sent: dict[str, torch.Tensor], old: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The opposite of what was learned, four times."""
+    """Send four times the opposite of what was learned."""
     return {name: old[name] - 4 * (sent[name] - old[name]) for name in sent}
 
 
@@ -57,7 +57,7 @@ def federation(rule: hn.Rule) -> list[float]:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # so small a model gains nothing from more
+    torch.set_num_threads(1)  # more threads do not help such a small model
     for rule in (hn.Mean(), hn.Bayesian()):
         accuracy = federation(rule)
         print(f"{rule.name:9} accuracy by round:", " ".join(f"{a:.2f}" for a in accuracy))

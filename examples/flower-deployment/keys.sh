@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Certificates for the SuperLink and a key pair for each SuperNode, in ./keys. For trying out: a real federation gets
-# its certificates from its own authority and each node makes its own key, of which only the .pub file travels.
+# Create certificates for the SuperLink and a key pair for each SuperNode in ./keys. For testing only: a real federation
+# gets its certificates from its own authority, and each node creates its own key and sends only the .pub file.
 #
 #   ./keys.sh [NODES] [FOLDER] [HOST]
 set -euo pipefail
 nodes=${1:-5} folder=${2:-keys} host=${3:-localhost}
 mkdir -p "$folder" && cd "$folder" && umask 077
-[ -e ca.key ] && { echo "keys.sh: $folder has keys already; delete it to start anew" >&2; exit 1; }
+[ -e ca.key ] && { echo "keys.sh: $folder already has keys; delete it to start over" >&2; exit 1; }
 
 openssl genrsa -out ca.key 4096 2>/dev/null
 openssl req -new -x509 -key ca.key -sha256 -subj "/CN=Test-CA" -days 30 -out ca.crt

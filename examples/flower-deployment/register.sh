@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tell the SuperLink whose keys it may let in. Only the public halves are needed.
+# Register the keys that the SuperLink accepts. Only the public keys are needed.
 #
 #   ./register.sh [KEYS]
 set -euo pipefail

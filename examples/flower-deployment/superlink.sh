@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The SuperLink with TLS, which lets in registered SuperNodes only. Stays in the foreground; stop it with Ctrl-C.
+# Start the SuperLink with TLS; it accepts only registered SuperNodes. Runs in the foreground; stop it with Ctrl-C.
 #
 #   ./superlink.sh [KEYS] [PORT]
 set -euo pipefail
 keys=$(cd "${1:-keys}" && pwd) port=${2:-8000}
 export FLWR_TELEMETRY_ENABLED=${FLWR_TELEMETRY_ENABLED:-0} FLWR_HOME=${FLWR_HOME:-$PWD/.flwr}
-# Where `flwr register`, `flwr run` and `flwr list` find this SuperLink: as "tls".
+# Configure this SuperLink as "tls" for `flwr supernode register`, `flwr run` and `flwr list`.
 mkdir -p "$FLWR_HOME"
 printf '[superlink]\ndefault = "tls"\n[superlink.tls]\naddress = "127.0.0.1:%s"\nroot-certificates = "%s"\n' "$port" "$keys/ca.crt" > "$FLWR_HOME/config.toml"
 exec flower-superlink --ssl-ca-certfile "$keys/ca.crt" --ssl-certfile "$keys/server.pem" --ssl-keyfile "$keys/server.key" \

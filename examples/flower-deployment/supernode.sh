@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# One SuperNode that proves who it is with its key. With the same key it keeps its node id over restarts, so that what the
-# server remembers of it stays with it.
+# Start a SuperNode that authenticates with its key. With the same key it keeps its node id when it restarts, and with it
+# what the server remembers about it.
 #
-#   ./supernode.sh K OF [KEYS] [SUPERLINK]      K of OF: which share of the data is its own
+#   ./supernode.sh K OF [KEYS] [SUPERLINK]      K of OF: the node's share of the data
 #   ATTACK=sign_flip ./supernode.sh 4 5         a node that lies
 set -euo pipefail
 k=$1 of=$2 keys=$(cd "${3:-keys}" && pwd) superlink=${4:-127.0.0.1:8000}

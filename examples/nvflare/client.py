@@ -1,4 +1,4 @@
-"""The client: trains on its own digits. `--attack` makes sites lie, break or fail, for trying out."""
+"""The client: trains on its own digits. For testing, `--attacks` makes sites lie, break or fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--attacks", default="", help="what the last sites do, e.g. sign_flip,nan,wrong_shape")
     args = parser.parse_args()
     flare.init()
-    k = int(flare.get_site_name().rpartition("-")[2]) - 1  # the simulator calls its sites site-1, site-2, ...
+    k = int(flare.get_site_name().rpartition("-")[2]) - 1  # the simulator names its sites site-1, site-2, ...
     attacks = [name for name in args.attacks.split(",") if name]
     attack = attacks[args.sites - 1 - k] if args.sites - 1 - k < len(attacks) else ""
     x, y = digits(k, args.sites)

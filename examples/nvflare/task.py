@@ -31,7 +31,7 @@ def train(model: np.ndarray, x: np.ndarray, y: np.ndarray, *, steps: int, rate: 
 
 
 def accuracy(model: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
-    """The share of images that are read correctly."""
+    """The share of images that are classified correctly."""
     return float((_probabilities(model, x).argmax(axis=1) == y).mean())
 
 

@@ -1,4 +1,4 @@
-"""The client: trains on its own images. The `misbehave` mod stands in for nodes that somebody else controls."""
+"""The client: trains on its own images. The `misbehave` mod simulates nodes that an attacker controls."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from flwr.clientapp.typing import ClientAppCallable
 
 
 def misbehave(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """The honest reply, and what the attack makes of it."""
+    """Compute the honest reply and apply the node's attack to it."""
     attack = _attack(context)
     honest = call_next(message, context)
     if not attack or message.metadata.message_type != "train" or honest.has_error():
@@ -61,7 +61,7 @@ def _reply(arrays: ArrayRecord, metrics: dict, message: Message) -> Message:
 
 
 def _hang(message: Message, context: Context) -> None:
-    """In round 2 and later: say that the work has begun, then never finish it (a node that is killed in mid-round)."""
+    """From round 2 on, report that work has begun and never finish it, like a node that is killed during a round."""
     if int(message.content["config"]["server-round"]) >= 2:
         if marker := context.node_config.get("marker"):
             Path(str(marker)).write_text(str(os.getpid()))

@@ -1,4 +1,4 @@
-"""The server: FedAvg's app with another strategy. What changed is marked with `# robust`."""
+"""The server: FedAvg's app with another strategy. Changed lines are marked with `# robust`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
     }
     if config["strategy"] == "robust":
         strategy = RobustFedAvg(rule=rule_of(config), history=out, **common)  # robust
-    else:  # Flower's own, to see what they do with the same clients
+    else:  # Flower's own strategies, for comparison with the same clients
         strategy = {
             "fedavg": FedAvg,
             "fedmedian": FedMedian,
@@ -48,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def rule_of(config: dict) -> str:  # robust
-    """The rule as on a command line, "nnm:f=2+krum:f=2"; the Bayesian one may remember whom it suspected."""
+    """Parse a rule as on the command line, "nnm:f=2+krum:f=2"; the Bayesian rule may remember suspicion."""
     forgetting = float(config["forgetting"])
     return f"bayesian:memory={forgetting}" if forgetting else str(config["rule"])
 

@@ -1,4 +1,4 @@
-"""The task: 1,797 handwritten digits and a small network, in NumPy, so that the app starts in a second."""
+"""The task: 1,797 handwritten digits and a small network, in NumPy, so the app starts in a second."""
 
 from __future__ import annotations
 
