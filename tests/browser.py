@@ -89,11 +89,11 @@ class Browser:
         self._call("POST", "/url", {"url": url})
 
     def script(self, body: str, *values: Any) -> Any:
-        """What JavaScript returns."""
+        """Run JavaScript and return its result."""
         return self._call("POST", "/execute/sync", {"script": body, "args": list(values)})
 
     def wait_for(self, promise: str, *values: Any) -> Any:
-        """What a promise of JavaScript gives; `given` are the values."""
+        """Wait for a JavaScript promise and return its result; `given` are the arguments."""
         body = f"const given = [...arguments]; const done = given.pop(); ({promise}).then(done);"
         return self._call("POST", "/execute/async", {"script": body, "args": list(values)})
 
@@ -110,7 +110,7 @@ class Browser:
             time.sleep(0.05)
 
     def press(self, *keys: str) -> None:
-        """Keys as a person presses them, one after the other; `shift+Tab` holds shift."""
+        """Press keys one after the other, as a user does; `shift+Tab` holds shift."""
         for key in keys:
             modifiers, _, name = key.rpartition("+")
             code = KEYS.get(name, 0)
@@ -125,7 +125,7 @@ class Browser:
         )
 
     def media(self, *, scheme: str = "light", reduced: bool = False) -> None:
-        """What the person prefers."""
+        """Set the preferred colour scheme and motion."""
         motion = "reduce" if reduced else "no-preference"
         features = [
             {"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": motion}
@@ -150,7 +150,7 @@ class Browser:
         return [entry["message"] for entry in self.log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
     def tab(self, url: str) -> str:
-        """Open a page in a tab of its own, which is then in front; its handle."""
+        """Open a page in a new tab, bring it to the front and return its handle."""
         handle = self._call("POST", "/window/new", {"type": "tab"})["handle"]
         self.front(handle)
         self.goto(url)

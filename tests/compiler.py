@@ -1,4 +1,4 @@
-"""Tests of the compiled programs are left out only without a C compiler, or where they are turned off (`--plain`): a
+"""Tests of the compiled programs are skipped only without a C compiler, or if they are turned off (`--plain`): a
 program that cannot be built fails them."""
 
 import pytest

@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(switch, None)
     if config.getoption("--plain"):
         os.environ["HONESTLY_COMPILE"] = "0"
-    if not os.access(Path("~").expanduser(), os.W_OK):  # the compiled program needs a place
+    if not os.access(Path("~").expanduser(), os.W_OK):  # the compiled program needs a folder
         os.environ.setdefault("XDG_CACHE_HOME", tempfile.mkdtemp(prefix="honestly-tests-"))
 
 

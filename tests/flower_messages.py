@@ -54,7 +54,7 @@ def failed(node: int) -> Message:
 
 
 def update(node: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """What an honest client sends: the common step and its own noise."""
+    """The update of an honest client: the common step and its own noise."""
     rng = np.random.default_rng([seed, node % 2**32])
     arrays = model(1.0)
     for name in MODEL:
@@ -69,7 +69,7 @@ def honest(K: int = 9, first: int = 0) -> list[Message]:
 
 
 def nan() -> Message:
-    """A reply with one value that is no number."""
+    """A reply with one NaN."""
     arrays = update(BAD)
     arrays["conv.weight"][1, 1] = np.nan
     return reply(BAD, arrays)
@@ -102,7 +102,7 @@ def inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Instructions may only be made inside a run, so the process says that it is in one."""
     try:
         from flwr.supercore.task_identity import TaskIdentity
-    except ImportError:  # before flwr 1.41 nobody asked
+    except ImportError:  # flwr before 1.41 does not check
         return
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)

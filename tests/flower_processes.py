@@ -51,7 +51,7 @@ class Process:
         return re.sub(r"\x1b\[[0-9;]*m", "", self.log.read_text(errors="replace"))
 
     def stop(self, *, at_once: bool = False) -> None:
-        """SIGTERM and ten seconds, then SIGKILL to what is left of its group (the apps that it started)."""
+        """Send SIGTERM, wait ten seconds, then send SIGKILL to what is left of its group (the apps that it started)."""
         if not at_once and self.popen.poll() is None:
             self.popen.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):

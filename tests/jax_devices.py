@@ -1,4 +1,4 @@
-"""`honestly.jax.robust_mean` on eight devices that one CPU pretends to be; run as a process of its own."""
+"""`honestly.jax.robust_mean` on eight devices emulated on one CPU; run in a separate process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reduced(updates: dict, rule: object, pre: object = (), reference: object = N
 
 
 def check(updates: dict, rule: object, pre: object = (), reference: object = None, atol: float = 2e-5) -> None:
-    """All devices have the same bits, and they are what `hn.aggregate` makes of the same updates."""
+    """Check that all devices have the same bits, and that they agree with `hn.aggregate` on the same updates."""
     mean, info = reduced(updates, rule, pre, reference)
     rows = [{name: np.asarray(x[k]) for name, x in updates.items()} for k in range(K)]
     zeros = None if reference is None else {name: np.zeros_like(x) for name, x in rows[0].items()}

@@ -2,7 +2,7 @@
 
 python kill_at.py FOLDER SETTINGS POINT...   leaves FOLDER/POINT, a run's folder or, for `study-...`, a study
 
-A process is forked before PyTorch has computed anything, so that no thread is lost.
+A process is forked before PyTorch has computed anything, so no thread is lost.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ROUND = 3
 
 
 def die() -> None:
-    """At once: nothing is cleaned up."""
+    """Kill this process at once, without any cleanup."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def at(call: int, act: Callable[..., None], real: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as it is, but for that call."""
+    """Wrap a function so `act` runs before the given call."""
     calls = 0
 
     def wrapped(*args: Any, **options: Any) -> Any:

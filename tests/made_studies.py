@@ -1,4 +1,4 @@
-"""Studies made up for the tests: records like the simulator's, numbers like the paper's."""
+"""Synthetic studies for the tests: records like the simulator's, numbers like the paper's."""
 
 from __future__ import annotations
 

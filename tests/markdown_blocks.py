@@ -1,9 +1,9 @@
-"""Code blocks of Markdown pages, and a reader who does what they say, in order, in a folder of his own.
+"""Code blocks of Markdown pages, and a reader that runs them in order in its own folder.
 
 - ``python`` runs; all blocks of a page share their names. ``sh`` runs in bash, with `honestly` on the path.
 - A block with ``title="name"`` is a file that the reader saves under that name.
 - ``text`` is what the block before it prints (``...`` stands for anything, as in doctest).
-- ``toml`` and ``json`` must parse; ``diff`` and ``diagram`` are for the eye.
+- ``toml`` and ``json`` must parse; ``diff`` and ``diagram`` are not checked.
 - ``<!-- not run: reason -->`` before a block says why it cannot be run here.
 """
 
@@ -103,7 +103,7 @@ class Reader:
 
     def _python(self, block: Block) -> None:
         shown = io.StringIO()
-        source = "\n" * block.line + block.code  # so that a traceback names the page's line
+        source = "\n" * block.line + block.code  # gives tracebacks the line numbers of the page
         with contextlib.redirect_stdout(shown), contextlib.chdir(self.folder):
             exec(compile(source, block.page, "exec"), vars(self.module))
         self.printed = shown.getvalue()
@@ -136,6 +136,6 @@ def _environment(folder: Path) -> dict[str, str]:
         (tools / name).chmod(0o755)
     path = os.pathsep.join((str(tools), str(Path(sys.executable).parent), os.environ["PATH"]))
     kept: dict[str, Any] = {k: v for k, v in os.environ.items() if not k.startswith(("COV_", "PYTEST"))}
-    fonts = Path(tempfile.gettempdir()) / f"honestly-docs-fonts-{os.getuid()}"  # matplotlib makes a list for seconds
+    fonts = Path(tempfile.gettempdir()) / f"honestly-docs-fonts-{os.getuid()}"  # listing the fonts takes seconds
     own = {"PATH": path, "PYTHONPATH": str(ROOT / "src"), "HOME": str(folder), "MPLCONFIGDIR": str(fonts)}
     return {**kept, **own, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of `honestly.torch`; a process imports it by name."""
+"""Jobs of the ranks in the tests of `honestly.torch`; each process imports them by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensors(values: list[np.ndarray], dtype: str = "float32") -> list[torch.Tens
 
 
 def plain(out: Any) -> dict[str, Any]:
-    """A result as NumPy and text, to send home."""
+    """Convert a result to NumPy and text, to send it to the parent process."""
     value = out.value if isinstance(out.value, list | tuple) else [out.value]
     return {
         "value": [x.double().numpy() for x in value],
@@ -131,7 +131,7 @@ def containers(rank: int, K: int) -> dict[str, Any]:
 
 
 def two_groups(rank: int, K: int) -> tuple[Any, ...]:
-    """Ranks 0, 1 and ranks 2, 3 by themselves, and each pair under way at once."""
+    """Ranks 0 and 1, and ranks 2 and 3, as separate groups that reduce at the same time."""
     import torch.distributed as dist
 
     from honestly.torch import robust_all_reduce
@@ -145,7 +145,7 @@ def two_groups(rank: int, K: int) -> tuple[Any, ...]:
 
 
 def asynchronous(rank: int, K: int) -> list[Any]:
-    """Three reductions under way while the group is used for something else."""
+    """Three pending reductions while the group is used for something else."""
     import torch.distributed as dist
 
     from honestly.torch import robust_all_reduce
@@ -193,7 +193,7 @@ def modes(rank: int, K: int, values: list[list[np.ndarray]]) -> list[str]:
 
 
 def gone(rank: int, K: int, how: str) -> tuple[str, float]:
-    """The last rank dies or hangs; what the others are told, and when."""
+    """The last rank dies or hangs; return the errors of the others, and when they were raised."""
     import os
     import time
     from datetime import timedelta
@@ -316,7 +316,7 @@ def outer(rank: int, K: int, make: str, bad: int, meetings: int = 3) -> dict[str
 
 
 def local_mean(rank: int, K: int) -> tuple[Any, Any]:
-    """Local SGD with the plain mean: the model after a meeting, and everybody's before it."""
+    """Local SGD with the plain mean: the model after averaging, and the models of all ranks before it."""
     import torch.distributed as dist
 
     from honestly.torch import RobustAverager, RobustOuterOptimizer
@@ -393,7 +393,7 @@ def shards_that_differ(rank: int, K: int) -> str:
 
 
 def record(rank: int, K: int, folder: str, steps: int) -> dict[str, Any]:
-    """Steps with a liar from the third on and a rank that is NaN from the fifth on; what the averager keeps."""
+    """Steps with a liar from the third and a rank that sends NaN from the fifth; return the averager's records."""
     from honestly.torch import RobustAverager
 
     averager = RobustAverager(forgetting=0.9, history=folder, record_every=4)
@@ -414,7 +414,7 @@ def record(rank: int, K: int, folder: str, steps: int) -> dict[str, Any]:
 
 
 def scaled(rank: int, K: int, bad: list[int]) -> tuple[bool, list[str]]:
-    """A step without a usable majority where a gradient scaler is to skip it."""
+    """A step without a usable majority, which a gradient scaler must skip."""
     from honestly.torch import RobustAverager
 
     averager = RobustAverager(unusable="nan")
@@ -424,7 +424,7 @@ def scaled(rank: int, K: int, bad: list[int]) -> tuple[bool, list[str]]:
 
 
 def astray(rank: int, K: int) -> str:
-    """A rank whose state has gone its own way is found at the next step."""
+    """A rank whose state has diverged is found at the next step."""
     from honestly.torch import DisagreementError, RobustAverager
 
     averager = RobustAverager(forgetting=0.9)
@@ -446,7 +446,7 @@ def replicas(rank: int, K: int, lighthouse: str, method: str) -> dict[str, Any]:
 
     import torch.distributed as dist
 
-    warnings.simplefilter("default")  # torchft 0.2 calls what is deprecated
+    warnings.simplefilter("default")  # torchft 0.2 calls deprecated functions
     from torchft import ProcessGroupGloo
     from torchft.local_sgd import DiLoCo, LocalSGD
 

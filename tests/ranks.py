@@ -1,4 +1,4 @@
-"""Real process groups for tests: `run(job, K)` calls `job(rank, K, ...)` on K processes; what they returned."""
+"""Real process groups for tests: `run(job, K)` calls `job(rank, K, ...)` on K processes and returns their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints what to give NPY_DISABLE_CPU_FEATURES so that NumPy uses nothing but its baseline here."""
+"""Print the value of NPY_DISABLE_CPU_FEATURES with which NumPy uses only its baseline on this machine."""
 
 from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 

@@ -1,4 +1,4 @@
-"""`make shots`: every page, made from small real runs, as pictures at two widths in light and dark, to be looked at.
+"""`make shots`: take screenshots of every page, made from small real runs, at two widths, in light and dark mode.
 
 python tests/shots.py OUT            all pages and their pictures
 python tests/shots.py OUT demo run   some of them

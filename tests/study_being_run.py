@@ -1,4 +1,4 @@
-"""A study with invented numbers, written through the real store, as much of it as a test wants."""
+"""A study with synthetic numbers, written through the real store, with as many runs as a test needs."""
 
 from __future__ import annotations
 

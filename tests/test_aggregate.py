@@ -127,7 +127,7 @@ def test_read_only_and_strided_input(federation: Federation) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_numbers_with_their_bytes_in_the_other_order(federation: Federation, dtype: type) -> None:
+def test_non_native_byte_order(federation: Federation, dtype: type) -> None:
     X = federation(M=2, d=400).astype(dtype)
     swapped = X.astype(X.dtype.newbyteorder())
     for rule in ("bayesian", "median"):
@@ -141,7 +141,7 @@ def test_numbers_with_their_bytes_in_the_other_order(federation: Federation, dty
     assert counted.value["n"] == 7
 
 
-def test_gradients_are_left_alone(federation: Federation) -> None:
+def test_gradients_are_not_changed(federation: Federation) -> None:
     X = torch.tensor(federation(), requires_grad=True)
     out = hn.aggregate(X)
     assert not out.value.requires_grad
@@ -173,14 +173,14 @@ def test_shapes(K: int, d: int) -> None:
 def test_reference_does_not_change_a_translation_equivariant_rule(federation: Federation) -> None:
     X = federation(M=2)
     model = np.random.default_rng(1).normal(size=300) * 10
-    for rule in (hn.Krum(f=2), "geometric_median"):  # the Bayesian rule sees opposition where there is a reference
+    for rule in (hn.Krum(f=2), "geometric_median"):  # with a reference, the Bayesian rule detects opposition
         np.testing.assert_allclose(
             hn.aggregate(X + model, rule, reference=model).value, hn.aggregate(X, rule).value + model, atol=1e-6
         )
 
 
-def test_reference_takes_what_the_weights_lack(federation: Federation) -> None:
-    """Clipping leans on the reference; selections and mixers in front of columns do not, and ignore it."""
+def test_reference_gets_the_remaining_weight(federation: Federation) -> None:
+    """Clipping gives the rest of the weight to the reference; selections and mixers before columns ignore it."""
     X, model = federation(), np.full(300, 2.0)
     clipped = hn.aggregate(X + model, hn.CenteredClipping(), reference=model)
     np.testing.assert_allclose(clipped.value, hn.aggregate(X, hn.CenteredClipping(), reference=0 * model).value + model)
@@ -217,7 +217,7 @@ def test_weights_of_excluded_clients_are_exactly_zero(federation: Federation) ->
 
 
 @pytest.mark.parametrize("rule", KINDS, ids=kind_name)
-def test_same_bits_whatever_the_number_of_threads(rule: hn.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_bits_for_any_number_of_threads(rule: hn.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).normal(size=(12, 150_000)).astype(np.float32)
     found = []
     for threads in ("1", "2", "5"):

@@ -1,4 +1,4 @@
-"""Buffers never decide: a real BatchNorm network on pixels 0 to 255, liars who flip weights but send honest buffers."""
+"""Buffers do not affect verdicts: a real BatchNorm network on raw pixels, and liars that flip only the weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from honestly.sim.data import load
 
 K, LIARS, ROUNDS, EPOCHS = 8, (2, 5), 8, 3
 State = dict[str, torch.Tensor]
-#: (server's model, clients' models) -> the new model, whom it accused
+#: (server's model, clients' models) -> the new model, the accused clients
 Server = Callable[[State, list[State]], tuple[State, list[int]]]
 
 
@@ -130,14 +130,14 @@ def test_liars_with_honest_buffers_are_caught_in_every_round(place: str, tmp_pat
 
 
 def states(rng: np.random.Generator) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A model and nine clients, of whom one lies."""
+    """A model and nine clients, one of which lies."""
     model = {"conv.weight": rng.normal(size=(8, 9)), "bn.running_var": rng.uniform(50, 100, size=8)}
     clients = [{name: x + 0.1 * rng.normal(size=x.shape) for name, x in model.items()} for _ in range(9)]
     clients[4]["conv.weight"] = -5 * clients[4]["conv.weight"]
     return model, clients
 
 
-def test_buffers_follow_are_judged_or_ignored() -> None:
+def test_buffers_can_follow_be_judged_or_be_ignored() -> None:
     model, clients = states(np.random.default_rng(0))
     out = hn.aggregate(clients, reference=model)
     assert out.verdicts[4] is hn.Verdict.UNUSUAL  # far, alone
@@ -176,7 +176,7 @@ def test_ignored_buffers_of_files(tmp_path: Path) -> None:
                 assert any(torch.equal(found, torch.tensor(c["bn.running_var"]).float()) for c in clients)
 
 
-def test_a_module_or_names_tell_where_names_do_not() -> None:
+def test_a_module_or_names_identify_buffers() -> None:
     model, clients = states(np.random.default_rng(2))
     module = nn.Sequential(nn.Conv2d(1, 2, 2, bias=False), nn.BatchNorm2d(2, affine=False))
     lists = [list(c.values()) for c in clients]  # "[0]" and "[1]": BatchNorm's first buffer is second in its state_dict

@@ -1,4 +1,4 @@
-"""One grammar for rules, mixers and attacks, wherever a person writes one."""
+"""One grammar for rules, mixers and attacks in every interface."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_steps_are_joined_by_a_plus() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":f=2", "nnm+", "+krum", "krum:f=2,3", "krum:f=2,=3"])
-def test_what_is_no_spec_is_refused_with_the_grammar(text: str) -> None:
+def test_invalid_specs_are_refused_with_the_grammar(text: str) -> None:
     with pytest.raises(ValueError, match="name:key=value"):
         Spec.parse_all(text)
 
@@ -142,7 +142,7 @@ def own(tmp_path: Path) -> Path:
     return file
 
 
-def test_code_of_ones_own_in_the_same_grammar(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_code_uses_the_same_grammar(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from honestly.cli import main
 
     mixers, rule = make_steps(f"nnm:f=1+{own}:First:keep=2", own=True)
@@ -167,7 +167,7 @@ def test_code_of_ones_own_in_the_same_grammar(own: Path, tmp_path: Path, capsys:
         ("Nothing", r"cannot be loaded: .*no attribute 'Nothing'"),
     ],
 )
-def test_what_is_wrong_with_code_of_ones_own(own: Path, name: str, message: str) -> None:
+def test_errors_in_custom_code_are_explained(own: Path, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RULE_CATALOG.build(f"{own}:{name}")
 
@@ -191,7 +191,7 @@ def test_registering() -> None:
         pass
 
     catalog: Catalog[Thing] = Catalog("thing", Thing, (Thing,))
-    catalog.register(Thing)  # once more is no mistake
+    catalog.register(Thing)  # registering it again is allowed
     with pytest.raises(ValueError, match=r"there is a thing 'thing' already: .*Thing"):
         catalog.register(Other)
     with pytest.raises(ValueError, match="must be a dataclass that inherits from Thing"):

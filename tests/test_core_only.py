@@ -17,7 +17,7 @@ from honestly.runs.store import PlannedRun, Store
 
 EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors", "starlette", "uvicorn")
 EXTRAS += ("pooch", "requests", "packaging")
-# They are not found, as where they are not installed.
+# They are not found, as if they were not installed.
 WITHOUT_EXTRAS = f"""
 import sys
 from importlib.machinery import PathFinder
@@ -52,7 +52,7 @@ def test_the_library_works_without_any_extra() -> None:
 @pytest.mark.parametrize("command", ["--version", "rules", "attacks", "datasets", "doctor", "aggregate", "export"])
 def test_commands_that_need_no_extra(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [command]
-    monkeypatch.setenv("HONESTLY_DATA", str(tmp_path))  # whoever runs the tests may have no home to write to
+    monkeypatch.setenv("HONESTLY_DATA", str(tmp_path))  # the home folder may not be writable
     if command == "aggregate":
         for k in range(5):
             np.savez(tmp_path / f"{k}.npz", w=np.random.default_rng(k).normal(size=9))
@@ -98,7 +98,7 @@ def test_an_adapter_without_its_framework_says_what_to_install(adapter: str) -> 
 
 
 def test_the_import_loads_no_heavy_module() -> None:
-    """What takes time to import is imported where it is used."""
+    """Modules that are slow to import are imported only where they are used."""
     heavy = (*EXTRAS, "argparse", "asyncio", "sqlite3", "multiprocessing", "http", "scipy")
     done = run(f"import sys, honestly; print([name for name in {heavy} if name in sys.modules])")
     assert done.stdout == "[]\n", done.stderr
@@ -108,7 +108,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 (CONTRACT,) = (c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "forbidden")
 ALLOWED = {"numpy", "array_api_compat", "honestly"}
-# A caller's own arrays or files are torch's or JAX's: imported when they are met, and only in these files.
+# torch and JAX are imported only for the caller's own arrays or files, and only in these files.
 MET = {(name.partition(" -> ")[0], name.partition(" -> ")[2]) for name in CONTRACT["ignore_imports"]}
 
 
@@ -129,8 +129,8 @@ def imports(file: Path) -> set[str]:
     return {str(name).partition(".")[0] for name in plain | named | dynamic}
 
 
-def test_the_core_imports_numpy_alone() -> None:
-    """Not a list of what is forbidden: whatever is neither NumPy nor Python's own is found, however it is imported."""
+def test_the_core_imports_only_numpy() -> None:
+    """Finds every import that is neither NumPy nor the standard library, instead of checking a list."""
     others = {
         (module, name) for module, file in core_files() for name in imports(file) - ALLOWED - sys.stdlib_module_names
     }
@@ -144,7 +144,7 @@ def test_the_contract_names_every_part_of_the_core() -> None:
     assert {name for layer in core for name in layer.split(" | ")} == set(CONTRACT["source_modules"])
 
 
-def test_the_contract_forbids_everything_that_an_extra_brings() -> None:
+def test_the_contract_forbids_the_dependencies_of_extras() -> None:
     lines = [line for extra in PROJECT["project"]["optional-dependencies"].values() for line in extra]
     brought = {re.match(r"[\w-]+", line)[0].lower().replace("-", "_") for line in lines} - {"honestly"}  # type: ignore[index]
     assert brought <= set(CONTRACT["forbidden_modules"])

@@ -1,4 +1,4 @@
-"""One meaning, one name: what a stranger searches for is found in one place."""
+"""One name for one meaning: a search for a name finds one definition."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ PACKAGE = Path(hn.__file__).parent
 SHARED = {"RobustAggregator"}
 
 
-def test_no_two_classes_have_one_name() -> None:
+def test_class_names_are_unique() -> None:
     places = defaultdict[str, list[str]](list)
     for path in PACKAGE.rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:

@@ -1,4 +1,4 @@
-"""The tables of README and docs are what the code and the measurements say. (tests/docs runs the code blocks.)"""
+"""The tables of README and docs agree with the code and the measurements. (tests/docs runs the code blocks.)"""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_an_attack(tree: Path) -> None:
     assert "'stubborn'" in suite
 
 
-def test_what_no_table_can_follow_is_said(tree: Path) -> None:
+def test_entries_that_cannot_be_listed_are_reported(tree: Path) -> None:
     add_line(tree / "src/honestly/rules/__init__.py", "RULES: tuple[type[Rule], ...] = (\n", "    Nowhere,")
     done = subprocess.run(
         [sys.executable, "docs/exports.py"], cwd=tree, capture_output=True, text=True, check=False, timeout=60

@@ -1,4 +1,4 @@
-"""What a round says of each client, and what a rule of one's own may and may not give."""
+"""Verdicts about each client, and what a custom rule may and may not return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from honestly.rules.rule import Geometry, GramGeometry, Mix
 
 @dataclass(frozen=True, kw_only=True)
 class Own(hn.Rule):
-    """Gives what it is told to give."""
+    """A custom rule that returns what it is given."""
 
     found: Any
 
@@ -63,7 +63,7 @@ def test_rules_that_do_not_judge() -> None:
         assert set(out.verdicts) == {Verdict.TRUSTED}
 
 
-def test_verdicts_and_evidence_of_a_rule_of_ones_own() -> None:
+def test_verdicts_and_evidence_of_a_custom_rule() -> None:
     X = clients(6)
     X[2, 0] = np.inf
     words = [Verdict.TRUSTED, Verdict.UNUSUAL, Verdict.ACCUSED, Verdict.TRUSTED, Verdict.TRUSTED]
@@ -82,8 +82,8 @@ def test_verdicts_and_evidence_of_a_rule_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("far", [False, True])
-def test_who_sent_the_reference_unchanged_abstained(far: bool) -> None:
-    """Also where the reference is too far from the clients to be the centre."""
+def test_clients_that_send_the_reference_abstain(far: bool) -> None:
+    """Also if the reference is too far from the clients to be the centre."""
     model = np.random.default_rng(1).normal(size=300)
     X = clients(9) + model + (1e4 if far else 0)
     X[4] = model
@@ -131,7 +131,7 @@ def test_weights_that_do_not_sum_to_one_are_refused(total: float) -> None:
         np.testing.assert_allclose(out.value, total * clients().mean(0) + (1 - total))
 
 
-def test_what_does_not_fit_the_clients_is_refused() -> None:
+def test_results_of_the_wrong_shape_are_refused() -> None:
     wrong: Mapping[str, Any] = {
         "by_layer of shape": lambda g: flat(g, by_layer=np.ones((3, g.K)) / g.K),
         "gave 2 verdicts": lambda g: flat(g, verdicts=[Verdict.TRUSTED] * 2),
@@ -143,7 +143,7 @@ def test_what_does_not_fit_the_clients_is_refused() -> None:
             hn.aggregate(clients(), Own(found=found))
 
 
-def test_two_clients_in_flat_contradiction_are_doubtful() -> None:
+def test_two_clients_that_contradict_each_other_are_doubtful() -> None:
     x = np.random.default_rng(0).normal(size=50)
     for other in (-x, 20 * x):
         status = hn.aggregate(np.stack([x, other])).status
@@ -165,7 +165,7 @@ def test_mixers_advance_in_a_federation() -> None:
     assert seen[1] == expected
 
 
-def test_a_pipeline_is_checked_where_it_is_made() -> None:
+def test_a_pipeline_is_checked_at_construction() -> None:
     with pytest.raises(ValueError, match="rule is 3"):
         Pipeline.of(3)
     with pytest.raises(ValueError, match="pre holds"):

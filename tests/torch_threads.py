@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tests run side by side: waiting for threads costs more than they bring."""
+    """Tests run in parallel, so more threads per test would only slow them down."""
     import torch
 
     before = torch.get_num_threads()

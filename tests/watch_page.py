@@ -1,4 +1,4 @@
-"""The page of `honestly watch` in a browser: what several tests do with it."""
+"""Helpers for tests of the page of `honestly watch` in a browser."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def views(browser: Browser, server: Watched, study: FakeStudy, ours: str) -> Ite
 
 
 def half_done(study: FakeStudy) -> str:
-    """A study in which everything occurs: done, running, failed, to come. The id of the run that goes on."""
+    """Create a study with finished, running, failed and pending runs, and return the id of the running one."""
     ids = study.ids()
     for id in ids[:3]:
         study.finish(id)

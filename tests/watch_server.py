@@ -65,7 +65,7 @@ class Events:
         return seen
 
     def close(self) -> None:
-        """Go away without a word, as a closed laptop does."""
+        """Drop the connection without closing it properly, like a laptop that is closed."""
         self.answer.close()
         self.connection.close()
 
@@ -100,7 +100,7 @@ class Watched:
 
 @contextmanager
 def watched(folder: Path, *, interval: float = 0.05, heartbeat: float = 5.0, port: int = 0) -> Iterator[Watched]:
-    """A server for a folder, ended at the end."""
+    """Run a server for a folder, and stop it at the end."""
     started = threading.Event()
     sock: socket.socket = listen("127.0.0.1", port)
     port = sock.getsockname()[1]

@@ -1,6 +1,6 @@
-"""`pytest --without torch`: the tests where a module is not installed. What needs it is left out, as skipped.
+"""`pytest --without torch`: run the tests as if a module were not installed, and skip the tests that need it.
 
-Without the option a module that is missing fails the tests, as it must: nothing is left out by accident.
+Without the option, a missing module fails the tests: nothing is skipped by accident.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
-    """A file that cannot be imported without the module is left out."""
+    """Skip a file that cannot be imported without the module."""
     report = yield
     call = getattr(report, "call", None)
     missing = _needed(call.excinfo.value if call and call.excinfo else None, collector.config)
     if missing is None:
         return report
-    for name, module in list(sys.modules.items()):  # half imported: the next one who asks must fail in the same way
+    for name, module in list(sys.modules.items()):  # partially imported: the next import must fail in the same way
         if getattr(module, "__file__", None) == str(collector.path):
             del sys.modules[name]
     return _left_out(report, missing, collector.path)
@@ -39,7 +39,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
-    """A test that imports the module, or a command that says that it does, is left out."""
+    """Skip a test that imports the module, or that runs a command that needs it."""
     report = yield
     missing = _needed(call.excinfo.value if call.excinfo else None, item.config)
     if missing is None and report.failed:

@@ -1,4 +1,4 @@
-"""A history that was tampered with says so, and where."""
+"""Verification finds where a history was changed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_line_changed_with_a_new_hash_breaks_the_next_one(folder: Path) -> Non
     assert audit(folder).broken.startswith("rounds.jsonl, line 4: follows a line that is not here")
 
 
-def test_removed_inserted_and_moved_lines_are_told_apart(folder: Path) -> None:
+def test_removed_inserted_and_moved_lines_are_distinguished(folder: Path) -> None:
     lines = lines_of(folder)
     put(folder, lines[:2] + lines[3:])
     assert audit(folder).broken.startswith("rounds.jsonl, line 3: follows a line that is not here: a line before it")
@@ -126,7 +126,7 @@ def test_only_a_head_that_was_kept_elsewhere_shows_a_cut_tail(folder: Path, caps
     assert "lines were removed" in capsys.readouterr().err
 
 
-def test_the_chain_goes_on_over_restarts(tmp_path: Path) -> None:
+def test_the_chain_continues_after_restarts(tmp_path: Path) -> None:
     for rounds in (2, 3, 1):
         federation(tmp_path, rounds)
     found = audit(tmp_path)
@@ -154,7 +154,7 @@ def test_garbage_is_named_and_never_raises(tmp_path: Path, content: bytes) -> No
     assert audit(tmp_path).broken.startswith("rounds.jsonl, line 1: ")
 
 
-def test_nothing_to_verify_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_verify_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", str(tmp_path)]) == 1
     assert "nothing to verify" in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "nowhere")]) == 1

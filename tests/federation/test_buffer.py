@@ -1,4 +1,4 @@
-"""The buffer of an asynchronous federation: who has a voice, how much it counts, and what survives a restart."""
+"""The buffer of an asynchronous federation: which updates count, how much they weigh, and what survives a restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fill(buffer: hn.Buffer, clients: Any, **settings: Any) -> hn.Aggregate | Non
     return out
 
 
-def test_it_averages_when_full_and_begins_anew() -> None:
+def test_it_averages_when_full_and_starts_over() -> None:
     buffer = hn.Buffer(5, "mean")
     assert fill(buffer, range(4)) is None
     assert (len(buffer), buffer.version) == (4, 0)
@@ -67,7 +67,7 @@ def test_without_weights_the_whole_step_is_discounted() -> None:
     np.testing.assert_allclose(late.value["w"], 0.5 * plain.value["w"], rtol=1e-6)
 
 
-def test_a_discount_of_zero_takes_nothing_off() -> None:
+def test_a_discount_of_zero_changes_nothing() -> None:
     buffer = hn.Buffer(5, "mean", version=3, discount=0)
     for k in range(5):
         out = buffer.add(k, update(k), version=0)
@@ -81,7 +81,7 @@ def test_mixers_come_before_the_discount() -> None:
     np.testing.assert_allclose(out.value["b"], 0.5, rtol=1e-6)
 
 
-def test_who_is_later_than_most_is_unusual_and_no_liar_but_gains_nothing() -> None:
+def test_a_late_client_is_unusual_but_not_accused_and_gains_nothing() -> None:
     buffer = hn.Buffer(12, version=10)
     for k in range(12):
         late, liar = k == 11, k >= 9
@@ -137,7 +137,7 @@ def test_an_update_that_was_counted_does_not_count_again() -> None:
         ({"w": object()}, 6, "object"),
     ],
 )
-def test_what_cannot_be_used_takes_no_place_and_never_raises(sent: Any, version: Any, reason: str) -> None:
+def test_unusable_updates_take_no_place_and_never_raise(sent: Any, version: Any, reason: str) -> None:
     said: list[str] = []
     buffer = hn.Buffer(3, version=6, max_staleness=2, like=update(0), log=lambda level, text: said.append(text))
     assert buffer.add("x\x1b[2J", sent, version=version) is None
@@ -218,7 +218,7 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any]) -> None:
 # on disk
 
 
-def test_it_goes_on_after_a_restart_with_the_same_bits(tmp_path: Path) -> None:
+def test_it_continues_after_a_restart_with_the_same_bits(tmp_path: Path) -> None:
     memory = hn.Bayesian(memory=hn.Memory())
     whole, parts = hn.Buffer(6, memory, like=update(0)), tmp_path / "b"
     results: list[Any] = []
@@ -255,7 +255,7 @@ def test_files_are_read_by_the_format_s_own_library(tmp_path: Path) -> None:
     np.testing.assert_array_equal(safetensors.load_file(path)["w"], update(1)["w"])
 
 
-def test_an_average_whose_model_was_not_saved_is_had_again(tmp_path: Path) -> None:
+def test_an_average_whose_model_was_not_saved_is_repeated(tmp_path: Path) -> None:
     buffer = hn.Buffer(3, "mean", folder=tmp_path, like=update(0))
     fill(buffer, range(3))
     lost = fill(buffer, range(3, 6))
@@ -271,7 +271,7 @@ def test_an_average_whose_model_was_not_saved_is_had_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "huge header", "folder", "link", "metadata"])
-def test_a_damaged_or_foreign_file_costs_itself_alone(tmp_path: Path, damage: str) -> None:
+def test_only_a_damaged_or_foreign_file_is_skipped(tmp_path: Path, damage: str) -> None:
     buffer = hn.Buffer(9, "mean", folder=tmp_path)
     fill(buffer, range(4))
     del buffer
@@ -305,7 +305,7 @@ def test_a_damaged_or_foreign_file_costs_itself_alone(tmp_path: Path, damage: st
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"state": {}, "sha256": ""}', "null"])
-def test_a_damaged_state_costs_what_was_counted_but_no_update(tmp_path: Path, content: str) -> None:
+def test_a_damaged_state_loses_the_counts_but_no_update(tmp_path: Path, content: str) -> None:
     buffer = hn.Buffer(3, "mean", folder=tmp_path)
     fill(buffer, range(3))
     fill(buffer, range(2))
@@ -339,7 +339,7 @@ def test_a_full_disk_refuses_the_update_and_leaves_nothing_behind(
     assert hn.Buffer(3, "mean", folder=tmp_path).clients == ("a", "b")
 
 
-def test_a_full_disk_at_the_average_costs_no_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_during_averaging_loses_no_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     buffer = hn.Buffer(3, "mean", folder=tmp_path, log=lambda level, text: said.append(text))
     fill(buffer, range(2))
@@ -349,7 +349,7 @@ def test_a_full_disk_at_the_average_costs_no_average(tmp_path: Path, monkeypatch
     assert any("could not be written" in text for text in said)
     monkeypatch.undo()
     del buffer
-    again = hn.Buffer(3, "mean", folder=tmp_path, version=0)  # the updates of the average that no disk knows of
+    again = hn.Buffer(3, "mean", folder=tmp_path, version=0)  # the updates of the average that was not written to disk
     assert len(again) == 3
 
 
@@ -357,7 +357,7 @@ def _full(*args: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_second_server_is_told_that_the_folder_is_taken(tmp_path: Path) -> None:
+def test_a_second_server_gets_an_error_that_the_folder_is_in_use(tmp_path: Path) -> None:
     buffer = hn.Buffer(3, "mean", folder=tmp_path)
     code = f"import honestly as hn; hn.Buffer(3, 'mean', folder={str(tmp_path)!r})"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}

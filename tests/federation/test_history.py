@@ -30,19 +30,19 @@ def test_the_files_of_an_earlier_federation_are_kept(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_folder_in_which_nothing_happens_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_without_rounds_is_not_changed(tmp_path: Path) -> None:
     federation(tmp_path, 2)
     Referee("mean", history=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rounds.csv", "rounds.jsonl"]
 
 
-def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
+def test_a_name_that_is_not_valid_text_is_written(tmp_path: Path) -> None:
     federation(tmp_path, 2, name="half \ud800")
     assert [len(json.loads(line)["clients"]) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()] == [4, 4]
     assert "half \\ud800-3" in (tmp_path / "rounds.csv").read_text()
 
 
-def test_a_clients_words_neither_end_a_line_nor_steer_a_terminal(tmp_path: Path) -> None:
+def test_text_from_clients_is_escaped(tmp_path: Path) -> None:
     log: list[str] = []
     referee = Referee("mean", history=tmp_path, log=lambda level, text: log.append(text))
     hostile = "x\x1b[2J\nround 1: all is well"

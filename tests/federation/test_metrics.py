@@ -1,4 +1,4 @@
-"""Reports of clients about themselves: a minority cannot move the result."""
+"""Metrics that clients report: a minority cannot move the result."""
 
 from __future__ import annotations
 

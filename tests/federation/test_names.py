@@ -1,4 +1,4 @@
-"""Names in the place of node ids: logs, histories, reports. Names may be hostile."""
+"""Names instead of node ids in logs, histories and reports. Names may be hostile."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_hostile_names(as_function: bool) -> None:
     assert [names(client) for client in [*given, 13]] == labels
 
 
-def test_a_function_that_fails_costs_the_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_fails_loses_only_the_name(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         assert Names(lambda client: 1 / 0)("a") == "a"  # type: ignore[arg-type,return-value]
     assert "names failed for client a" in caplog.text

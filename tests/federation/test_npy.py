@@ -1,4 +1,4 @@
-"""Bytes from strangers: read without a copy where they are an array, refused with a reason where they are not."""
+"""Untrusted bytes: arrays are read without a copy, and anything else is refused with a reason."""
 
 from __future__ import annotations
 

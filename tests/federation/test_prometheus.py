@@ -65,7 +65,7 @@ def test_doubtful_and_kept_rounds_are_counted() -> None:
     assert value(metrics, "clients", state="used") == 0
 
 
-def test_a_buffer_is_watched_in_the_same_way() -> None:
+def test_a_buffer_exports_the_same_metrics() -> None:
     buffer = hn.Buffer(3, "mean")
     metrics = RoundMetrics().watch(buffer.history)
     for k in range(6):
@@ -73,7 +73,7 @@ def test_a_buffer_is_watched_in_the_same_way() -> None:
     assert value(metrics, "rounds_total", outcome="averaged") == 2
 
 
-def test_strangers_names_have_a_limit_and_cannot_break_the_format() -> None:
+def test_client_names_are_limited_and_cannot_break_the_format() -> None:
     referee = Referee("bayesian")
     metrics = RoundMetrics(clients=3).watch(referee.history)
     evil = 'x"} 1\nhonestly_round 99'
@@ -102,7 +102,7 @@ def test_two_federations_share_a_registry() -> None:
     assert registry.get_sample_value("honestly_round", {"federation": "b"}) == 7
 
 
-def test_a_listener_that_fails_costs_no_round(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listener_that_fails_does_not_stop_the_round(caplog: pytest.LogCaptureFixture) -> None:
     referee = Referee("mean")
 
     def broken(record: Any) -> None:
@@ -139,7 +139,7 @@ def exported() -> set[str]:
     return {sample.name for family in metrics.registry.collect() for sample in family.samples}
 
 
-def test_the_dashboard_asks_for_nothing_that_is_not_exported() -> None:
+def test_the_dashboard_uses_only_exported_metrics() -> None:
     board, names = dashboard(), exported()
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     asked = {name for query in queries for name in re.findall(r"\bhonestly_\w+", query)}

@@ -24,7 +24,7 @@ def replies(K: int = 6, seed: int = 0) -> list[Reply]:
 
 
 class Counting(Mean):
-    """A rule with a memory: how many rounds it has seen, in a class variable's place a real one has a field."""
+    """A rule with a memory: it counts rounds in a class variable, where a real rule has a field."""
 
     seen: ClassVar[list[dict[str, Any]]] = []
 
@@ -41,7 +41,7 @@ class Broken(Mean):
         raise ZeroDivisionError("a bug in someone's rule")
 
 
-def test_a_rule_is_carried_from_round_to_round_but_not_over_a_kept_one() -> None:
+def test_a_rule_advances_with_every_round_except_kept_ones() -> None:
     Counting.seen.clear()
     referee = Referee(Counting())
     referee.judge(1, replies())
@@ -50,7 +50,7 @@ def test_a_rule_is_carried_from_round_to_round_but_not_over_a_kept_one() -> None
     assert [found["ids"] for found in Counting.seen] == [(0, 1, 2, 3, 4, 5)] * 2
 
 
-def test_refused_and_disbelieved_clients_that_outnumber_the_others_are_a_doubt() -> None:
+def test_a_round_is_doubtful_if_most_clients_are_refused_or_disbelieved() -> None:
     good = replies(7)
     liars = [
         Reply(100 + k, update={"w": -9 * r.update["w"]}, size=10, metrics={"loss": 0.1}) for k, r in enumerate(good[:3])
@@ -66,7 +66,7 @@ def test_refused_and_disbelieved_clients_that_outnumber_the_others_are_a_doubt()
 
 
 @pytest.mark.parametrize("K", range(2, 14))
-def test_one_refused_client_never_costs_the_round(K: int) -> None:
+def test_one_refused_client_never_stops_the_round(K: int) -> None:
     """Whatever the others send: the rule believes a majority of those it sees, which is half of all or more."""
     for seed in range(20):
         rng = np.random.default_rng([K, seed])
@@ -75,7 +75,7 @@ def test_one_refused_client_never_costs_the_round(K: int) -> None:
         assert not record.kept, record.status
 
 
-def test_suspicion_outlives_a_round_if_the_rule_remembers(tmp_path: Path) -> None:
+def test_a_rule_with_memory_keeps_its_suspicion(tmp_path: Path) -> None:
     referee = Referee(Bayesian(memory=Memory()), history=tmp_path)
     liar = Reply(77, update={"w": np.full(20, -9, "f4")}, size=10, metrics={"loss": 0.1})
     accomplice = Reply(78, update={"w": np.full(20, -8, "f4")}, size=10, metrics={"loss": 0.1})
@@ -94,13 +94,13 @@ def test_a_bug_in_a_rule_keeps_the_old_model_and_is_logged(caplog: pytest.LogCap
     assert "a bug in someone's rule" in caplog.text
 
 
-def test_a_layout_unlike_the_references_is_refused_whoever_sends_it() -> None:
+def test_a_layout_unlike_the_references_is_refused_from_any_client() -> None:
     _, record = Referee("mean").judge(1, replies(), reference={"v": np.zeros(20, "f4")})
     assert record.kept
     assert len(record.excluded) == 6
 
 
-def test_a_disk_that_is_full_costs_the_files_not_the_round(tmp_path: Path) -> None:
+def test_a_full_disk_loses_the_files_but_not_the_round(tmp_path: Path) -> None:
     said: list[str] = []
     referee = Referee("mean", history=tmp_path / "h", log=lambda level, text: said.append(text))
     (tmp_path / "h").rmdir()

@@ -1,4 +1,4 @@
-"""A service for months: killed servers, full disks, flapping nodes, clocks that jump, two servers on one folder."""
+"""A server that runs for months: kills, full disks, nodes that come and go, clock jumps, two servers on one folder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def kill_again_and_again(folder: Path, times: int) -> None:
         for _ in range(chance.randint(1, 4)):
             line = server.stdout.readline()
             assert line, server.stderr.read()  # type: ignore[union-attr]
-        time.sleep(chance.random() * 0.02)  # somewhere in the midst of a round
+        time.sleep(chance.random() * 0.02)  # somewhere in the middle of a round
         server.send_signal(signal.SIGKILL)
         server.communicate(timeout=60)
     found = audit(folder / "history")
@@ -70,13 +70,13 @@ def kill_again_and_again(folder: Path, times: int) -> None:
     assert out.value[0] == 1.0
 
 
-def test_a_killed_server_goes_on_with_history_memory_and_buffer(tmp_path: Path) -> None:
+def test_a_killed_server_resumes_with_history_memory_and_buffer(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_server_that_is_killed_all_the_time(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_repeatedly(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, 30)
 
 
@@ -84,7 +84,7 @@ def test_a_server_that_is_killed_all_the_time(tmp_path: Path) -> None:
 
 
 class FullDisk:
-    """Lets so many writes through, and then has no room for so many more."""
+    """A disk that allows a number of writes, and then fails for another number of writes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, passing: int, failing: int) -> None:
         self.left, self.failing, self.sync = passing, failing, os.fsync
@@ -102,10 +102,10 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("passing", range(9))
-def test_a_full_disk_costs_the_files_of_a_round_and_never_the_round(
+def test_a_full_disk_loses_the_files_of_a_round_but_never_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passing: int
 ) -> None:
-    """Three files are written in a round; the disk is full from one of them on, for a while."""
+    """Every round writes three files; the disk is full from one of them on, for a while."""
     said: list[str] = []
     rule = hn.Bayesian(memory=hn.Memory())
     referee = Referee(rule, history=tmp_path, log=lambda level, text: said.append(text))
@@ -145,7 +145,7 @@ assert buffer.clients == ("small",)
 """
 
 
-def test_a_limit_of_the_system_itself_leaves_whole_files(tmp_path: Path) -> None:
+def test_a_file_size_limit_leaves_only_complete_files(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path)], env=ENVIRONMENT, text=True, capture_output=True, check=False
     )
@@ -163,7 +163,7 @@ def test_a_limit_of_the_system_itself_leaves_whole_files(tmp_path: Path) -> None
 
 
 def flapping(nodes: int, flaps: int, rounds: int, folder: Path) -> Referee:
-    """In each round a fifth of the nodes is away: silent, crashed, or too late for their round."""
+    """In each round, a fifth of the nodes is missing: silent, crashed, or too late for the round."""
     referee = Referee("bayesian", history=folder, log=lambda level, text: None)
     chance = random.Random(0)
     for number in range(1, rounds + 1):
@@ -196,7 +196,7 @@ def test_a_thousand_nodes_two_hundred_of_them_flapping(tmp_path: Path) -> None:
 # wrong voices
 
 
-def test_a_node_that_answers_twice_loses_its_own_vote() -> None:
+def test_a_node_that_answers_twice_is_excluded() -> None:
     sent = replies(8)
     liar = Reply(3, update={"w": np.full(50, -9.0)})
     value, record = Referee("bayesian").judge(1, [*sent, liar], asked=range(8))
@@ -213,8 +213,8 @@ def test_a_reply_for_a_round_that_is_over_does_not_count() -> None:
     assert value is not None
 
 
-def test_who_answers_in_others_names_silences_as_many_and_no_more() -> None:
-    """Ids are the framework's to authenticate. Where they are not, each lie costs one honest vote and gains none."""
+def test_each_forged_id_silences_only_one_client() -> None:
+    """The framework must authenticate ids. If it does not, each lie silences one honest client and gains no vote."""
     sent = replies(30)
     stolen = [Reply(k, update={"w": np.full(50, -9.0)}) for k in range(10)]
     value, record = Referee("bayesian").judge(1, [*sent, *stolen], asked=range(30))
@@ -260,7 +260,7 @@ sys.stdin.readline()
 """
 
 
-def test_a_second_server_on_a_history_is_told_so_until_the_first_is_dead(tmp_path: Path) -> None:
+def test_a_second_server_on_a_history_gets_an_error_while_the_first_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     try:

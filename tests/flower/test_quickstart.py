@@ -19,7 +19,7 @@ from flower_processes import EXAMPLES, accuracy, free_port, rounds, wait_for
 
 ROOT = EXAMPLES.parent
 APP = EXAMPLES / "flower-quickstart"
-#: Names an environment that has been made already, so that the packages are not downloaded for every run of the test.
+#: An existing environment, so the packages are not downloaded for every run of the test.
 READY = "HONESTLY_TEST_FLOWER_ENV"
 
 

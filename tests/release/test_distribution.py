@@ -18,7 +18,7 @@ SMOKE = Path(__file__).with_name("smoke.py")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command away from the source tree, so that only what is installed can be imported."""
+    """Run a command outside the source tree, so only installed packages can be imported."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False

@@ -1,4 +1,4 @@
-"""The tests' own engine: geometry from explicit vectors, and the value that a rule's mix stands for."""
+"""A reference engine for tests: geometry from explicit vectors, and the value of a rule's mix."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def geometry(
 
 
 def apply(rule: Rule, X: Any, mix: Mix, reference: Any = None) -> np.ndarray:
-    """The value that the mix stands for."""
+    """The value of a mix."""
     X = np.asarray(X, dtype=np.float64)
     origin = np.zeros(X.shape[1]) if reference is None else np.asarray(reference, dtype=np.float64)
     share = 1.0 - mix.matrix.sum(axis=1)
@@ -65,12 +65,12 @@ def apply(rule: Rule, X: Any, mix: Mix, reference: Any = None) -> np.ndarray:
 
 
 def value(rule: Rule, X: Any, *, reference: Any = None, **known: Any) -> np.ndarray:
-    """What the rule makes of the rows of X."""
+    """The value of the rule on the rows of X."""
     return apply(rule, X, rule.mix(geometry(X, reference=reference, **known)), reference)
 
 
 def mixtures(mixer: Mixer, X: Any, *, reference: Any = None) -> np.ndarray:
-    """What the mixer makes of the rows of X."""
+    """The mixtures of the rows of X."""
     X = np.asarray(X, dtype=np.float64)
     A = mixer.mix(geometry(X, reference=reference))
     origin = np.zeros(X.shape[1]) if reference is None else np.asarray(reference, dtype=np.float64)

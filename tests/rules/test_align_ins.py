@@ -43,7 +43,7 @@ def test_matches_the_loop(K, bad, seed):
     np.testing.assert_allclose(value(AlignIns(), X, reference=model), expected, rtol=1e-9)
 
 
-def test_nobody_kept_leaves_the_model_as_it_is():
+def test_the_model_is_unchanged_if_no_client_is_kept():
     X = np.array([[1.0, 9.0, 1.0], [-9.0, 1.0, -2.0], [2.0, -1.0, -9.0], [-1.0, -8.0, 3.0]])
     model = np.array([1.0, 2.0, 3.0])
     out = aggregate(X, AlignIns(radius_c=1e-9, radius_s=1e-9), reference=model)
@@ -51,8 +51,8 @@ def test_nobody_kept_leaves_the_model_as_it_is():
     np.testing.assert_allclose(out.value, model)
 
 
-def test_by_layers_as_for_a_flat_update():
-    """The engine gives coordinates layer by layer, and buffers not at all."""
+def test_layers_and_flat_updates_agree():
+    """The engine passes coordinates layer by layer, and no buffers."""
     X = honest(9, 24)
     reference = np.linspace(1, 2, 24)
     flat = aggregate(X, AlignIns(), reference=reference)

@@ -30,7 +30,7 @@ def features(client):
 
 
 def best_pair(F):
-    """The split in two with the least squares, by trying all."""
+    """The split in two with the smallest sum of squares, by trying all splits."""
 
     def cost(side):
         rest = [k for k in range(len(F)) if k not in side]

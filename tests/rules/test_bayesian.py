@@ -1,4 +1,4 @@
-"""The Bayesian rule: equivariance, breakdown, layers, small and degenerate rounds, what it tells, streaming."""
+"""The Bayesian rule: equivariance, breakdown, layers, small and degenerate rounds, diagnostics, streaming."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def federation(M: int, attack: str, seed: int = 0, clients: int = K, spread: flo
 
 
 def kappa(X: np.ndarray, M: int, weights: np.ndarray) -> float:
-    """|aggregate - honest mean|^2 / honest variance, with care for huge entries."""
+    """|aggregate - honest mean|^2 / honest variance, without overflow for huge entries."""
     H = X[: len(X) - M]
     e = weights.copy()
     e[: len(H)] -= 1.0 / len(H)
@@ -113,7 +113,7 @@ def test_no_minority_moves_the_answer_from_any_distance(far, how, clients, M):
 
 
 def test_a_majority_does_move_it():
-    """The breakdown point is one half, so that the test above could fail."""
+    """The breakdown point is one half, which shows that the test above can fail."""
     X = federation(0, "none")
     X[8:] += 1e3
     assert measured(X, 12)[0] > 1e5
@@ -134,20 +134,20 @@ def test_a_majority_does_move_it():
         ("shifted cluster", 2.0, 9, 0.01),
     ],
 )
-def test_attacks_that_the_published_rule_or_the_mean_fall_for(attack, spread, M, bound):
+def test_attacks_that_defeat_the_published_rule_or_the_mean(attack, spread, M, bound):
     found = [measured(federation(M, attack, seed, spread=spread), M)[0] for seed in range(5)]
     assert max(found) < bound
 
 
-def test_copies_have_one_vote_whatever_their_number():
-    """Two copies or nine: the answer moves by about one client's share."""
+def test_any_number_of_copies_has_one_vote():
+    """With two copies or nine, the answer moves by about the share of one client."""
     for M in (2, 5, 9):
         X = federation(M, "copies", spread=1.0)
         weights = Bayesian().mix(geometry(X)).matrix[0]
         assert weights[K - M :].sum() <= 2.0 / (K - M + 1)
 
 
-def test_likeness_convicts_and_length_does_not():
+def test_similar_errors_are_accused_and_long_updates_are_not():
     X = federation(6, "shifted cluster", spread=2.0)
     assert set(np.flatnonzero(Bayesian().mix(geometry(X)).honesty < 0.5)) == set(range(14, 20))
     X = federation(0, "none")
@@ -159,7 +159,7 @@ def test_likeness_convicts_and_length_does_not():
     assert found < 0.05
 
 
-def test_a_single_client_that_opposes_the_others_is_accused_where_there_is_a_reference():
+def test_a_single_client_that_opposes_the_others_is_accused_with_a_reference():
     X = federation(1, "sign flip", spread=4.0)
     about = GramGeometry(X @ X.T, has_reference=True)
     mix = Bayesian().mix(about)
@@ -222,7 +222,7 @@ def test_no_layer_can_be_moved_without_bound(sizes, far):
             assert error @ error <= 1.02 * f / (K - M - f) * ((H - H.mean(axis=0)) ** 2).sum(axis=1).mean()
 
 
-def test_layers_without_values_and_layers_that_most_leave_alone():
+def test_empty_layers_and_layers_that_most_clients_do_not_change():
     X = federation(0, "none")
     X[:, :50] = 0.0  # nobody has values there
     X[:, 50:100] = 1.0  # all agree but one
@@ -233,7 +233,7 @@ def test_layers_without_values_and_layers_that_most_leave_alone():
     assert np.isfinite(mix.matrix).all()
 
 
-def test_nobody_is_judged_by_a_buffer_and_none_can_move_it():
+def test_buffers_do_not_affect_verdicts_and_cannot_be_moved():
     X = federation(0, "none")
     X[12:, 300:] += 1e6 * np.random.default_rng(1).normal(size=100)
     mix = Bayesian().mix(by_layer(X, [300, 100], judged=np.array([True, False])))
@@ -316,7 +316,7 @@ def test_any_arrangement_gives_weights_and_probabilities(X):
     assert ((mix.honesty >= 0) & (mix.honesty <= 1)).all()
 
 
-# ------------------------------------------------------------------ what it tells
+# ------------------------------------------------------------------ diagnostics
 
 
 def test_nobody_is_accused_without_attackers_and_the_mean_is_nearly_the_answer():
@@ -340,7 +340,7 @@ def test_accusations_name_the_others():
     assert [str(verdict) for verdict in mix.verdicts] == ["trusted"] * 16 + ["accused"] * 4
 
 
-def test_what_clients_call_themselves_cannot_steer_a_terminal():
+def test_client_names_are_escaped():
     ids = [f"c{k}\x1b[2J\n" for k in range(K)]
     mix = Bayesian().mix(geometry(federation(4, "shifted cluster", spread=3.0), ids=ids))
     assert all(sentence.isprintable() for sentence in mix.explanations)
@@ -449,8 +449,8 @@ def test_streaming_is_deterministic_and_small_rounds_work():
 # ------------------------------------------------------------------ verdicts and centres
 
 
-def test_it_takes_two_to_err_alike():
-    """Evidence against one client alone, however large, is limited by that against its best companion."""
+def test_a_single_client_cannot_err_alike():
+    """Evidence against a single client, however large, is limited by that against its best companion."""
     x = np.array([[9.0, -3.0, -10.0], [9.0, 4.0, 9.0]])
     assert np.minimum(x, companion(x)).tolist() == [[-3.0, -3.0, -10.0], [9.0, 4.0, 9.0]]
 
@@ -466,8 +466,8 @@ def test_nine_far_liars_are_accused_and_nobody_of_the_majority(distance):
     assert set(np.flatnonzero(mix.honesty < 0.5)) == set(range(11, 20))
 
 
-def test_nobody_is_accused_where_more_look_guilty_than_may_lie():
-    """Five err alike in one layer and five others in another, f = 9: ten look guilty, which cannot be."""
+def test_nobody_is_accused_if_more_than_f_look_guilty():
+    """Five err alike in one layer and five others in another, f = 9: ten look guilty, which is impossible."""
     X = federation(0, "none")
     rng = np.random.default_rng(4)
     X[10:15, :200] += 3.0 * rng.normal(size=200) / np.sqrt(d)
@@ -481,7 +481,7 @@ def test_nobody_is_accused_where_more_look_guilty_than_may_lie():
 
 
 @pytest.mark.parametrize("few", [3, 4, 5])
-def test_rounding_decides_nothing_among_few_clients(few):
+def test_rounding_does_not_change_verdicts_among_few_clients(few):
     """One far client, any order, values changed in their last bits: the same answer and the same verdicts."""
     rng = np.random.default_rng(few)
     for far in (1.0, 3.0, 100.0, 1e4):

@@ -1,4 +1,4 @@
-"""The published rule against Algorithm 1 written out on vectors, and its known failures, which the default mends."""
+"""The published rule compared with Algorithm 1 on vectors, and its known failures, which the default rule fixes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_it_is_not_stuck_at_the_mean():
 
 
 def test_known_failure_collapse_on_copies():
-    """Eight copies at one spread capture the published rule, and not the default."""
+    """Eight copies at a distance of one spread capture the published rule, but not the default."""
     X = federation(8, "copies", spread=1.0)
     assert kappa(X, 8, Bayesian(variant="paper").mix(geometry(X)).matrix[0]) > 0.8
     assert kappa(X, 8, Bayesian().mix(geometry(X)).matrix[0]) < 0.02

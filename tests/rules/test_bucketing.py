@@ -21,7 +21,7 @@ def test_every_client_is_in_one_bucket():
     np.testing.assert_array_equal(np.count_nonzero(A, axis=0), 1)
 
 
-def test_the_next_round_draws_anew_and_repeats_with_its_seed():
+def test_the_next_round_draws_again_and_repeats_with_its_seed():
     now, then = Bucketing(size=2, seed=3), Bucketing(size=2, seed=3).after({})
     g = geometry(honest(20))
     assert not np.array_equal(now.mix(g), then.mix(g))

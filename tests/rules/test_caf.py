@@ -32,7 +32,7 @@ def test_matches_the_loop(K, f, seed, d):
 
 @pytest.mark.parametrize("K", [3, 20, 61])
 def test_always_stops(K):
-    """One more client is out after every step: at most 2f + 1 of them, also where others never end."""
+    """Every step removes one more client, so there are at most 2f + 1, even where other implementations never stop."""
     f = (K - 1) // 2
     for X in (
         honest(K),
@@ -45,7 +45,7 @@ def test_always_stops(K):
         assert np.isfinite(mix.matrix).all()
 
 
-def test_a_far_client_that_was_taken_out_has_no_say_any_more():
+def test_a_removed_client_has_no_influence():
     X = honest(20)
     X[0] = 1e9
     mix = CAF(f=4).mix(geometry(X))

@@ -33,7 +33,7 @@ def test_starts_from_a_central_client_without_a_reference():
     np.testing.assert_allclose(value(CenteredClipping(tau=2.0, steps=3), X), naive(X, start, 2.0, 3), rtol=1e-6)
 
 
-def test_reference_keeps_what_clipping_takes():
+def test_reference_gets_the_clipped_weight():
     X = honest(4)
     mix = CenteredClipping(tau=1e-3, steps=1).mix(geometry(X, reference=np.zeros(7)))
     assert 0.99 < 1.0 - mix.matrix.sum() < 1.0

@@ -44,6 +44,6 @@ def test_two_clients_that_disagree_are_both_kept():
     np.testing.assert_allclose(value(ClippedClustering(), X), 0.0)
 
 
-def test_two_halves_of_the_same_size_the_tighter_one_wins():
+def test_of_two_equal_halves_the_tighter_one_is_kept():
     X = np.array([[1.0, 0.0], [1.0, 0.01], [-1.0, 0.0], [-1.0, 0.5]])
     assert list(ClippedClustering().mix(geometry(X)).diagnostics["selected"]) == [0, 1]

@@ -1,4 +1,4 @@
-"""What every rule must do: a newcomer adds ONE line to CASES and inherits all of it."""
+"""Properties of every rule: add ONE line to CASES, and a new rule inherits all tests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .clients import geometry, honest, mixtures, value
 
 @dataclass(frozen=True)
 class Case:
-    """One rule and which of the common properties it has by its definition."""
+    """A rule, and which of the common properties it has by definition."""
 
     rule: Rule | Mixer
     robust: bool = True  # one client at 1e12 moves the value by no more than a few spreads
-    many: bool = True  # nor do as many as it is told (or 5 of 12), wherever they are
-    about_reference: bool = False  # it measures clients from the reference: moving them alone changes the answer
-    scales: bool = True  # another unit of the updates is another unit of the value
+    many: bool = True  # nor do f clients (or 5 of 12), wherever they are
+    about_reference: bool = False  # it measures clients from the reference: moving only the clients changes the answer
+    scales: bool = True  # scaling the updates scales the value
     permutes: bool = True  # the order of the clients does not matter
     translates: bool = True  # moving clients and reference moves the value
     alone: bool = True  # one client is enough, and it is the answer
-    layers: tuple[int, ...] = ()  # what it looks at comes in layers of these sizes
+    layers: tuple[int, ...] = ()  # its input comes in layers of these sizes
     bad: tuple[dict[str, Any], ...] = ()  # settings that must be refused
 
 
@@ -83,7 +83,7 @@ K, d = 12, 7
 
 
 def each(cases: tuple[Case, ...], **having: bool) -> pytest.MarkDecorator:
-    """The cases whose flags are as given."""
+    """The cases with the given flags."""
     chosen = [case for case in cases if all(getattr(case, flag) == wanted for flag, wanted in having.items())]
     return pytest.mark.parametrize("case", chosen, ids=lambda case: repr(case.rule))
 
@@ -124,7 +124,7 @@ def test_moving_clients_without_a_reference_moves_the_value(case):
 
 @each(ALL, scales=True)
 @pytest.mark.parametrize("unit", [1e-4, 1e3])
-def test_another_unit(case, unit):
+def test_scaling_the_clients_scales_the_value(case, unit):
     X, reference = setting()
     np.testing.assert_allclose(outcome(case, unit * X, unit * reference), unit * outcome(case, X, reference), rtol=1e-6)
 
@@ -140,7 +140,7 @@ def test_order_does_not_matter(case, seed):
 
 @each(ALL)
 def test_rotating_the_space_rotates_what_comes_from_distances(case):
-    """Weights come from the geometry alone, so a rotated population has the same mixing matrix."""
+    """Weights come only from the geometry, so a rotated population has the same mixing matrix."""
     X, reference = setting()
     Q, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(d, d)))
     root = np.median(X, axis=0)

@@ -31,7 +31,7 @@ def flat(state):
 
 
 def naive(clients, model, tau=1 / 3):
-    """Client by client, from the paper, but for the outputs on random inputs."""
+    """Client by client, from the paper, except for the outputs on random inputs."""
     U = [{name: state[name] - model[name] for name in state} for state in clients]
     neups, tes = [], []
     for u in U:
@@ -74,7 +74,7 @@ def test_matches_the_loop(K, bad, seed):
     np.testing.assert_allclose(flat(out.value), expected, rtol=1e-9)
 
 
-def test_leaves_out_those_who_trained_on_one_label():
+def test_excludes_clients_that_trained_on_one_label():
     out = aggregate(population(), DeepSight(), reference=reference())
     assert out.diagnostics["selected"].tolist() == list(range(16))
 
@@ -92,7 +92,7 @@ def test_a_last_layer_without_bias_is_refused():
         aggregate([{"a": s["hidden"], "b": s["out.weight"]} for s in population()], DeepSight())
 
 
-def test_nobody_kept_leaves_the_model_as_it_is():
-    """Everybody is suspect where the median of the exceedings is twice what each has: an output layer that rests."""
+def test_the_model_is_unchanged_if_no_client_is_kept():
+    """Every client is suspect if the median of the exceedings is twice that of each: an unchanged output layer."""
     clients = [{**state, "out.weight": np.zeros((C, H)), "out.bias": np.zeros(C)} for state in population(12, 0)]
     assert aggregate(clients, DeepSight(), reference=reference()).diagnostics["selected"].size == 12

@@ -23,13 +23,13 @@ def clusters(seed, K=24):
         (27, ".0122112.1000.1002011212"),
     ],
 )
-def test_as_the_library(seed, expected):
-    """Labels of hdbscan 0.8.44, `HDBSCAN(metric="precomputed")`, numbered by their first member."""
+def test_labels_agree_with_hdbscan(seed, expected):
+    """Compare with the labels of hdbscan 0.8.44, `HDBSCAN(metric="precomputed")`, numbered by their first member."""
     assert "".join("." if c < 0 else str(c) for c in hdbscan(clusters(seed))) == expected
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_order_does_not_matter_even_where_distances_are_equal(seed):
+def test_the_order_does_not_matter_even_if_distances_are_equal(seed):
     D = np.round(clusters(seed))
     order = np.random.default_rng(seed).permutation(len(D))
     straight, shuffled = hdbscan(D), hdbscan(D[np.ix_(order, order)])

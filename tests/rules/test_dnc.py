@@ -18,7 +18,7 @@ def test_matches_the_singular_vector(K, f, share, seed):
 
 
 def test_attackers_of_different_size_hide_each_other():
-    """A known weakness of the published rule: one direction is looked at, and the largest attacker fills it."""
+    """A known weakness of the published rule: it uses one direction, which the largest attacker dominates."""
     X = honest(20, 30)
     X[18, 0], X[19, 1] = 1e12, 1e6
     assert np.linalg.norm(value(DnC(f=2), X)) > 1e4

@@ -1,4 +1,4 @@
-"""The documentation of the rules says what the code does."""
+"""The documentation of the rules agrees with the code."""
 
 import re
 import runpy

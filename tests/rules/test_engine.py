@@ -1,4 +1,4 @@
-"""Every rule and mixer through `aggregate`: the engine gives what the tests' own engine gives."""
+"""Every rule and mixer through `aggregate`: the engine agrees with the reference engine of the tests."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_every_rule_behind_two_mixers(case: Case):
 
 
 @each(FLAT)
-def test_a_client_with_nan_is_left_out(case: Case):
+def test_a_client_with_nan_is_excluded(case: Case):
     X, reference = setting(True)
     X[-1, 3] = np.nan
     root = X[:3].mean(axis=0)
@@ -71,7 +71,7 @@ def test_sizes_follow_their_clients():
     np.testing.assert_allclose(out.weights, [0.25, 0, 0.75, 0])
 
 
-def test_memory_and_permutations_go_from_round_to_round():
+def test_memory_and_permutations_carry_over_to_the_next_round():
     X = dict(zip("abcdefgh", honest(8, d), strict=True))
     rule, mixer = FoolsGold(), Bucketing(size=1, seed=4)
     for _ in range(3):

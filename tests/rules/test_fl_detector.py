@@ -7,7 +7,7 @@ from honestly.rules.fl_detector import hessian_times
 
 
 def bfgs(S, Y):
-    """The Hessian itself, update by update, from sigma times the identity: what L-BFGS stands for."""
+    """The explicit Hessian that L-BFGS represents: update by update, from sigma times the identity."""
     sigma = Y[-1] @ S[-1] / (S[-1] @ S[-1])
     B = sigma * np.eye(S.shape[1])
     for s, y in zip(S, Y, strict=True):
@@ -52,13 +52,13 @@ class Federation:
             yield out
 
 
-def test_removes_those_who_do_not_follow_from_their_past():
+def test_removes_clients_that_their_past_does_not_predict():
     *_, last = Federation().run(FLDetector(window=3), 9, liars=(2, 7, 11))
     assert sorted(last.diagnostics["removed"]) == [2, 7, 11]
     np.testing.assert_array_equal(np.flatnonzero(last.weights == 0), [2, 7, 11])
 
 
-def test_nobody_is_removed_without_reason_and_before_there_is_a_past():
+def test_nobody_is_removed_without_evidence_or_before_there_is_a_past():
     outs = list(Federation().run(FLDetector(window=4), 5, liars=(2,)))
     assert all(out.diagnostics["removed"] == () for out in outs)
     np.testing.assert_allclose(outs[-1].weights, 1 / 12)
@@ -90,7 +90,7 @@ def test_scores_match_the_definition():
     np.testing.assert_allclose(scores, naive_scores((gradients, models), window), rtol=1e-5)
 
 
-def test_newcomers_and_another_model_are_taken_as_they_come():
+def test_newcomers_and_another_model_are_accepted():
     federation, rule = Federation(), FLDetector(window=2)
     for out in federation.run(rule, 5):
         rule = rule.after(out.diagnostics)

@@ -27,7 +27,7 @@ def test_matches_the_loop(reference, seed):
     np.testing.assert_allclose(value(FLTrust(root=root), X, reference=reference, root=root), naive(X, origin, root))
 
 
-def test_a_flipped_client_has_no_say():
+def test_a_flipped_client_has_no_weight():
     X = honest()
     X[0] *= -1
     mix = FLTrust(root=X[1]).mix(geometry(X, root=X[1]))
@@ -35,7 +35,7 @@ def test_a_flipped_client_has_no_say():
     assert mix.diagnostics["trust"][1] == pytest.approx(1.0)
 
 
-def test_the_reference_stays_if_nobody_agrees():
+def test_the_reference_is_kept_if_nobody_agrees():
     X = honest()
     reference = np.zeros(7)
     root = -X.mean(axis=0) * 10

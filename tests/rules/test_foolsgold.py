@@ -64,7 +64,7 @@ def test_memory_adds_up_over_rounds_and_follows_names():
     assert mix.diagnostics["memory"].ids == ("a", "b", "c", "d", "e")
 
 
-def test_mixing_twice_remembers_once():
+def test_mixing_twice_updates_the_memory_once():
     X = honest(5)
     rule = FoolsGold().after(FoolsGold().mix(geometry(X)).diagnostics)
     np.testing.assert_array_equal(rule.mix(geometry(X)).matrix, rule.mix(geometry(X)).matrix)

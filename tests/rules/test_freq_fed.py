@@ -47,7 +47,7 @@ def test_matches_the_loop(bad, seed):
     np.testing.assert_allclose(value(FreqFed(), X, reference=reference), X[members].mean(axis=0))
 
 
-def test_noise_in_high_frequencies_is_not_looked_at():
+def test_noise_in_high_frequencies_is_ignored():
     rng = np.random.default_rng(0)
     base = np.ones(32) + 0.02 * rng.normal(size=(9, 32))
     noisy = base + 5.0 * np.resize([1.0, -1.0], 32) * rng.normal(size=(9, 1))

@@ -14,7 +14,7 @@ def total(X, z):
 
 
 def naive(X, steps=20_000):
-    """Weiszfeld on the vectors, slightly smoothed, for very long."""
+    """Weiszfeld on the vectors, slightly smoothed, with many iterations."""
     z = X.mean(axis=0)
     for _ in range(steps):
         r = np.maximum(np.linalg.norm(X - z, axis=1), 1e-12)
@@ -71,7 +71,7 @@ def test_colluders_far_away_move_it_little():
     assert np.linalg.norm(mix.matrix[0] @ X - X[:11].mean(0)) < 20
 
 
-def test_says_so_when_steps_run_out():
+def test_status_reports_when_steps_run_out():
     mix = GeometricMedian(steps=1, tolerance=1e-15).mix(geometry(honest(5, 3)))
     assert mix.status is Status.STEP_LIMIT
     assert not mix.status.ok
@@ -79,7 +79,7 @@ def test_says_so_when_steps_run_out():
 
 
 class Streaming:
-    """A geometry that has nothing but residuals."""
+    """A geometry that has only residuals."""
 
     streaming = True
 

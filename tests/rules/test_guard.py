@@ -1,4 +1,4 @@
-"""The guarantee: no answer is farther from the honest mean than a rule that is told nothing must be."""
+"""The guarantee: no answer is farther from the honest mean than the bound for rules without prior knowledge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_copy_patterns_stay_within_the_bound(n):
             assert move @ move <= 1.02 * bound(n, f) * pattern.variance, pattern.name
 
 
-def test_a_better_promise_for_a_lower_ceiling():
+def test_a_lower_ceiling_gives_a_better_bound():
     rng = np.random.default_rng(0)
     n, f = 10, 2
     for pattern in list(patterns(n, f, rng))[::25]:
@@ -61,7 +61,7 @@ def test_the_certificate_is_an_upper_bound():
         assert max(ratios) <= certificate(errors)[0] * (1 + 1e-9)
 
 
-def test_an_answer_that_keeps_the_promise_is_left_alone():
+def test_an_answer_within_the_bound_is_not_changed():
     X = np.random.default_rng(3).normal(size=(20, 200))
     a = np.full((1, 20), 1 / 20)
     same, changed = guard((X @ X.T)[None], a, 9)
@@ -69,7 +69,7 @@ def test_an_answer_that_keeps_the_promise_is_left_alone():
     assert same is a
 
 
-def test_the_search_among_many_clients_finds_what_all_subsets_show():
+def test_the_search_among_many_clients_agrees_with_all_subsets():
     rng = np.random.default_rng(4)
     for _ in range(5):
         X = np.vstack([np.zeros((5, 6)), rng.normal(size=(7, 6))])

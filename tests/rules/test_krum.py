@@ -29,7 +29,7 @@ def test_names_the_bound():
         Krum(f=9).mix(geometry(honest(20)))
 
 
-def test_far_client_does_not_blur_the_others():
+def test_a_far_client_does_not_reduce_the_precision_of_the_others():
     X = honest(9)
     X[8] = 1e12
     scores = naive_scores(X, 2)

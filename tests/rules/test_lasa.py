@@ -47,7 +47,7 @@ def test_matches_the_loop(sizes, bad, seed):
     np.testing.assert_allclose(out.value, naive(X, model, sizes), rtol=1e-9)
 
 
-def test_a_lie_in_one_layer_costs_that_layer_alone():
+def test_a_lie_in_one_layer_affects_only_that_layer():
     X = honest(12, 60, centre=0.0) * 0.1 + 1.0
     X[-1, :20] = -1.0
     out = aggregate(X, LASA(radius_n=3.0, radius_s=3.0), reference=np.zeros(60), layers=[20, 40])

@@ -41,7 +41,7 @@ def test_twenty_clients_are_solved_for_any_f(population):
         assert MDA(f=f).mix(geometry(X)).diagnostics["exact"]
 
 
-def test_says_so_when_the_search_was_cut_short():
+def test_status_reports_an_incomplete_search():
     mix = MDA(f=14, work=200).mix(geometry(honest(30, 1000)))
     assert mix.status is Status.STEP_LIMIT
     assert np.count_nonzero(mix.matrix) == 16

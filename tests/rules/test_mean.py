@@ -12,7 +12,7 @@ def test_matches_the_loop():
     np.testing.assert_allclose(value(Mean(), X), sum(X) / len(X))
 
 
-def test_trusted_sizes_weigh():
+def test_trusted_sizes_are_weights():
     X = honest(3)
     s = np.array([1.0, 2.0, 5.0])
     expected = (1 * X[0] + 2 * X[1] + 5 * X[2]) / 8
@@ -26,7 +26,7 @@ def test_sizes_are_ignored_unless_asked_for():
 
 @pytest.mark.parametrize("lie", [np.nan, -5.0, np.inf, -np.inf, 0.0])
 @pytest.mark.parametrize("mode", ["capped", "trusted"])
-def test_an_impossible_size_costs_only_its_client(mode, lie):
+def test_an_impossible_size_excludes_only_its_client(mode, lie):
     X = honest(5)
     s = np.array([10.0, 20.0, 30.0, 40.0, lie])
     without = value(Mean(sizes=mode), X[:4], sizes=s[:4])
@@ -52,6 +52,6 @@ def test_missing_sizes_are_an_error_of_the_caller():
         Mean(sizes="capped").mix(geometry(honest(3)))
 
 
-def test_no_believable_size_at_all_is_no_average():
+def test_no_average_without_a_valid_size():
     with pytest.raises(AggregationError, match="none of the 2 clients"):
         Mean(sizes="capped").mix(geometry(honest(2), sizes=np.array([np.nan, -1.0])))

@@ -1,4 +1,4 @@
-"""The memory of the Bayesian rule: it helps against attackers who persist, and cannot be turned on the honest."""
+"""The memory of the Bayesian rule: it helps against persistent attackers, and cannot be used against honest clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rounds(attack, *, T: int, rule: Bayesian, seed: int = 0):
 
 
 def faint(X, t, rng):
-    """Three attackers who share a direction so faintly that one round cannot tell."""
+    """Three attackers whose common direction is too weak to be detected in one round."""
     X[17:] += 0.7 * np.random.default_rng([7, t]).normal(size=d) / np.sqrt(d)
 
 
@@ -36,7 +36,7 @@ def test_it_helps_against_attackers_who_hide_in_the_spread():
     remembered = np.array([mix.honesty for mix, _ in rounds(faint, T=40, rule=Bayesian(memory=Memory()))])
     alone = np.array([mix.honesty for mix, _ in rounds(faint, T=40, rule=Bayesian())])
     assert (remembered[10:, 17:] < 0.5).mean() > (alone[10:, 17:] < 0.5).mean() + 0.05
-    assert (remembered[:, :17] >= 0.5).all()  # and nobody else pays for it
+    assert (remembered[:, :17] >= 0.5).all()  # and nobody else is affected
 
 
 def test_an_honest_client_cannot_be_framed_by_those_who_copy_it():
@@ -61,7 +61,7 @@ def test_an_honest_client_cannot_be_framed_by_those_who_surround_or_shun_it():
 
 
 def test_trust_cannot_be_saved_up():
-    """After fifty honest rounds an attack is judged as on the first day."""
+    """After fifty honest rounds, an attack is judged as in the first round."""
 
     def betray(X, t, rng):
         if t == 50:
@@ -84,7 +84,7 @@ def test_suspicion_fades():
     assert seen[-1] > -0.01
     for _ in range(200):
         memory = memory.with_round(["b"], np.array([1.0]))
-    assert "a" not in memory.records  # the absent are forgotten, so that the state does not grow for ever
+    assert "a" not in memory.records  # absent clients are forgotten, so the state does not grow forever
 
 
 def test_state_survives_a_checkpoint():

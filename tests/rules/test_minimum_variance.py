@@ -56,7 +56,7 @@ def test_reports_the_variance_of_the_subset():
     assert mix.diagnostics["variance"] == pytest.approx(scatter(X[S]) / 6)
 
 
-def test_says_so_when_the_search_was_cut_short():
+def test_status_reports_an_incomplete_search():
     mix = MinimumVariance(f=14, work=200).mix(geometry(honest(30, 1000)))
     assert mix.status is Status.STEP_LIMIT
     assert not mix.diagnostics["exact"]

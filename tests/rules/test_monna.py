@@ -20,7 +20,7 @@ def test_the_trusted_client_is_found_by_name():
     np.testing.assert_array_equal(by_name, value(MoNNA(f=1, trusted=1), X))
 
 
-def test_the_trusted_client_is_always_in_even_with_copies_of_others():
+def test_the_trusted_client_is_always_included_even_with_copies_of_others():
     X = np.vstack([np.zeros((3, 2)), np.ones((1, 2))])
     weights = MoNNA(f=1, trusted=2).mix(geometry(X)).matrix[0]
     assert weights[2] > 0

@@ -24,6 +24,6 @@ def test_matches_the_loop(radius, reference):
     )
 
 
-def test_the_reference_gets_what_clipping_takes():
+def test_the_reference_gets_the_clipped_weight():
     mix = NormClipping(radius=1e-3).mix(geometry(honest(), reference=np.zeros(7)))
     assert 1.0 - mix.matrix.sum() > 0.99

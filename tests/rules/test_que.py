@@ -46,7 +46,7 @@ def test_matches_the_loop(seed):
     assert left == list(range(9))
 
 
-def test_sees_what_one_direction_hides():
+def test_detects_attackers_in_several_directions():
     """Attackers in several directions: the main direction alone (DnC) shows one of them."""
     X = honest(15, 20)
     X[12:] = X[:12].mean(axis=0) + np.diag([9.0, 50.0, 300.0]) @ np.eye(20)[:3]

@@ -63,7 +63,7 @@ def test_the_scores_follow_the_clients_names():
     assert dict(straight.diagnostics["memory"].scores) == pytest.approx(dict(backwards.diagnostics["memory"].scores))
 
 
-def test_another_model_begins_anew():
+def test_another_model_resets_the_scores():
     first = aggregate(honest(7, 20), RoDiLoCo(), reference=np.zeros(20))
     rule = RoDiLoCo().after(first.diagnostics)
     X = honest(7, 30)

@@ -1,4 +1,4 @@
-"""Sizes that clients claim: the cap, what liars can make of it, and small clients that are no liars."""
+"""Sizes that clients claim: the cap, what liars can gain, and small clients that are not liars."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def random_claims(rng: np.random.Generator, n: int, liars: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_minority_of_heads_gets_a_majority_of_the_weight(seed: int) -> None:
+def test_no_minority_of_clients_gets_a_majority_of_the_weight(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(100):
         n = int(rng.integers(2, 40))
@@ -36,7 +36,7 @@ def test_no_minority_of_heads_gets_a_majority_of_the_weight(seed: int) -> None:
         assert used.max() == 1
         ranked = np.sort(used)
         assert ranked[n - max(f, 1) :].sum() <= ranked[: n - max(f, 1)].sum() * (1 + 1e-9)
-        # who claims more never counts for less
+        # claiming more never reduces the weight
         order = np.argsort(np.where(np.isfinite(claims) & (claims > 0), claims, 0))
         assert (np.diff(used[order]) >= 0).all()
 
@@ -61,7 +61,7 @@ def test_liars_cannot_raise_the_cap(seed: int) -> None:
         greedy = claims.copy()
         greedy[n - f :] = 1e9
         if (used_sizes(claims, f) == 1.0).all():
-            continue  # heads are counted
+            continue  # every client counts once
         assert cap(claims, f) <= cap(greedy, f) * (1 + 1e-9)
         assert cap(greedy, f) <= MOST_MEDIANS * np.max(claims[: n - f])
 
@@ -91,7 +91,7 @@ def test_a_claim_of_everything_is_worth_as_much_as_the_cap() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_guarantee_holds_whatever_is_claimed(seed: int) -> None:
+def test_the_guarantee_holds_for_any_claims(seed: int) -> None:
     """kappa <= f / (n - f' - f) of the honest mean, with random claims of f' liars who send what they like."""
     rng = np.random.default_rng(seed)
     for _ in range(6):
@@ -169,7 +169,7 @@ def test_every_rule_that_weighs_clients_uses_sizes(rule: Any) -> None:
     np.testing.assert_allclose(sized.diagnostics["used_shares"].sum(), 1.0)
 
 
-def test_heads_are_counted_by_medians_and_behind_mixers() -> None:
+def test_medians_and_rules_behind_mixers_count_every_client_once() -> None:
     X = 1 + np.random.default_rng(0).normal(size=(10, 50))
     sizes = np.arange(1.0, 11.0)
     for rule, pre in (("median", ()), ("trimmed_mean", ()), ("bayesian", "bucketing"), ("mean", ())):

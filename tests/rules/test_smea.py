@@ -37,7 +37,7 @@ def test_twenty_clients_are_solved(population):
         assert SMEA(f=f).mix(geometry(X)).diagnostics["exact"]
 
 
-def test_says_so_when_the_search_was_cut_short():
+def test_status_reports_an_incomplete_search():
     mix = SMEA(f=10, work=1000).mix(geometry(honest(30, 500)))
     assert mix.status is Status.STEP_LIMIT
     assert np.count_nonzero(mix.matrix) == 20

@@ -21,7 +21,7 @@ def test_everything_listed_is_exported():
 
 
 @pytest.mark.parametrize("entry", [*RULES, *MIXERS], ids=lambda entry: entry.name)
-def test_says_what_it_is(entry):
+def test_has_a_summary_a_reference_and_an_example(entry):
     assert entry.summary
     assert entry.reference
     assert ">>>" in entry.__doc__

@@ -236,7 +236,7 @@ EXPORTED = [rule for rule in RULES if not issubclass(rule, ColumnRule) and not C
 
 @pytest.mark.parametrize("entry", EXPORTED, ids=lambda entry: entry.name)
 def test_every_rule_that_can_be_exported_is_one_block_of_code(entry: type[Any]) -> None:
-    """Here a helper with the name of another module's is noticed, and not by whoever exports the rule."""
+    """Two helpers with the same name in different modules are found here, before a user exports the rule."""
     settings = {"f": 1} if "f" in {one.name for one in fields(entry)} else {}
     compile(server_functions(entry(**settings)), "server_functions.py", "exec")
 

@@ -63,7 +63,7 @@ def test_ctrl_c_ends_after_the_round_and_nothing_is_lost(tmp_path: Path, no_gpu:
     assert not together.side_by_side(tmp_path, ids, 2, WorkOptions())
     timer.join()
     with Store.read(tmp_path) as store:
-        assert {run.status for run in store.runs()} == {"pending"}  # free for whoever comes next
+        assert {run.status for run in store.runs()} == {"pending"}  # free for the next process
         assert sum(run.rounds for run in store.runs()) > 0
 
 

@@ -58,7 +58,7 @@ def test_a_broken_connection_goes_on_where_it_was(server: Watched, study: FakeSt
     events = server.events(f"/events?run={first}")
     events.until(lambda e: len(e.details.get(first, [])) == 4 and e.id)
     events.next()
-    # another tab keeps the run in memory, so that the delta is one round and not all of them
+    # another tab keeps the run in memory, so the delta is one round and not all of them
     other = server.events(f"/events?run={first}")
     other.until(lambda e: e.details)
     events.close()

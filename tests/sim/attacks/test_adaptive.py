@@ -15,7 +15,7 @@ from honestly.sim.attacks.game import Game
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trim(ColumnRule):
-    """Trimmed mean, written here so that the test does not rest on the package's."""
+    """Trimmed mean, independent of the one in the package."""
 
     name = "trim"
     summary = ""

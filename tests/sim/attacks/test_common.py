@@ -15,7 +15,7 @@ DATA = [name for name, attack in ATTACKS.items() if issubclass(attack, DataAttac
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Average(Rule):
-    """A stand-in rule, so that these tests need none of the package's."""
+    """A stand-in rule, so these tests do not depend on the rules of the package."""
 
     name = "average"
     summary = "mean"

@@ -108,7 +108,7 @@ def test_many_equal_names_take_no_time() -> None:
 
 
 def check_bounds(header: Header, size: int) -> None:
-    """What every accepted header promises, whoever wrote it."""
+    """Check that the entries of an accepted header follow each other and lie within the file."""
     at = None
     for entry in header.entries:
         assert at is None or entry.offset == at

@@ -155,7 +155,7 @@ def test_patterns_are_centred_on_the_honest_and_of_their_variance(n, f):
 
 
 def test_copies_of_the_mean_reach_the_bound():
-    """n - fh points at 0 and fh at 1: whoever answers 0 is as wrong as the bound says, if f of the zeros lie."""
+    """n - fh points at 0 and fh at 1: if f of the zeros lie, the error of the answer 0 equals the bound."""
     n, f = 20, 8
     most = most_tolerated(n)
     X = np.zeros((n, 1))
