@@ -1,6 +1,6 @@
 """Draws docs/figures/federation.png: the paper's Figure 1, Fashion-MNIST with changing attackers.
 
-HONESTLY_DATA=... python docs/figures/federation.py [--device cuda]    # seconds on a GPU
+HONESTLY_DATA=... python docs/figures/federation.py [--device cuda]    # seconds on a GPU, minutes on two cores
 """
 
 from __future__ import annotations
