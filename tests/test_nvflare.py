@@ -69,7 +69,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-def aggregated(models: list[FLModel], aggregator: RobustAggregator | None = None) -> tuple[FLModel, RobustAggregator]:
+def aggregate(models: list[FLModel], aggregator: RobustAggregator | None = None) -> tuple[FLModel, RobustAggregator]:
     aggregator = RobustAggregator(rule="mean") if aggregator is None else aggregator
     aggregator.reset_stats()
     for each in models:
@@ -81,10 +81,10 @@ def aggregated(models: list[FLModel], aggregator: RobustAggregator | None = None
 def test_one_bad_model_excludes_only_its_client(fault: str) -> None:
     make, words = FAULTS[fault]
     good = [model(k) for k in range(5)]
-    result, aggregator = aggregated([*good[:2], make(), *good[2:]])
+    result, aggregator = aggregate([*good[:2], make(), *good[2:]])
     assert list(aggregator.rounds[-1].excluded) == ["site-9"]
     assert any(word in aggregator.rounds[-1].excluded["site-9"] for word in words.split("|"))
-    expected, _ = aggregated(good)
+    expected, _ = aggregate(good)
     for name, value in expected.params.items():
         np.testing.assert_array_equal(result.params[name], value)
     assert result.params["n"].dtype == np.int64
@@ -95,7 +95,7 @@ def test_one_bad_model_excludes_only_its_client(fault: str) -> None:
 def test_liars_are_named_in_the_log_and_not_to_the_clients(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     liars = [model(20 + k, params(20 + k, -4.0)) for k in range(2)]
     aggregator = RobustAggregator(history=str(tmp_path / "history"))
-    result, _ = aggregated([*(model(k) for k in range(6)), *liars], aggregator)
+    result, _ = aggregate([*(model(k) for k in range(6)), *liars], aggregator)
     assert aggregator.rounds[-1].accused == ("site-20", "site-21")
     assert np.abs(result.params["w"] - 2.0).max() < 0.5
     assert "site-20" not in str(result.meta)  # FLARE sends the metadata of the model to every client
@@ -106,7 +106,7 @@ def test_liars_are_named_in_the_log_and_not_to_the_clients(caplog: pytest.LogCap
 
 def test_names_in_the_log_and_the_history(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     aggregator = RobustAggregator(history=str(tmp_path / "history"), names={"site-9": "Uppsala"})
-    aggregated([*(model(k) for k in range(5)), nan()], aggregator)
+    aggregate([*(model(k) for k in range(5)), nan()], aggregator)
     assert "client Uppsala [site-9] excluded" in caplog.text
     assert json.loads((tmp_path / "history" / "rounds.jsonl").read_text())["excluded"] == ["Uppsala"]
     assert aggregator.names == {"site-9": "Uppsala"}
@@ -114,12 +114,12 @@ def test_names_in_the_log_and_the_history(caplog: pytest.LogCaptureFixture, tmp_
 
 def test_steps_are_used_up_to_a_cap() -> None:
     models = [model(k, steps=100) for k in range(7)] + [model(7, steps=2), model(8, steps=10**5)]
-    _, aggregator = aggregated(models, RobustAggregator())
+    _, aggregator = aggregate(models, RobustAggregator())
     used = aggregator.rounds[-1].used
     assert used is not None
     assert used["site-8"] <= 3 * used["site-0"]
     assert used["site-7"] == pytest.approx(used["site-0"] / 50)
-    _, aggregator = aggregated(models, RobustAggregator(sizes="ignore"))
+    _, aggregator = aggregate(models, RobustAggregator(sizes="ignore"))
     assert aggregator.rounds[-1].used is None
 
 
@@ -130,7 +130,7 @@ def test_a_server_step_and_its_moments(tmp_path: Path) -> None:
             context.set_prop(AppConstants.GLOBAL_MODEL, make_model_learnable(old, {}), private=True, sticky=False)
             aggregator.fl_ctx = context
             models = [model(k, {n: old[n] + params(k)[n] if n != "n" else old[n] for n in old}) for k in range(5)]
-            result, _ = aggregated(models, aggregator)
+            result, _ = aggregate(models, aggregator)
             old = result.params
         return old
 
@@ -149,7 +149,7 @@ def test_a_server_step_and_its_moments(tmp_path: Path) -> None:
 def test_a_server_step_on_differences() -> None:
     aggregator = RobustAggregator(server="fedavgm:momentum=0.5")
     for expected in (2.0, 3.0, 3.5):
-        result, _ = aggregated(
+        result, _ = aggregate(
             [model(k, params(k, 0) | {"w": np.full((6, 5), 2.0)}, kind=ParamsType.DIFF) for k in range(5)], aggregator
         )
         np.testing.assert_allclose(result.params["w"], expected)
@@ -169,12 +169,12 @@ def test_a_wrong_server_step_is_refused_at_construction() -> None:
 
 
 def test_keeping_the_old_model_is_an_empty_difference_that_flare_can_add() -> None:
-    result, aggregator = aggregated([nan(), *(model(k, {}) for k in range(2))])
+    result, aggregator = aggregate([nan(), *(model(k, {}) for k in range(2))])
     assert aggregator.rounds[-1].kept
     old = FLModel(params=params(1))
     new = FLModelUtils.update_model(old, result)
     np.testing.assert_array_equal(new.params["w"], params(1)["w"])
-    nothing, _ = aggregated([])
+    nothing, _ = aggregate([])
     assert nothing.params == {}
 
 
@@ -183,7 +183,7 @@ def test_the_history_names_the_run_or_flares_job(tmp_path: Path, run: str, name:
     aggregator = RobustAggregator(rule="mean", history=str(tmp_path), run=run)
     aggregator.fl_ctx = FLContext()
     aggregator.fl_ctx.set_prop(ReservedKey.RUN_NUM, "job-17")
-    aggregated([model(k, params(k)) for k in range(4)], aggregator)
+    aggregate([model(k, params(k)) for k in range(4)], aggregator)
     assert json.loads((tmp_path / "rounds.jsonl").read_text())["run"] == name
 
 
@@ -200,15 +200,15 @@ def test_the_global_model_decides_layout_order_and_dtype() -> None:
         )
         for k in range(4)
     ]
-    result, _ = aggregated([*wide, model(9, {"other": np.zeros(3)})], aggregator)
+    result, _ = aggregate([*wide, model(9, {"other": np.zeros(3)})], aggregator)
     assert list(result.params) == list(old)
     assert {name: v.dtype for name, v in result.params.items()} == {name: v.dtype for name, v in old.items()}
-    majority, _ = aggregated([model(k, {"other": np.zeros(3)}) for k in range(3)], aggregator)
+    majority, _ = aggregate([model(k, {"other": np.zeros(3)}) for k in range(3)], aggregator)
     assert majority.params == {}
 
 
 def test_differences_are_averaged_as_differences() -> None:
-    result, _ = aggregated([model(k, kind=ParamsType.DIFF) for k in range(3)])
+    result, _ = aggregate([model(k, kind=ParamsType.DIFF) for k in range(3)])
     assert result.params_type == ParamsType.DIFF
     assert np.abs(result.params["w"] - 2.0).max() < 0.7
 

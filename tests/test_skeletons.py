@@ -39,7 +39,7 @@ def run(tree: Path, *words: str) -> str:
     return done.stdout
 
 
-def passed(tree: Path, *words: str) -> int:
+def count_passed(tree: Path, *words: str) -> int:
     told = run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
     found = re.search(r"(\d+) passed", told)
     assert found, told
@@ -54,8 +54,8 @@ def test_a_rule(tree: Path) -> None:
     run(tree, "docs/exports.py", "--check")
     new = "MedoidMean or medoid_mean or every_rule_and_mixer_is_here or everything_listed"
     tests = ("test_common.py", "test_table.py", "test_docs.py")
-    assert passed(tree, *(f"tests/rules/{test}" for test in tests), "-k", new) > 20
-    assert passed(tree, "src/honestly/rules/medoid_mean.py") == 1
+    assert count_passed(tree, *(f"tests/rules/{test}" for test in tests), "-k", new) > 20
+    assert count_passed(tree, "src/honestly/rules/medoid_mean.py") == 1
     assert "MedoidMean(f=2)" in run(tree, "-c", "import honestly as hn; print(hn.MedoidMean(f=2))")
     assert "medoid_mean" in run(tree, "-m", "honestly", "rules")
     offered = run(tree, "-m", "honestly", "completion", "--words", ".aggregate", ".--rule", ".nnm:f=1+medoid_mean:")
@@ -73,8 +73,8 @@ def test_an_attack(tree: Path) -> None:
     add_line(tree / "src/honestly/sim/attacks/__init__.py", '    "attack",\n    Attack,\n    (\n', "        Stubborn,")
     run(tree, "docs/exports.py")
     run(tree, "docs/exports.py", "--check")
-    assert passed(tree, "tests/sim/attacks/test_common.py", "-k", "stubborn or Stubborn") > 5
-    assert passed(tree, "src/honestly/sim/attacks/stubborn.py") == 1
+    assert count_passed(tree, "tests/sim/attacks/test_common.py", "-k", "stubborn or Stubborn") > 5
+    assert count_passed(tree, "src/honestly/sim/attacks/stubborn.py") == 1
     assert "stubborn" in run(tree, "-m", "honestly", "attacks")
     suite = run(tree, "-c", "from honestly.studies.stress import SUITE; print(SUITE)")
     assert "'stubborn'" in suite

@@ -1,4 +1,4 @@
-"""`honestly aggregate` from the outside: files in, a file, a table, reports and an exit status out."""
+"""`honestly aggregate` end to end: input files, the output file, the table, reports and exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from honestly.sources.checkpoints import replace
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Six honest clients and one who flips a layer."""
+    """Six honest clients and one that flips a layer."""
     rng = np.random.default_rng(0)
     base = {"a.weight": rng.normal(size=(30, 20)), "b.weight": rng.normal(size=(50, 4)), "b.bias": rng.normal(size=9)}
     found = []
@@ -299,7 +299,7 @@ def test_the_output_is_no_client_of_the_next_run(
     assert run(*files, out, "-o", out, "--quiet") == 2
     assert "which is the input" in capsys.readouterr().err
     assert out.read_bytes() == first
-    # under another name it is known by what we wrote into it: it loses its vote, and the answer is as before
+    # under another name it is recognised by its metadata: it is excluded, and the answer is the same
     again = tmp_path / "again.safetensors"
     assert run(*files, out, "-o", again, "--json") == 3
     report = json.loads(capsys.readouterr().out)
@@ -308,10 +308,10 @@ def test_the_output_is_no_client_of_the_next_run(
     assert again.read_bytes() == first
     assert run(*files, out, "-o", again, "--allow-results", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["clients"]) == 8
-    # the operator insists: the old result is replaced and has no vote
+    # with the option, the old result is replaced and has no vote
     assert run(*files, out, "-o", out, "--allow-overwrite", "--quiet") == 3
     assert out.read_bytes() == first
-    # the usual loop stays: the reference may be what is replaced
+    # the usual loop works: the reference may be the file that is replaced
     assert run(*files, "-o", out, "--reference", out, "--quiet") == 0
 
 
@@ -381,7 +381,7 @@ def test_a_file_is_given_once(files: list[str], tmp_path: Path, capsys: pytest.C
 
 def test_excluded_is_not_accused(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(1)
-    for file in files[5:]:  # two who err alike
+    for file in files[5:]:  # two clients that err alike
         tensors = {name: (-3 * x).astype(np.float32) for name, x in load_file(files[0]).items()}
         save_file({name: x + 0.001 * rng.normal(size=x.shape).astype(np.float32) for name, x in tensors.items()}, file)
     Path(files[2]).write_bytes(b"nothing of use")

@@ -1,4 +1,4 @@
-"""What argparse does not promise. A test that fails here says what a new Python has taken away, and what that costs."""
+"""Undocumented behaviour of argparse that we use: a failure shows what a new Python changed and what depends on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`honestly bench` as a person uses it: run, stop, kill, go on."""
+"""`honestly bench` as a user runs it: run, stop, kill, resume."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def wait_for(folder: Path, ready: Callable[[list[Run]], bool], process: subproce
 
 
 def same_as_in_one_go(folder: Path) -> None:
-    """Every run is there once and whole; one that went on has the numbers of one that was never interrupted."""
+    """Check that every run is complete and stored once; a resumed run has the numbers of an uninterrupted one."""
     with Store.read(folder) as store:
         assert [(run.status, run.rounds) for run in store.runs()] == [("done", run.of) for run in store.runs()]
         assert len(store.runs()) == 4

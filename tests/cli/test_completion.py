@@ -102,7 +102,7 @@ SETUPS = {
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("shell", [shell for shell in STARTS if shutil.which(shell)])
 def test_in_the_shell_itself(shell: str, path: str, tmp_path: Path) -> None:
-    """Typed letters and a tab; the shell then runs `echo` on what it made of them."""
+    """Type letters and a tab; the shell then runs `echo` on the completed words."""
     typed = {
         "honestly simu": "simulate",
         "honestly simulate rule=baye": "rule=bayesian",

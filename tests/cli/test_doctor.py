@@ -1,4 +1,4 @@
-"""`honestly doctor` tells what is there, what is missing and what is wrong, and never fails itself."""
+"""`honestly doctor` reports what is installed, what is missing and what is wrong, and never fails itself."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_is_missing_comes_with_its_pip_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     installed(monkeypatch, matplotlib=None, flwr=None)
-    assert main(["doctor"]) == 0  # an extra that was not asked for is no fault
+    assert main(["doctor"]) == 0  # an extra that was not requested is not an error
     text = capsys.readouterr().out
     assert "missing: matplotlib; pip install 'honestly[cli]'" in text
     assert "missing: flwr; pip install 'honestly[flower]'" in text

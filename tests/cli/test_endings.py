@@ -1,4 +1,4 @@
-"""How every command ends: the right status and one sentence, never a traceback, whatever the terminal is."""
+"""Every command ends with the right status and one sentence, never a traceback, on any terminal."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def test_ctrl_c_ends_a_run_that_can_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_is_complete(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What it does, every option with a sentence, and no line too wide for a terminal of 120 columns."""
+    """The help says what the command does, describes every option, and fits in 120 columns."""
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0

@@ -1,4 +1,4 @@
-"""`honestly report` as a person runs it: on a run, a folder of runs, a history, and on what it cannot report."""
+"""`honestly report` as a user runs it: on a run, a folder of runs, a history, and on invalid input."""
 
 import json
 import subprocess

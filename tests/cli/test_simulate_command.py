@@ -1,4 +1,4 @@
-"""`honestly simulate`, `datasets` and `demo` as a person types them."""
+"""`honestly simulate`, `datasets` and `demo` as a user runs them."""
 
 from __future__ import annotations
 

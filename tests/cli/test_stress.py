@@ -1,4 +1,4 @@
-"""The commands as a person calls them."""
+"""The commands as a user runs them."""
 
 import json
 

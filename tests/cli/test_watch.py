@@ -1,4 +1,4 @@
-"""`honestly watch` as a person starts and ends it."""
+"""`honestly watch` as a user starts and stops it."""
 
 from __future__ import annotations
 

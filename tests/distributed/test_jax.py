@@ -1,4 +1,4 @@
-"""The robust mean over a mesh axis, on eight devices that one CPU pretends to be."""
+"""The robust mean over a mesh axis, on eight devices emulated on one CPU."""
 
 from __future__ import annotations
 

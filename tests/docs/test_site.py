@@ -1,4 +1,4 @@
-"""The site is built strictly, whole, and from this repository alone."""
+"""The site builds in strict mode, is complete, and uses only this repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One bad client costs its own vote and is named; too few usable clients raise; wrong arguments say the bound."""
+"""A bad client is excluded and named; too few usable clients raise; errors for wrong arguments name the bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Federation = Callable[..., np.ndarray]
 
 
 class Explosive:
-    """An object that raises whatever one does with it."""
+    """An object that raises on any access."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("boom")
@@ -222,7 +222,7 @@ def test_hostile_names_are_cut_and_escaped() -> None:
 def test_faults_among_clients_that_are_streamed(
     rule: str, with_reference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody reads the norms beforehand: the sample's Gram matrix or the first pass must show who cannot be used."""
+    """Norms are not read beforehand: the Gram matrix of the sample or the first pass must find unusable clients."""
     monkeypatch.setattr(importlib.import_module("honestly.engine.geometry"), "STREAM_FROM", 100)
     streamed = importlib.import_module("honestly.rules.bayesian.streamed")
     monkeypatch.setattr(streamed, "SAMPLE", 60)
@@ -243,7 +243,7 @@ def test_faults_among_clients_that_are_streamed(
 
 
 class Unseen(torch.Tensor):
-    """A tensor whose layout is right and whose values cannot be had."""
+    """A tensor with a valid layout whose values cannot be read."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

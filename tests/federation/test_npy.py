@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from honestly.federation.npy import BadArrayError, read_npy, write_npy
 
 
-def saved(values: Any, **options: Any) -> bytes:
+def npy_bytes(values: Any, **options: Any) -> bytes:
     file = io.BytesIO()
     np.save(file, values, **options)
     return file.getvalue()
@@ -25,16 +25,16 @@ def saved(values: Any, **options: Any) -> bytes:
 def test_it_reads_what_numpy_writes_and_writes_what_numpy_reads(dtype: str, shape: tuple[int, ...]) -> None:
     values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
     for array in (values, np.asfortranarray(values)):
-        view = read_npy(saved(array))
+        view = read_npy(npy_bytes(array))
         np.testing.assert_array_equal(view, array)
         assert view.dtype == array.dtype
         assert view.shape == array.shape
-    assert write_npy(values) == saved(values)
+    assert write_npy(values) == npy_bytes(values)
     np.testing.assert_array_equal(read_npy(write_npy(values.T)), values.T)
 
 
 def test_the_view_shares_memory_and_cannot_be_written() -> None:
-    data = saved(np.arange(1000.0))
+    data = npy_bytes(np.arange(1000.0))
     view = read_npy(data)
     assert np.shares_memory(view, np.frombuffer(data, np.uint8))
     with pytest.raises(ValueError):
@@ -43,13 +43,15 @@ def test_the_view_shares_memory_and_cannot_be_written() -> None:
 
 @given(st.binary(max_size=300), st.integers(0, 200))
 def test_any_bytes_give_an_array_or_a_reason(noise: bytes, where: int) -> None:
-    whole = saved(np.arange(12, dtype=np.float32).reshape(3, 4))
+    whole = npy_bytes(np.arange(12, dtype=np.float32).reshape(3, 4))
     for data in (noise, whole[:where] + noise, whole[:where] + noise + whole[where + len(noise) :]):
         with contextlib.suppress(BadArrayError):
             assert read_npy(data).nbytes <= len(data)
 
 
-@pytest.mark.parametrize("data", [saved(np.zeros(3, ">f8")), saved(np.zeros(3, [("a", "f4")])), saved(np.array(["x"]))])
+@pytest.mark.parametrize(
+    "data", [npy_bytes(np.zeros(3, ">f8")), npy_bytes(np.zeros(3, [("a", "f4")])), npy_bytes(np.array(["x"]))]
+)
 def test_what_is_not_a_plain_native_number_is_refused(data: bytes) -> None:
     with pytest.raises(BadArrayError):
         read_npy(data)

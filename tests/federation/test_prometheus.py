@@ -131,7 +131,7 @@ def dashboard() -> dict[str, Any]:
     return json.loads((files("honestly.federation") / "grafana" / "dashboard.json").read_text())
 
 
-def exported() -> set[str]:
+def exported_names() -> set[str]:
     """Every name of a sample that a scrape can show."""
     referee = Referee("bayesian")
     metrics = RoundMetrics(clients=5).watch(referee.history)
@@ -140,7 +140,7 @@ def exported() -> set[str]:
 
 
 def test_the_dashboard_uses_only_exported_metrics() -> None:
-    board, names = dashboard(), exported()
+    board, names = dashboard(), exported_names()
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     asked = {name for query in queries for name in re.findall(r"\bhonestly_\w+", query)}
     assert asked <= names

@@ -19,7 +19,7 @@ TARGET = np.linspace(-1, 1, 60, dtype=np.float32).reshape(6, 10)
 FIRST = 2**63
 
 
-def told(node: int, message_id: str) -> Metadata:
+def metadata(node: int, message_id: str) -> Metadata:
     return Metadata(
         run_id=1, message_id="", src_node_id=node, dst_node_id=1, reply_to_message_id=message_id, group_id="",
         created_at=0.0, ttl=10.0, message_type="train",
@@ -66,14 +66,14 @@ class Slow:
 
     def answer(self, message: Message, k: int, identity: str) -> Message:
         if k >= self.honest + self.liars:
-            return Message(error=Error(1, "crashed"), metadata=told(FIRST + k, identity))
+            return Message(error=Error(1, "crashed"), metadata=metadata(FIRST + k, identity))
         weights = message.content["arrays"]["w"].numpy()
         move = 0.5 * (TARGET - weights) + np.random.default_rng([k, self.asked[k]]).normal(scale=0.05, size=(6, 10))
         lie = k >= self.honest
         new = (weights + (-4 * move if lie else move)).astype(np.float32)
         content = RecordDict({"a": ArrayRecord({"w": Array(new)}), "m": MetricRecord({"num-examples": 10})})
         who = FIRST if self.thief and lie else FIRST + k  # a liar answers as if it were node 0
-        return Message(content=content, metadata=told(who, identity))
+        return Message(content=content, metadata=metadata(who, identity))
 
 
 def start() -> ArrayRecord:

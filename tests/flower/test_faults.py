@@ -1,4 +1,4 @@
-"""RobustFedAvg on bad replies: each costs its client the vote, never the round."""
+"""RobustFedAvg on bad replies: each excludes its client and never stops the round."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PAIRS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 STEP = {"adam": "fedadam:lr=0.05", "yogi": "fedyogi", "adagrad": "fedadagrad", "momentum": "fedavgm:lr=0.5"}
 
 
-def moved(replies: list[Message], start: dict[str, np.ndarray]) -> list[Message]:
+def move(replies: list[Message], start: dict[str, np.ndarray]) -> list[Message]:
     """Replies of clients that start from another model: their steps are the same."""
     for message in replies:
         arrays = next(iter(message.content.array_records.values()))
@@ -36,14 +36,14 @@ def moved(replies: list[Message], start: dict[str, np.ndarray]) -> list[Message]
     return replies
 
 
-def played(strategy: Any, rounds: int, *, first: int = 1, start: ArrayRecord | None = None, liars: int = 0) -> Any:
+def play(strategy: Any, rounds: int, *, first: int = 1, start: ArrayRecord | None = None, liars: int = 0) -> Any:
     """The model after some rounds, in which everybody wants to move by 1."""
     arrays = record(model()) if start is None else start
     nodes = [FIRST_NODE + k for k in range(8)] + [BAD + k for k in range(liars)]
     for number in range(first, first + rounds):
         sent = list(strategy.configure_train(number, arrays, ConfigRecord(), grid(nodes)))
         assert sent
-        replies = moved(honest(8), values(arrays)) + moved([lying(BAD + k) for k in range(liars)], values(arrays))
+        replies = move(honest(8), values(arrays)) + move([lying(BAD + k) for k in range(liars)], values(arrays))
         new, _ = strategy.aggregate_train(number, replies)
         arrays = arrays if new is None else new
     return arrays
@@ -52,8 +52,8 @@ def played(strategy: Any, rounds: int, *, first: int = 1, start: ArrayRecord | N
 @pytest.mark.parametrize("name", PAIRS)
 def test_with_the_mean_it_is_flowers_own(name: str) -> None:
     robust, own, settings = PAIRS[name]
-    found = values(played(robust(rule=Mean(sizes="trusted"), **settings), 4))
-    expected = values(played(own(**settings), 4))
+    found = values(play(robust(rule=Mean(sizes="trusted"), **settings), 4))
+    expected = values(play(own(**settings), 4))
     for tensor in MODEL:
         np.testing.assert_allclose(found[tensor], expected[tensor], rtol=1e-5, atol=1e-6)
         assert found[tensor].dtype == np.float32
@@ -64,11 +64,11 @@ def test_with_the_mean_it_is_flowers_own(name: str) -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_step_without_flower_is_the_same(name: str) -> None:
     _, own, settings = PAIRS[name]
-    expected = values(played(own(**settings), 4))
+    expected = values(play(own(**settings), 4))
     step, old = make_server(STEP[name]), model()
     assert step is not None
     for _ in range(4):
-        replies = [values(next(iter(m.content.array_records.values()))) for m in moved(honest(8), old)]
+        replies = [values(next(iter(m.content.array_records.values()))) for m in move(honest(8), old)]
         sizes = [100 + k for k in range(8)]
         mean = {n: np.average([r[n] for r in replies], axis=0, weights=sizes).astype("f4") for n in MODEL}
         old = step.next(old, mean) | {"bn.num_batches_tracked": old["bn.num_batches_tracked"]}
@@ -80,10 +80,10 @@ def test_the_step_without_flower_is_the_same(name: str) -> None:
 def test_liars_do_not_matter(name: str) -> None:
     robust, own, settings = PAIRS[name]
     strategy = robust(**settings)
-    attacked = values(played(strategy, 5, liars=3))
+    attacked = values(play(strategy, 5, liars=3))
     assert set(strategy.history[-1].accused) == {BAD, BAD + 1, BAD + 2}
-    clean = values(played(robust(**settings), 5))
-    lost = values(played(own(**settings), 5, liars=3))
+    clean = values(play(robust(**settings), 5))
+    lost = values(play(own(**settings), 5, liars=3))
     for tensor in MODEL:
         assert np.abs(attacked[tensor] - clean[tensor]).max() < 0.5 * np.abs(clean[tensor]).max()
         assert attacked[tensor].min() > 0
@@ -92,7 +92,7 @@ def test_liars_do_not_matter(name: str) -> None:
 
 def test_a_round_that_keeps_the_old_model_keeps_the_moments() -> None:
     strategy = flower.RobustFedAdam()
-    arrays = played(strategy, 2)
+    arrays = play(strategy, 2)
     before = copy.deepcopy(strategy.m_t)
     list(strategy.configure_train(3, arrays, ConfigRecord(), grid([FIRST_NODE, BAD])))
     kept, _ = strategy.aggregate_train(3, [nan()])
@@ -106,16 +106,16 @@ def test_a_round_that_keeps_the_old_model_keeps_the_moments() -> None:
 @pytest.mark.parametrize("name", ["yogi", "adagrad", "momentum"])
 def test_moments_outlive_the_server(name: str, tmp_path: Path) -> None:
     robust, _, settings = PAIRS[name]
-    whole = values(played(robust(**settings), 5))
-    half = played(robust(history=tmp_path, **settings), 3)
-    again = values(played(robust(history=tmp_path, **settings), 2, start=half))
-    fresh = values(played(robust(**settings), 2, start=half))
+    whole = values(play(robust(**settings), 5))
+    half = play(robust(history=tmp_path, **settings), 3)
+    again = values(play(robust(history=tmp_path, **settings), 2, start=half))
+    fresh = values(play(robust(**settings), 2, start=half))
     for tensor in MODEL:
         np.testing.assert_allclose(again[tensor], whole[tensor], rtol=1e-5)
     assert any(np.abs(fresh[tensor] - whole[tensor]).max() > 1e-4 for tensor in MODEL)
     # another model in the same folder is another federation
-    other = values(played(robust(history=tmp_path, **settings), 2))
-    expected = values(played(robust(**settings), 2))
+    other = values(play(robust(history=tmp_path, **settings), 2))
+    expected = values(play(robust(**settings), 2))
     for tensor in MODEL:
         np.testing.assert_array_equal(other[tensor], expected[tensor])
 

@@ -1,4 +1,4 @@
-"""A Flower user sees whom the strategy believed: `honestly report` draws the history that it writes."""
+"""`honestly report` draws the history of the Flower strategy, which shows the clients that it believed."""
 
 from __future__ import annotations
 

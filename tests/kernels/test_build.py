@@ -1,4 +1,4 @@
-"""Programs are compiled once, safely, and kept; whatever is in the way is a reason, never a failure."""
+"""Programs are compiled once, safely, and cached; any obstacle is reported as a reason and never raises."""
 
 from __future__ import annotations
 

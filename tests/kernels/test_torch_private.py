@@ -1,4 +1,4 @@
-"""What PyTorch does not promise. A test that fails here says what a new version has taken away, and what that costs."""
+"""Private parts of PyTorch that we use: a failure shows what a new version changed and what depends on it."""
 
 from __future__ import annotations
 

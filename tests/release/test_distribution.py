@@ -1,4 +1,4 @@
-"""The wheel and the sdist: built, installed where nothing else is, and used."""
+"""The wheel and the sdist are built, installed in an empty environment, and used."""
 
 from __future__ import annotations
 

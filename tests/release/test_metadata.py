@@ -1,4 +1,4 @@
-"""What the package says of itself agrees with itself: one version, tested Pythons, files that a release needs."""
+"""The metadata of the package is consistent: one version, tested Pythons, files that a release needs."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def kappa(X: np.ndarray, M: int, weights: np.ndarray) -> float:
     return float(error @ error / ((H - H.mean(axis=0)) ** 2).sum(axis=1).mean())
 
 
-def measured(X: np.ndarray, M: int, rule: Bayesian | None = None):
+def measure(X: np.ndarray, M: int, rule: Bayesian | None = None):
     mix = (rule or Bayesian()).mix(geometry(X))
     return kappa(X, M, mix.matrix[0]), mix
 
@@ -104,7 +104,7 @@ def test_no_minority_moves_the_answer_from_any_distance(far, how, clients, M):
         "each elsewhere": rng.normal(size=(M, d)),
         "a cloud": away + 0.1 * rng.normal(size=(M, d)),
     }[how] * far
-    found, mix = measured(X, M)
+    found, mix = measure(X, M)
     assert found < 0.05
     assert (mix.honesty[: clients - M] >= 0.5).all()
     assert all(verdict is not Verdict.TRUSTED for verdict in mix.verdicts[clients - M :])
@@ -116,7 +116,7 @@ def test_a_majority_does_move_it():
     """The breakdown point is one half, which shows that the test above can fail."""
     X = federation(0, "none")
     X[8:] += 1e3
-    assert measured(X, 12)[0] > 1e5
+    assert measure(X, 12)[0] > 1e5
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_majority_does_move_it():
     ],
 )
 def test_attacks_that_defeat_the_published_rule_or_the_mean(attack, spread, M, bound):
-    found = [measured(federation(M, attack, seed, spread=spread), M)[0] for seed in range(5)]
+    found = [measure(federation(M, attack, seed, spread=spread), M)[0] for seed in range(5)]
     assert max(found) < bound
 
 
@@ -152,7 +152,7 @@ def test_similar_errors_are_accused_and_long_updates_are_not():
     assert set(np.flatnonzero(Bayesian().mix(geometry(X)).honesty < 0.5)) == set(range(14, 20))
     X = federation(0, "none")
     X[12:] += 20.0 * np.random.default_rng(1).normal(size=(8, d)) / np.sqrt(d)  # eight laggards, each on its own
-    found, mix = measured(X, 8)
+    found, mix = measure(X, 8)
     assert (mix.honesty > 0.5).all()
     assert all(verdict is Verdict.UNUSUAL for verdict in mix.verdicts[12:])
     assert all(verdict is Verdict.TRUSTED for verdict in mix.verdicts[:12])
@@ -250,7 +250,7 @@ def test_half_of_the_clients_idle():
         X = federation(0, "none")
         X[:idle] = 0.0
         X[K - M :] = 30.0 * np.random.default_rng(2).normal(size=(M, d)) / np.sqrt(d) if M else X[K - M :]
-        found, mix = measured(X, M)
+        found, mix = measure(X, M)
         assert (mix.honesty[: K - M] >= 0.5).all()
         assert found <= 9 / (K - M - 9) * 1.01
 
@@ -321,7 +321,7 @@ def test_any_arrangement_gives_weights_and_probabilities(X):
 
 def test_nobody_is_accused_without_attackers_and_the_mean_is_nearly_the_answer():
     for seed in range(50):
-        found, mix = measured(federation(0, "none", seed), 0)
+        found, mix = measure(federation(0, "none", seed), 0)
         assert set(mix.verdicts) == {Verdict.TRUSTED}
         assert found < 1e-3
         assert mix.status is Status.CONVERGED

@@ -1,4 +1,4 @@
-"""kill -9 where it hurts most: what is resumed ends with the bytes of a run that was never interrupted."""
+"""Kill runs at critical points: a resumed run ends with the same bytes as an uninterrupted one."""
 
 from __future__ import annotations
 

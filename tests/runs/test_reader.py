@@ -1,4 +1,4 @@
-"""Rounds of simulations and federations come out in one form, whatever names the clients have."""
+"""Rounds of simulations and federations are read in one form, for any client names."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A record goes to a file and back; whatever a stranger's file holds, what comes out is typed."""
+"""Records survive a round trip through a file; records read from any file are typed."""
 
 from __future__ import annotations
 

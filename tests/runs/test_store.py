@@ -131,7 +131,7 @@ def test_a_run_that_takes_down_every_worker_ends_as_failed_but_one_that_gets_on_
         store.write_round("b", record(number), worker="w")
         store.release("w", died=True)
         assert store.claim("w") is not None
-    for _ in range(9):  # a clean stop is no death
+    for _ in range(9):  # a clean stop does not count as a crash
         store.release("w")
         assert store.claim("w") is not None
 
@@ -313,7 +313,7 @@ def test_a_store_on_a_disk_that_cannot_be_written_is_read(tmp_path: Path, monkey
     connect = sqlite3.connect
 
     def refuse(address: Any, **options: Any) -> sqlite3.Connection:
-        if "immutable=1" not in str(address):  # what SQLite says when it cannot make its side files
+        if "immutable=1" not in str(address):  # SQLite's error when it cannot create its side files
             raise sqlite3.OperationalError("unable to open database file")
         return connect(address, **options)
 

@@ -1,4 +1,4 @@
-"""Results of several machines come together: nothing is lost, nothing twice, nothing that is not a study's."""
+"""Results of several machines are merged: nothing is lost or duplicated, and other files are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ seed = [0, 1]
 
 
 def half_done(folder: Path, text: str = STUDY) -> Store:
-    """One run is done, one stopped after its second round, the others are not begun."""
+    """One run is done, one stopped after its second round, the others have not started."""
     store = Store.open(folder)
     entries = Study.parse(text).entries()
     store.add(entries)
@@ -68,7 +68,7 @@ def mine(tmp_path: Path) -> Iterator[Store]:
 
 
 def finish(store: Store) -> None:
-    """Go on with what was taken in: to the same numbers as in one go."""
+    """Resume the imported study, which must give the same numbers as an uninterrupted one."""
     assert one_by_one(store, {run.id for run in store.runs()}, "w", WorkOptions())
     for run in store.runs():
         assert run.status == "done"

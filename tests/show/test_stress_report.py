@@ -1,4 +1,4 @@
-"""What is written can be read again, and the page needs nothing else."""
+"""Written results can be read again, and the page needs no other files."""
 
 import csv
 import json

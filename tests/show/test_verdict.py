@@ -1,4 +1,4 @@
-"""One sentence that says what happened, and messages that are said once."""
+"""One sentence that summarises the run, and messages that are shown once."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tests run side by side: waiting for threads costs more than they bring."""
+    """Tests run in parallel, so more threads per test would only slow them down."""
     if find_spec("torch") is None:  # attacks need NumPy alone
         yield
         return

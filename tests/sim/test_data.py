@@ -1,4 +1,4 @@
-"""Data sets in the layouts in which people have them, and what happens when they are not there."""
+"""Data sets in their usual layouts, and errors for missing ones."""
 
 from __future__ import annotations
 

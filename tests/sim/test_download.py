@@ -1,4 +1,4 @@
-"""Downloads from mirrors that break off, have another file, are busy or are not there."""
+"""Downloads from mirrors that disconnect, have another file, are busy or do not exist."""
 
 from __future__ import annotations
 

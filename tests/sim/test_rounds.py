@@ -1,4 +1,4 @@
-"""A federation in the small: what a round records, and that attacks do what they say."""
+"""A small federation: what a round records, and that attacks do what they claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing is lost: killed, stopped, damaged or refused, a run goes on and ends with the same bytes."""
+"""A run that was killed, stopped or damaged resumes and ends with the same bytes."""
 
 from __future__ import annotations
 

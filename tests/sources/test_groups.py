@@ -14,7 +14,7 @@ COUNTS = np.array([5, 8, 8, 10, 7, 9, 6, 8, 8])
 
 
 def clients(bad: tuple[int, ...] = ()) -> list[np.ndarray]:
-    """Groups of clients; in each bad group one client lies, as strongly as it takes."""
+    """Groups of clients; in each bad group, one client lies strongly enough to dominate it."""
     rng = np.random.default_rng(0)
     lie = 30 * rng.normal(size=300)
     groups = [1 + rng.normal(size=(count, 300)) for count in COUNTS]
@@ -73,7 +73,7 @@ def test_one_liar_costs_its_group() -> None:
 
 
 def test_liars_in_most_groups_cannot_be_outvoted() -> None:
-    """What the page says: M liars in M groups, and more than half of the groups are theirs."""
+    """As documented: M liars in M groups control more than half of the groups."""
     bad = (0, 1, 2, 3, 4)  # 5 liars among 69 clients
     out = hn.aggregate(sums(bad), groups=hn.Groups(COUNTS, sums=True))
     assert np.abs(out.value - 1).max() > 2

@@ -1,4 +1,4 @@
-"""Ray: a lost node costs nothing but its last round. `make test-all` installs it."""
+"""Ray: losing a node loses only its last round. `make test-all` installs it."""
 
 from __future__ import annotations
 

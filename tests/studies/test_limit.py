@@ -1,4 +1,4 @@
-"""A study under a time limit ends between two rounds, travels, and goes on elsewhere with the same numbers."""
+"""A study with a time limit ends between two rounds and can be resumed on another machine with the same numbers."""
 
 from __future__ import annotations
 

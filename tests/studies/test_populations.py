@@ -1,4 +1,4 @@
-"""Populations are what their names say, and files are read without trust."""
+"""Populations match their names, and files are treated as untrusted."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Recordings by layer come back as they were written, and files of strangers are read without trust."""
+"""Recordings by layer are read as they were written, and files are treated as untrusted."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""results/session.py and results/make.py: a go with a time limit, packed, taken home, gone on with elsewhere."""
+"""results/session.py and results/make.py: a session with a time limit is packed, imported, and resumed elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of the command line become rules that are told what they should be told."""
+"""Words of the command line become rules with the right settings."""
 
 import numpy as np
 import pytest

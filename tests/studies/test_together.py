@@ -1,4 +1,4 @@
-"""Runs side by side in threads: every cell once, a stop that is asked for, a device that is no GPU."""
+"""Runs in parallel threads: every cell runs once, stops on request, and devices that are not GPUs are handled."""
 
 from __future__ import annotations
 

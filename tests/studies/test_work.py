@@ -1,4 +1,4 @@
-"""A worker: it goes on where another stopped, writes failures down, and stops when it must."""
+"""A worker resumes where another stopped, records failures, and stops when it must."""
 
 from __future__ import annotations
 

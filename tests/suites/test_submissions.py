@@ -1,4 +1,4 @@
-"""Strangers' rules: loaded from a file, shuffled, checked, and named where they fail."""
+"""Submitted rules are loaded from a file, run on shuffled clients, checked, and reported if they fail."""
 
 import json
 

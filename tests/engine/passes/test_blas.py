@@ -1,4 +1,4 @@
-"""Every way to the Gram matrix of a block of rows, against a plain product in float64."""
+"""Every way to compute the Gram matrix of a block of rows, compared with a plain product in float64."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_kernels_of_the_blas_are_known_by_their_class(
     monkeypatch.setattr(blas.np, "show_config", lambda mode: config)
     monkeypatch.setenv("OPENBLAS_CORETYPE", cores)
     assert blas.wide_kernels.__wrapped__() is wide
-    monkeypatch.setattr(blas.np, "show_config", lambda mode: {})  # a build that says nothing
+    monkeypatch.setattr(blas.np, "show_config", lambda mode: {})  # a build without information
     assert blas.wide_kernels.__wrapped__() is False
 
 

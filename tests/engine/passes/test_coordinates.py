@@ -12,7 +12,7 @@ SEEN = []
 
 
 class Watching(Rule):
-    """Keeps what it was shown."""
+    """A rule that keeps the coordinates that it receives."""
 
     name = "watching"
     summary = "sees"
@@ -23,7 +23,7 @@ class Watching(Rule):
         return Mix.of_weights(np.full(geometry.K, 1.0 / geometry.K))
 
 
-def shown(updates, **options):
+def collect(updates, **options):
     SEEN.clear()
     hn.aggregate(updates, Watching(), **options)
     return SEEN[-1][0]
@@ -39,7 +39,7 @@ def dicts(library):
 
 @pytest.mark.parametrize("library", [np.array, torch.tensor])
 def test_state_dicts_by_layer_without_buffers(library):
-    found = shown(dicts(library), reference=dicts(library)[1])
+    found = collect(dicts(library), reference=dicts(library)[1])
     assert [part.shape for part in found.updates] == [(5, 6), (5, 2)]
     np.testing.assert_allclose(found.updates[0], (X - X[1])[:, :6])
     np.testing.assert_allclose(found.updates[1], (X - X[1])[:, 8:])
@@ -47,30 +47,30 @@ def test_state_dicts_by_layer_without_buffers(library):
 
 
 def test_matrices_with_and_without_a_reference_and_layers():
-    found = shown(X, reference=REFERENCE, layers=[4, 6])
+    found = collect(X, reference=REFERENCE, layers=[4, 6])
     np.testing.assert_allclose(np.concatenate(found.updates, axis=1), X - REFERENCE)
     np.testing.assert_allclose(np.concatenate(found.reference), REFERENCE)
-    found = shown(X)
+    found = collect(X)
     np.testing.assert_allclose(found.updates[0], X)
     assert not found.reference[0].any()
 
 
 def test_half_precision():
     half = torch.tensor(X).to(torch.bfloat16)
-    found = shown(half)
+    found = collect(half)
     np.testing.assert_array_equal(found.updates[0], half.float().numpy())
 
 
 def test_excluded_clients_are_not_shown_and_subsets_are():
     spoilt = X.copy()
     spoilt[1, 3] = np.nan
-    found = shown(spoilt, reference=REFERENCE)
+    found = collect(spoilt, reference=REFERENCE)
     np.testing.assert_allclose(found.updates[0], np.delete(X, 1, axis=0) - REFERENCE)
     np.testing.assert_allclose(SEEN[-1][1].updates[0], (np.delete(X, 1, axis=0) - REFERENCE)[[0, 2]])
 
 
 def test_behind_mixers_the_mixtures_are_shown():
-    shown(X, reference=REFERENCE, pre=[hn.StaticClipping(radius=1.0)])
+    collect(X, reference=REFERENCE, pre=[hn.StaticClipping(radius=1.0)])
     U = X - REFERENCE
     clipped = U * np.minimum(1, 1 / np.linalg.norm(U, axis=1, keepdims=True))
     np.testing.assert_allclose(SEEN[-1][0].updates[0], clipped, rtol=1e-5)
@@ -83,7 +83,7 @@ def test_files(tmp_path):
     for k, x in enumerate(X):
         paths.append(tmp_path / f"{k}.safetensors")
         save_file({"a": x[:6].copy(), "b": x[6:].copy()}, paths[-1])
-    found = shown(paths)
+    found = collect(paths)
     np.testing.assert_allclose(np.concatenate(found.updates, axis=1), X)
 
 

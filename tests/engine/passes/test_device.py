@@ -42,7 +42,7 @@ def test_matrix_agrees_with_the_host(
 def test_the_median_of_three_clients_as_the_centre(
     accelerated: Library, federation: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch, liars: tuple[int, ...]
 ) -> None:
-    """Where a kernel offers it; with two liars among the three, or a NaN, another centre must be found."""
+    """Only if a kernel supports it; with two liars among the three, or a NaN, another centre must be found."""
     monkeypatch.setattr(device.DevicePasses, "between", lambda self, rows: True)
     X = federation(K=15, d=3000) + 300 * federation(K=1, d=3000, seed=1)
     X[list(liars)] = 1e9

@@ -1,5 +1,5 @@
 """Faults of machines: one core, limits set by the user, several threads and forked workers at once, no compiler, no
-place to write. Each in a process of its own, with a time limit: none may wait for ever, and none may be wrong."""
+writable folder. Each runs in its own process with a time limit: none may hang, and none may give a wrong result."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_containers_share_of_the_cores(
     [
         {"HONESTLY_COMPILE": "0"},
         {"PATH": "/nonexistent", "CC": ""},
-        {"XDG_CACHE_HOME": "/proc/nowhere"},  # where nobody can make a folder
+        {"XDG_CACHE_HOME": "/proc/nowhere"},  # a place where no folder can be created
         {"HOME": "/proc/nowhere", "XDG_CACHE_HOME": ""},
         {"CC": "false"},
     ],

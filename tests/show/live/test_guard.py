@@ -1,4 +1,4 @@
-"""Who may ask, and what every answer forbids."""
+"""Which requests are accepted, and the security headers of every response."""
 
 from __future__ import annotations
 

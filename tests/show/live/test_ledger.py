@@ -1,4 +1,4 @@
-"""Whoever reads the events, with breaks or without, knows what the ledger knows."""
+"""A client that reads the events, even with interruptions, has the same state as the ledger."""
 
 from __future__ import annotations
 

@@ -189,15 +189,15 @@ def test_of_two_finished_records_of_a_run_the_later_counts(tmp_path: Path) -> No
 def test_accusations_of_both_forms_stand_side_by_side() -> None:
     key = Key("mnist", 1, "Ours", Column("sign_flip", 0.5, "ACC"))
 
-    def said(early: int, late: int) -> Statements:
+    def statements(early: int, late: int) -> Statements:
         return Statements([], [], True, (Half(early, 0, 50), Half(late, 0, 50)))  # type: ignore[arg-type]
 
     old = key._replace(rule="Ours (version 0.1)")
     table = by_form(
         [
-            result(key, 0.9, said=said(1, 2)),
-            result(key, 0.9, said=said(2, 2), seed=1),
-            result(old, 0.9, said=said(0, 80)),
+            result(key, 0.9, said=statements(1, 2)),
+            result(key, 0.9, said=statements(2, 2), seed=1),
+            result(old, 0.9, said=statements(0, 80)),
         ]
     )
     assert table is not None

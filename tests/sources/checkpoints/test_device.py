@@ -80,13 +80,13 @@ def test_blocks_are_read_ahead(paths: list[Path], tmp_path: Path, monkeypatch: p
         loads += 1
         return load(self, *args)
 
-    def asked(self: OnDevice, leaf: int, start: int, stop: int, clients: Any) -> Any:
+    def read_block(self: OnDevice, leaf: int, start: int, stop: int, clients: Any) -> Any:
         nonlocal pops
         pops += (leaf, start, stop, tuple(clients)) in self._waiting
         return block(self, leaf, start, stop, clients)
 
     monkeypatch.setattr(OnDevice, "_load", counted)
-    monkeypatch.setattr(OnDevice, "block", asked)
+    monkeypatch.setattr(OnDevice, "block", read_block)
     on_device(paths, "mean", tmp_path / "out.safetensors")
     assert pops > 5  # all pieces of the pass but the first
     assert loads <= pops + 3

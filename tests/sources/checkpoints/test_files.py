@@ -62,7 +62,7 @@ def test_links_are_followed_if_allowed(tmp_path: Path, path: Path) -> None:
 
 
 def test_permission_denied_is_a_reason(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(*_: object) -> int:  # the tests may run as root, whom nothing is denied
+    def denied(*_: object) -> int:  # the tests may run as root, which may read everything
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(files.os, "open", denied)
@@ -113,7 +113,7 @@ def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", [48, 256])
 def test_few_descriptors_suffice_for_many_files(tmp_path: Path, limit: int) -> None:
-    """A process may open 256 files on some systems; that must not cost any client its vote."""
+    """Some systems allow a process only 256 open files; no client may be excluded because of that."""
     rng = np.random.default_rng(0)
     for k in range(300):
         np.savez(tmp_path / f"{k}.npz", w=rng.normal(size=4))

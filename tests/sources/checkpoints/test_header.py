@@ -1,4 +1,4 @@
-"""Headers of strangers: each kind of lie is refused with its own reason, and nothing is read outside the file."""
+"""Untrusted headers: every kind of invalid header is refused with its own reason; nothing outside the file is read."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ VALID = save({"a": np.zeros((2, 3), np.float32), "b": np.ones(5, np.float16), "c
 def test_mutated_files_are_refused_or_in_bounds(data: st.DataObject) -> None:
     """Any bytes changed, cut or inserted: the answer is a reason or a header within the file, never another error.
 
-    The format's own library is the judge of what must be accepted.
+    The format's own library decides what must be accepted.
     """
     content = bytearray(VALID)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -143,7 +143,7 @@ def test_mutated_files_are_refused_or_in_bounds(data: st.DataObject) -> None:
     except UnusableError:
         try:
             load(bytes(content))
-        except (SafetensorError, KeyError):  # KeyError: a dtype that NumPy has not
+        except (SafetensorError, KeyError):  # KeyError: a dtype that NumPy does not have
             return
         pytest.fail("the format's own library reads it")
     else:

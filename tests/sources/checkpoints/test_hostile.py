@@ -1,4 +1,4 @@
-"""Each kind of hostile file costs its own client the vote, by name, and changes nothing for the others."""
+"""Every kind of hostile file excludes only its own client, by name, and changes nothing for the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from honestly.sources.checkpoints import Checkpoints
 
 from .conftest import shard
 
-BAD = 2  # the client who lies
+BAD = 2  # the client that lies
 
 
 @pytest.fixture

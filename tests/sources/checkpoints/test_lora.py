@@ -1,4 +1,4 @@
-"""LoRA adapters: what is averaged is the product B A, through matrices of the size of the ranks."""
+"""LoRA adapters: the product B A is averaged, using only matrices of the size of the ranks."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_factors_that_are_still_zero(adapters: list[Path]) -> None:
 
 
 def test_a_reference_adapter(adapters: list[Path], tmp_path: Path) -> None:
-    """Clipping leans on the reference: its factors are part of the result."""
+    """Clipping gives weight to the reference, so its factors are part of the result."""
     found = hn.aggregate(adapters[1:], hn.CenteredClipping(tau=0.5), reference=adapters[0], out=tmp_path / "out")
     share = found.diagnostics["reference_weight"]
     assert share > 0.1

@@ -1,4 +1,4 @@
-"""Memory does not grow with the files: measured as the peak of a process of its own."""
+"""Memory does not grow with the files, measured as the peak of a separate process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-LIMIT = 300  # MB, the promise
+LIMIT = 300  # MB, the documented limit
 
 SCRIPT = """
 import sys
@@ -30,7 +30,7 @@ def measure(rule: str, out: Path, files: list[Path]) -> tuple[int, int, bool]:
 
 
 def sparse(path: Path, tensors: dict[str, tuple[str, list[int], int]]) -> Path:
-    """A file of zeros that takes no room on the disk."""
+    """A file of zeros that takes no space on the disk."""
     header, at = {}, 0
     for name, (dtype, shape, nbytes) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + nbytes]}
@@ -56,7 +56,7 @@ def test_twenty_clients_far_larger_than_the_limit(tmp_path: Path, rule: str) -> 
 
 @pytest.mark.slow
 def test_headers_of_strangers_are_not_kept(tmp_path: Path) -> None:
-    """Three clients of 14 with headers of the longest length: they are looked at one by one."""
+    """Three clients of 14 have headers of the maximum length, which are read one by one."""
     good = [sparse(tmp_path / f"{k}.safetensors", {"w": ("F32", [10], 40)}) for k in range(11)]
     bomb = sparse(tmp_path / "bomb.safetensors", {f"{i:x}": ("F32", [0], 0) for i in range(110_000)})
     assert 7_000_000 < bomb.stat().st_size < 8_000_000

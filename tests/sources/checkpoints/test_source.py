@@ -1,4 +1,4 @@
-"""Files give what the same tensors in memory give, whatever their format, shards, dtype and order."""
+"""Files give the same result as the same tensors in memory, for any format, shards, dtype and order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output is the old one or the new one, never half, and what others kept there is not destroyed."""
+"""The output is either the old one or the new one, never partial, and other files in the folder are kept."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SIZES = (30, 5, 100)
 K, M = 8, 3
 
 
-def made(seed=0):
+def make_space(seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(1, sum(SIZES))) + rng.normal(size=(K, sum(SIZES)))
     parts = np.split(X, np.cumsum(SIZES)[:-1], axis=1)
@@ -43,7 +43,7 @@ def kappas(value, honest):
 @pytest.mark.parametrize("rule", [Mean(), hn.GeometricMedian()])
 @pytest.mark.parametrize("pre", [(), (NNM(f=3),), (StaticClipping(radius=5.0),)])
 def test_the_same_as_aggregate(rule, pre):
-    X, space = made()
+    X, space = make_space()
     sent = np.concatenate([X[: K - M], -4 * X[K - M :]])
     out = hn.aggregate(sent, rule, pre=pre, reference=np.zeros(X.shape[1]))
     score = measure(space, forge(space, "sign_flip", np.random.default_rng(0)), rule, pre)
@@ -67,7 +67,7 @@ class OneLayerEach(Rule):
 
 
 def test_weights_of_each_layer_are_measured_there():
-    X, space = made()
+    X, space = make_space()
     score = measure(space, space.own, OneLayerEach())
     cuts = np.cumsum(SIZES)[:-1]
     value = np.concatenate([np.split(X[k], cuts)[k] for k in range(3)])
@@ -84,7 +84,7 @@ def test_layers_without_a_unit():
 
 
 def test_the_geometry_knows_where_the_reference_lies():
-    X, space = made()
+    X, space = make_space()
     towards, squared = space.towards_mean(space.own), space.products[:, space.n, space.n]
     geometry = geometry_of(space.grams(space.own), towards, squared, SIZES)
     np.testing.assert_allclose(geometry.gram_about_reference, X @ X.T, atol=1e-9)
@@ -102,7 +102,7 @@ def test_nobody_lies():
 
 
 def test_it_finds_more_than_it_is_given_and_the_same_again():
-    _, space = made()
+    _, space = make_space()
     fixed = max(measure(space, forge(space, spec, np.random.default_rng(0)), hn.GeometricMedian()).kappa
                 for spec in ("alie", "ipm:epsilon=2", "mimic", "layer_duplicates"))  # fmt: skip
     attacker = Attacker(space, hn.GeometricMedian(), tries=80)
@@ -122,14 +122,14 @@ def test_it_puts_its_effort_into_one_layer_if_that_is_the_goal():
 
 
 def test_the_mean_has_no_bound():
-    _, space = made()
+    _, space = make_space()
     assert Attacker(space, Mean(), tries=40).search(np.random.default_rng(0)).value > 1e3
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"goal": "all"}, "goal = 'all'"), ({"tries": 0}, "tries = 0")])
 def test_what_cannot_be_searched(settings, message):
     with pytest.raises(ValueError, match=message):
-        Attacker(made()[1], Mean(), **settings)
+        Attacker(make_space()[1], Mean(), **settings)
 
 
 # ---- copy patterns

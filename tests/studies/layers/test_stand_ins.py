@@ -15,12 +15,12 @@ from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import measure
 from honestly.studies.layers.stand_ins import StandIns, needs_coordinates
 
-from .test_measure import SIZES, K, M, kappas, made
+from .test_measure import SIZES, K, M, kappas, make_space
 
 
 @pytest.fixture
 def space():
-    return made()[1]
+    return make_space()[1]
 
 
 @pytest.mark.parametrize("columns", [10, 60, 4000])
