@@ -174,7 +174,12 @@ def test_what_is_no_rule_is_refused(home, name, message):
 
 @pytest.mark.parametrize(
     ("rule", "message"),
-    [("fltrust", "needs a trusted root"), ("monna", "needs a trusted client"), ("bayesan", "did you")],
+    [
+        ("fltrust", "needs a trusted root"),
+        ("monna", "needs a trusted client"),
+        ("nnm:f=2+batch_norm_guard", "needs BatchNorm's statistics"),
+        ("bayesan", "did you"),
+    ],
 )
 def test_rules_of_the_package_that_a_suite_cannot_judge(rule, message):
     with pytest.raises(ValueError, match=message):

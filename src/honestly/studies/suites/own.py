@@ -31,6 +31,8 @@ def contestant(spec: str, limit: float = LIMIT) -> Judged:
         raise ValueError(f"rule '{spec}': needs a trusted root update, and a suite has none")
     if "trusted client" in knows:
         raise ValueError(f"rule '{spec}': needs a trusted client; in a suite nobody knows who is who")
+    if isinstance(found, Contestant) and any("buffers" in part.needs for part, _ in found.parts):
+        raise ValueError(f"rule '{spec}': needs BatchNorm's statistics, and a suite has none")
     return found
 
 
