@@ -41,6 +41,7 @@ STUDIES = {
     "cifar": "cifar",
     "cifar-200": "cifar-200",
     "cifar-short": "cifar-short",
+    "quiet": "quiet",
 }
 
 

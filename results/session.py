@@ -52,6 +52,7 @@ CIFAR = str(RESULTS / "cifar.toml")
 #: What a go does, the most important first.
 PLANS = {
     "cifar": (
+        Part("cifar", CIFAR, ("rule=Ours", "alpha=0.5", "config=2,1", "attack=label_flip,backdoor")),
         Part("cifar", CIFAR, ("rule=Ours", "alpha=0.5")),
         Part("cifar", CIFAR, ("rule=Krum", "alpha=0.5")),
         Part("cifar", CIFAR, ("rule=Ours", "alpha=1")),
@@ -60,13 +61,15 @@ PLANS = {
         Part("cifar-200", str(RESULTS / "cifar-200.toml"), reuse="cifar"),
     ),
     "tables": (
-        Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "rule=Ours,Krum", "seed=0"), 8),
+        Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "rule=Ours", "seed=0"), 8),
+        Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "rule=Krum", "seed=0"), 8),
         Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "attack=backdoor", "seed=0"), 8),
         Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "seed=0"), 8),
         Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "seed=1,2"), 8),
     ),
     "ablation": (Part("code-ablation", "paper-ablation", ("dataset=fmnist",), 8, reuse="code-tables"),),
     "figure1": (Part("code-figure1", "paper-figure1"),),
+    "quiet": (Part("quiet", str(RESULTS / "quiet.toml"), (), 8),),
 }
 
 
