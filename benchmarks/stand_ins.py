@@ -63,8 +63,8 @@ def scores():
                 for attack in ATTACKS:
                     sent = forge(space, attack, np.random.default_rng(0))
                     for one in rules():
-                        pre, rule, _ = one.build(K=K, f=M, root=None)
-                        pair = [measure(space, sent, rule, pre, basis).worst_layer for basis in both]
+                        pipeline, _ = one.build(K=K, f=M, root=None)
+                        pair = [measure(space, sent, pipeline, basis).worst_layer for basis in both]
                         found[one.spec].append(pair)
     return found
 

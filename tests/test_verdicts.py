@@ -158,7 +158,7 @@ def test_mixers_advance_in_a_federation() -> None:
     referee = Referee("mean", pre=hn.Bucketing(size=2, seed=3))
     seen = []
     for number in range(1, 4):
-        seen.append(referee.pre[0])
+        seen.append(referee.pipeline.mixers[0])
         referee.judge(number, [Reply(k, update={"w": x}) for k, x in enumerate(clients(6))])
     assert len(set(seen)) == 3
     expected = Pipeline.of("mean", hn.Bucketing(size=2, seed=3)).after({}).mixers[0]

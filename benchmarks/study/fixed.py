@@ -24,8 +24,8 @@ def _fixed(rules, settings, populations, suite, *, layered, malicious=None):
     by_attack, by_family, by_count = defaultdict(Tally), defaultdict(Tally), defaultdict(Tally)
     for population, M, spec, space, made in attacked(populations, suite, malicious or settings.malicious):
         for entry in rules:
-            pre, rule = entry.build(population.clients, M)
-            score = measure(space, made, rule, pre)
+            pipeline = entry.build(population.clients, M)
+            score = measure(space, made, pipeline)
             for tally in (
                 tallies[entry.name],
                 by_attack[spec, entry.name],
@@ -100,8 +100,8 @@ def data(rules: list[Entry], settings: Settings):
             population = LayeredPopulation.of(course, r)
             for _, M, spec, space, made in attacked([population], ("label_flip", "backdoor"), (2, 4, 8)):
                 for entry in rules:
-                    pre, rule = entry.build(population.clients, M)
-                    score = measure(space, made, rule, pre)
+                    pipeline = entry.build(population.clients, M)
+                    score = measure(space, made, pipeline)
                     tallies[family(course.name), spec, M, entry.name, r <= 5].add(score)
     rows = []
     for group, spec, M, name in dict.fromkeys(key[:-1] for key in tallies):
@@ -120,8 +120,8 @@ def calibration(rules: list[Entry], settings: Settings):
     populations = chosen(settings.where, rounds=settings.rounds, only=settings.only)
     for population, M, _, space, made in attacked(populations, SUITE, settings.malicious):
         for entry in rules:
-            pre, rule = entry.build(population.clients, M)
-            tallies[entry.name].add(measure(space, made, rule, pre))
+            pipeline = entry.build(population.clients, M)
+            tallies[entry.name].add(measure(space, made, pipeline))
     rows = []
     for name, tally in tallies.items():
         curve = reliability(tally.honesty, tally.honest)

@@ -29,12 +29,7 @@ def copied(rules: list[Entry], settings: Settings):
             for pattern in patterns(n, f, rng("patterns", n, f)):
                 gram = pattern.updates @ pattern.updates.T
                 for entry in rules:
-                    pre, rule = entry.build(n, f)
-                    geometry, through = geometry_of(gram[None]), np.eye(n)
-                    for mixer in pre:
-                        A = mixer.mix(geometry)
-                        geometry, through = geometry.mixtures(A), A @ through
-                    move = (rule.mix(geometry).matrix[0] @ through) @ pattern.updates
+                    move = entry.build(n, f).decide(geometry_of(gram[None])).matrix[0] @ pattern.updates
                     kappa = float(move @ move) / pattern.variance
                     over[entry.name] += kappa > 1.01 * bound(n, f)
                     if not tallies[entry.name] or kappa > max(tallies[entry.name]):
@@ -60,13 +55,12 @@ def adaptive(rules: list[Entry], settings: Settings):
             for entry in rules:
                 cells, lies = [], []
                 for M in (4, 8, 9):
-                    pre, rule = entry.build(used.clients, M)
+                    pipeline = entry.build(used.clients, M)
                     best = None
                     for seed in range(settings.seeds):
                         space = Space.of(used, M, rng(used.name, M, seed))
-                        attacker = Attacker(
-                            space, rule, "worst" if goal == "worst layer" else "whole", settings.tries, pre
-                        )
+                        wish = "worst" if goal == "worst layer" else "whole"
+                        attacker = Attacker(space, pipeline, wish, settings.tries)
                         one = attacker.search(rng("adaptive", used.name, M, seed))
                         best = one if best is None or one.value > best.value else best
                     cells.append(f"{best.value:.2f}" if best.value < 1e3 else f"{best.value:.0e}")
@@ -96,8 +90,8 @@ def quiet(rules: list[Entry], settings: Settings):
         for r in course.rounds:
             space = Space.of(LayeredPopulation.of(course, r), 0, rng(course.name, r))
             for entry in rules:
-                pre, rule = entry.build(space.H, 0)
-                score = measure(space, np.zeros((0, space.b)), rule, pre)
+                pipeline = entry.build(space.H, 0)
+                score = measure(space, np.zeros((0, space.b)), pipeline)
                 tallies[group, entry.name, r <= 5].append(score.false)
                 kappas[group, entry.name].append(score.kappa)
     rows = []
@@ -119,8 +113,8 @@ def runs(rules: list[Entry], settings: Settings):
             missed, false = [], []
             for r, population in population_rows.items():
                 space = Space.of(population, M, rng(course.name, r))
-                pre, rule = entry.build(n, M)
-                score = measure(space, space.own, rule, pre)
+                pipeline = entry.build(n, M)
+                score = measure(space, space.own, pipeline)
                 missed.append(score.missed)
                 false.append(score.false)
             rows.append([course.name, entry.name, " ".join(map(str, missed)), " ".join(map(str, false))])
@@ -136,10 +130,10 @@ def clock(rules: list[Entry], settings: Settings):
             space = Space.of(population, M, rng("clock"))
             made = np.zeros((0, space.b)) if M == 0 else forge(space, "label_flip", rng("clock"))
             for entry in rules:
-                pre, rule = entry.build(population.clients, M)
+                pipeline = entry.build(population.clients, M)
                 times, end = [], time.perf_counter() + 1.0
                 while time.perf_counter() < end:
-                    times.append(measure(space, made, rule, pre).seconds)
+                    times.append(measure(space, made, pipeline).seconds)
                 cells = [f"{1e3 * min(times):.2f}", f"{1e3 * np.median(times):.2f}"]
                 rows.append([f"L = {len(population.grams)}, M = {M}", entry.name, *cells])
     return ["K = 20", "rule", "ms, best", "median"], rows

@@ -13,6 +13,7 @@ import numpy as np
 from bayesian_variants import Variant
 from whole_update_rule import WholeUpdates
 
+from honestly.engine import Pipeline
 from honestly.rules import RULE_CATALOG
 from honestly.rules.rule import Mix, Rule
 from honestly.studies.specs import Contestant
@@ -47,7 +48,7 @@ class Entry:
     """A rule in a table: its name, and how it is made for K clients of whom f may lie."""
 
     name: str
-    build: Callable[[int, int], tuple[tuple, Rule]]
+    build: Callable[[int, int], Pipeline]
 
 
 def entry(word: str) -> Entry:
@@ -55,15 +56,10 @@ def entry(word: str) -> Entry:
     path, colon, function = word.rpartition(":")
     if colon and path.endswith(".py"):
         rule = Function(function=_imported(Path(path), function))
-        return Entry(f"{Path(path).stem}:{function}", lambda K, f: ((), rule))
+        return Entry(f"{Path(path).stem}:{function}", lambda K, f: Pipeline((), rule))
     contestant = Contestant(word)
     _ = contestant.parts
-
-    def build(K, f):
-        pre, rule, _ = contestant.build(K=K, f=f, root=None)
-        return pre, rule
-
-    return Entry(word, build)
+    return Entry(word, lambda K, f: contestant.build(K=K, f=f, root=None)[0])
 
 
 def _imported(path: Path, name: str) -> Callable[[Any], Any]:

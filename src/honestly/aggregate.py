@@ -14,7 +14,7 @@ from honestly.sources.groups import Groups, identities
 
 
 def aggregate(
-    updates: Any, rule: Rule | str = "bayesian", *, reference: Any = None,
+    updates: Any, rule: Rule | Pipeline | str = "bayesian", *, reference: Any = None,
     pre: Sequence[Mixer | str] | Mixer | str = (), sizes: Any = None, groups: Any = None, layers: Any = None,
     buffers: Any = "follow", out: Any = None, explain: bool = False,
 ) -> Aggregate:  # fmt: skip
@@ -24,7 +24,7 @@ def aggregate(
         updates: a `(K, d)` array (NumPy, torch, JAX, CuPy), a sequence of K state dicts, lists of arrays or arrays,
             a sequence of K paths of checkpoints (or `hn.Checkpoints`), or a mapping from client id to any of these.
             Never modified, never copied whole.
-        rule: a rule or its name, see `hn.list_rules()`.
+        rule: a rule or its name, see `hn.list_rules()`; or a `Pipeline`, a rule behind mixers.
         reference: the previous global model, in the container of one client's update. Another layout excludes a client.
         pre: mixers (or their names), applied in turn before the rule.
         sizes: the clients' claimed sizes, in order or by id. Rules that weigh clients use them up to a cap

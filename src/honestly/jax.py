@@ -98,8 +98,7 @@ def _check(pipeline: Pipeline, K: int, reference: Any) -> None:
     missing = sorted(pipeline.needs & NOT_HERE)
     if missing:
         raise ValueError(f"{pipeline} needs {', '.join(missing)}, which robust_mean does not have")
-    columns = isinstance(pipeline.rule, ColumnRule)
-    if columns and (pipeline.mixers or pipeline.rule.gram_needed):
+    if isinstance(pipeline.rule, ColumnRule) and not pipeline.reduces_clients:
         raise ValueError(f"{pipeline} reduces mixtures coordinate by coordinate, which robust_mean does not do")
     pipeline.check(K)
 

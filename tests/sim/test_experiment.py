@@ -43,7 +43,7 @@ def test_a_new_rule_forgets_the_settings_of_the_old_one(tmp_path: Path) -> None:
 
 def test_mixers_in_front() -> None:
     e = experiment(["pre=nnm", "pre.f=3", "rule=median"])
-    assert [m.name for m in e.make_mixers()] == ["nnm"]
+    assert [m.name for m in e.make_pipeline().mixers] == ["nnm"]
     assert Experiment.of({"pre": ["nnm"] if False else [{"name": "nnm", "f": 3}], "rule": "median"}).id == e.id
 
 

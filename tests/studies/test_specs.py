@@ -18,9 +18,10 @@ def test_a_rule_is_told_f_unless_it_has_one_or_needs_none():
     assert not Contestant("multi_krum:f=3").needs_f
     assert not Contestant("geometric_median").needs_f
     assert Contestant("nnm+geometric_median").needs_f
-    pre, rule, told = Contestant("nnm+multi_krum").build(K=20, f=8, root=None)
-    assert (pre[0].f, rule.f, told) == (8, 8, 8)
-    assert Contestant("multi_krum:f=3").build(K=20, f=8, root=None)[1].f == 3
+    pipeline, told = Contestant("nnm+multi_krum").build(K=20, f=8, root=None)
+    assert [step.f for step in pipeline.steps] == [8, 8]
+    assert told == 8
+    assert Contestant("multi_krum:f=3").build(K=20, f=8, root=None)[0].rule.f == 3
 
 
 def test_says_what_a_rule_is_told():
@@ -36,7 +37,8 @@ def test_says_what_a_rule_is_told():
 
 
 def test_f_is_lowered_to_what_the_rule_accepts():
-    _, rule, told = Contestant("krum").build(K=20, f=15, root=None)
+    pipeline, told = Contestant("krum").build(K=20, f=15, root=None)
+    rule = pipeline.rule
     assert rule.f == told < 10
     rule.check(20)
     with pytest.raises(ValueError, match=r"\d"):
@@ -62,5 +64,5 @@ def test_misspelt_words_are_explained(spec, message):
 
 
 def test_a_root_is_passed_on():
-    _, rule, _ = Contestant("fltrust").build(K=5, f=1, root=np.ones(3))
-    np.testing.assert_array_equal(rule.root, np.ones(3))
+    pipeline, _ = Contestant("fltrust").build(K=5, f=1, root=np.ones(3))
+    np.testing.assert_array_equal(pipeline.rule.root, np.ones(3))

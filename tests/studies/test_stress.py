@@ -35,9 +35,9 @@ def test_the_gram_path_agrees_with_aggregate(spec, attack):
     found = attacked(attack, M=f)
     contestant = Contestant(spec)
     score = found.score(contestant, f)
-    pre, rule, _ = contestant.build(K=20, f=f, root=found.root)
+    pipeline, _ = contestant.build(K=20, f=f, root=found.root)
     X = np.concatenate([found.honest, found.forged])
-    out = aggregate(X, rule=rule, pre=pre, reference=np.zeros(X.shape[1]))
+    out = aggregate(X, pipeline, reference=np.zeros(X.shape[1]))
     kappa = np.square(out.value - found.mean).sum() / found.variance
     assert score["kappa"] == pytest.approx(kappa, rel=1e-5, abs=1e-9)
     if score["honesty"] is not None:

@@ -127,16 +127,12 @@ def _run(args: argparse.Namespace) -> int:
     import warnings
 
     from honestly.aggregate import aggregate
-    from honestly.catalog import Spec
     from honestly.engine import Pipeline
-    from honestly.rules import MIXER_CATALOG, make_steps
     from honestly.show.aggregate_page import as_html, as_json, check_target, show, write
     from honestly.sources.checkpoints import Checkpoints
     from honestly.sources.checkpoints.conflicts import check_place
 
-    behind, rule = make_steps(args.rule, own=True)
-    before = (MIXER_CATALOG.build(spec) for text in args.pre for spec in Spec.parse_all(text))
-    steps = Pipeline((*before, *behind), rule)
+    steps = Pipeline.of("+".join([*args.pre, args.rule]), own=True)
     ids = client_ids(args.ids, args.files)
     for target in args.report:
         check_target(target)
@@ -156,8 +152,7 @@ def _run(args: argparse.Namespace) -> int:
         with open_target(args.out, args.exclusions) as target:
             found = aggregate(
                 files,
-                steps.rule,
-                pre=steps.mixers,
+                steps,
                 reference=args.reference,
                 sizes=in_order(client_sizes(args.sizes), ids),
                 out=target.out,

@@ -59,9 +59,12 @@ class Pipeline:
     rule: Rule
 
     @classmethod
-    def of(cls, rule: Any, pre: Any = ()) -> Pipeline:
-        """From objects or words such as "nnm:f=4+krum:f=2". Raises ValueError, naming what was passed instead."""
-        behind, made = make_steps(rule) if isinstance(rule, str) else ((), rule)
+    def of(cls, rule: Any, pre: Any = (), *, own: bool = False) -> Pipeline:
+        """From objects or words such as "nnm:f=4+krum:f=2". Raises ValueError, naming what was passed instead.
+
+        With `own`, a word of `rule` may also name a class of the user's, whose code is run.
+        """
+        behind, made = _steps(rule, own)
         if not isinstance(made, Rule):
             raise ValueError(
                 f"rule is {made!r}; expected a rule such as hn.Bayesian() or its name, see hn.list_rules()"
@@ -96,6 +99,11 @@ class Pipeline:
     def streams(self) -> bool:
         """Whether every step can decide without a K x K matrix."""
         return self.rule.streams and not self.mixers
+
+    @property
+    def reduces_clients(self) -> bool:
+        """Whether the rule reduces the clients' own columns, not those of mixtures."""
+        return isinstance(self.rule, ColumnRule) and not self.rule.gram_needed and not self.mixers
 
     def check(self, K: int) -> None:
         """Raise ValueError, naming the bound, if the settings do not fit K clients.
@@ -135,6 +143,12 @@ class Pipeline:
 
     def __str__(self) -> str:
         return " after ".join(map(repr, reversed(self.steps)))
+
+
+def _steps(rule: Any, own: bool) -> tuple[tuple[Mixer, ...], Any]:
+    if isinstance(rule, Pipeline):
+        return rule.mixers, rule.rule
+    return make_steps(rule, own=own) if isinstance(rule, str) else ((), rule)
 
 
 def _by_size(mix: Mix, claims: Float, f: Any) -> Mix:

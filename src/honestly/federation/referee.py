@@ -85,11 +85,6 @@ class Referee:
         """The rule with its current memory."""
         return self.pipeline.rule
 
-    @property
-    def pre(self) -> tuple[Mixer, ...]:
-        """The mixers with their current state."""
-        return self.pipeline.mixers
-
     def _log(self, level: int, text: str) -> None:
         """Write a line to the log. Names and faults are untrusted: they must not end the line or control a terminal."""
         self._write_log(level, printable(text))
@@ -209,9 +204,8 @@ class Referee:
             try:
                 out = aggregate(
                     {client: reply.update for client, reply in usable.items()},
-                    self.rule,
+                    self.pipeline,
                     reference=reference,
-                    pre=self.pre,
                     buffers=self.buffers,
                     sizes=None if self.sizes == "ignore" or not any(s is not None for s in sizes.values()) else sizes,
                 )

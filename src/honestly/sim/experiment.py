@@ -23,7 +23,7 @@ from honestly.federation.server import make_server
 from honestly.hints import did_you_mean
 from honestly.own import is_own
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG
-from honestly.rules.rule import Mixer, Rule
+from honestly.rules.rule import Rule
 from honestly.sim.adversary import Adversary
 from honestly.sim.attacks import ATTACKS, Attack
 from honestly.sim.choices import Choice, parse_choice, separate_mixers, sequence
@@ -268,13 +268,9 @@ class Experiment(BaseModel):
         """The rule, freshly made."""
         return self.rule.make("rule", RULE_CATALOG)
 
-    def make_mixers(self) -> list[Mixer]:
-        """The mixers in front of the rule."""
-        return [choice.make("pre", MIXER_CATALOG) for choice in self.pre]
-
     def make_pipeline(self) -> Pipeline:
         """The mixers and the rule, freshly made."""
-        return Pipeline(tuple(self.make_mixers()), self.make_rule())
+        return Pipeline(tuple(choice.make("pre", MIXER_CATALOG) for choice in self.pre), self.make_rule())
 
     def make_attack(self) -> Attack:
         """The attack, freshly made."""

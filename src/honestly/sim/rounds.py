@@ -229,7 +229,7 @@ class Federation:
                 named = dict(zip(plan.clients, sent, strict=True))
                 out = aggregate_late(named, steps, reference=reference, layers=layers, late=plan.late)
             else:
-                out = aggregate(updates, steps.rule, reference=reference, pre=steps.mixers, layers=layers)
+                out = aggregate(updates, steps, reference=reference, layers=layers)
             return replace(out, value=out.value[: len(state.model.theta)]), ""
         except AggregationError as error:
             return None, f"refused: {error}"

@@ -102,14 +102,14 @@ class AttackedRound:
     def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
         """Score the rule."""
         K, M = len(self.usable), len(self.forged)
-        pre, rule, told = contestant.build(K=K, f=f, root=self.root)
+        pipeline, told = contestant.build(K=K, f=f, root=self.root)
         n = int(self.usable.sum())
-        shared = None if pre or not hasattr(rule, "reduce") or rule.gram_needed else self.ranked
+        shared = self.ranked if pipeline.reduces_clients else None
         span = self.span  # made on first use: not the rule's time
         start = time.perf_counter()
-        answer = span.answer(rule, pre, np.eye(n, n + 2), shared)
+        answer = span.answer(pipeline, np.eye(n, n + 2), shared)
         seconds = time.perf_counter() - start
-        honesty = None if pre or answer.mix.honesty is None else self._to_all(answer.mix.honesty)
+        honesty = None if pipeline.mixers or answer.mix.honesty is None else self._to_all(answer.mix.honesty)
         weights = None if answer.weights is None else self._to_all(answer.weights)
         belief = honesty if honesty is not None else weights
         liar = np.arange(K) >= K - M

@@ -141,7 +141,7 @@ class Campaign:
                 sent = reference + self.make_updates(policy, honest, poisoned, factor)
                 layers = self.federation.layers
                 try:
-                    return honestly.aggregate(sent, steps.rule, reference=reference, pre=steps.mixers, layers=layers)
+                    return honestly.aggregate(sent, steps, reference=reference, layers=layers)
                 except AggregationError:  # too few usable updates: as in the simulator, the model stays as it is
                     return None
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from honestly.catalog import Catalog, Spec
+from honestly.engine import Pipeline
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG
 from honestly.rules.rule import ColumnRule, Mixer, Rule
 from honestly.sim.attacks import ATTACKS, Attack
@@ -66,21 +67,21 @@ class Contestant:
         rule = self.parts[-1][0]
         return issubclass(rule, Rule) and rule.infers_honesty
 
-    def build(self, *, K: int, f: int, root: Any) -> tuple[tuple[Mixer, ...], Rule, int]:
-        """Mixers, rule, and the f that they were told: the largest up to ``f`` that they accept with K clients."""
+    def build(self, *, K: int, f: int, root: Any) -> tuple[Pipeline, int]:
+        """Mixers and rule, and the f that they were told: the largest up to ``f`` that they accept with K clients."""
         for told in range(f, -1, -1):
             try:
-                steps = [self._step(part, settings, told, root) for part, settings in self.parts]
-                for step in steps:
+                *mixers, rule = (self._step(part, settings, told, root) for part, settings in self.parts)
+                for step in (*mixers, rule):
                     step.check(K)
             except ValueError:
                 if told == 0:
                     raise
                 continue
-            return tuple(s for s in steps if isinstance(s, Mixer)), next(s for s in steps if isinstance(s, Rule)), told
+            return Pipeline(tuple(mixers), rule), told
         raise ValueError(f"f = {f}: must be at least 0")
 
-    def _step(self, part: type[Rule] | type[Mixer], settings: Mapping[str, Any], f: int, root: Any) -> Rule | Mixer:
+    def _step(self, part: type[Rule] | type[Mixer], settings: Mapping[str, Any], f: int, root: Any) -> Any:
         given = dict(settings)
         if _takes_f(part):
             given.setdefault("f", f)

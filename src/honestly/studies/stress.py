@@ -217,16 +217,15 @@ class StressTask:
         attack = attack_of(spec)
         assert isinstance(attack, UpdateAttack)
         H = self.clients - self.malicious
-        pre, rule = (), None
+        pipeline = None
         if contestant is not None:
-            pre, rule, _ = contestant.build(K=self.clients, f=f, root=population.root)
+            pipeline, _ = contestant.build(K=self.clients, f=f, root=population.root)
         view = View(
             own=population.honest[H:],
             others=population.honest[:H],
             rng=np.random.default_rng([self.source.seed, self.malicious, *spec.encode()]),
             clients=self.clients,
-            rule=rule,
-            pre=pre,
+            pipeline=pipeline,
         )
         with np.errstate(over="ignore"):
             return attack.craft_and_count(view) if isinstance(attack, Adaptive) else (attack.forge(view), None)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from honestly.engine import Pipeline
 from honestly.rules import BatchNormGuard, DeepSight
 from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 from honestly.sim.attacks import View, make
@@ -66,7 +67,7 @@ class Pairs(Mixer):
 
 def view(rule, M=4, honest=8, d=300, pre=(), seed=0):
     X = np.random.default_rng(seed).normal(0.3, 1.0, (honest + M, d))
-    return View(own=X[honest:], others=X[:honest], rng=np.random.default_rng(5), rule=rule, pre=pre)
+    return View(own=X[honest:], others=X[:honest], rng=np.random.default_rng(5), pipeline=Pipeline.of(rule, pre))
 
 
 def directly(rule, X, honest, pre=()):
@@ -85,7 +86,7 @@ def test_the_game_agrees_with_the_updates(rule, pre):
     if pre and isinstance(rule, Trim):
         rule = Trim(f=1)
     seen = view(rule, pre=pre)
-    game = Game.of(seen, rule, columns=10**6)
+    game = Game.of(seen, seen.pipeline, columns=10**6)
     for name, u in game.directions().items():
         for block, j in JITTERS:
             rows = 1.3 * u + j * game.each(block)
@@ -159,14 +160,14 @@ def test_sends_a_decoy_against_a_rule_that_looks_in_one_direction():
 
 def test_identical_honest_clients_and_no_direction_at_all():
     zeros = np.zeros((5, 7))
-    seen = View(own=zeros[:2], others=zeros, rng=np.random.default_rng(0), rule=Weiszfeld())
+    seen = View(own=zeros[:2], others=zeros, rng=np.random.default_rng(0), pipeline=Pipeline.of(Weiszfeld()))
     assert np.isfinite(make("adaptive").forge(seen)).all()
 
 
 def test_a_sample_of_columns_stands_for_all_of_them():
     seen = view(Trim(f=4), d=20_000)
-    all_columns = Game.of(seen, seen.rule, columns=10**6)
-    sampled = Game.of(dataclasses.replace(seen, rng=np.random.default_rng(5)), seen.rule, columns=2000)
+    all_columns = Game.of(seen, seen.pipeline, columns=10**6)
+    sampled = Game.of(dataclasses.replace(seen, rng=np.random.default_rng(5)), seen.pipeline, columns=2000)
     rows = np.tile(2.0 * sampled.at("std"), (4, 1))
     assert sampled.displacement(rows) == pytest.approx(all_columns.displacement(rows), rel=0.1)
 
@@ -175,9 +176,10 @@ def test_a_sample_of_columns_stands_for_all_of_them():
 def test_rules_that_look_at_layers_and_buffers(name):
     """Where the layers are known the rule is asked by layer; a rule that cannot be asked is attacked without asking."""
     X = np.random.default_rng(0).normal(0.5, 1.0, (12, 30))
-    seen = View(own=X[8:], others=X[:8], rng=np.random.default_rng(1), rule=DeepSight(), layers=(15, 12, 3))
+    pipeline = Pipeline.of(DeepSight())
+    seen = View(own=X[8:], others=X[:8], rng=np.random.default_rng(1), pipeline=pipeline, layers=(15, 12, 3))
     plain = {"adaptive": "min_max", "sensitivity_curve": "alie"}[name]
     fallback = make(plain).forge(seen)
     assert not np.allclose(make(name).forge(seen), fallback)
-    for blind in (replace(seen, layers=()), replace(seen, rule=BatchNormGuard())):
+    for blind in (replace(seen, layers=()), replace(seen, pipeline=Pipeline.of(BatchNormGuard()))):
         np.testing.assert_array_equal(make(name).forge(replace(blind, rng=np.random.default_rng(1))), fallback)

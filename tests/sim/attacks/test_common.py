@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from honestly.engine import Pipeline
 from honestly.rules.rule import Mix, Rule
 from honestly.sim.attacks import ATTACKS, KNOWS, Backdoor, DataAttack, UpdateAttack, View, attacks, make, settings_of
 
@@ -33,7 +34,7 @@ def view(M, *, honest=7, d=11, seed=0, library=np.asarray, dtype=np.float32, ref
         reference=library(rng.normal(size=d).astype(dtype)) if reference else None,
         rng=np.random.default_rng(seed + 1),
         clients=honest + M,
-        rule=Average(),
+        pipeline=Pipeline.of(Average()),
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from honestly.engine import Pipeline
 from honestly.rules import GeometricMedian, Median
 from honestly.sim.attacks import View, make
 from honestly.sim.checkpoint import pack_state, read_state
@@ -190,7 +191,7 @@ class TestSensitivityCurve:
         rng = np.random.default_rng(2)
         X = rng.normal(0.5, 1.0, (12, 30))
         honest, mu = X[:8], X[:8].mean(axis=0)
-        seen = View(own=X[8:], others=honest, rule=rule, rng=rng)
+        seen = View(own=X[8:], others=honest, pipeline=Pipeline.of(rule), rng=rng)
         forged = make("sensitivity_curve").forge(seen)[0]
 
         def moved(x):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from honestly.rules import make
+from honestly.engine import Pipeline
 from honestly.studies import recordings
 from honestly.studies.layers.lies import ROLES, Lie, change_lie, draw_lie, rows_of
 from honestly.studies.layers.measure import measure
@@ -64,10 +64,10 @@ def test_draws_and_changes_reach_every_kind_of_lie(space):
 
 
 def test_a_search_is_at_least_as_bad_as_the_lies_that_it_drew(space):
-    rule, directions = make("geometric_median"), directions_of(space)
-    found = Attacker(space, rule, "worst", 30).search(np.random.default_rng(3))
+    pipeline, directions = Pipeline.of("geometric_median"), directions_of(space)
+    found = Attacker(space, pipeline, "worst", 30).search(np.random.default_rng(3))
     rng = np.random.default_rng(3)
     draws = [draw_lie(space, rng, list(directions), number) for number in range(12)]
-    assert found.value >= max(measure(space, rows_of(space, one, directions), rule).worst_layer for one in draws)
-    assert found.value == pytest.approx(measure(space, rows_of(space, found.lie, directions), rule).worst_layer)
+    assert found.value >= max(measure(space, rows_of(space, one, directions), pipeline).worst_layer for one in draws)
+    assert found.value == pytest.approx(measure(space, rows_of(space, found.lie, directions), pipeline).worst_layer)
     assert found.tries == 30

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import honestly as hn
+from honestly.engine import Pipeline
 from honestly.result import Verdict
 from honestly.rules.mean import Mean
 from honestly.rules.nnm import NNM
@@ -46,7 +47,7 @@ def test_the_same_as_aggregate(rule, pre):
     X, space = make_space()
     sent = np.concatenate([X[: K - M], -4 * X[K - M :]])
     out = hn.aggregate(sent, rule, pre=pre, reference=np.zeros(X.shape[1]))
-    score = measure(space, forge(space, "sign_flip", np.random.default_rng(0)), rule, pre)
+    score = measure(space, forge(space, "sign_flip", np.random.default_rng(0)), Pipeline.of(rule, pre))
     whole, layers = kappas(out.value, X[: K - M])
     assert score.kappa == pytest.approx(whole, rel=1e-5, abs=1e-9)
     np.testing.assert_allclose(score.by_layer, layers, rtol=1e-5, atol=1e-9)
@@ -68,7 +69,7 @@ class OneLayerEach(Rule):
 
 def test_weights_of_each_layer_are_measured_there():
     X, space = make_space()
-    score = measure(space, space.own, OneLayerEach())
+    score = measure(space, space.own, Pipeline.of(OneLayerEach()))
     cuts = np.cumsum(SIZES)[:-1]
     value = np.concatenate([np.split(X[k], cuts)[k] for k in range(3)])
     whole, layers = kappas(value, X[: K - M])
@@ -93,7 +94,7 @@ def test_the_geometry_knows_where_the_reference_lies():
 
 def test_nobody_lies():
     space = Space.of(LayeredPopulation.of(read(shipped_recording())[0], 2), 0, np.random.default_rng(0))
-    score = measure(space, np.zeros((0, space.b)), Mean())
+    score = measure(space, np.zeros((0, space.b)), Pipeline.of("mean"))
     assert score.kappa == pytest.approx(0.0, abs=1e-12)
     assert (score.false, score.missed, len(score.accused)) == (0, 0, 20)
 
@@ -103,9 +104,9 @@ def test_nobody_lies():
 
 def test_it_finds_more_than_it_is_given_and_the_same_again():
     _, space = make_space()
-    fixed = max(measure(space, forge(space, spec, np.random.default_rng(0)), hn.GeometricMedian()).kappa
+    fixed = max(measure(space, forge(space, spec, np.random.default_rng(0)), Pipeline.of("geometric_median")).kappa
                 for spec in ("alie", "ipm:epsilon=2", "mimic", "layer_duplicates"))  # fmt: skip
-    attacker = Attacker(space, hn.GeometricMedian(), tries=80)
+    attacker = Attacker(space, Pipeline.of("geometric_median"), tries=80)
     first, again = (attacker.search(np.random.default_rng(1)) for _ in range(2))
     assert first.value == again.value > 0.9 * fixed
     assert first.tries == 80
@@ -114,7 +115,8 @@ def test_it_finds_more_than_it_is_given_and_the_same_again():
 def test_it_puts_its_effort_into_one_layer_if_that_is_the_goal():
     space = Space.of(LayeredPopulation.of(read(shipped_recording())[0], 2), 4, np.random.default_rng(0))
     whole, worst = (
-        Attacker(space, hn.GeometricMedian(), goal, 80).search(np.random.default_rng(0)) for goal in ("whole", "worst")
+        Attacker(space, Pipeline.of("geometric_median"), goal, 80).search(np.random.default_rng(0))
+        for goal in ("whole", "worst")
     )
     assert worst.value > 3 * whole.score.worst_layer or worst.value > whole.score.worst_layer > 100
     assert worst.value == worst.score.worst_layer
@@ -123,13 +125,13 @@ def test_it_puts_its_effort_into_one_layer_if_that_is_the_goal():
 
 def test_the_mean_has_no_bound():
     _, space = make_space()
-    assert Attacker(space, Mean(), tries=40).search(np.random.default_rng(0)).value > 1e3
+    assert Attacker(space, Pipeline.of("mean"), tries=40).search(np.random.default_rng(0)).value > 1e3
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"goal": "all"}, "goal = 'all'"), ({"tries": 0}, "tries = 0")])
 def test_what_cannot_be_searched(settings, message):
     with pytest.raises(ValueError, match=message):
-        Attacker(make_space()[1], Mean(), **settings)
+        Attacker(make_space()[1], Pipeline.of("mean"), **settings)
 
 
 # ---- copy patterns

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import honestly as hn
+from honestly.engine import Pipeline
 from honestly.rules.align_ins import AlignIns
 from honestly.rules.bulyan import Bulyan
 from honestly.rules.lasa import LASA
@@ -40,7 +41,7 @@ def test_the_same_as_aggregate_on_these_coordinates(space, rule, pre):
     stand_ins = StandIns.of(space, np.random.default_rng(0))
     assert stand_ins.widths.tolist() == list(SIZES), "wide enough for all values"
     forged = forge(space, "layer_noise", np.random.default_rng(0))
-    score = measure(space, forged, rule, pre, stand_ins)
+    score = measure(space, forged, Pipeline.of(rule, pre), stand_ins)
     sent = stand_ins.clients(forged)
     layers = {f"layer {i}": size for i, size in enumerate(SIZES)}
     out = hn.aggregate(sent, rule, pre=pre, reference=np.zeros(sent.shape[1]), layers=layers)
@@ -60,4 +61,4 @@ def test_rules_that_need_coordinates_are_known_and_refused_without(space):
     assert needs_coordinates([NNM, SignGuard])
     assert not needs_coordinates([NNM, hn.GeometricMedian])
     with pytest.raises(ValueError, match="only inner products are known"):
-        measure(space, space.own, Median())
+        measure(space, space.own, Pipeline.of("median"))

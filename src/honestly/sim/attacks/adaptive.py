@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
+from honestly.engine import Pipeline
 from honestly.result import Float
-from honestly.rules.rule import Rule
 from honestly.sim.attacks.attack import Array, UpdateAttack, View
 from honestly.sim.attacks.game import Game
 from honestly.sim.attacks.min_max import MinMax
@@ -90,9 +89,9 @@ class Adaptive(UpdateAttack):
 
     def craft_and_count(self, view: View) -> tuple[Array, int]:
         """The best rows found, as updates, and how many lies were tried."""
-        if view.rule is None:
+        if view.pipeline is None:
             return MinMax().craft(view), 0
-        game = Game.of(view, cheaper(view.rule), columns=self.columns)
+        game = Game.of(view, cheaper(view.pipeline), columns=self.columns)
         if not game.can_be_asked():
             return MinMax().craft(view), 0
         return game.vectors(self.search(game)), len(game.tries)
@@ -111,11 +110,11 @@ class Adaptive(UpdateAttack):
             return game.each("own")
         found.sort(key=_round_kappa, reverse=True)
         best = [*(self._refine(game, line) for line in found[: self.lines]), found[0]]
-        if game.rule is game.view.rule:
+        if game.pipeline is game.view.pipeline:
             return max(best, key=_round_kappa).rows()
         # the rule was asked with less effort than it will make: let it judge the best of each direction itself
         each = {line.u.tobytes(): line for line in reversed(found)}
-        true = replace(game, rule=game.view.rule)
+        true = replace(game, pipeline=game.view.pipeline)
         return max((_at(true, c.t, c.j, c.u, c.noise) for c in (*best, *each.values())), key=_round_kappa).rows()
 
     def _refine(self, game: Game, line: Candidate) -> Candidate:
@@ -156,9 +155,8 @@ def _round_kappa(line: Candidate) -> float:
     return float(f"{line.kappa:.3g}")
 
 
-def cheaper(rule: Rule) -> Rule:
-    """The rule with less effort for its own search, where it has a setting ``work``: it is asked hundreds of times."""
-    if "work" not in {field.name for field in fields(rule)}:
-        return rule
-    change: dict[str, Any] = {"work": min(int(getattr(rule, "work", WORK)), WORK)}
-    return replace(rule, **change)
+def cheaper(pipeline: Pipeline) -> Pipeline:
+    """The same with less effort for the rule's search, if it has a setting ``work``: it is asked hundreds of times."""
+    if "work" not in {field.name for field in fields(pipeline.rule)}:
+        return pipeline
+    return pipeline.with_rule(work=min(int(getattr(pipeline.rule, "work", WORK)), WORK))

@@ -21,7 +21,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from honestly.engine import Pipeline
-from honestly.rules.rule import Mixer, Rule
+from honestly.rules.rule import Rule
 from honestly.sim.attacks.vectors import gram, host, mean, norm, normal, rms, spread, std, unit
 from honestly.sim.attacks.workshop import Workshop
 
@@ -53,8 +53,7 @@ class View:
         reference: (d,) the global model that the round started from, or None.
         rng: the only source of randomness.
         clients: K; 0 means M plus the number of ``others``.
-        rule: the rule in use, for attacks that search against it.
-        pre: the mixers in front of that rule.
+        pipeline: the rule in use behind its mixers, for attacks that search against it.
         memory: what `UpdateAttack.remember` gave in the last round with attackers, empty in the first.
         layers: sizes of the tensors that lie one after the other in an update; () where they are unknown.
         clean: (M, d) updates of the attackers on their clean data, for an attack that `wants_clean`; else None.
@@ -69,8 +68,7 @@ class View:
     others: Array | None = None
     reference: Array | None = None
     clients: int = 0
-    rule: Rule | None = None
-    pre: Sequence[Mixer] = ()
+    pipeline: Pipeline | None = None
     memory: Mapping[str, Array] = field(default_factory=dict[str, Array])
     layers: Sequence[int] = ()
     clean: Array | None = None
@@ -78,9 +76,9 @@ class View:
     workshop: Callable[[], Workshop] | None = None
 
     @property
-    def pipeline(self) -> Pipeline | None:
-        """The rule in use behind its mixers."""
-        return None if self.rule is None else Pipeline(tuple(self.pre), self.rule)
+    def rule(self) -> Rule | None:
+        """The rule in use."""
+        return None if self.pipeline is None else self.pipeline.rule
 
     @property
     def M(self) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from honestly.engine import Pipeline
 from honestly.result import Float
-from honestly.rules.rule import Rule
 from honestly.sim.attacks.attack import Array, View
 from honestly.sim.attacks.span import Span
 from honestly.sim.attacks.vectors import gram, host, mean, norm, normal, of_length, spread, std
@@ -26,14 +26,14 @@ class Game:
     """
 
     view: View
-    rule: Rule
+    pipeline: Pipeline
     basis: Array
     span: Span
     spread: float
     tries: list[float] = field(default_factory=list[float])
 
     @classmethod
-    def of(cls, view: View, rule: Rule, *, columns: int) -> Game:
+    def of(cls, view: View, pipeline: Pipeline, *, columns: int) -> Game:
         """The game of one round against the rule; coordinate-wise rules see at most this number of columns."""
         xp, honest = view.xp, view.honest
         mu, d = mean(honest), int(view.own.shape[1])
@@ -41,24 +41,24 @@ class Game:
         aside = [of_length(v, s) for v in (normal(view, (d,)), -std(honest))]
         noise = normal(view, (view.M, d)) * (s / np.sqrt(d))
         rows = [honest - mu[None, :], mu[None, :], view.own - mu[None, :], xp.stack(aside), noise]
-        if rule.root is not None:
-            root = xp.asarray(rule.root, dtype=view.own.dtype, device=view.own.device)
+        if pipeline.rule.root is not None:
+            root = xp.asarray(pipeline.rule.root, dtype=view.own.dtype, device=view.own.device)
             rows.append((root - mu)[None, :])
         basis = xp.concat(rows, axis=0)
         chosen = np.arange(d) if d <= columns else np.sort(view.rng.choice(d, size=columns, replace=False))
         at = xp.asarray(chosen, device=view.own.device)
         n = int(basis.shape[0])
-        root_at = None if rule.root is None else n - 1
+        root_at = None if pipeline.rule.root is None else n - 1
         layers = view.layers if len(chosen) == d else ()
         span = Span(gram(basis), int(honest.shape[0]), host(basis[:, at]), host(mu[at]), d, root_at, layers)
-        return cls(view, rule, basis, span, s)
+        return cls(view, pipeline, basis, span, s)
 
     def can_be_asked(self) -> bool:
         """Whether the rule answers here: not if it needs layers or buffers that the game does not have."""
-        if not {"updates", "buffers"} & self.rule.needs:
+        if not {"updates", "buffers"} & self.pipeline.rule.needs:
             return True
         try:
-            self.span.answer(self.rule, self.view.pre, np.vstack([np.eye(self.H, self.n), self.each("own")]))
+            self.span.answer(self.pipeline, np.vstack([np.eye(self.H, self.n), self.each("own")]))
         except ValueError:
             return False
         return True
@@ -107,7 +107,7 @@ class Game:
     def displacement(self, rows: Float) -> float:
         """How far the aggregate is from the honest mean, in squared honest spreads, if attackers send these rows."""
         clients = np.concatenate([np.eye(self.H, self.n), rows])
-        moved = self.span.answer(self.rule, self.view.pre, clients).displacement
+        moved = self.span.answer(self.pipeline, clients).displacement
         self.tries.append(moved / self.spread**2 if np.isfinite(moved) else np.inf)
         return self.tries[-1]
 

@@ -34,9 +34,10 @@ class SensitivityCurve(UpdateAttack):
         columns: how many columns stand for all of them against a coordinate-wise rule.
 
     >>> import numpy as np
-    >>> from honestly.rules import Median
+    >>> from honestly.engine import Pipeline
     >>> X = np.random.default_rng(1).normal(1.0, 0.1, (9, 5))
-    >>> g = SensitivityCurve().forge(View(own=X[6:], others=X[:6], rule=Median(), rng=np.random.default_rng(0)))
+    >>> view = View(own=X[6:], others=X[:6], rng=np.random.default_rng(0), pipeline=Pipeline.of("median"))
+    >>> g = SensitivityCurve().forge(view)
     >>> bool(g[0].mean() < X[:6].mean())
     True
     """
@@ -65,9 +66,9 @@ class SensitivityCurve(UpdateAttack):
 
     def craft(self, view: View) -> Array:
         """The maximum of the curve, as an update."""
-        if view.rule is None:
+        if view.pipeline is None:
             return ALIE().craft(view)
-        game = Game.of(view, cheaper(view.rule), columns=self.columns)
+        game = Game.of(view, cheaper(view.pipeline), columns=self.columns)
         if not game.can_be_asked():
             return ALIE().craft(view)
         directions = game.directions()

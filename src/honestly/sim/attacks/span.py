@@ -16,7 +16,7 @@ import numpy as np
 from honestly.engine import Pipeline
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates
-from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
+from honestly.rules.rule import ColumnRule, GramGeometry, Mix
 from honestly.sim.attacks.vectors import pieces
 
 
@@ -58,15 +58,15 @@ class Span:
         row[index] = 1.0
         return row
 
-    def answer(self, rule: Rule, pre: Sequence[Mixer], clients: Float, ranked: Float | None = None) -> Reaction:
+    def answer(self, pipeline: Pipeline, clients: Float, ranked: Float | None = None) -> Reaction:
         """What the rule, behind its mixers, answers to clients with these coefficients, (K, n).
 
-        ``ranked`` are the sorted columns of these very clients, if the caller has them already.
+        ``ranked`` are their sorted columns, where the caller has them and `Pipeline.reduces_clients`.
         """
-        decision = Pipeline(tuple(pre), rule).decide(self.geometry(clients))
-        mix = decision.mix
+        decision = pipeline.decide(self.geometry(clients))
+        mix, rule = decision.mix, pipeline.rule
         if isinstance(rule, ColumnRule):
-            if ranked is None or pre or rule.gram_needed:
+            if ranked is None:
                 ranked = self.sort_columns(self._mix(decision.matrix, clients))
             first, last = rule.ranks(len(ranked))
             gap = np.asarray(rule.reduce(ranked[first:last], cast(Any, np))) - self.column_means

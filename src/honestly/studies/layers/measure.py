@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from honestly.engine import Decision, Pipeline
 from honestly.result import Float, Verdict
-from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
+from honestly.rules.rule import ColumnRule, GramGeometry, Mix
 from honestly.studies.layers.space import Space
 from honestly.studies.layers.stand_ins import StandIns
 
@@ -58,9 +57,7 @@ class Score:
         return self.M if self.accused is None else int((~self.accused[len(self.accused) - self.M :]).sum())
 
 
-def measure(
-    space: Space, forged: Float, rule: Rule, pre: Sequence[Mixer] = (), stand_ins: StandIns | None = None
-) -> Score:
+def measure(space: Space, forged: Float, pipeline: Pipeline, stand_ins: StandIns | None = None) -> Score:
     """The rule's answer, behind its mixers, to what attackers send: coefficients (M, b) or (L, M, b).
 
     ``stand_ins`` are coordinates for a rule that needs them; one that looks at inner products alone does not.
@@ -72,9 +69,9 @@ def measure(
     if stand_ins is not None and sent is not None:
         geometry = with_coordinates(geometry, stand_ins, sent)
     start = time.perf_counter()
-    decision = Pipeline(tuple(pre), rule).decide(geometry)
+    decision = pipeline.decide(geometry)
     seconds = time.perf_counter() - start
-    mix = decision.mix
+    mix, rule = decision.mix, pipeline.rule
     if isinstance(rule, ColumnRule):
         if stand_ins is None or sent is None:
             raise ValueError(f"rule {rule.name}: reduces coordinates, and only inner products are known")
@@ -86,7 +83,7 @@ def measure(
         moved += lacking**2 * squared - 2.0 * lacking * (weights * towards).sum(axis=1)
         total = space.sizes / space.sizes.sum() @ weights
     moved = np.maximum(np.where(np.isfinite(moved), moved, np.inf), 0.0)
-    honesty = None if pre or mix.honesty is None else np.asarray(mix.honesty, dtype=np.float64)
+    honesty = None if pipeline.mixers or mix.honesty is None else np.asarray(mix.honesty, dtype=np.float64)
     return Score(
         kappa=float(moved.sum() / max(space.variance.sum(), np.finfo(float).tiny)),
         by_layer=in_units(moved, space.variance, squared),

@@ -43,16 +43,16 @@ class LayeredRound:
 
     def under_search(self, contestant: Contestant, f: int, *, goal: Goal) -> LayeredRound:
         """The round under the worst lie that a search against the rule finds."""
-        pre, rule, _ = contestant.build(K=self.space.H + self.space.M, f=f, root=None)
+        pipeline, _ = contestant.build(K=self.space.H + self.space.M, f=f, root=None)
         rng = np.random.default_rng([self.seed, self.space.M, *goal.encode()])
-        found = Attacker(self.space, rule, goal, SEARCH, pre).search(rng)
+        found = Attacker(self.space, pipeline, goal, SEARCH).search(rng)
         return replace(self, rows=rows_of(self.space, found.lie, directions_of(self.space)), tries=found.tries)
 
     def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
         """Score the rule."""
         K, M = self.space.H + self.space.M, self.space.M
-        pre, rule, told = contestant.build(K=K, f=f, root=None)
-        found: Score = measure(self.space, self.rows, rule, pre)
+        pipeline, told = contestant.build(K=K, f=f, root=None)
+        found: Score = measure(self.space, self.rows, pipeline)
         honesty = found.honesty
         return {
             "believed": told if contestant.needs_f else None,

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
+from honestly.engine import Pipeline
 from honestly.result import Float
-from honestly.rules.rule import Mixer, Rule
 from honestly.studies.layers.lies import Lie, change_lie, draw_lie, rows_of
 from honestly.studies.layers.measure import Score, measure
 from honestly.studies.layers.space import Space
@@ -37,17 +37,16 @@ class Attacker:
 
     Arguments:
         space: what can be sent.
-        rule: the rule to fool, behind the mixers ``pre``.
+        pipeline: the rule to fool, behind its mixers.
         goal: maximise kappa of the "whole" update or of the "worst" layer.
         tries: number of queries to the rule.
         stand_ins: coordinates, for a rule that needs them.
     """
 
     space: Space
-    rule: Rule
+    pipeline: Pipeline
     goal: Goal = "whole"
     tries: int = TRIES
-    pre: Sequence[Mixer] = ()
     stand_ins: StandIns | None = None
 
     def __post_init__(self) -> None:
@@ -70,7 +69,7 @@ class Attacker:
                 one = rivals[min(int(rng.exponential(1.0)), len(rivals) - 1)].lie
                 left = 1.0 - (number - drawing) / (self.tries - drawing)
                 lie = change_lie(self.space, one, rng, list(directions), 0.06 + 0.24 * left)
-            score = measure(self.space, rows_of(self.space, lie, directions), self.rule, self.pre, self.stand_ins)
+            score = measure(self.space, rows_of(self.space, lie, directions), self.pipeline, self.stand_ins)
             value = score.kappa if self.goal == "whole" else score.worst_layer
             found.append(WorstLie(value, lie, score, self.tries))
         return max(found, key=lambda one: one.value)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from honestly.engine import Pipeline
 from honestly.result import Float
-from honestly.rules.rule import Mixer, Rule, TooFewClientsError
+from honestly.rules.rule import TooFewClientsError
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import Score, geometry_of, measure
 from honestly.studies.layers.search import Attacker, Goal
@@ -21,7 +21,7 @@ from honestly.studies.layers.stand_ins import StandIns
 from honestly.studies.parallel import map_units
 from honestly.studies.recordings import Course
 from honestly.studies.suites.own import Judged, contestant, guard, looks_at_coordinates
-from honestly.studies.suites.sandbox import LIMIT, RuleError, RuleStoppedError, close
+from honestly.studies.suites.sandbox import LIMIT, RemoteContestant, RuleError, RuleStoppedError, close
 from honestly.studies.suites.spec import Suite, open_courses
 from honestly.studies.suites.standings import Standing, Trial, standing
 
@@ -76,8 +76,8 @@ class Unit:
         stand_ins: StandIns | None,
     ) -> Iterator[Trial]:
         """All trials of one rule, until it has to be stopped."""
-        asks: dict[str, Callable[[Rule, Sequence[Mixer]], Score]] = {
-            attack: partial(_measure, space, rows, stand_ins) for attack, rows in sent.items()
+        asks: dict[str, Callable[[Pipeline], Score]] = {
+            attack: partial(measure, space, rows, stand_ins=stand_ins) for attack, rows in sent.items()
         }
         if space.M:
             asks |= {f"adaptive:{goal}": partial(self._worst, space, goal, stand_ins) for goal in GOALS}
@@ -90,10 +90,10 @@ class Unit:
                 close(judged.spec)
                 return
 
-    def _worst(self, space: Space, goal: Goal, stand_ins: StandIns | None, rule: Rule, pre: Sequence[Mixer]) -> Score:
+    def _worst(self, space: Space, goal: Goal, stand_ins: StandIns | None, pipeline: Pipeline) -> Score:
         """The score of the worst lie that a search against the rule finds."""
         rng = np.random.default_rng([self.seed, self.malicious, *goal.encode(), *self.course.name.encode()])
-        return Attacker(space, rule, goal, self.suite.tries, pre, stand_ins).search(rng).score
+        return Attacker(space, pipeline, goal, self.suite.tries, stand_ins).search(rng).score
 
     def _trial(
         self,
@@ -101,19 +101,19 @@ class Unit:
         space: Space,
         population: LayeredPopulation,
         attack: str,
-        ask: Callable[[Rule, Sequence[Mixer]], Score],
+        ask: Callable[[Pipeline], Score],
     ) -> Trial:
         K, M = space.H + space.M, space.M
         known = (judged.spec, population.name, K, M, attack)
         rng = np.random.default_rng([self.seed, K, M, *attack.encode(), *population.name.encode()])
         try:
-            pre, rule, _ = judged.build(K=K, f=M, root=None)
+            pipeline, _ = judged.build(K=K, f=M, root=None)
         except ValueError:
             return Trial(*known, refused=True)
         except RuleError as error:
             return Trial(*known, error=str(error), stopped=isinstance(error, RuleStoppedError))
         try:
-            score = ask(guard(rule, rng), pre)
+            score = ask(guard(pipeline, rng))
         except TooFewClientsError:  # mixers left too few
             return Trial(*known, refused=True)
         except (RuleError, ValueError) as error:
@@ -129,26 +129,20 @@ class Unit:
 
     def _seconds(self, judged: Judged, space: Space, rows: Float) -> float | None:
         """Processor time of the decision, the fastest of several, so a busy machine matters little."""
-        pre, rule, _ = judged.build(K=space.H + space.M, f=space.M, root=None)
+        pipeline, _ = judged.build(K=space.H + space.M, f=space.M, root=None)
+        # a rule in a process of its own says how long it took there
+        clock = judged.clock if isinstance(judged, RemoteContestant) else time.process_time
         squared = space.products[:, space.n, space.n]
         taken: list[float] = []
         for _ in range(REPEATS):
-            geometry, spent = geometry_of(space.grams(rows), space.towards_mean(rows), squared, space.sizes), 0.0
-            for step in (*pre, rule):
-                start = time.process_time()
-                try:
-                    mix: Any = step.mix(geometry)
-                except (RuleError, ValueError):
-                    return None
-                # a rule in a process of its own says how long it took there
-                spent += getattr(step, "seconds", None) or time.process_time() - start
-                geometry = geometry if step is rule else geometry.mixtures(mix)
-            taken.append(spent)
+            geometry = geometry_of(space.grams(rows), space.towards_mean(rows), squared, space.sizes)
+            start = clock()
+            try:
+                pipeline.decide(geometry)
+            except (RuleError, ValueError):
+                return None
+            taken.append(clock() - start)
         return min(taken)
-
-
-def _measure(space: Space, rows: Float, stand_ins: StandIns | None, rule: Rule, pre: Sequence[Mixer]) -> Score:
-    return measure(space, rows, rule, pre, stand_ins)
 
 
 def units(

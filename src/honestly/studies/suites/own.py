@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from honestly.catalog import Spec
+from honestly.engine import Pipeline
 from honestly.own import is_own
 from honestly.rules.rule import ColumnRule, Geometry, Mix, Rule
 from honestly.studies.layers.stand_ins import needs_coordinates
@@ -43,9 +44,11 @@ def looks_at_coordinates(judged: Judged) -> bool:
     return needs_coordinates([part for part, _ in judged.parts])
 
 
-def guard(rule: Rule, rng: np.random.Generator) -> Rule:
+def guard(pipeline: Pipeline, rng: np.random.Generator) -> Pipeline:
     """The rule as it is judged: clients come in a random order, and every answer is checked."""
-    return GuardedColumns(inner=rule, rng=rng) if isinstance(rule, ColumnRule) else GuardedRule(inner=rule, rng=rng)
+    rule = pipeline.rule
+    guarded = GuardedColumns(inner=rule, rng=rng) if isinstance(rule, ColumnRule) else GuardedRule(inner=rule, rng=rng)
+    return replace(pipeline, rule=guarded)
 
 
 @dataclass(frozen=True, kw_only=True)

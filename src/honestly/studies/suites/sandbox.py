@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from honestly.engine import Pipeline
 from honestly.result import Float, Status, Verdict
 from honestly.rules.geometry import Coordinates
 from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule
@@ -69,7 +70,7 @@ class Sandbox:
         self.reduces = bool(about["reduces"])
         self.reads = bool(about["reads"])
         self.mixers = int(about["mixers"])
-        self.seconds: float | None = None
+        self.seconds = 0.0  # processor time of all answers, as the process says
 
     def ask(self, *question: Any) -> Reply:
         """The answer to a question; raises RuleError if there is none, ValueError if the settings do not fit."""
@@ -79,7 +80,7 @@ class Sandbox:
             raise self._stop_error() from None
         found = self._reply(self.limit)
         if "seconds" in found:
-            self.seconds = float(numbers("seconds", found["seconds"], ()))
+            self.seconds += float(numbers("seconds", found["seconds"], ()))
         return found
 
     def close(self) -> None:
@@ -149,12 +150,16 @@ class RemoteContestant:
         """Whether it looks at more than inner products."""
         return sandbox(self.spec, self.limit).coordinates
 
-    def build(self, *, K: int, f: int, root: Any) -> tuple[tuple[Mixer, ...], Rule, int]:
-        """Mixers, rule and the f that they were told; raises ValueError if they do not accept K clients."""
+    def clock(self) -> float:
+        """Processor time of all answers so far."""
+        return sandbox(self.spec, self.limit).seconds
+
+    def build(self, *, K: int, f: int, root: Any) -> tuple[Pipeline, int]:
+        """Mixers and rule, and the f that they were told; raises ValueError if they do not accept K clients."""
         box = sandbox(self.spec, self.limit)
         told = int(box.ask("build", K, f)["told"])
         rule = (RemoteColumns if box.reduces else RemoteRule)(box=box, step=box.mixers)
-        return tuple(RemoteMixer(box=box, step=step) for step in range(box.mixers)), rule, told
+        return Pipeline(tuple(RemoteMixer(box=box, step=step) for step in range(box.mixers)), rule), told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +179,6 @@ class _Remote:
         if "matrix" not in found:
             raise RuleError("sent an answer without a matrix")
         return found
-
-    @property
-    def seconds(self) -> float | None:
-        """Processor time of the last answer, as the process says."""
-        return self.box.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +270,7 @@ def serve(pipe: Connection, spec: str) -> None:
     about = {"knows": found.knows, "coordinates": needs_coordinates(parts), "mixers": len(mixers)}
     reads = any({"signs", "updates"} & part.needs for part in parts)
     _send(pipe, **about, reads=reads, reduces=issubclass(rule, ColumnRule))
-    steps: list[Any] = []
+    steps: tuple[Any, ...] = ()
     while True:
         try:
             what, *given = pipe.recv()
@@ -279,8 +279,8 @@ def serve(pipe: Connection, spec: str) -> None:
         try:
             if what == "build":
                 K, f = given
-                pre, chosen, told = found.build(K=K, f=f, root=None)
-                steps = [*pre, chosen]
+                pipeline, told = found.build(K=K, f=f, root=None)
+                steps = pipeline.steps
                 _send(pipe, told=told)
             elif what == "reduce":
                 first, last = steps[-1].ranks(len(given[0]))
