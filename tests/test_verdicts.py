@@ -134,9 +134,10 @@ def test_weights_that_do_not_sum_to_one_are_refused(total: float) -> None:
 def test_results_of_the_wrong_shape_are_refused() -> None:
     wrong: Mapping[str, Any] = {
         "by_layer of shape": lambda g: flat(g, by_layer=np.ones((3, g.K)) / g.K),
-        "gave 2 verdicts": lambda g: flat(g, verdicts=[Verdict.TRUSTED] * 2),
-        "gave 3 honesty": lambda g: flat(g, honesty=np.ones(3)),
+        "gave verdicts of length 2, expected 10, one per client": lambda g: flat(g, verdicts=[Verdict.TRUSTED] * 2),
+        "gave honesty of length 3": lambda g: flat(g, honesty=np.ones(3)),
         "returned a int": lambda g: 3,
+        r"shape \(2, 10\), expected one row": lambda g: Mix(np.full((2, g.K), 1 / g.K)),
     }
     for message, found in wrong.items():
         with pytest.raises(ValueError, match=message):

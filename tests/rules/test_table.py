@@ -1,6 +1,8 @@
 import re
 import sys
-from inspect import getmodule, getsource
+from copy import copy
+from dataclasses import MISSING, fields
+from inspect import getmodule, getsource, signature
 
 import pytest
 
@@ -64,6 +66,32 @@ def test_make_builds_by_name():
 def test_make_names_what_is_wrong(name, settings, message):
     with pytest.raises(ValueError, match=message):
         make(name, **settings)
+
+
+@pytest.mark.parametrize("entry", [*RULES, *MIXERS], ids=lambda entry: entry.name)
+def test_a_call_with_wrong_settings_names_the_remedy(entry):
+    required = [one.name for one in fields(entry) if one.default is MISSING]
+    if required:
+        remedy = (
+            rf"needs {required[0]}, .* \(Python: hn\.{entry.__name__}\({required[0]}=.*\); command line: {entry.name}:"
+        )
+        with pytest.raises(TypeError, match=remedy):
+            entry()
+    with pytest.raises(TypeError, match=f"{entry.name}' has no setting 'wrong'"):
+        entry(wrong=1)
+    with pytest.raises(TypeError, match=r"takes its settings by name|has no settings"):
+        entry(1)
+
+
+def test_a_rule_in_python_explains_itself_as_on_the_command_line():
+    with pytest.raises(TypeError) as called:
+        Krum()
+    with pytest.raises(ValueError, match="needs f") as named:
+        make("krum")
+    assert str(called.value) == str(named.value)
+    assert called.value.__context__ is None
+    assert str(signature(Krum)) == "(*, f: 'int') -> None"
+    assert copy(Krum(f=2)) == Krum(f=2)
 
 
 def test_rules_never_import_each_other():

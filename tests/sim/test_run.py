@@ -294,3 +294,15 @@ def test_a_missing_or_damaged_start_is_named(tmp_path: Path) -> None:
     (tmp_path / "state-3.bin").write_bytes(b"nothing")
     with pytest.raises(StoreError, match="checksum"):
         checkpoint.final_model(tmp_path, 3, like)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"malicious": 0, "dynamic": False}, "attack=random, but nobody attacks"),
+        ({"attack": "none"}, "malicious=4, but attack=none"),
+    ],
+)
+def test_an_attack_without_attackers_and_the_reverse_warn_in_python(settings: dict[str, Any], message: str) -> None:
+    with pytest.warns(UserWarning, match=message):
+        run(Experiment.of({**SETTINGS, "rounds": 1, **settings}))

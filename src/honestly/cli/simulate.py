@@ -89,13 +89,10 @@ def device_of(name: str) -> str:
 
 
 def _simulate(args: argparse.Namespace, experiment: Any, device: str) -> int:
-    from honestly.sim import settings
     from honestly.sim.run import run as run_experiment
 
     out: Path = args.out if args.out is not None else Path("runs") / experiment.id[:12]
     view: Any = _Lines() if args.json else _Nothing() if args.quiet else _Terminal(out)
-    for text in settings.doubts(experiment):
-        view.warning(text)
     with view:
         outcome = run_experiment(
             experiment, out, folder=args.data, device=device, record=args.record, restart=args.restart,
@@ -177,7 +174,7 @@ class _Nothing:
 
     def warning(self, text: str) -> None:
         """Show a warning."""
-        print(f"honestly simulate: {text}", file=sys.stderr)
+        print(f"honestly simulate: warning: {text}", file=sys.stderr)
 
     def end(self, outcome: Outcome, out: Path) -> None:
         """After the last round."""

@@ -168,6 +168,11 @@ def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
         _check_reduce(rule, len(np.asarray(mix.matrix)))
         if not rule.gram_needed:
             return  # the identity, which is not multiplied
+    elif len(np.atleast_2d(mix.matrix)) != 1:
+        raise ValueError(
+            f"{rule}.mix gave a matrix of shape {np.shape(mix.matrix)}, expected one row, (1, {geometry.K}): "
+            "only a ColumnRule has several"
+        )
     _check_rows(rule, np.asarray(mix.matrix), geometry)
     if mix.by_layer is not None:
         if np.shape(mix.by_layer) != (len(geometry.judged), geometry.K):
@@ -179,7 +184,7 @@ def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
     for name in ("honesty", "verdicts", "explanations"):
         given: Sequence[Any] | None = getattr(mix, name)
         if given is not None and len(given) != geometry.K:
-            raise ValueError(f"{rule}.mix gave {len(given)} {name}, expected one for each of {geometry.K}")
+            raise ValueError(f"{rule}.mix gave {name} of length {len(given)}, expected {geometry.K}, one per client")
 
 
 def _check_reduce(rule: ColumnRule, m: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from honestly.sim.checkpoint import final_model, open_folder, pack_state, resume
 from honestly.sim.data import Dataset
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation, Record
+from honestly.sim.settings import doubts
 from honestly.sim.train.trainer import Model
 
 
@@ -91,7 +93,9 @@ def run(
         on_start, on_round, on_warning: called with what there is to show.
     """
     warn = on_warning or _ignore
-    if sink is None:
+    if sink is None:  # a cell of a study may well have an attack without attackers
+        for doubt in doubts(experiment):
+            (on_warning or _warn)(doubt)
         sink = UnsavedRounds() if out is None else open_folder(out, experiment, restart=restart, warn=warn)
     federation = Federation(experiment, data=data, folder=folder, device=device, record=record)
     state, rounds = resume(sink, federation.start(), warn)
@@ -133,5 +137,10 @@ def _warm_up(
         return final_model(where, before.rounds, like) if found.finished else None
 
 
+def _warn(text: str) -> None:
+    """Warn the caller of `run`."""
+    warnings.warn(text, stacklevel=3)
+
+
 def _ignore(text: str) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""

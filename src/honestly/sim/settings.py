@@ -115,15 +115,15 @@ def experiment(words: Sequence[str]) -> Experiment:
 
 
 def doubts(experiment: Experiment) -> list[str]:
-    """What a person probably did not intend, as warnings: an attack by nobody, or attackers that do nothing."""
+    """Warnings about settings that contradict each other: an attack without attackers, or attackers without one."""
     if experiment.attack.name != "none" and experiment.malicious_clients == 0:
         given = (
             f"malicious={experiment.malicious:g} of {experiment.clients} clients"
             if experiment.malicious
             else "malicious=0"
         )
-        return [f"warning: attack={experiment.attack.name}, but nobody attacks ({given}): add malicious=0.4"]
+        return [f"attack={experiment.attack.name}, but nobody attacks ({given}): add malicious=0.4"]
     if experiment.attack.name == "none" and experiment.malicious_clients > 0:
         given = f"malicious={experiment.malicious:g}"
-        return [f"warning: {given}, but attack=none, so these clients behave like the others: add attack=sign_flip"]
+        return [f"{given}, but attack=none, so these clients behave like the others: add attack=sign_flip"]
     return []

@@ -38,6 +38,14 @@ def view(M, *, honest=7, d=11, seed=0, library=np.asarray, dtype=np.float32, ref
     )
 
 
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_call_with_wrong_settings_names_the_remedy(name):
+    with pytest.raises(TypeError, match=f"attack '{name}' has no setting 'wrong'"):
+        ATTACKS[name](wrong=1)
+    with pytest.raises(TypeError, match=f"attack '{name}' (takes its settings by name|has no settings)"):
+        ATTACKS[name](1)
+
+
 def pictures(n=12, seed=0):
     rng = np.random.default_rng(seed)
     return rng.integers(0, 200, (n, 1, 28, 28), dtype=np.uint8), np.arange(n) % 4

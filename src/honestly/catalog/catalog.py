@@ -1,126 +1,30 @@
-"""One registry and one grammar for rules, mixers and attacks, on every command line and in every settings file.
-
-    krum:f=2                      a name, a colon, and settings separated by commas
-    nnm:f=4+multi_krum:f=4,keep=8 mixers joined by +, the rule last
-    mine.py:Rule:f=2              your own code, see `honestly.own`
-
-Older spellings stay readable, because files and scripts hold them: settings separated by colons (`rop:z=1:angle=45`).
-"""
+"""One registry for each kind of thing: rules, mixers and attacks by name."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import wraps
 from typing import Any, Generic, TypeVar
 
+from honestly.catalog.words import Spec
 from honestly.hints import did_you_mean, unknown
 from honestly.own import import_name, is_own
 
 T = TypeVar("T")
 
-_BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
-_SETTING = re.compile(r"\s*[A-Za-z_]\w*\s*=")
 
+class SettingsError(ValueError, TypeError):
+    """Settings that a rule, mixer or attack lacks or does not have.
 
-@dataclass(frozen=True)
-class Spec:
-    """A name and its settings, as a person wrote them.
-
-    >>> str(Spec.parse("multi_krum:f=4,keep=8")), Spec.parse("mine.py:Rule:f=4").name
-    ('multi_krum:f=4,keep=8', 'mine.py:Rule')
+    It is a TypeError, as for any call with wrong arguments, and a ValueError, as for a wrong word on a command line.
     """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    @classmethod
-    def parse(cls, text: str) -> Spec:
-        """One rule, mixer or attack from its word. The name ends at the first colon that a setting follows."""
-        colons = (found.start() for found in re.finditer(":", text))
-        end = next((at for at in colons if _SETTING.match(text, at + 1)), len(text))
-        settings: dict[str, Any] = {}
-        for setting in _split(text[end + 1 :], ",:"):
-            key, equals, value = setting.partition("=")
-            if not equals or not key.strip():
-                raise ValueError(f"{setting!r} in {text!r}: write settings as name:key=value,key=value")
-            if key.strip() in settings:
-                raise ValueError(f"{key.strip()} is given twice in {text!r}")
-            settings[key.strip()] = value_of(value.strip())
-        if not text[:end].strip():
-            raise ValueError(f"{text!r} has no name: write name:key=value")
-        return cls(text[:end].strip(), settings)
-
-    @classmethod
-    def parse_all(cls, text: str) -> tuple[Spec, ...]:
-        """Mixers and then a rule, joined by +.
-
-        >>> [spec.name for spec in Spec.parse_all("nnm:f=4+krum:f=4")], len(Spec.parse_all("scaling:gamma=1e+3"))
-        (['nnm', 'krum'], 1)
-        """
-        parts: list[str] = []
-        unfinished = ""
-        for piece in re.split(r"\+(?!\d)", text):  # 1e+3 is a number
-            unfinished += piece
-            if ":" not in piece and re.search(r"[/\\]", piece):  # a folder whose name has a plus, up to its file
-                unfinished += "+"
-                continue
-            parts.append(unfinished)
-            unfinished = ""
-        return tuple(cls.parse(part) for part in (*parts, *([unfinished[:-1]] if unfinished else [])))
-
-    def __str__(self) -> str:
-        return self.name + ":" * bool(self.settings) + ",".join(f"{k}={v}" for k, v in self.settings.items())
-
-
-def split_words(text: str) -> list[str]:
-    """The words of a list with commas; a comma before `key=value` separates settings, not words.
-
-    >>> split_words("multi_krum:f=4,keep=8,median")
-    ['multi_krum:f=4,keep=8', 'median']
-    """
-    words: list[str] = []
-    for piece in _split(text, ","):
-        if words and ":" in words[-1] and _SETTING.match(piece):
-            words[-1] += f",{piece}"
-        else:
-            words.append(piece)
-    return words
-
-
-def value_of(text: str) -> Any:
-    """A setting's value: true, false, none, a number, a list, else the text itself.
-
-    >>> [value_of(text) for text in ("2", "0.5", "true", "none", "[1, 2]", "inf", "trusted")]
-    [2, 0.5, True, None, [1, 2], inf, 'trusted']
-    """
-    constants = {"true": True, "false": False, "none": None}
-    if text.lower() in constants:
-        return constants[text.lower()]
-    for read in (ast.literal_eval, float):
-        try:
-            return read(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            pass
-    return text
-
-
-def _split(text: str, separators: str) -> list[str]:
-    """The pieces between separators that stand outside brackets; empty ones are left out."""
-    pieces, depth = [""], 0
-    for letter in text:
-        depth += _BRACKETS.get(letter, 0)
-        if letter in separators and depth <= 0:
-            pieces.append("")
-        else:
-            pieces[-1] += letter
-    return [piece for piece in pieces if piece.strip()]
 
 
 class Catalog(Mapping[str, type[T]], Generic[T]):
-    """Everything of one kind by name: what exists, what it can be told, and how it is made from a word.
+    """Everything of one kind by name: what exists, which settings it has, and how it is made from a word.
 
     Args:
         kind: what messages call it: "rule", "mixer" or "attack".
@@ -160,6 +64,8 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
         name = str(entry.name)  # type: ignore[attr-defined]
         if self._entries.get(name, entry) is not entry:
             raise ValueError(f"there is a {self.kind} {name!r} already: {self._entries[name].__qualname__}")
+        if "__init__" in vars(entry) and name not in self._entries:
+            entry.__init__ = self._explained(entry.__init__)
         self._entries[name] = entry
         return entry
 
@@ -196,13 +102,13 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
         return self._construct(entry, spec.name, self.convert(entry, spec.settings, key=key or self.kind))
 
     def check_settings(self, entry: type[T], name: str, settings: Iterable[str]) -> None:
-        """Raise ValueError if the class lacks one of the settings."""
-        allowed = list(self.settings(entry))
+        """Raise SettingsError if the class lacks one of the settings."""
+        allowed = [one.name for one in _fields(entry) if one.init]
         for setting in settings:
             if setting not in allowed:
                 hint = did_you_mean(setting, allowed, most=3)
                 choices = ", ".join(allowed) or "none"
-                raise ValueError(
+                raise SettingsError(
                     f"{self.kind} {name!r} has no setting {setting!r}{': ' + hint if hint else '. '}Settings: {choices}"
                 )
 
@@ -218,10 +124,7 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
         return typed
 
     def _construct(self, entry: type[T], name: str, settings: Mapping[str, Any]) -> T:
-        self.check_settings(entry, name, settings)
-        missing = [one for one in _fields(entry) if _is_required(one) and one.name not in settings]
-        if missing:
-            raise ValueError(self._needs(entry, name, missing))
+        self._check_call(entry, name, settings)
         try:
             return entry(**settings)
         except TypeError as error:  # a class of the user's own that is abstract, or checks its settings in its own way
@@ -229,15 +132,35 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
                 raise
             raise ValueError(f"{self.kind} {name!r} cannot be made: {error}") from error
 
-    def _needs(self, entry: type[T], name: str, missing: list[Field[Any]]) -> str:
-        """What is missing, what it means, and how it is given in Python and on a command line."""
-        meanings = [f"{one.name}{_meaning(entry, one.name)}" for one in missing]
-        example = ", ".join(f"{one.name}={2 if _kind(one).startswith('int') else 1.0}" for one in missing)
+    def _explained(self, init: Callable[..., None]) -> Callable[..., None]:
+        """An `__init__` that explains wrong settings in our words; help() still shows the signature of the old one."""
+
+        @wraps(init)
+        def explained(thing: Any, *args: Any, **settings: Any) -> None:
+            try:
+                return init(thing, *args, **settings)
+            except TypeError as error:
+                refusal = error
+            self._check_call(type(thing), str(thing.name), settings, args)
+            raise refusal
+
+        return explained
+
+    def _check_call(self, entry: type[T], name: str, settings: Mapping[str, Any], args: tuple[Any, ...] = ()) -> None:
+        """Raise SettingsError, naming the remedy, if the class cannot be called with these settings."""
+        self.check_settings(entry, name, settings)
+        known = [one for one in _fields(entry) if one.init]
+        missing = [one for one in known if _is_required(one) and one.name not in settings]
+        if args and all(one.kw_only for one in known):
+            problem = "takes its settings by name" if known else "has no settings"
+        elif missing and not args:
+            problem = f"needs {' and '.join(f'{one.name}{_meaning(entry, one.name)}' for one in missing)}"
+        else:
+            return
+        example = ", ".join(f"{one.name}={_example(one)}" for one in missing or known[: len(args)])
         python = f"{self._python if name in self else ''}{entry.__name__}({example})"
-        return (
-            f"{self.kind} {name!r} needs {' and '.join(meanings)} "
-            f"(Python: {python}; command line: {name}:{example.replace(', ', ',')})"
-        )
+        word = f"{name}:{example.replace(', ', ',')}" if example else name
+        raise SettingsError(f"{self.kind} {name!r} {problem} (Python: {python}; command line: {word})")
 
     def _check(self, entry: Any, name: str) -> None:
         if not isinstance(entry, type) or not issubclass(entry, self.base) or not is_dataclass(entry):
@@ -257,10 +180,15 @@ def _is_required(one: Field[Any]) -> bool:
     return one.init and one.default is MISSING and one.default_factory is MISSING
 
 
+def _example(one: Field[Any]) -> Any:
+    """A value for a message: the default, or a small number."""
+    return (2 if _kind(one).startswith("int") else 1.0) if _is_required(one) else one.default
+
+
 def _meaning(entry: type[Any], setting: str) -> str:
     """What the class's documentation says of a setting, up to the first full stop or semicolon."""
-    found = re.search(rf"^\s*{setting}: ([^.;\n]+)", inspect.getdoc(entry) or "", re.M)
-    return f", {found[1].strip()}" if found else ""
+    match = re.search(rf"^\s*{setting}: ([^.;\n]+)", inspect.getdoc(entry) or "", re.M)
+    return f", {match[1].strip()}" if match else ""
 
 
 def _read(read: Callable[[Any], Any], where: str, value: Any) -> Any:
