@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +26,12 @@ class Stubborn(UpdateAttack):
     Reference: an example; name the paper here.
     """
 
-    share: float = 0.1
-    gamma: float = 4.0
+    share: float = setting(0.1, above=0, most=1)
+    gamma: float = setting(4.0, above=0)
 
     name: ClassVar[str] = "stubborn"
     summary: ClassVar[str] = "the largest coordinates reversed"
     reference: ClassVar[str] = "an example"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("share", above=0)
-        self.require("gamma", above=0)
-        if self.share > 1:
-            raise ValueError(f"{self.name}.share = {self.share}: must be at most 1")
 
     def craft(self, view: View) -> Array:
         """(M, d), one row for each attacker; one (d,) vector if all send the same."""

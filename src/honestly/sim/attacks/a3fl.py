@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array
+from honestly.sim.attacks.attack import Array, setting
 from honestly.sim.attacks.learnt import LearntTrigger, TriggerTask
 from honestly.sim.attacks.triggers import draw
 
@@ -44,20 +44,11 @@ class A3FL(LearntTrigger):
     training = 2.0
     keeps = "d"
 
-    side: int = 3
-    steps: int = 40
-    rate: float = 0.05
-    balance: float = 0.01
-    unlearn: int = 5
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("side", least=1)
-        self.require("steps", least=0)
-        self.require("rate", above=0.0)
-        self.require("balance", least=0.0)
-        self.require("unlearn", least=0)
+    side: int = setting(3, least=1)
+    steps: int = setting(40, least=0)
+    rate: float = setting(0.05, above=0.0)
+    balance: float = setting(0.01, least=0.0)
+    unlearn: int = setting(5, least=0)
 
     def stamp(self, images: Array) -> Array:
         """The trigger before anything was learnt: a grey square."""

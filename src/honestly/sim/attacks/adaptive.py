@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.engine import Pipeline
 from honestly.result import Float
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.game import Game
 from honestly.sim.attacks.min_max import MinMax
 
@@ -72,16 +72,9 @@ class Adaptive(UpdateAttack):
     knows = "rule"
     keeps = "(K + 2 M) d"
 
-    lines: int = 3
-    refine: int = 5
-    columns: int = 4096
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("lines", least=0)
-        self.require("refine", least=0)
-        self.require("columns", least=1)
+    lines: int = setting(3, least=0)
+    refine: int = setting(5, least=0)
+    columns: int = setting(4096, least=1)
 
     def craft(self, view: View) -> Array:
         """The best rows found, as updates."""

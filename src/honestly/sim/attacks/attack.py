@@ -12,10 +12,11 @@ The code knows only the array API: it runs on NumPy and on torch tensors of any 
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -27,9 +28,10 @@ from honestly.sim.attacks.workshop import Workshop
 
 __all__ = [
     "KNOWS", "Array", "Attack", "Backdoor", "DataAttack", "Knowledge", "Phase", "Select", "UpdateAttack", "View",
-    "gram", "host", "mean", "norm", "normal", "rms", "spread", "std", "unit",
+    "gram", "host", "mean", "norm", "normal", "rms", "setting", "spread", "std", "unit",
 ]  # fmt: skip
 
+T = TypeVar("T")
 Array: TypeAlias = Any
 Knowledge: TypeAlias = Literal["own", "malicious", "all", "rule"]
 Select: TypeAlias = Literal["all", "poisoned"]
@@ -39,6 +41,14 @@ KNOWS: dict[Knowledge, str] = {
     "malicious": "all attackers' data and updates",
     "all": "everybody's updates",
     "rule": "everybody's updates and the rule",
+}
+#: bounds of a setting: what messages say, and whether a value fits
+BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "above": ("must be greater than", operator.gt),
+    "least": ("must be at least", operator.ge),
+    "below": ("must be below", operator.lt),
+    "most": ("must be at most", operator.le),
+    "among": ("one of", lambda value, words: value in words),
 }
 
 
@@ -113,6 +123,11 @@ class Phase:
     select: Select = "all"
 
 
+def setting(default: T, **bounds: Any) -> T:
+    """A setting's default and its `BOUNDS`: `share: float = setting(0.1, above=0, most=1)`."""
+    return field(default=default, metadata=bounds)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attack(ABC):
     """An attack: a frozen dataclass of its settings, validated when it is made.
@@ -138,21 +153,21 @@ class Attack(ABC):
     keeps: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Refuse settings that are not finite numbers; subclasses check their bounds."""
-        for setting in fields(self):
-            value = getattr(self, setting.name)
+        """Refuse settings that are not finite numbers, or not inside the bounds that `setting` gave them."""
+        for one in fields(self):
+            value = getattr(self, one.name)
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{self.name}.{setting.name} = {value}: give a finite number")
+                raise ValueError(f"{self.name}.{one.name} = {value}: give a finite number")
+            self.require(one.name, **one.metadata)
 
-    def require(self, setting: str, *, above: float | None = None, least: float | None = None) -> None:
-        """Raise a ValueError that names the value and the bound unless the setting is inside it (None passes)."""
-        value = getattr(self, setting)
-        if value is None:
-            return
-        if above is not None and not value > above:
-            raise ValueError(f"{self.name}.{setting} = {value}: must be greater than {above}")
-        if least is not None and not value >= least:
-            raise ValueError(f"{self.name}.{setting} = {value}: must be at least {least}")
+    def require(self, name: str, **bounds: Any) -> None:
+        """Raise a ValueError that names the value and the bound unless the setting fits all of `BOUNDS` (None does)."""
+        value = getattr(self, name)
+        for kind, bound in bounds.items():
+            text, fits = BOUNDS[kind]
+            if value is not None and not fits(value, bound):
+                shown = ", ".join(bound) if kind == "among" else bound
+                raise ValueError(f"{self.name}.{name} = {value!r}: {text} {shown}")
 
 
 class UpdateAttack(Attack):

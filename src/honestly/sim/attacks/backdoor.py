@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from honestly.sim.attacks.attack import Array, Backdoor, Phase
+from honestly.sim.attacks.attack import Array, Backdoor, Phase, setting
 from honestly.sim.attacks.triggers import EQUALS, draw
 
 
@@ -34,14 +34,12 @@ class BadNets(Backdoor):
     summary = 'a trigger "==" on class 0 makes the model say 8; two training phases'
     reference = "Gu et al., BadNets, 2017; the paper, appendix"
 
-    source: int = 0
-    target: int = 8
+    source: int = setting(0, least=0)
+    target: int = setting(8, least=0)
 
     def __post_init__(self) -> None:
         """Check the bounds."""
         super().__post_init__()
-        self.require("source", least=0)
-        self.require("target", least=0)
         if self.source == self.target:
             raise ValueError(f"{self.name}.target = {self.target}: must differ from source = {self.source}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.vectors import output_layer
 
@@ -42,18 +42,10 @@ class Chameleon(BadNets, UpdateAttack):
     training = 2.0
     keeps = "features of a mini-batch"
 
-    epochs: int = 10
-    rate: float = 0.3
-    temperature: float = 0.07
-    facilitate: float = 2.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("epochs", least=0)
-        self.require("rate", above=0.0)
-        self.require("temperature", above=0.0)
-        self.require("facilitate", above=0.0)
+    epochs: int = setting(10, least=0)
+    rate: float = setting(0.3, above=0.0)
+    temperature: float = setting(0.07, above=0.0)
+    facilitate: float = setting(2.0, above=0.0)
 
     def craft(self, view: View) -> Array:
         """Each attacker's update after both stages."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.vectors import host, mean, pieces
 
@@ -42,16 +42,8 @@ class CriticalLayers(BadNets, UpdateAttack):
     training = 2.0
     keeps = "d, and 2 models per layer one after the other"
 
-    strength: float = 1.0
-    tau: float = 0.95
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("strength", above=0.0)
-        self.require("tau", above=0.0)
-        if self.tau > 1.0:
-            raise ValueError(f"critical_layers.tau = {self.tau}: must be at most 1")
+    strength: float = setting(1.0, above=0.0)
+    tau: float = setting(0.95, above=0.0, most=1)
 
     def craft(self, view: View) -> Array:
         """Poisoned critical layers among clean ones."""

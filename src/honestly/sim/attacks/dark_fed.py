@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.vectors import last_change
 
@@ -47,22 +47,11 @@ class DarkFed(BadNets, UpdateAttack):
     knows = "malicious"
     keeps = "(M + 1) d"
 
-    shadow: int = 128
-    share: float = 0.5
-    magnitude: float = 0.5
-    direction: float = 0.5
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("shadow", least=2)
-        self.require("share", above=0.0)
-        self.require("magnitude", least=0.0)
-        self.require("direction", least=0.0)
-        self.require("scale", above=0.0)
-        if self.share > 1.0:
-            raise ValueError(f"dark_fed.share = {self.share}: must be at most 1")
+    shadow: int = setting(128, least=2)
+    share: float = setting(0.5, above=0.0, most=1)
+    magnitude: float = setting(0.5, least=0.0)
+    direction: float = setting(0.5, least=0.0)
+    scale: float = setting(1.0, above=0.0)
 
     def craft(self, view: View) -> Array:
         """The updates of all attackers, trained together."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from honestly.sim.attacks.attack import Array
+from honestly.sim.attacks.attack import Array, setting
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.vectors import host
 
@@ -35,14 +35,7 @@ class EdgeCase(BadNets):
     summary = "a backdoor without trigger: the rarest images of class 0 are called 8"
     reference = "Wang et al., Attack of the Tails, NeurIPS 2020"
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("share", above=0.0)
-        if self.share > 1.0:
-            raise ValueError(f"edge_case.share = {self.share}: must be at most 1")
+    share: float = setting(0.1, above=0.0, most=1)
 
     def victims(self, images: Array, labels: Array) -> Array:
         """The tail of class ``source``."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from honestly.rules.rule import squared_distances
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import gram, host, mean, normal, spread
 
 
@@ -36,12 +36,7 @@ class FangKrum(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    epsilon: float = 0.01
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("epsilon", least=0.0)
+    epsilon: float = setting(0.01, least=0.0)
 
     def craft(self, view: View) -> Array:
         """The chosen update and its supporters."""
@@ -105,12 +100,7 @@ class FangTrimmedMean(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    b: float = 2.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("b", above=1.0)
+    b: float = setting(2.0, above=1.0)
 
     def craft(self, view: View) -> Array:
         """A uniform draw between the extreme value and its outer bound, for each attacker and coordinate."""

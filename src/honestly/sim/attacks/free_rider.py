@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import normal, rms
 
 
@@ -26,12 +26,7 @@ class FreeRider(UpdateAttack):
     reference = "Lin et al., Free-riders in Federated Learning: Attacks and Defenses, 2019"
     training = 0.0
 
-    noise: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("noise", least=0.0)
+    noise: float = setting(0.0, least=0.0)
 
     def craft(self, view: View) -> Array:
         """Zero plus the disguise."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import normal
 
 
@@ -25,12 +25,7 @@ class Gaussian(UpdateAttack):
     summary = "independent isotropic noise"
     reference = "Blanchard et al., Machine Learning with Adversaries, NeurIPS 2017"
 
-    scale: float = 2.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("scale", above=0.0)
+    scale: float = setting(2.0, above=0.0)
 
     def craft(self, view: View) -> Array:
         """Noise with the root mean square of each attacker's own update."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from honestly.sim.attacks.alie import z_max
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import mean, pieces, smallest, std
 
 
@@ -39,17 +39,9 @@ class HybridSparse(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    share: float = 0.01
-    aggressive: float = 10.0
+    share: float = setting(0.01, above=0.0, most=1)
+    aggressive: float = setting(10.0, least=0.0)
     z: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("share", above=0.0)
-        self.require("aggressive", least=0.0)
-        if self.share > 1.0:
-            raise ValueError(f"hybrid_sparse.share = {self.share}: must be at most 1")
 
     def craft(self, view: View) -> Array:
         """The mean less both parts."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from honestly.sim.attacks.attack import Array
+from honestly.sim.attacks.attack import Array, setting
 from honestly.sim.attacks.learnt import LearntTrigger, TriggerTask
 
 WIDTH = 8  # channels between the generator's two convolutions
@@ -44,20 +44,10 @@ class IBA(LearntTrigger):
     training = 2.0
     keeps = "the generator"
 
-    epsilon: float = 0.2
-    steps: int = 40
-    rate: float = 0.02
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("epsilon", above=0.0)
-        self.require("steps", least=0)
-        self.require("rate", above=0.0)
-        self.require("seed", least=0)
-        if self.epsilon > 1.0:
-            raise ValueError(f"iba.epsilon = {self.epsilon}: must be at most 1")
+    epsilon: float = setting(0.2, above=0.0, most=1)
+    steps: int = setting(40, least=0)
+    rate: float = setting(0.02, above=0.0)
+    seed: int = setting(0, least=0)
 
     def stamp(self, images: Array) -> Array:
         """Before anything was learnt: every second pixel brighter by epsilon, the others darker."""

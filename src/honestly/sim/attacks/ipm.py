@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import mean
 
 
@@ -31,12 +31,7 @@ class IPM(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    epsilon: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("epsilon", above=0.0)
+    epsilon: float = setting(0.5, above=0.0)
 
     def craft(self, view: View) -> Array:
         """`-epsilon mu`."""

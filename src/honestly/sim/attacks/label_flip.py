@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from honestly.sim.attacks.attack import Array, DataAttack
+from honestly.sim.attacks.attack import Array, DataAttack, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +29,11 @@ class LabelFlip(DataAttack):
     reference = "Biggio et al., ICML 2012; the paper, shift = 1"
 
     shift: int = 1
-    classes: int = 10
+    classes: int = setting(10, least=2)
 
     def __post_init__(self) -> None:
         """Check the bounds."""
         super().__post_init__()
-        self.require("classes", least=2)
         if self.shift % self.classes == 0:
             raise ValueError(f"label_flip.shift = {self.shift}: a multiple of classes = {self.classes} flips no label")
 

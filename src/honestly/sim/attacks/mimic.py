@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import gram, mean, principal
 
 
@@ -34,12 +34,7 @@ class Mimic(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    target: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("target", least=0)
+    target: int | None = setting(None, least=0)
 
     def craft(self, view: View) -> Array:
         """The copied update."""

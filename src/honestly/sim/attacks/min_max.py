@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules.rule import squared_distances
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import gram, host, largest_root, mean, std, unit
 
 Direction: TypeAlias = Literal["std", "unit", "sign"]
@@ -34,13 +34,7 @@ class _Farthest(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    direction: Direction = "std"
-
-    def __post_init__(self) -> None:
-        """Check the direction."""
-        super().__post_init__()
-        if self.direction not in get_args(Direction):
-            raise ValueError(f"{self.name}.direction = '{self.direction}': one of {', '.join(get_args(Direction))}")
+    direction: Direction = setting("std", among=get_args(Direction))
 
     def craft(self, view: View) -> Array:
         """`mu + gamma p`."""

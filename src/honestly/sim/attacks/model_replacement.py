@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
 
 
@@ -26,12 +26,7 @@ class ModelReplacement(BadNets, UpdateAttack):
     summary = "the backdoor's update times K / M, which replaces a plain mean"
     reference = "Bagdasaryan et al., How To Backdoor Federated Learning, AISTATS 2020"
 
-    scale: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("scale", above=0.0)
+    scale: float | None = setting(None, above=0.0)
 
     def craft(self, view: View) -> Array:
         """`scale g_k`."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import rms
 
 
@@ -35,14 +35,8 @@ class MPAF(UpdateAttack):
     training = 0.0
     keeps = "d"
 
-    scale: float = 10.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("scale", above=0.0)
-        self.require("seed", least=0)
+    scale: float = setting(10.0, above=0.0)
+    seed: int = setting(0, least=0)
 
     def craft(self, view: View) -> Array:
         """`scale (w' - w_t)`."""

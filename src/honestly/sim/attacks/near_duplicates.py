@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import mean, normal, spread, unit
 
 Towards: TypeAlias = Literal["random", "against"]
@@ -37,17 +37,9 @@ class NearDuplicates(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    distance: float = 1.0
-    jitter: float = 0.5
-    towards: Towards = "random"
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("distance", least=0.0)
-        self.require("jitter", least=0.0)
-        if self.towards not in get_args(Towards):
-            raise ValueError(f"near_duplicates.towards = '{self.towards}': one of {', '.join(get_args(Towards))}")
+    distance: float = setting(1.0, least=0.0)
+    jitter: float = setting(0.5, least=0.0)
+    towards: Towards = setting("random", among=get_args(Towards))
 
     def craft(self, view: View) -> Array:
         """The opinion and its jittered copies."""

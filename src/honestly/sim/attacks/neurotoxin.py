@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.vectors import last_change, pieces, smallest
 
@@ -34,14 +34,7 @@ class Neurotoxin(BadNets, UpdateAttack):
     reference = "Zhang et al., Neurotoxin: Durable Backdoors in Federated Learning, ICML 2022"
     keeps = "d"
 
-    share: float = 0.05
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("share", least=0.0)
-        if self.share >= 1.0:
-            raise ValueError(f"neurotoxin.share = {self.share}: must be below 1")
+    share: float = setting(0.05, least=0.0, below=1)
 
     def craft(self, view: View) -> Array:
         """The update projected on the bottom coordinates."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,12 +15,7 @@ class _NotFinite(UpdateAttack):
 
     value: ClassVar[float]
 
-    coordinates: int = 1
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("coordinates", least=1)
+    coordinates: int = setting(1, least=1)
 
     def craft(self, view: View) -> Array:
         """Each attacker spoils coordinates of its own choice."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import host, last_change, mean, norm, recall, unit
 
 
@@ -45,20 +45,10 @@ class PoisonedFL(UpdateAttack):
     training = 0.0
     keeps = "3 d"
 
-    factor: float = 8.0
-    beta: float = 0.7
-    window: int = 50
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("factor", above=0.0)
-        self.require("beta", above=0.0)
-        self.require("window", least=1)
-        self.require("seed", least=0)
-        if self.beta > 1.0:
-            raise ValueError(f"poisoned_fl.beta = {self.beta}: must be at most 1")
+    factor: float = setting(8.0, above=0.0)
+    beta: float = setting(0.7, above=0.0, most=1)
+    window: int = setting(50, least=1)
+    seed: int = setting(0, least=0)
 
     def signs(self, view: View) -> Array:
         """(d,) the direction s."""

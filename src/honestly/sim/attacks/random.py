@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import mean, normal
 
 
@@ -26,12 +26,7 @@ class Random(UpdateAttack):
     summary = "independent noise with the magnitude of each coordinate of the update"
     reference = "the paper, appendix, gamma = 4"
 
-    gamma: float = 4.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("gamma", above=0.0)
+    gamma: float = setting(4.0, above=0.0)
 
     def craft(self, view: View) -> Array:
         """`sqrt(gamma) |g_k| n_k` with n_k standard normal."""
@@ -61,12 +56,7 @@ class RandomColluding(UpdateAttack):
     identical = True
     keeps = "M d"
 
-    gamma: float = 4.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("gamma", above=0.0)
+    gamma: float = setting(4.0, above=0.0)
 
     def craft(self, view: View) -> Array:
         """The average of the attackers' random weights, as an update."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from honestly.sim.attacks.alie import z_max
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import mean, normal, spread, unit
 
 
@@ -40,14 +40,9 @@ class ROP(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    location: float = 0.0
+    location: float = setting(0.0, least=0.0)
     z: float | None = None
     angle: float = 90.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("location", least=0.0)
 
     def craft(self, view: View) -> Array:
         """Relocate, then step aside."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.sim.attacks.adaptive import cheaper
 from honestly.sim.attacks.alie import ALIE
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.game import Game
 
 Towards: TypeAlias = Literal["against", "std", "random"]
@@ -50,19 +50,10 @@ class SensitivityCurve(UpdateAttack):
     training = 0.0
     keeps = "2 K d"
 
-    towards: Towards = "against"
-    points: int = 24
-    reach: float = 30.0
-    columns: int = 4096
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("points", least=3)
-        self.require("reach", above=0.05)
-        self.require("columns", least=1)
-        if self.towards not in get_args(Towards):
-            raise ValueError(f"{self.name}.towards = '{self.towards}': one of {', '.join(get_args(Towards))}")
+    towards: Towards = setting("against", among=get_args(Towards))
+    points: int = setting(24, least=3)
+    reach: float = setting(30.0, above=0.05)
+    columns: int = setting(4096, least=1)
 
     def craft(self, view: View) -> Array:
         """The maximum of the curve, as an update."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,7 @@ class SignFlip(UpdateAttack):
     summary = "each attacker sends its own update times -gamma"
     reference = "Li et al., RSA, AAAI 2019; the paper, appendix, gamma = 4"
 
-    gamma: float = 4.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("gamma", above=0.0)
+    gamma: float = setting(4.0, above=0.0)
 
     def craft(self, view: View) -> Array:
         """`-gamma g_k`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
 from honestly.sim.attacks.vectors import host, last_change, lengths, mean, norm, normal, output_layer, rms
 
@@ -58,18 +58,9 @@ class ThreeDFed(BadNets, UpdateAttack):
     training = 3.0
     keeps = "(M + 3) d"
 
-    alpha: float = 0.4
-    decoys: int = 0
-    decoy: float = 3.0
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("alpha", above=0.0)
-        self.require("decoys", least=0)
-        self.require("decoy", above=0.0)
-        if self.alpha >= 1.0:
-            raise ValueError(f"three_d_fed.alpha = {self.alpha}: must be below 1")
+    alpha: float = setting(0.4, above=0.0, below=1)
+    decoys: int = setting(0, least=0)
+    decoy: float = setting(3.0, above=0.0)
 
     def craft(self, view: View) -> Array:
         """Masked copies of the backdoored update, then decoys; each with its indicator."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from honestly.sim.attacks.attack import Array, UpdateAttack, View
+from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.vectors import host, last_change, lengths, norm
 
 
@@ -36,14 +36,8 @@ class XFED(UpdateAttack):
     reference = "Mouri, Ridowan and Adnan, XFED: Non-Collusive Model Poisoning Attack, arXiv 2604.09489, 2026"
     keeps = "d"
 
-    z: float = 3.0
-    window: int = 10
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        super().__post_init__()
-        self.require("z", least=0.0)
-        self.require("window", least=1)
+    z: float = setting(3.0, least=0.0)
+    window: int = setting(10, least=1)
 
     def craft(self, view: View) -> Array:
         """Each update reversed, with length lambda."""
