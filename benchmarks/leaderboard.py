@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from honestly._version import __version__
+from honestly.bars import Bars
 from honestly.rules import RULE_CATALOG
-from honestly.show.bars import Bars
 from honestly.show.suite_table import rank, suite_table
 from honestly.show.tables import Table, fill, text
 from honestly.studies.specs import Contestant

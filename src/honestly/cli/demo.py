@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace, stop: Any) -> int:
     from rich.console import Console
 
+    from honestly.bars import Bars
     from honestly.runs.database import StoreError
     from honestly.runs.record import RoundRecord
     from honestly.runs.writing import write_file
-    from honestly.show.bars import Bars
     from honestly.show.figure import png, run_figure
     from honestly.show.run_page import RunView, page
     from honestly.show.terminal import TerminalTable

@@ -80,7 +80,7 @@ def handle_termination() -> Generator[None]:
 @contextmanager
 def progress(silent: bool, passes: float) -> Generator[Any]:
     """A progress bar with bytes, rate and remaining time, on a terminal."""
-    from honestly.show.bars import Bars
+    from honestly.bars import Bars
 
     with Bars(stderr=True, unit="bytes", left=True, transient=True, silent=silent) as bars:
         bar = bars.add("reading")

@@ -197,7 +197,7 @@ class _Terminal(_Nothing):
     """Progress on a terminal."""
 
     def __init__(self, out: Path, *, title: str = "") -> None:
-        from honestly.show.bars import Bars
+        from honestly.bars import Bars
 
         self.out, self.title, self.bars, self.bar = out, title or "round", Bars(left=True), 0
 

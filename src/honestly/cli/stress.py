@@ -126,8 +126,8 @@ def run(args: argparse.Namespace) -> int:
 
     from rich.console import Console
 
+    from honestly.bars import Bars
     from honestly.rules import RULE_CATALOG
-    from honestly.show.bars import Bars
     from honestly.show.stress_page import about, write
     from honestly.show.stress_tables import tables
     from honestly.studies import stress
@@ -180,8 +180,8 @@ def _record(args: argparse.Namespace) -> int:
     if args.record.suffix != ".npz":
         raise ValueError(f"--record {args.record}: give a name that ends with .npz")
 
+    from honestly.bars import Bars
     from honestly.cli.simulate import device_of
-    from honestly.show.bars import Bars
     from honestly.studies.record import plans, record
     from honestly.studies.recordings import Course, write
 

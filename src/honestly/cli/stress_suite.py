@@ -40,7 +40,7 @@ def add(parser: Any) -> None:
 def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
     """Judge, and show one line for each rule."""
     from honestly._version import __version__
-    from honestly.show.bars import Bars
+    from honestly.bars import Bars
     from honestly.studies import suites
     from honestly.studies.suites.spec import compare, content_hash, open_courses
 

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from honestly.bars import Bars
 from honestly.runs.reader import read_record
 from honestly.runs.store import Run, Store
-from honestly.show.bars import Bars
 from honestly.studies.study import describe
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from honestly.bars import Bars
+
 if TYPE_CHECKING:
     from honestly.sim.data.files import FileSet
 
@@ -83,8 +85,9 @@ def _from_a_mirror(data: FileSet, path: Path, wanted: RemoteFile, title: str) ->
 class Progress:
     """What pooch tells about a download; more bytes than the file has are refused before they fill the disk."""
 
-    def __init__(self, size: int, bars: Any = None, task: Any = None) -> None:
-        self._size, self._bars, self._task, self._done = size, bars, task, 0
+    def __init__(self, title: str, size: int, bars: Bars) -> None:
+        self._size, self._done = size, 0
+        self._bars, self._bar = bars, bars.add(title, size)
 
     @property
     def total(self) -> int:
@@ -102,8 +105,7 @@ class Progress:
         self._done += count
         if self._done >= self._size + PIECE:
             raise WrongSizeError(f"the server sends more than {self._size:,} bytes: it is another file")
-        if self._bars is not None:
-            self._bars.update(self._task, completed=min(self._done, self._size))
+        self._bars.update(self._bar, done=min(self._done, self._size))
 
     def reset(self) -> None:
         """From the start."""
@@ -118,12 +120,5 @@ def show_progress(title: str, size: int) -> Generator[Progress]:
     """A bar with speed and time left on a terminal, one line in a log."""
     if not sys.stderr.isatty():
         print(f"downloading {title} ({size / 1e6:.1f} MB)", file=sys.stderr)
-        yield Progress(size)
-        return
-    from rich.console import Console
-    from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (*Bars.get_default_columns()[:2], DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True)) as bars:
-        yield Progress(size, bars, bars.add_task(f"downloading {title}", total=size))
+    with Bars(stderr=True, unit="bytes", left=True) as bars:
+        yield Progress(f"downloading {title}", size, bars)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from honestly.show.bars import Bars
+from honestly.bars import Bars
 
 
 def work(bars: Bars) -> None:
