@@ -76,25 +76,30 @@ class Round:
         cls,
         number: int,
         clients: Sequence[ClientId],
-        out: Aggregate,
+        out: Aggregate | None,
         excluded: Mapping[ClientId, str],
-        *,
-        seconds: float = 0.0,
+        **more: Any,
     ) -> Round:
-        """The record of an average that was taken; clients that were excluded before it are in `excluded`."""
+        """The record of an average, if there was one; clients that were excluded before it are in `excluded`.
 
-        def column(values: Any) -> dict[ClientId, float] | None:
+        Attributes in `more` replace those that follow from the average; without one, they say how the round ended.
+        """
+        ordered = {client: excluded[client] for client in clients if client in excluded}
+        if out is None:
+            return cls(number, tuple(clients), None, None, ordered, **more)
+
+        def shares(values: Any) -> dict[ClientId, float] | None:
             if values is None:
                 return None
             return dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, values), strict=True))
 
         verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
-        ordered = {client: excluded[client] for client in clients if client in excluded}
-        return cls(
-            number, tuple(clients), column(out.honesty), column(out.weights), ordered, False, str(out.status),
-            out.status.doubtful, seconds=seconds, verdicts=verdicts, spread=spread_of(out),
-            claimed=column(out.diagnostics.get("claimed_shares")), used=column(out.diagnostics.get("used_shares")),
-        )  # fmt: skip
+        found: dict[str, Any] = {
+            "kept": False, "status": str(out.status), "attention": out.status.doubtful, "verdicts": verdicts,
+            "claimed": shares(out.diagnostics.get("claimed_shares")),
+            "used": shares(out.diagnostics.get("used_shares")), "spread": spread_of(out),
+        }  # fmt: skip
+        return cls(number, tuple(clients), shares(out.honesty), shares(out.weights), ordered, **{**found, **more})
 
     @property
     def malicious(self) -> float | None:
@@ -114,6 +119,19 @@ class Round:
         votes = dict.fromkeys(self.clients, 1.0)
         votes |= (self.honesty if self.honesty is not None else self.weights) or {}
         return votes | dict.fromkeys(self.excluded, 0.0)
+
+    @property
+    def least_vote(self) -> float:
+        """A client is believed if its vote is above this: more likely honest than not, or with a weight."""
+        return 0.5 if self.honesty is not None else 0.0
+
+    def named_metrics(self) -> dict[str, float]:
+        """The verdict on every client as metrics, for frameworks that know nothing else: `honesty/<client>`, ..."""
+        found: dict[str, float] = {f"honesty/{self.names(client)}": p for client, p in (self.honesty or {}).items()}
+        if self.malicious is not None:
+            found["malicious"] = self.malicious
+        found |= {f"refused/{self.names(client)}": 1 for client in self.excluded}
+        return found | {"kept-old-model": int(self.kept)}
 
     def as_json(self, roster: Sequence[ClientId] | None = None) -> dict[str, Any]:
         """The round as plain values, in the form of the simulator's rounds, so the same report draws both.

@@ -14,10 +14,10 @@ from honestly.federation.folders import claim
 from honestly.federation.history import History
 from honestly.federation.metrics import bad_sizes, out_of_line, robust_metrics
 from honestly.federation.names import Names, Naming
-from honestly.federation.record import Reply, Round, spread_of
+from honestly.federation.record import Reply, Round
 from honestly.federation.server import ServerSide, ServerStep
 from honestly.printable import printable
-from honestly.result import Aggregate, AggregationError, ClientId, Status, Verdict
+from honestly.result import Aggregate, AggregationError, ClientId, Status
 from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
 
@@ -125,11 +125,12 @@ class Referee:
         except Exception as error:  # a bug, here or in a user's rule, must not end a federation that runs for days
             logging.getLogger("honestly").exception("round %s: the aggregation failed", number)
             status, kept = f"the old model was kept: the aggregation failed ({type(error).__name__}: {error})", True
-        record = self._record(number, clients, excluded, out, kept=kept, status=status, attention=attention)
+        record = Round.of(
+            number, clients, out, excluded, kept=kept, status=status, attention=attention, names=self.names
+        )
         record.metrics = robust_metrics(
             {client: reply.metrics or {} for client, reply in usable.items()}, record.votes()
         )
-        record.spread = None if out is None else spread_of(out)
         record.seconds = time.perf_counter() - started
         if out is not None and not kept:
             self.pipeline = self.pipeline.after(out.diagnostics)
@@ -243,34 +244,6 @@ class Referee:
         if bound and self.doubt == "keep":
             return f"the old model was kept: {status}", True, True
         return status, False, doubt
-
-    def _record(
-        self,
-        number: int,
-        clients: tuple[ClientId, ...],
-        excluded: dict[ClientId, str],
-        out: Aggregate | None,
-        *,
-        kept: bool,
-        status: str,
-        attention: bool,
-    ) -> Round:
-        def by_client(values: Any) -> dict[ClientId, float] | None:
-            if out is None or values is None:
-                return None
-            return dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, values), strict=True))
-
-        diagnostics: Mapping[str, Any] = {} if out is None else out.diagnostics
-        honesty = by_client(None if out is None else out.honesty)
-        weights = by_client(None if out is None else out.weights)
-        ordered = {client: excluded[client] for client in clients if client in excluded}
-        verdicts = None
-        if out is not None:
-            verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
-        found = Round(number, clients, honesty, weights, ordered, kept, status, attention, verdicts=verdicts)
-        found.claimed, found.used = (by_client(diagnostics.get(name)) for name in ("claimed_shares", "used_shares"))
-        found.names = self.names
-        return found
 
     def _announce(self, record: Round) -> None:
         for client, reason in record.excluded.items():

@@ -104,7 +104,7 @@ class LegacyRobustFedAvg(FedAvg):
         if self.fit_metrics_aggregation_fn is not None:
             metrics = self._call(self.fit_metrics_aggregation_fn, _believed_results(results, record), metrics)
         model = None if value is None else Parameters(tensors=self._tensors(value), tensor_type=NUMPY)
-        return model, metrics | _verdict(record)
+        return model, metrics | record.named_metrics()
 
     def aggregate_evaluate(
         self,
@@ -183,14 +183,4 @@ def _failure(result: FitRes) -> str:
 
 def _believed_results(results: Sequence[tuple[ClientProxy, FitRes]], record: Round) -> list[tuple[ClientProxy, FitRes]]:
     votes = record.votes()
-    floor = 0.5 if record.honesty is not None else 0.0
-    return [(proxy, result) for proxy, result in results if votes.get(proxy.cid, 0.0) > floor]
-
-
-def _verdict(record: Round) -> dict[str, Scalar]:
-    verdict: dict[str, Scalar] = {f"honesty/{record.names(client)}": p for client, p in (record.honesty or {}).items()}
-    if record.malicious is not None:
-        verdict["malicious"] = record.malicious
-    verdict |= {f"refused/{record.names(client)}": 1 for client in record.excluded}
-    verdict["kept-old-model"] = int(record.kept)
-    return verdict
+    return [(proxy, result) for proxy, result in results if votes.get(proxy.cid, 0.0) > record.least_vote]

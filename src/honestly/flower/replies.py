@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,8 +95,7 @@ def record_of(value: dict[str, npt.NDArray[Any]], like: ArrayRecord | None) -> A
 def believed_replies(messages: Sequence[Message], record: Round) -> list[Message]:
     """The replies of clients that are believed: not excluded, and more likely honest than not."""
     votes = record.votes()
-    floor = 0.5 if record.honesty is not None else 0.0
-    return [m for m in messages if not m.has_error() and votes.get(m.metadata.src_node_id, 0.0) > floor]
+    return [m for m in messages if not m.has_error() and votes.get(m.metadata.src_node_id, 0.0) > record.least_vote]
 
 
 def capped_contents(messages: Sequence[Message], size_key: str) -> list[RecordDict]:
@@ -119,18 +118,6 @@ def capped_contents(messages: Sequence[Message], size_key: str) -> list[RecordDi
 
 def _size(content: RecordDict, size_key: str) -> Any:
     return next((record[size_key] for record in content.metric_records.values() if size_key in record), None)
-
-
-def metric_record(record: Round, extra: Mapping[str, Any]) -> MetricRecord:
-    """What the strategy returns: the clients' metrics, then the verdict on every client under `honesty/<node id>`."""
-    metrics: dict[str, Any] = dict(extra)
-    if record.honesty is not None:
-        metrics |= {f"honesty/{record.names(client)}": p for client, p in record.honesty.items()}
-        assert record.malicious is not None
-        metrics["malicious"] = record.malicious
-    metrics |= {f"refused/{record.names(client)}": 1 for client in record.excluded}
-    metrics["kept-old-model"] = int(record.kept)
-    return MetricRecord(metrics)
 
 
 def name_run(history: History, grid: Grid) -> None:

@@ -17,7 +17,6 @@ from honestly.flower.replies import (
     believed_replies,
     capped_contents,
     evaluate_reply,
-    metric_record,
     name_run,
     record_of,
     train_reply,
@@ -168,10 +167,10 @@ class RobustFedAvg(FedAvg):
         if self._train_metrics is not None:
             metrics = self._call(self._train_metrics, believed_replies(messages, record), metrics)
         if value is None:
-            return None, metric_record(record, metrics)
+            return None, MetricRecord({**metrics, **record.named_metrics()})
         arrays = record_of(value, self._model if self._reference() is not None else None)
         self._on_average(arrays)
-        return arrays, metric_record(record, metrics)
+        return arrays, MetricRecord({**metrics, **record.named_metrics()})
 
     def _on_average(self, average: ArrayRecord) -> None:
         """Hook for strategies that continue from the robust average."""
@@ -188,7 +187,7 @@ class RobustFedAvg(FedAvg):
             trusted = [m for m in messages if m.metadata.src_node_id not in excluded]
             if self.history:
                 latest = {client: vote for record in self.history for client, vote in record.votes().items()}
-                floor = 0.5 if self.history[-1].honesty is not None else 0.0
+                floor = self.history[-1].least_vote
                 trusted = [m for m in trusted if latest.get(m.metadata.src_node_id, 1.0) > floor]
             metrics = self._call(self._evaluate_metrics, trusted, metrics)
         return MetricRecord(dict(metrics))
