@@ -84,7 +84,7 @@ def timeline(X: Any, repeats: int) -> None:
     passes = type(passes_over(open_source(X)))
     parts = [(importlib.import_module("honestly.aggregate"), "open_source"), (passes, "gram")]
     parts += [(engine, "measure"), (hn.Bayesian, "mix"), (passes, "mix"), (engine, "average")]
-    parts += [(engine, "describe"), (engine, "_assembled")]
+    parts += [(engine, "describe"), (engine, "_assemble")]
     marks: dict[str, list[tuple[float, float]]] = {}
     start = 0.0
 
@@ -119,7 +119,7 @@ def forms(X: torch.Tensor, repeats: int, mean: float) -> None:
     """Compare the shipped kernels with others: stages of the ring, columns per thread of `mix`, unrolling."""
     from honestly.engine.passes import cuda_kernels as ours
 
-    text = files("honestly.engine.passes").joinpath("kernels.cu").read_text(encoding="utf-8")
+    text = files("honestly.kernels").joinpath("passes", "kernels.cu").read_text(encoding="utf-8")
     (K, n), device = X.shape, X.device.index
     value = torch.empty(n, device=X.device)
     flag = ours.Flag(device)
