@@ -30,7 +30,7 @@ def test_it_names_every_source_and_files_that_exist(folder: Path) -> None:
         r"Tests? of equality",
     ):
         assert re.search(words, text), words
-    named = re.findall(r"`((?:tests|sim|engine|kernels)/[\w/]+\.(?:py|h))`", text)
+    named = re.findall(r"`((?:tests|sim|engine|kernels|rules)/[\w/]+\.(?:py|h))`", text)
     assert len(named) >= 3
     for name in named:
         assert (ROOT / name if name.startswith("tests/") else ROOT / "src/honestly" / name).is_file(), name

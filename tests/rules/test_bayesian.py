@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from honestly.result import Status, Verdict
 from honestly.rules.bayesian import Bayesian
+from honestly.rules.bayesian.average import copies
 from honestly.rules.bayesian.likeness import companion
 from honestly.rules.rule import GramGeometry
 
@@ -494,3 +495,8 @@ def test_rounding_does_not_change_verdicts_among_few_clients(few):
             other = Bayesian().mix(GramGeometry(Y @ Y.T))
             np.testing.assert_allclose(other.matrix[0], one.matrix[0][order], atol=1e-6)
             assert [other.verdicts[i] for i in range(few)] == [one.verdicts[k] for k in order]
+
+
+def test_copies_are_found_if_rounding_sees_only_one_of_two_near_the_other() -> None:
+    distances = np.array([[0.0, 1.0, 9.0], [2.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
+    assert copies(distances, 150.0) == copies(distances.T, 150.0) == ((0, 1),)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 
 from honestly.engine import Pipeline
@@ -174,7 +175,8 @@ class RobustAverager:
             return self._nothing(reduction.members, error)
         self.pipeline = self.pipeline.after(out.diagnostics)
         self.last, self.me = out, reduction.members.ids[reduction.members.me]
-        weights = b"" if out.weights is None else out.weights.tobytes()
+        # in float32: ranks whose processors, or whose compilers, differ decide alike but for the last bits
+        weights = b"" if out.weights is None else out.weights.astype(np.float32).tobytes()
         self._chain = hashlib.sha256(self._chain.encode() + weights + repr(out.excluded).encode()).hexdigest()[:16]
         self._keep(reduction.members, out, None, time.perf_counter() - began)
         return out

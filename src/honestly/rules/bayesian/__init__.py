@@ -2,7 +2,8 @@
 
 `rule.py` is the rule; `estimate.py` puts its steps in order: `views.py` (a centre and a unit in every layer),
 `likeness.py` (who errs alike, who opposes), `average.py` (shortened errors, shared votes) and `guard.py` (the
-guarantee). `streamed.py` does the same for thousands of clients, `paper.py` is the published rule.
+guarantee). `compiled.py` asks a C program for the same numbers, `streamed.py` does the same for thousands of clients,
+`paper.py` is the published rule.
 """
 
 from honestly.rules.bayesian.rule import Bayesian

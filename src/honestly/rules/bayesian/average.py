@@ -56,11 +56,19 @@ def shared_votes(errors: Float) -> Float:
 def copies(D: Float, s2: float) -> tuple[tuple[int, ...], ...]:
     """Groups of clients nearer to one another than a tenth of the spread, by position."""
     near = 0.01 * s2 >= D
+    near |= near.T  # rounding may see only one of the two
     if int(near.sum()) == len(D):
         return ()
     group: npt.NDArray[np.intp] = np.arange(len(D))
     i, j = np.nonzero(near)
     while (group[i] != group[j]).any():
         np.minimum.at(group, i, group[j])
+    return groups_of(group)
+
+
+def groups_of(group: npt.NDArray[np.intp]) -> tuple[tuple[int, ...], ...]:
+    """Groups of more than one, by position, from the first client of each one's group."""
+    if (group == np.arange(len(group))).all():
+        return ()
     members = [tuple(np.flatnonzero(group == first).tolist()) for first in np.unique(group)]
     return tuple(some for some in members if len(some) > 1)

@@ -11,11 +11,28 @@ from honestly.result import Float, Status
 from honestly.rules.bayesian.average import among, copies, shared_votes, shorten_errors
 from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.guard import guard
-from honestly.rules.bayesian.likeness import Judgement, judge
+from honestly.rules.bayesian.likeness import ABSURD, Judgement, judge
 from honestly.rules.bayesian.sizes import ClientSizes, votes_by_size
 from honestly.rules.bayesian.views import TINY, distances, effective_dimension, kth
 
 NO_UNIT = 1e-12  # of a majority's squared norms: where a majority is nearer than that, a layer has no unit
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Why n clients are accused.
+
+    Attributes:
+        group: (n, n) bool, row k: with whom k errs alike in the view that speaks most clearly against it.
+        opposed: (n,) bool: it is opposition that tells against k there.
+        absurd: (n,) bool: k is so far away that nothing else is needed.
+        rounds: how often somebody was convicted or acquitted.
+    """
+
+    group: npt.NDArray[np.bool_]
+    opposed: npt.NDArray[np.bool_]
+    absurd: npt.NDArray[np.bool_]
+    rounds: int
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,7 @@ class Estimate:
         groups: clients that sent nearly the same, by position.
         spread: the majority's, over all layers.
         status: how it ended.
-        judgement: the reasons; None if nothing was judged.
+        reasons: why clients are accused; None if nobody was judged.
         pulled: in how many layers the guard changed the answer.
     """
 
@@ -47,7 +64,7 @@ class Estimate:
     groups: tuple[tuple[int, ...], ...]
     spread: float
     status: Status
-    judgement: Judgement | None
+    reasons: Reasons | None
     pulled: int
 
 
@@ -126,9 +143,15 @@ def estimate(
         copies(distances(views.gram[:1])[0], float(views.s2[0])) if J else (),
         spread,
         status,
-        verdict,
+        None if verdict is None else reasons_of(verdict),
         pulled,
     )
+
+
+def reasons_of(verdict: Judgement) -> Reasons:
+    """What a judgement gives as reasons."""
+    absurd = verdict.views.r2[0] > ABSURD * verdict.views.s2[0]
+    return Reasons(verdict.group, verdict.opposed, absurd, verdict.rounds)
 
 
 def without_unit(G: Float, D: Float, radius: Float, h: int) -> tuple[Float, npt.NDArray[np.bool_]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from honestly.result import Float
 from honestly.rules.bayesian.views import TINY, centre_grams, distances
@@ -27,7 +28,12 @@ STARTS, SIZES, CLIMBS = 24, 12, 8  # of the search for the worst subset among mo
 
 def guard(gram: Float, a: Float, f: int) -> tuple[Float, int]:
     """(L, n) weights of answers that keep the promise in every layer, and how many layers had to be changed."""
-    suspects = np.flatnonzero(certificate(centre_grams(gram, a)) > f) if f else np.empty(0, np.intp)
+    return guard_suspects(gram, a, f, certificate(centre_grams(gram, a)) > f) if f else (a, 0)
+
+
+def guard_suspects(gram: Float, a: Float, f: int, suspect: npt.NDArray[np.bool_]) -> tuple[Float, int]:
+    """The same, given the layers for which nothing is certain, (L,)."""
+    suspects = np.flatnonzero(suspect)
     if not len(suspects):
         return a, 0
     a, changed = a.copy(), 0

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from honestly.result import Float, Status
+from honestly.rules.bayesian.compiled import compiled_estimate, is_compiled
 from honestly.rules.bayesian.estimate import Estimate, estimate, undecided_estimate
 from honestly.rules.bayesian.paper import paper_mix
 from honestly.rules.bayesian.sizes import client_sizes
@@ -104,7 +105,8 @@ class Bayesian(Rule):
         elif geometry.streaming:
             found = stream_estimate(geometry, self.tolerated, prior, size)
         else:
-            found = estimate(
+            decide = compiled_estimate if is_compiled(geometry) else estimate
+            found = decide(
                 geometry.layers,
                 geometry.judged,
                 tolerated=self.tolerated(K),
@@ -129,7 +131,7 @@ class Bayesian(Rule):
             diagnostics |= size_shares(geometry.sizes, np.ones(K) if size is None else size.vote)
         if self.memory is not None:
             diagnostics["memory"] = self.memory.with_round(ids, _evidence_probability(found))
-        steps = 0 if found.judgement is None else found.judgement.rounds + 1
+        steps = 0 if found.reasons is None else found.reasons.rounds + 1
         return Mix.of_layers(
             found.weights,
             geometry.layer_sizes,

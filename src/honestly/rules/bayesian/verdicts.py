@@ -9,7 +9,6 @@ import numpy as np
 from honestly.printable import printable
 from honestly.result import ClientId, Float, Verdict
 from honestly.rules.bayesian.estimate import Estimate
-from honestly.rules.bayesian.likeness import ABSURD, Judgement
 from honestly.rules.geometry import Geometry
 
 SHORT = 0.5  # the share of an update, over all layers, below which it is unusual
@@ -38,25 +37,20 @@ def verdicts(
 
 
 def _accusation(found: Estimate, k: int, ids: Sequence[ClientId], names: Sequence[str]) -> str:
-    judgement = found.judgement
-    if judgement is None:
+    reasons = found.reasons
+    if reasons is None:
         return "it errs in the same direction as other clients"
     where = _layers(found.evidence[k], names)
-    if _absurd(judgement, k):
+    if reasons.absurd[k]:
         return "its update is more than a thousand times as far from the others as usual"
-    if judgement.opposed[k]:
+    if reasons.opposed[k]:
         return f"its update opposes what the others agree on{where}"
-    others = [j for j in np.flatnonzero(judgement.group[k] & judgement.accused).tolist() if j != k]
+    others = [j for j in np.flatnonzero(reasons.group[k] & found.accused).tolist() if j != k]
     if not others:
         return f"it errs in the same direction as other clients{where}"
     named = ", ".join(printable(ids[j])[:60] for j in others[:NAMED])
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
     return f"it errs in the same direction as {named}{more}{where}"
-
-
-def _absurd(judgement: Judgement, k: int) -> bool:
-    views = judgement.views
-    return bool(views.r2[0, k] > ABSURD * views.s2[0])
 
 
 def _layers(evidence: Float, names: Sequence[str]) -> str:

@@ -1,0 +1,293 @@
+/* The estimator of the rule Bayesian: Gram matrices in, weights and reasons out, in one call.
+
+   A translation of src/honestly/rules/bayesian, which defines it: functions and constants have the same names, and
+   comparisons the same order. One view after the other, where NumPy takes all of them at once, so that a view stays in
+   the first-level cache. One thread, no state. */
+#include "views.h"
+#include "likeness.h"
+
+#define NO_UNIT 1e-12
+#define LARGEST 1e290 /* of the entries of a Gram matrix: larger ones, and NaN, are left to NumPy */
+#define PERRON_STEPS 4
+
+enum { JUDGED, UNDECIDED, NOT_HERE, NO_MEMORY };
+
+/* In and out. Matrices are (layers, n) unless it says otherwise. */
+struct job {
+    int64_t layers, n, tolerated, from_reference;
+    const double *gram; /* (layers, n, n) */
+    const uint8_t *judged; /* (layers,) */
+    const double *prior, *vote, *noise; /* (n,) or NULL */
+    double *weights, *evidence, *kept, *distance; /* all but the weights transposed: (n, layers) */
+    double *against, *votes; /* (n,) */
+    double spread;
+    uint8_t *accused, *opposed, *absurd, *group; /* (n,); the group (n, n) */
+    uint8_t *suspects; /* (layers,) where the guard has to look */
+    int64_t *copies; /* (n,) the first client of each one's group of copies */
+    int64_t any_judged, contradiction, settled, rounds;
+};
+
+/* guard.py: an upper bound of |sum_S e_k|^2 / sum_S |e_k|^2 over all sets S, in a layer with these weights. */
+static double certificate(const struct space *s, const double *gram, double *weights) {
+    int64_t n = s->n, p = s->p;
+    double *C = s->A, *y = s->row[1], *next = s->row[2], bound = 0.0;
+    struct view v = {gram, weights, s->row[3], NULL, 0.0, 0.0};
+    centre_gram(s, gram, weights, v.g);
+    cosines(s, &v, C);
+    EACH(i, n) {
+        double r2 = ERROR(&v, s, i, i), own = s->row[0][i];
+        C[i * p + i] = MIN(MAX(r2 * own * own, 0.0), 1.0);
+        EACH(j, p) C[i * p + j] = j < n ? MAX(C[i * p + j], 0.0) : 0.0;
+    }
+    EACH(k, p) y[k] = k < n;
+    EACH(step, PERRON_STEPS + 2) {
+        times(s, C, y, next);
+        if (step == PERRON_STEPS + 1) break;
+        EACH(k, n) y[k] = MAX(next[k], 1e-12);
+        double top = largest(s, y);
+        if (step < PERRON_STEPS) EACH(k, n) y[k] /= MAX(top, TINY);
+    }
+    EACH(k, n) bound = MAX(bound, next[k] / y[k]);
+    return bound;
+}
+
+/* average.py: v_k = 1 / sum_j max(0, cos_kj)^4, from all views' errors together; each counts by its share. */
+static void shared_votes(const struct space *s, const struct judgement *all, double *E, double *votes) {
+    int64_t n = s->n, p = s->p;
+    double *inverse = s->row[0];
+    memset(E, 0, p * p * sizeof *E);
+    EACH(i, all->V) {
+        const struct view *v = all->views + i;
+        double share = (i == 0 ? 1.0 : 1.0 / (double)(all->V - 1)) / v->s2;
+        EACH(a, n) EACH(b, n) E[a * p + b] += share * ERROR(v, s, a, b);
+    }
+    EACH(k, n) inverse[k] = 1.0 / sqrt(MAX(E[k * p + k], TINY));
+    EACH(a, n) {
+        double alike = 0.0;
+        EACH(b, n) {
+            double c = E[a * p + b] * inverse[a] * inverse[b];
+            c = a == b ? 0.0 : MIN(MAX(c, 0.0), 1.0);
+            alike += c * c * (c * c);
+        }
+        votes[a] = 1.0 / (1.0 + alike);
+    }
+}
+
+/* average.py: clients nearer to one another than a tenth of the spread have the same first client. */
+static void copies(const struct space *s, const double *D, double s2, int64_t *first) {
+    int changed = 1;
+    EACH(k, s->n) first[k] = k;
+    while (changed) {
+        changed = 0;
+        EACH(i, s->n) EACH(j, i) {
+            int near = 0.01 * s2 >= D[i * s->p + j] || 0.01 * s2 >= D[j * s->p + i];
+            if (!near || first[i] == first[j]) continue;
+            first[i] = first[j] = MIN(first[i], first[j]);
+            changed = 1;
+        }
+    }
+}
+
+/* estimate.py: the weights of the clients that agree where a majority does, if it does; else there is a spread. */
+static int without_unit(const struct space *s, const double *gram, const double *D, const double *radius,
+                        double *weights) {
+    int64_t n = s->n, p = s->p, best = 0;
+    double *q = s->row[0], count = 0.0;
+    EACH(k, n) q[k] = gram[k * p + k];
+    double noise = kth(s, q, s->h);
+    noise = NO_UNIT * MAX(noise, TINY);
+    EACH(k, n) if (radius[k] < radius[best]) best = k;
+    if (radius[best] > noise) return 0;
+    EACH(k, n) count += weights[k] = D[k * p + best] <= MAX(radius[best], noise);
+    EACH(k, n) weights[k] /= count;
+    return 1;
+}
+
+/* The memory of a call is one piece: `carve` counts it first, then hands it out. */
+struct memory {
+    char *start;
+    size_t used;
+};
+
+static void *carve(struct memory *memory, size_t bytes) {
+    void *found = memory->start == NULL ? NULL : memory->start + memory->used;
+    memory->used += (bytes + 63) & ~(size_t)63;
+    return found;
+}
+
+#define DOUBLES(memory, count) carve(memory, (size_t)(count) * sizeof(double))
+
+struct work {
+    struct space s;
+    struct judgement all;
+    struct view *views;          /* all layers together, then those that are judged, then those that follow */
+    double *grams, *whole;       /* (layers, p, p); (p, p) */
+    double *weights;             /* (layers, p) */
+    double *D, *radius, *free, *votes, *kept;
+    int64_t *order;              /* (layers + 1,) the layer of each view */
+};
+
+static void lay_out(struct work *w, struct memory *m, const struct job *job) {
+    int64_t n = job->n, p = (n + WIDTH - 1) / WIDTH * WIDTH, L = job->layers, V = L + 1;
+    w->s = (struct space){n, p, n - job->tolerated, job->vote, job->noise, job->prior, NULL, NULL, NULL, NULL, {NULL}};
+    w->grams = DOUBLES(m, L * n * p);
+    w->whole = DOUBLES(m, p * p);
+    w->weights = DOUBLES(m, L * p);
+    w->D = DOUBLES(m, p * p);
+    w->s.A = DOUBLES(m, p * p);
+    w->s.B = DOUBLES(m, p * p);
+    w->s.C = DOUBLES(m, p * p);
+    w->s.pairs = DOUBLES(m, p * p);
+    EACH(i, 8) w->s.row[i] = DOUBLES(m, p);
+    w->radius = DOUBLES(m, p);
+    w->free = DOUBLES(m, p);
+    w->votes = DOUBLES(m, p);
+    w->kept = DOUBLES(m, p);
+    w->order = carve(m, V * sizeof *w->order);
+    w->views = carve(m, V * sizeof *w->views);
+    double *centres = DOUBLES(m, 3 * V * p);
+    EACH(i, m->start == NULL ? 0 : V) {
+        double *own = centres + 3 * i * p;
+        w->views[i] = (struct view){NULL, own, own + p, own + 2 * p, 0.0, 0.0};
+    }
+    struct judgement *all = &w->all;
+    all->first = DOUBLES(m, V * p);
+    all->x = DOUBLES(m, V * p);
+    all->alike = DOUBLES(m, V * p);
+    all->support = DOUBLES(m, p);
+    all->members = carve(m, V * p);
+    all->alike_convicted = carve(m, V * p);
+    all->opposing = carve(m, V * p);
+    all->side = carve(m, p);
+    all->moved = carve(m, V);
+    all->accused = carve(m, p);
+    all->guilty = carve(m, p);
+    all->far = carve(m, p * sizeof *all->far);
+    all->who = carve(m, p * sizeof *all->who);
+}
+
+/* Copy the Gram matrices into rows of p; false if they hold what is left to NumPy. */
+static int take(const struct work *w, const struct job *job) {
+    int64_t n = job->n, p = w->s.p;
+    int fine = 1;
+    EACH(i, job->layers * n) {
+        double *row = w->grams + i * p;
+        memcpy(row, job->gram + i * n, n * sizeof *row);
+        EACH(k, n) fine &= fabs(row[k]) <= LARGEST;
+    }
+    return fine;
+}
+
+/* A centre for every layer that has a unit, the judged ones first, in `views` from 1 on, and for all of them together in
+   views[0], if there are several; false if that needs numbers too large. */
+static int survey_all(struct work *w, const struct job *job, int64_t *known, int64_t *measured) {
+    struct space *s = &w->s;
+    int64_t n = s->n, p = s->p;
+    *known = *measured = 0;
+    for (int kind = 1; kind >= 0; kind--) EACH(layer, job->layers) {
+        const double *gram = w->grams + layer * n * p;
+        if ((job->judged[layer] != 0) != kind) continue;
+        distances(s, gram, w->D);
+        kth_of_columns(s, w->D, w->radius);
+        if (without_unit(s, gram, w->D, w->radius, w->weights + layer * p)) continue;
+        *known += kind;
+        *measured += 1;
+        w->order[*measured] = layer;
+        w->views[*measured].gram = gram;
+        survey(s, w->views + *measured, w->D, w->radius);
+    }
+    if (*known < 2) return 1;
+    /* all layers together: a Gaussian with d directions of variance s^2 / d in each */
+    EACH(i, *known) {
+        const struct view *v = w->views + 1 + i;
+        double share = v->d / v->s2;
+        EACH(k, n * p) w->whole[k] += share * v->gram[k];
+    }
+    EACH(k, n * p) if (!(fabs(w->whole[k]) <= LARGEST)) return 0;
+    w->views->gram = w->whole;
+    distances(s, w->whole, w->D);
+    kth_of_columns(s, w->D, w->radius);
+    survey(s, w->views, w->D, w->radius);
+    return 1;
+}
+
+/* After a contradiction there is no evidence against anybody. */
+static double told(const struct judgement *all, double nats) { return all->contradiction ? MIN(nats, 0.0) : nats; }
+
+static int64_t estimate(struct work *w, struct job *job) {
+    struct space *s = &w->s;
+    struct judgement *all = &w->all;
+    int64_t n = s->n, p = s->p, L = job->layers, known, measured, view;
+    if (!take(w, job) || !survey_all(w, job, &known, &measured)) return NOT_HERE;
+    EACH(layer, L) memcpy(job->weights + layer * n, w->weights + layer * p, n * sizeof(double));
+    if (measured == 0) return UNDECIDED;
+    EACH(k, n) w->free[k] = w->votes[k] = 1.0;
+    int64_t skip = known > 1, J = known + skip;
+    struct view *views = w->views + 1 - skip;
+    const int64_t *order = w->order + 1 - skip;
+    EACH(i, measured + skip - J) memcpy(all->first + (J + i) * p, views[J + i].centre, p * sizeof(double));
+    job->any_judged = J > 0;
+    if (J > 0) {
+        all->V = J;
+        all->views = views;
+        all->reference = job->from_reference != 0;
+        judge(s, all);
+        EACH(k, n) {
+            w->free[k] = job->accused[k] = all->accused[k];
+            w->free[k] = 1.0 - w->free[k];
+            job->against[k] = told(all, strongest(s, all, k, &view));
+            job->opposed[k] = all->opposing[view * p + k];
+            job->absurd[k] = views->r2[k] > ABSURD * views->s2;
+            EACH(j, n) job->group[k * n + j] = all->members[view * p + j];
+        }
+        job->contradiction = all->contradiction;
+        job->settled = all->settled;
+        job->rounds = all->rounds;
+        shared_votes(s, all, s->B, w->votes);
+        distances(s, views->gram, w->D);
+        copies(s, w->D, views->s2, job->copies);
+    }
+    memcpy(job->votes, w->votes, n * sizeof(double));
+    double *counted = s->row[4], any = 0.0;
+    EACH(k, n) {
+        counted[k] = w->votes[k] * w->free[k];
+        any += s->vote == NULL ? 0.0 : counted[k] * s->vote[k];
+    }
+    if (any > 0.0) EACH(k, n) counted[k] *= s->vote[k];
+    EACH(i, measured) {
+        struct view *v = views + skip + i;
+        int64_t layer = order[skip + i];
+        double *centre = s->row[3], *g = s->row[5], *weights = w->weights + layer * p;
+        among(s, all->first + (skip + i) * p, w->free, centre);
+        centre_gram(s, v->gram, centre, g);
+        shorten_errors(s, v->gram, centre, g, counted, v->d, 1, weights, w->kept);
+        memcpy(job->weights + layer * n, weights, n * sizeof(double));
+        EACH(k, n) {
+            job->kept[k * L + layer] = w->kept[k];
+            job->distance[k * L + layer] = sqrt(v->r2[k] / v->s2);
+            if (i < known) job->evidence[k * L + layer] = told(all, all->x[(skip + i) * p + k]);
+        }
+        if (i < known) job->spread += v->s2;
+    }
+    job->spread = sqrt(job->spread);
+    EACH(layer, L) {
+        double bound = certificate(s, w->grams + layer * n * p, w->weights + layer * p);
+        job->suspects[layer] = !(bound <= (double)job->tolerated);
+    }
+    return JUDGED;
+}
+
+int64_t honestly_bayesian(struct job *job) {
+    struct memory memory = {NULL, 0};
+    struct work work;
+    memset(&work, 0, sizeof work);
+    lay_out(&work, &memory, job);
+    memory.start = calloc(memory.used + 64, 1);
+    if (memory.start == NULL) return NO_MEMORY;
+    char *whole = memory.start;
+    memory = (struct memory){whole + (64 - (uintptr_t)whole % 64), 0};
+    lay_out(&work, &memory, job);
+    int64_t status = estimate(&work, job);
+    free(whole);
+    return status;
+}

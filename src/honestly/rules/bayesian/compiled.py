@@ -1,0 +1,63 @@
+"""The same estimate by a C program, which makes of hundreds of small NumPy calls one: `kernels/bayesian`."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from honestly.kernels import estimator as program
+from honestly.result import Float, Status
+from honestly.rules.bayesian.average import groups_of
+from honestly.rules.bayesian.estimate import Estimate, Reasons, estimate, undecided_estimate
+from honestly.rules.bayesian.guard import guard_suspects
+from honestly.rules.bayesian.sizes import ClientSizes
+from honestly.rules.geometry import Geometry
+
+# Updates of fewer values than this are not worth a compiler's time. A bound on the size alone, so the same updates
+# always give the same bits.
+WORTH_COMPILING = 1 << 20
+
+
+def is_compiled(geometry: Geometry) -> bool:
+    """Whether the program is available, and worth using for these clients."""
+    values = geometry.K * float(geometry.layer_sizes.sum())
+    return values >= WORTH_COMPILING and geometry.K <= program.MOST and program.available()
+
+
+def compiled_estimate(
+    layers: Float,
+    judged: npt.NDArray[np.bool_],
+    *,
+    tolerated: int,
+    prior: Float | None = None,
+    from_reference: bool = False,
+    size: ClientSizes | None = None,
+) -> Estimate:
+    """`estimate` by the program; by NumPy if nobody may lie, or if numbers are as large as floats can be."""
+    vote, noise = (None, None) if size is None else (size.vote, size.noise)
+    found = program.estimate(layers, judged, tolerated, prior, from_reference, vote, noise) if tolerated else None
+    if found is None:
+        return estimate(layers, judged, tolerated=tolerated, prior=prior, from_reference=from_reference, size=size)
+    if not found.decided:
+        return undecided_estimate(found.weights, Status.MAJORITY_IDENTICAL)
+    weights, pulled = guard_suspects(layers, found.weights, tolerated, found.suspects)
+    if not found.judged:
+        status = Status.MAJORITY_IDENTICAL
+    elif found.contradiction:
+        status = Status.MAJORITY_BOUND
+    else:
+        status = Status.CONVERGED if found.settled else Status.STEP_LIMIT
+    return Estimate(
+        weights,
+        found.accused,
+        found.against,
+        found.evidence,
+        found.kept,
+        found.distance,
+        found.votes,
+        groups_of(found.copies),
+        found.spread,
+        status,
+        Reasons(found.group, found.opposed, found.absurd, found.rounds) if found.judged else None,
+        pulled,
+    )
