@@ -22,7 +22,7 @@ _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _JUDGED, _UNDECIDED, _NOT_HERE, _NO_MEMORY = range(4)
 
 
-class _Job(ctypes.Structure):
+class _EstimatorJob(ctypes.Structure):
     """The struct job of bayesian.c."""
 
     _fields_ = (
@@ -95,7 +95,7 @@ def estimate(
     L, n, _ = gram.shape
     assert 0 < tolerated < n - tolerated
     assert judged.shape == (L,)
-    job = _Job(layers=L, n=n, tolerated=tolerated, from_reference=int(from_reference))
+    job = _EstimatorJob(layers=L, n=n, tolerated=tolerated, from_reference=int(from_reference))
     held: list[npt.NDArray[Any]] = []
 
     def put(field: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
