@@ -92,7 +92,7 @@ def test_a_transposed_map_says_the_same() -> None:
 
 
 def test_columns_with_names_are_all_named() -> None:
-    names = [f"layer.{i}.weight" for i in range(30)]
+    names = [f"layer.{i}.weight" for i in range(29)] + ["layer_duplicates:distance=3:jitter=0.15"]
     what = Heatmap("layers", "layer", "client", ["a"], names, np.ones((1, 30)), lambda k, t: "x")
     text = heatmap(what)
     assert [f">{name}<" in text for name in names] == [True] * 30

@@ -223,7 +223,7 @@ def test_a_rule_with_a_memory_resumes_with_it(tmp_path: Path, choice: dict[str, 
 
 
 def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> None:
-    from honestly.show.figure import draw
+    from honestly.show.figure import run_figure, save
     from honestly.show.maps import attack_grid, belief_grid
     from honestly.show.run_page import RunView, page
 
@@ -236,7 +236,7 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
     belief = belief_grid(records, 10)
     assert belief is not None
     assert belief[1] == "weights"
-    draw(records, tmp_path / "f.png", clients=10, rule="mean", attack="sign_flip")
+    save(run_figure(records, clients=10, rule="mean", attack="sign_flip"), tmp_path / "f.png")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     text = page("a <title>", [RunView.of("one & two", E, records)])
     assert "a &lt;title&gt;" in text
@@ -248,19 +248,16 @@ def test_the_figure_and_the_report_are_drawn(whole: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [1, 2, 3, 4], [5, 6, 9, 9]])
-def test_the_curve_stands_below_the_columns_of_the_map(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    from honestly.show import figure
+def test_the_curve_stands_below_the_columns_of_the_map(numbers: list[int]) -> None:
+    from honestly.show.figure import run_figure
 
-    drawn: list[Any] = []
-    monkeypatch.setattr(figure, "save", lambda found, *paths: drawn.append(found))
     records = [RoundRecord(round=n, accuracy=0.1 * i, honesty=[1.0, 0.0]) for i, n in enumerate(numbers)]
-    figure.draw(records, clients=2)
-    heat, curve = drawn[0].axes[0], drawn[0].axes[1]
+    heat, curve = run_figure(records, clients=2).axes
     left, right, _, _ = heat.images[0].get_extent()
     columns = left + 0.5 + np.arange(4) * (right - left) / 4
     np.testing.assert_allclose(curve.lines[0].get_xdata(), columns)
     assert columns[0] == numbers[0]
-    figure.draw([RoundRecord(round=1)], clients=0, attack="none")  # nobody took part
+    run_figure([RoundRecord(round=1)], clients=0, attack="none")  # nobody took part
 
 
 def test_a_run_may_start_from_a_model_trained_without_attack(tmp_path: Path) -> None:

@@ -26,13 +26,11 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def draw(records: Sequence[RoundRecord], *paths: Path, clients: int, rule: str = "", attack: str | None = None) -> None:
-    """Write the picture of a run as .png, .svg or .pdf. Without `attack`, it has no map of the attackers."""
-    save(run_figure(records, clients=clients, rule=rule, attack=attack), *paths)
-
-
 def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", attack: str | None = None) -> Any:
-    """Who attacked, whom the rule believed, and the accuracy, like the paper's Figure 1."""
+    """Who attacked, whom the rule believed, and the accuracy, like the paper's Figure 1.
+
+    Without `attack`, there is no map of the attackers.
+    """
     names = [str(k) for k in range(clients)]
     found = [
         (truth_map(records, names) if attack is not None and clients else None, attack or ""),
@@ -95,7 +93,7 @@ def heatmaps_png(maps: Sequence[Heatmap]) -> bytes:
     for axis, what in zip(axes, maps, strict=True):
         draw_heatmap(axis, what, what.title)
         axis.set_yticks(range(K), [shorten(name, 40) for name in what.rows], fontsize=7, parse_math=False)
-    names = [shorten(name, 30) for name in maps[-1].columns]
+    names = [shorten(name, 44) for name in maps[-1].columns]
     axes[-1].set_xticks(range(T), names, fontsize=7, rotation=90, parse_math=False)
     axes[-1].set_xlabel(maps[-1].x)
     return png(figure)

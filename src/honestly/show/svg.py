@@ -14,8 +14,9 @@ from honestly.show.chart import COLOURS, DOT, Chart, Heatmap, dashes, ticks
 from honestly.show.palette import colours
 from honestly.show.text import shorten
 
-#: The most letters of a name beside a heatmap (a node id of Flower has 20), and the pixels of one letter.
-LETTERS, LETTER = 22, 6.6
+#: The most letters of a client's name (a node id of Flower has 20) and of any other name (an attack with its settings
+#: has up to 39), and the pixels of one letter.
+LETTERS, MOST_LETTERS, LETTER = 22, 44, 6.6
 FILE_WIDTH = 720
 
 
@@ -217,7 +218,7 @@ def _below(what: Heatmap, drawing: _Drawing, T: int) -> None:
                 out.append(f'<text {at} text-anchor="middle">{number:g}</text>')
         out.append(f'<text class="axis" x="50%" y="{height + 30:g}" text-anchor="middle">{_e(what.x)}</text>')
         return
-    names = [_ends(name, 20) for name in what.columns]
+    names = [_ends(name, MOST_LETTERS) for name in what.columns]
     longest = max((len(name) for name in names), default=1)
     if T * longest * LETTER < 240:  # they fit side by side on a phone
         for t, name in enumerate(names):

@@ -44,18 +44,55 @@ def test_a_study_fills_in_while_it_is_watched(browser: Browser, server: Watched,
     assert {url for url in browser.requested() if not url.startswith(server.url)} <= {"about:blank"}
 
 
-def test_a_run_can_be_saved(browser: Browser, server: Watched, study: FakeStudy) -> None:
-    first = study.ids()[0]
-    study.finish(first)
-    browser.goto(f"{server.url}#/run/{first}")
-    browser.until("document.querySelectorAll('.downloads button').length === 4")
+def save_all(browser: Browser) -> str:
+    """Click every download of the view, check their kinds, and return the CSV file."""
+    # visible: before the rounds have come, there is nothing to save
+    browser.until("[...document.querySelectorAll('.downloads button')].filter((b) => b.offsetParent).length === 4")
     blobs = "window.saved = []; URL.createObjectURL = (b) => { window.saved.push(b); return 'about:blank'; };"
     browser.script(blobs + "HTMLAnchorElement.prototype.click = () => {};")
     browser.script("for (const b of document.querySelectorAll('.downloads button')) b.click();")
     browser.until("window.saved.length === 4")
     types = browser.script("return window.saved.map((b) => b.type)")
     assert sorted(types) == ["application/json", "image/png", "image/svg+xml", "text/csv"]
-    table = browser.wait_for("window.saved.find((b) => b.type === 'text/csv').text()")
+    return browser.wait_for("window.saved.find((b) => b.type === 'text/csv').text()")
+
+
+def test_the_overview_can_be_saved(browser: Browser, server: Watched, study: FakeStudy) -> None:
+    study.finish(study.ids()[0])
+    browser.goto(server.url)
+    browser.until("document.querySelector('td[data-status=done]')")
+    table = save_all(browser).splitlines()
+    assert table[0].startswith("run,")
+    assert table[0].endswith(",status,rounds,of,accuracy,mean20,asr")
+    assert len(table) == 1 + len(study.ids())
+    drawing = browser.wait_for("window.saved.find((b) => b.type === 'image/svg+xml').text()")
+    assert "Rules by settings" in drawing
+    # an image of the server with colours: its style is not blocked
+    pixels = browser.wait_for(
+        "createImageBitmap(window.saved.find((b) => b.type === 'image/png')).then((image) => {"
+        "const c = new OffscreenCanvas(image.width, image.height); const p = c.getContext('2d');"
+        "p.drawImage(image, 0, 0);"
+        "return [...new Set(new Uint32Array(p.getImageData(0, 0, c.width, c.height).data.buffer))].length; })"
+    )
+    assert pixels > 20
+
+
+def test_a_comparison_can_be_saved(browser: Browser, server: Watched, study: FakeStudy) -> None:
+    first, second = study.ids()[:2]
+    study.finish(first)
+    study.finish(second)
+    browser.goto(f"{server.url}#/compare/{first},{second}")
+    browser.until("document.querySelectorAll('canvas').length >= 2")
+    table = save_all(browser).splitlines()
+    assert table[0] == "run,round,accuracy,asr,attacked,accused,excluded"
+    assert len(table) == 1 + 2 * 10
+
+
+def test_a_run_can_be_saved(browser: Browser, server: Watched, study: FakeStudy) -> None:
+    first = study.ids()[0]
+    study.finish(first)
+    browser.goto(f"{server.url}#/run/{first}")
+    table = save_all(browser)
     assert table.splitlines()[0] == "round,accuracy,asr,attacked,accused,excluded"
     assert len(table.splitlines()) == 1 + 10
     hostile = {"head": {"shown": [0], "names": ['=1+1,"x"']}, "rounds": [{"round": 1, "attacked": [0]}]}

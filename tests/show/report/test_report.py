@@ -204,6 +204,8 @@ def test_hostile_names_stay_text_everywhere(tmp_path: Path, runs: int) -> None:
     assert len(pages) == (1 if runs == 3 else 10)
     for page in pages:
         checked_page(page)
+        saved = re.findall(r'download="[^"]*[.](\w+)"', page.read_text(encoding="utf-8"))
+        assert sorted(saved) == ["csv", "json", "png", "svg"]
         assert "\x1b" not in page.read_text(encoding="utf-8")
     text = (out / "README.md").read_text(encoding="utf-8")
     outside = text.split("```")[0] + text.split("```")[2]

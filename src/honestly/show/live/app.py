@@ -1,4 +1,4 @@
-"""The web application: one page, its files, and one stream of events."""
+"""The web application: one page, its files, one stream of events, and a drawing of all results."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from honestly.show.live.feed import Feed
 from honestly.show.live.guard import Guard
 from honestly.show.live.ledger import Cursor
+from honestly.show.live.results import results_svg
 from honestly.show.live.stream import HEARTBEAT, events
 from honestly.show.palette import STYLE
 
@@ -48,6 +49,12 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
             body, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         )
 
+    async def results(request: Request) -> Response:
+        drawing = results_svg(run for _, run in feed.ledger.runs.values())
+        if not drawing:
+            return PlainTextResponse("No run has a result yet.\n", status_code=404)
+        return Response(drawing, media_type="image/svg+xml")
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
         watching = asyncio.create_task(feed.run())
@@ -61,6 +68,7 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
         routes=[
             Route("/", page),
             Route("/events", stream),
+            Route("/results.svg", results),
             Route("/static/style.css", style),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],

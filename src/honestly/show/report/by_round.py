@@ -26,7 +26,7 @@ def series_of(rounds: Rounds) -> Series:
 def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> list[Chart]:
     """A chart for each metric, attack and setting of the other axes; none if there would be too many."""
     shown = [r for r in results if r.entry.id in series and not is_warm_up(r.cell)]
-    axes = axes_of(shown)
+    axes = axes_of(r.cell for r in shown)
     rules = default_first(axes.pop(RULE, [""]), shown)
     charts: list[Chart] = []
     for values in itertools.product(*axes.values()):

@@ -14,7 +14,7 @@ from honestly.show.report.results import Result, axes_of, default_first, is_warm
 def ablation(results: Sequence[Result]) -> list[Chart]:
     """One chart for each attack, metric and setting of the other axes; none unless the share of liars is an axis."""
     shown = [r for r in results if SHARE in r.cell and not is_warm_up(r.cell)]
-    axes = axes_of(shown)
+    axes = axes_of(r.cell for r in shown)
     shares = sorted(v for v in axes.pop(SHARE, []) if isinstance(v, int | float))
     if len(shares) < 2:
         return []

@@ -26,7 +26,7 @@ METRIC_WORDS = {"ACC": "test accuracy", "ASR": "attack success rate"}
 def tables(study: str, results: Sequence[Result]) -> list[Table]:
     """Rules by the other axes: one table for each metric, statistic, and value of the axes that are too many."""
     shown = [r for r in results if not is_warm_up(r.cell)]
-    axes = axes_of(shown)
+    axes = axes_of(r.cell for r in shown)
     if not axes:
         return []
     row = RULE if RULE in axes else next(iter(axes))
@@ -90,24 +90,31 @@ def _table(
 
 
 def accuracies(results: Sequence[Result]) -> Heatmap | None:
-    """Rules by settings, the mean over seeds of the accuracy in the last round; None if it would be no map."""
-    shown = [r for r in results if r.done and RULE in r.cell and not is_warm_up(r.cell)]
-    axes = axes_of(shown)
+    """Rules by settings, the accuracy in the last round; None if there is one rule, one setting or too many."""
+    found = accuracy_map([(r.cell, r.get("ACC", "last")) for r in results if r.done])
+    few = len(found.rows) < 2 or not 2 <= len(found.columns) <= MOST_SETTINGS
+    return None if few else found
+
+
+def accuracy_map(results: Sequence[tuple[Mapping[str, Any], float | None]]) -> Heatmap:
+    """Rules by settings, the mean accuracy over seeds, from the cell and the accuracy of each run."""
+    shown = [(cell, value) for cell, value in results if RULE in cell and not is_warm_up(cell)]
+    axes = axes_of(cell for cell, _ in shown)
     rules = axes.pop(RULE, [])
     varying = [axis for axis, values in axes.items() if len(values) > 1]
-    settings = list(dict.fromkeys(tuple(r.cell.get(axis) for axis in varying) for r in shown))
-    if len(rules) < 2 or not 2 <= len(settings) <= MOST_SETTINGS:
-        return None
     cells: dict[tuple[Any, Any], list[float | None]] = {}
-    for r in shown:
-        cells.setdefault((r.cell[RULE], tuple(r.cell.get(axis) for axis in varying)), []).append(r.get("ACC", "last"))
+    for cell, value in shown:
+        cells.setdefault((cell[RULE], tuple(cell.get(axis) for axis in varying)), []).append(value)
+    settings = list(dict.fromkeys(setting for _, setting in cells))
     means = [[mean_of(cells.get((rule, setting), [])) for setting in settings] for rule in rules]
 
     def word(i: int, j: int) -> str:
         found = means[i][j]
         return "not run" if found is None else f"accuracy {found.text()}"
 
-    values = np.array([[np.nan if m is None else m.mean for m in row] for row in means])
+    values = np.array([[np.nan if m is None else m.mean for m in row] for row in means]).reshape(
+        len(rules), len(settings)
+    )
     names = [printable(", ".join(_short(a, v) for a, v in zip(varying, setting, strict=True))) for setting in settings]
     return Heatmap("Rules by settings", "setting", "rule", [printable(r) for r in rules], names, values, word)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -104,11 +104,11 @@ def mean_of(values: Sequence[float | None]) -> SeedMean | None:
     return SeedMean(fmean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
 
 
-def axes_of(results: Sequence[Result]) -> dict[str, list[Any]]:
+def axes_of(cells: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Axis -> its values: numbers by size, others in the order in which they come; the seed is not an axis."""
     axes: dict[str, list[Any]] = {}
-    for result in results:
-        for axis, value in result.cell.items():
+    for cell in cells:
+        for axis, value in cell.items():
             if axis != SEED and value not in axes.setdefault(axis, []):
                 axes[axis].append(value)
     numeric = [axis for axis, values in axes.items() if all(isinstance(v, int | float) for v in values)]

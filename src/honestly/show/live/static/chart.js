@@ -35,6 +35,7 @@ export function chart(title) {
       draw();
     },
     draw,
+    picture: () => picture.firstElementChild,
     rename(text) {
       title = text;
       say(root.querySelector("figcaption"), text);

@@ -8,6 +8,7 @@ import { share } from "./format.js";
 import { maps } from "./maps.js";
 import { points } from "./run.js";
 import { runHref } from "./runs.js";
+import { roundFiles, saveLinks } from "./save.js";
 import { state } from "./state.js";
 
 const COLUMNS = ["run", "rounds", "accuracy", "mean of last 20", "ASR", "falsely accused per round", "missed per round", ""];
@@ -23,15 +24,19 @@ export function compareView(ids) {
   const table = el("table", { class: "list" }, el("thead", {}, el("tr", {}, ...top)), body);
   const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Numbers of the runs" }, table);
   const pictures = el("div", { class: "several" });
-  const root = el("div", {}, title, hint, accuracy.root, asr.root, scroll, pictures);
+  const details = () => runsOf(ids).filter((run) => state.details.has(run.id)).map((run) => ({ name: label(run, axesFor(ids), state.head.kind), ...state.details.get(run.id) }));
+  const curves = () => [accuracy, asr].filter((one) => !one.root.hidden).map((one) => one.picture());
+  const canvases = () => [...pictures.children].flatMap((node) => node.canvases());
+  const save = saveLinks(roundFiles(details, curves, canvases));
+  const root = el("div", {}, title, hint, accuracy.root, asr.root, scroll, pictures, save);
 
   function update() {
-    const runs = ids.map((id) => state.runs.get(id)).filter(Boolean);
-    const axes = axesOf(runs.length > 1 ? runs : [...state.runs.values()]);
+    const runs = runsOf(ids);
+    const axes = axesFor(ids);
     const name = (run) => label(run, axes, state.head.kind);
     const empty = state.ready && !runs.length;
     say(hint, empty ? `Choose up to ${MOST} runs: tick them in “All runs”, or open a row or column of a table.` : "");
-    for (const part of [accuracy.root, asr.root, scroll]) set(part, "hidden", !runs.length);
+    for (const part of [accuracy.root, asr.root, scroll, save]) set(part, "hidden", !runs.length);
     const last = Math.max(1, ...runs.map((run) => run.of ?? run.rounds));
     const series = (key) => runs.map((run) => ({ name: name(run), href: runHref(run), points: points(state.details.get(run.id)?.rounds ?? [], key) }));
     accuracy.update(series("accuracy"), last);
@@ -49,6 +54,15 @@ export function compareView(ids) {
     update();
   };
   return { root, update, redraw, wanted: () => ids };
+}
+
+function runsOf(ids) {
+  return ids.map((id) => state.runs.get(id)).filter(Boolean);
+}
+
+function axesFor(ids) {
+  const runs = runsOf(ids);
+  return axesOf(runs.length > 1 ? runs : [...state.runs.values()]);
 }
 
 function row(run) {
@@ -73,6 +87,7 @@ function picture(run) {
   const heat = maps();
   const node = el("section", {}, title, heat.root);
   node.drawn = "";
+  node.canvases = heat.canvases;
   node.fill = (now, text) => {
     if (title.textContent !== text) title.replaceChildren(foreign(text));
     const detail = state.details.get(run.id);

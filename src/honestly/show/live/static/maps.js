@@ -2,6 +2,7 @@
 
 import { el, say, set } from "./dom.js";
 import { heatmap } from "./heatmap.js";
+import { mark, ramp } from "./legend.js";
 
 const BELIEF = { honesty: "Probability of being honest", weight: "Weight, relative to the largest of the round" };
 
@@ -19,7 +20,8 @@ export function maps() {
   const weight = heatmap(BELIEF.weight, { move });
   const all = [truth, belief, weight];
   const none = el("p", { class: "muted" });
-  const root = el("div", {}, el("div", { class: "pair" }, truth.root, belief.root, weight.root), none, readout);
+  const key = el("ul", { class: "legend key" });
+  const root = el("div", {}, el("div", { class: "pair" }, truth.root, belief.root, weight.root), key, none, readout);
 
   function update(run, detail) {
     held = detail;
@@ -33,8 +35,14 @@ export function maps() {
     if (!head.truth) notes.push("Nobody knows who really attacked in a real federation.");
     if (!head.belief) notes.push("This rule works coordinate by coordinate: it neither weighs nor judges clients.");
     if (head.shown.length < head.clients) notes.push(`${head.shown.length} of ${head.clients} clients are shown.`);
-    if (head.belief) notes.push("A dot marks a client that is accused, a ring one that is excluded.");
     say(none, notes.join(" "));
+    set(none, "hidden", !notes.length);
+    const text = meaning(head);
+    if (key.dataset.text !== text.join()) key.replaceChildren(ramp(...text), mark("accused"), mark("excluded", "ring"));
+    key.dataset.text = text.join();
+    set(key, "hidden", !head.truth && !head.belief);
+    key.children[1].hidden = !rounds.some((r) => r.accused?.length);
+    key.children[2].hidden = !rounds.some((r) => r.excluded);
     const shape = { names, columns: rounds.length, last };
     const attacks = rounds.map((r) => new Set(r.attacked));
     const accused = rounds.map((r) => new Set(r.accused ?? []));
@@ -72,6 +80,13 @@ export function maps() {
   }
 
   return { root, update, draw: () => all.forEach((map) => map.draw()), canvases: () => all.filter((map) => !map.root.hidden).map((map) => map.canvas) };
+}
+
+// What orange and blue stand for, in the words of the written pages.
+function meaning({ belief, weights }) {
+  if (!belief) return ["attacked", "behaved"];
+  if (belief === "weight") return ["attacked, or weight 0", "behaved, or full weight"];
+  return weights ? ["lies, or weight 0", "honest, or full weight"] : ["lies", "honest"];
 }
 
 export function tell({ head, rounds }, { k, t }) {

@@ -5,7 +5,9 @@ import { compareHref } from "./chosen.js";
 import { el, foreign, say, select, set } from "./dom.js";
 import { count, duration, percent } from "./format.js";
 import { METRICS, grids } from "./grid.js";
+import { ramp } from "./legend.js";
 import { everyRun, runHref, troubled, working } from "./runs.js";
+import { resultFiles, saveLinks } from "./save.js";
 import { state } from "./state.js";
 
 const known = (value) => value !== null && value !== undefined;
@@ -21,7 +23,8 @@ export function overview() {
   });
   const controls = el("div", { class: "controls", role: "group", "aria-label": "What the tables show" });
   const results = el("section", { "aria-labelledby": "results" }, el("h2", { id: "results" }, "Results so far"), controls, key(), tables.root);
-  const root = el("div", {}, title, meter.root, busy.root, bad.root, results, all.root);
+  const save = saveLinks(resultFiles(() => [...state.runs.values()]));
+  const root = el("div", {}, title, meter.root, busy.root, bad.root, results, all.root, save);
   const chosen = { row: "", column: "", metric: "accuracy", filters: {} };
   let form = "";
 
@@ -39,6 +42,7 @@ export function overview() {
     busy.update(runs, axes, kind);
     bad.update(runs, axes, kind);
     set(results, "hidden", runs.length === 0);
+    set(save, "hidden", !runs.some((run) => known(run.accuracy)));
     tables.update(runs, layout, chosen.filters);
     all.update(runs, axes, kind);
   }
@@ -73,8 +77,7 @@ export function overview() {
 function key() {
   const items = [["done", "done"], ["running", "running"], ["stopped", "stopped ‖"], ["failed", "failed ✕"], ["pending", "to come ·"]];
   const marks = items.map(([status, text]) => el("li", {}, el("span", { class: "swatch", "data-status": status, "aria-hidden": "true" }), text));
-  const ramp = el("span", { class: "ramp", role: "img", "aria-label": "colours from bad, orange, to good, blue" });
-  marks.push(el("li", {}, "bad", ramp, "good"));
+  marks.push(ramp("bad", "good"));
   const text = "Arrow keys move in a table, Enter opens a cell, row or column.";
   return el("div", { class: "key" }, el("ul", { class: "legend" }, ...marks), el("p", { class: "muted" }, text));
 }

@@ -7,7 +7,7 @@ import { chosen, choose } from "./chosen.js";
 import { el, foreign, keyed, say, set } from "./dom.js";
 import { duration, roundsOf, share } from "./format.js";
 import { maps } from "./maps.js";
-import { saveLinks } from "./save.js";
+import { roundFiles, saveLinks } from "./save.js";
 import { age, state } from "./state.js";
 
 export function points(rounds, key) {
@@ -28,7 +28,7 @@ export function runView(id) {
   const noted = el("section", { "aria-labelledby": "notes" }, el("h2", { id: "notes" }, "Rounds to look at"), notes);
   const settings = el("dl");
   const about = el("details", {}, el("summary", {}, el("h2", {}, "Settings")), settings);
-  const save = saveLinks(() => state.details.get(id), () => curves.root.querySelector(".picture svg"), heat.canvases);
+  const save = saveLinks(roundFiles(() => [state.details.get(id)], () => [curves.picture()], heat.canvases));
   const parts = [curves.root, el("h2", {}, "Clients by round"), heat.root, blame.root, noted, about, save];
   const body = el("div", {}, ...parts);
   const root = el("div", {}, title, news, bar, error, pick, body);
