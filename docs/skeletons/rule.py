@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from honestly.rules._lib.neighbours import smallest
 from honestly.rules.rule import Geometry, Mix, Rule, squared_distances
-from honestly.rules.settings import integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +30,13 @@ class MedoidMean(Rule):
     Reference: an example; name the paper here.
     """
 
-    f: int
+    f: int = field(metadata={"whole": True, "least": 0})
 
     name: ClassVar[str] = "medoid_mean"
     summary: ClassVar[str] = "mean of the clients nearest to the medoid"
     reference: ClassVar[str] = "an example"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
     bound: ClassVar[str] = "2f+1"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
 
     def minimum(self) -> int:
         """2f + 1."""

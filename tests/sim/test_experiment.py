@@ -59,7 +59,7 @@ def test_mixers_in_front() -> None:
         (["rule=multi_krum", "rule.g=2"], r"multi_krum.*g"),
         (["rule=multi_krum", "rule.f=9", "clients=10"], r"needs at least .* 10"),
         (["attack=sign_flp"], r"unknown attack 'sign_flp': did you mean sign_flip"),
-        (["attack=sign_flip", "attack.gamma=-1"], r"gamma = -1"),
+        (["attack=sign_flip", "attack.gamma=-1"], r"gamma must be a number > 0, got -1"),
         (["attack=sign_flip", "attack.gama=1"], r"gama.*gamma"),
         (["attack=sign_flip", "attack.gamma=much"], r"gamma.*much"),
         (["malicious=1.5"], r"malicious = 1.5: give a fraction below 1 or a whole number"),

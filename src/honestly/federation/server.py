@@ -21,7 +21,7 @@ import numpy as np
 from honestly import arrays
 from honestly.catalog import Spec
 from honestly.files import write_atomically
-from honestly.rules.settings import number
+from honestly.rules.settings import check_bounds, setting
 
 Model = Mapping[str, Any]
 FILE = "server.npz"
@@ -39,6 +39,9 @@ class ServerStep(ABC):
     name: ClassVar[str]
     steps: int = field(default=0, init=False)
     moments: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]], init=False)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     def next(self, old: Model, average: Model, follow: Callable[[str], bool] = lambda name: False) -> dict[str, Any]:
         """The next model, in the dtypes of the old one. Raises FloatingPointError if it is not finite.
@@ -104,13 +107,9 @@ class FedAvgM(ServerStep):
     array([2.5, 2.5])
     """
 
-    lr: float = 1.0
-    momentum: float = 0.9
+    lr: float = setting(1.0, above=0.0)
+    momentum: float = setting(0.9, least=0.0, below=1.0)
     name: ClassVar[str] = "fedavgm"
-
-    def __post_init__(self) -> None:
-        number(self, "lr", self.lr, above=0.0)
-        number(self, "momentum", self.momentum, least=0.0, below=1.0)
 
     def _move(self, name: str, d: Any, xp: Any) -> Any:
         b = self.moments["momentum"][name] = self.momentum * self._moment("momentum", name, d, xp) + d
@@ -121,14 +120,9 @@ class FedAvgM(ServerStep):
 class _Adaptive(ServerStep):
     """`m <- beta_1 m + (1 - beta_1) d`, `old + lr m / (sqrt(v) + tau)`."""
 
-    lr: float = 0.1
-    beta_1: float = 0.9
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        number(self, "lr", self.lr, above=0.0)
-        number(self, "beta_1", self.beta_1, least=0.0, below=1.0)
-        number(self, "tau", self.tau, above=0.0)
+    lr: float = setting(0.1, above=0.0)
+    beta_1: float = setting(0.9, least=0.0, below=1.0)
+    tau: float = setting(1e-3, above=0.0)
 
     def _move(self, name: str, d: Any, xp: Any) -> Any:
         old_m, old_v = self._moment("m", name, d, xp), self._moment("v", name, d, xp)
@@ -148,7 +142,7 @@ class _Adaptive(ServerStep):
 class FedAdagrad(_Adaptive):
     """`v <- v + d^2`."""
 
-    beta_1: float = 0.0
+    beta_1: float = setting(0.0, least=0.0, below=1.0)
     name: ClassVar[str] = "fedadagrad"
 
     def _second(self, v: Any, d2: Any, xp: Any) -> Any:
@@ -159,12 +153,8 @@ class FedAdagrad(_Adaptive):
 class FedAdam(_Adaptive):
     """`v <- beta_2 v + (1 - beta_2) d^2`, with Adam's correction of the first rounds as Flower has it."""
 
-    beta_2: float = 0.99
+    beta_2: float = setting(0.99, least=0.0, below=1.0)
     name: ClassVar[str] = "fedadam"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "beta_2", self.beta_2, least=0.0, below=1.0)
 
     def _rate(self) -> float:
         t = self.steps + 1
@@ -178,13 +168,9 @@ class FedAdam(_Adaptive):
 class FedYogi(_Adaptive):
     """`v <- v - (1 - beta_2) d^2 sign(v - d^2)`."""
 
-    lr: float = 0.01
-    beta_2: float = 0.99
+    lr: float = setting(0.01, above=0.0)
+    beta_2: float = setting(0.99, least=0.0, below=1.0)
     name: ClassVar[str] = "fedyogi"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "beta_2", self.beta_2, least=0.0, below=1.0)
 
     def _second(self, v: Any, d2: Any, xp: Any) -> Any:
         return v - (1 - self.beta_2) * d2 * xp.sign(v - d2)

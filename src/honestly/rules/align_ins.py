@@ -10,7 +10,7 @@ import numpy as np
 from honestly.rules._lib.clipping import clip_factors
 from honestly.rules._lib.scores import largest, median_z
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +42,14 @@ class AlignIns(Rule):
     Reference: Xu et al., Detecting Backdoor Attacks in FL via Direction Alignment Inspection, CVPR 2025.
     """
 
-    radius_c: float = 1.0
-    radius_s: float = 1.0
-    top: float = 0.3
+    radius_c: float = setting(1.0, above=0.0)
+    radius_s: float = setting(1.0, above=0.0)
+    top: float = setting(0.3, above=0.0, most=1.0)
 
     name: ClassVar[str] = "align_ins"
     summary: ClassVar[str] = "clients whose direction and principal signs are usual, clipped"
     reference: ClassVar[str] = "Xu et al., CVPR 2025"
     needs: ClassVar[frozenset[str]] = frozenset({"reference", "updates"})
-
-    def __post_init__(self) -> None:
-        number(self, "radius_c", self.radius_c, above=0.0)
-        number(self, "radius_s", self.radius_s, above=0.0)
-        number(self, "top", self.top, above=0.0, most=1.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Clipping factors of the kept over their number."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly.result import Float
 from honestly.rules.rule import Geometry, Mixer
-from honestly.rules.settings import integer
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +36,14 @@ class Bucketing(Mixer):
     Reference: Karimireddy et al., Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing, ICLR 2022.
     """
 
-    size: int = 2
-    seed: int = 0
+    size: int = setting(2, whole=True, least=1)
+    seed: int = setting(0, whole=True, least=0)
 
     name: ClassVar[str] = "bucketing"
     summary: ClassVar[str] = "means of randomly drawn buckets of clients"
     reference: ClassVar[str] = "Karimireddy et al., ICLR 2022"
     needs: ClassVar[frozenset[str]] = frozenset({"randomness"})
     gram_needed: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        integer(self, "size", self.size, least=1)
-        integer(self, "seed", self.seed, least=0)
 
     def mix(self, geometry: Geometry) -> Float:
         """(ceil(K / size), K): row b has 1/|b| for the clients of bucket b."""

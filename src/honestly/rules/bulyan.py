@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from honestly.result import Float
 from honestly.rules._lib.windows import mean_nearest_to_median
 from honestly.rules.rule import ColumnRule, Geometry, Mix, squared_distances
-from honestly.rules.settings import integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Bulyan(ColumnRule):
     Reference: El Mhamdi et al., The Hidden Vulnerability of Distributed Learning in Byzantium, ICML 2018.
     """
 
-    f: int
+    f: int = field(metadata={"whole": True, "least": 0})
 
     name: ClassVar[str] = "bulyan"
     summary: ClassVar[str] = "iterated Krum, then the values nearest to the median"
@@ -46,9 +45,6 @@ class Bulyan(ColumnRule):
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
     bound: ClassVar[str] = "4f+3"
     gram_needed: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
 
     def minimum(self) -> int:
         """4f + 3."""

@@ -10,7 +10,7 @@ import numpy as np
 from honestly.rules._lib.clipping import clip_factors
 from honestly.rules._lib.neighbours import central_client
 from honestly.rules.rule import Geometry, Mix, Rule, squared_distances
-from honestly.rules.settings import integer, number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +37,13 @@ class CenteredClipping(Rule):
     Reference: Karimireddy et al., Learning from History for Byzantine Robust Optimization, ICML 2021.
     """
 
-    tau: float | None = None
-    steps: int = 3
+    tau: float | None = setting(None, above=0.0)
+    steps: int = setting(3, whole=True, least=1)
 
     name: ClassVar[str] = "centered_clipping"
     summary: ClassVar[str] = "mean of the differences from a centre, each clipped"
     reference: ClassVar[str] = "Karimireddy et al., ICML 2021"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
-
-    def __post_init__(self) -> None:
-        if self.tau is not None:
-            number(self, "tau", self.tau, above=0.0)
-        integer(self, "steps", self.steps, least=1)
 
     def mix(self, geometry: Geometry) -> Mix:
         """`v = reference + sum_k a_k (w_k - reference)`; only a is followed."""

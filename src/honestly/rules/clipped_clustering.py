@@ -10,7 +10,7 @@ import numpy as np
 from honestly.rules._lib.clipping import clip_factors, cosines, norms
 from honestly.rules._lib.clusters import larger_of_two
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +35,12 @@ class ClippedClustering(Rule):
     Reference: Li et al., An Experimental Study of Byzantine-Robust Aggregation Schemes in Federated Learning, 2023.
     """
 
-    radius: float | None = None
+    radius: float | None = setting(None, above=0.0)
 
     name: ClassVar[str] = "clipped_clustering"
     summary: ClassVar[str] = "the larger of two clusters by direction, clipped to the median length"
     reference: ClassVar[str] = "Li et al., IEEE TBD 2023"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
-
-    def __post_init__(self) -> None:
-        if self.radius is not None:
-            number(self, "radius", self.radius, above=0.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Clipping factors of the larger cluster over its size."""

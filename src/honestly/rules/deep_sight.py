@@ -11,7 +11,7 @@ from honestly.result import Float
 from honestly.rules._lib.clipping import clip_factors, cosines
 from honestly.rules._lib.density import OUTLIER, Labels, hdbscan
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +49,12 @@ class DeepSight(Rule):
     Reference: Rieger et al., DeepSight: Mitigating Backdoor Attacks in FL Through Deep Model Inspection, NDSS 2022.
     """
 
-    tau: float = 1 / 3
+    tau: float = setting(1 / 3, above=0.0, most=1.0)
 
     name: ClassVar[str] = "deep_sight"
     summary: ClassVar[str] = "clusters by the output layer in which few clients trained on few labels, clipped"
     reference: ClassVar[str] = "Rieger et al., NDSS 2022"
     needs: ClassVar[frozenset[str]] = frozenset({"reference", "updates"})
-
-    def __post_init__(self) -> None:
-        number(self, "tau", self.tau, above=0.0, most=1.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Clipping factors of the kept over their number."""

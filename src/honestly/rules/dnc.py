@@ -11,7 +11,7 @@ from honestly.rules._lib.minority import Minority
 from honestly.rules._lib.neighbours import smallest
 from honestly.rules._lib.spectra import centre_gram, top_eigenpair
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +39,12 @@ class DnC(Minority, Rule):
     Reference: Shejwalkar and Houmansadr, Manipulating the Byzantine, NDSS 2021.
     """
 
-    share: float = 1.0
+    share: float = setting(1.0, least=0.0, most=2.0)
 
     name: ClassVar[str] = "dnc"
     summary: ClassVar[str] = "drops the clients that stretch the main direction"
     reference: ClassVar[str] = "Shejwalkar and Houmansadr, NDSS 2021"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "share", self.share, least=0.0, most=2.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for the smallest scores."""

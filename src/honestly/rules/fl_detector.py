@@ -11,7 +11,7 @@ import numpy as np
 from honestly.result import ClientId, Float
 from honestly.rules._lib.kmeans import clusters_by_gap, kmeans
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import integer
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,16 +66,13 @@ class FLDetector(Rule):
     Reference: Zhang et al., FLDetector: Defending FL Against Model Poisoning via Detecting Malicious Clients, KDD 2022.
     """
 
-    window: int = 10
+    window: int = setting(10, whole=True, least=1)
     memory: FLDetectorMemory | None = field(default=None, compare=False, repr=False)
 
     name: ClassVar[str] = "fl_detector"
     summary: ClassVar[str] = "removes clients whose updates do not follow from their earlier ones"
     reference: ClassVar[str] = "Zhang et al., KDD 2022"
     needs: ClassVar[frozenset[str]] = frozenset({"memory", "reference", "updates"})
-
-    def __post_init__(self) -> None:
-        integer(self, "window", self.window, least=1)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for those who were never removed."""

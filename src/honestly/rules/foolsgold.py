@@ -11,7 +11,7 @@ import numpy as np
 from honestly.result import ClientId, Float
 from honestly.rules._lib.clipping import cosines
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,16 +63,13 @@ class FoolsGold(Rule):
     Reference: Fung et al., The Limitations of Federated Learning in Sybil Settings, RAID 2020.
     """
 
-    kappa: float = 1.0
+    kappa: float = setting(1.0, above=0.0)
     memory: FoolsGoldMemory | None = field(default=None, compare=False, repr=False)
 
     name: ClassVar[str] = "foolsgold"
     summary: ClassVar[str] = "clients that move together over rounds lose weight"
     reference: ClassVar[str] = "Fung et al., RAID 2020"
     needs: ClassVar[frozenset[str]] = frozenset({"memory", "reference"})
-
-    def __post_init__(self) -> None:
-        number(self, "kappa", self.kappa, above=0.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Weights from the cosines of the histories, this round included."""

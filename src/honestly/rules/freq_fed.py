@@ -10,7 +10,7 @@ import numpy as np
 from honestly.rules._lib.clipping import cosines
 from honestly.rules._lib.clusters import majority_component
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +37,12 @@ class FreqFed(Rule):
     Reference: Fereidooni et al., FreqFed: A Frequency Analysis-Based Approach for Mitigating Poisoning, NDSS 2024.
     """
 
-    low: float = 0.5
+    low: float = setting(0.5, above=0.0, most=1.0)
 
     name: ClassVar[str] = "freq_fed"
     summary: ClassVar[str] = "the majority that agrees in the low frequencies of its updates"
     reference: ClassVar[str] = "Fereidooni et al., NDSS 2024"
     needs: ClassVar[frozenset[str]] = frozenset({"reference", "updates"})
-
-    def __post_init__(self) -> None:
-        number(self, "low", self.low, above=0.0, most=1.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for the majority."""

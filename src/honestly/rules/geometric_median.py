@@ -11,7 +11,7 @@ from honestly.result import Float, Status
 from honestly.rules._lib.neighbours import majority, majority_mean
 from honestly.rules._lib.weiszfeld import inverse_weights
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import integer, number
+from honestly.rules.settings import setting
 
 PASSES, SETTLED = 15, 1e-4
 
@@ -47,17 +47,13 @@ class GeometricMedian(Rule):
     References: Weiszfeld, Tohoku Math. J. 43, 1937; Vardi and Zhang, PNAS 97(4), 2000.
     """
 
-    tolerance: float = 1e-9
-    steps: int = 1000
+    tolerance: float = setting(1e-9, above=0.0, below=1.0)
+    steps: int = setting(1000, whole=True, least=1)
 
     name: ClassVar[str] = "geometric_median"
     summary: ClassVar[str] = "the point with the smallest sum of distances to the clients"
     reference: ClassVar[str] = "Weiszfeld 1937; Vardi and Zhang 2000"
     streams: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        number(self, "tolerance", self.tolerance, above=0.0, below=1.0)
-        integer(self, "steps", self.steps, least=1)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Weights of the geometric median."""

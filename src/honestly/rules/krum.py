@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from honestly.rules._lib.neighbours import krum_order
 from honestly.rules.rule import Geometry, Mix, Rule, squared_distances
-from honestly.rules.settings import integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +33,13 @@ class Krum(Rule):
     Reference: Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017.
     """
 
-    f: int
+    f: int = field(metadata={"whole": True, "least": 0})
 
     name: ClassVar[str] = "krum"
     summary: ClassVar[str] = "the client whose neighbours are nearest"
     reference: ClassVar[str] = "Blanchard et al., NeurIPS 2017"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
     bound: ClassVar[str] = "2f+3"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
 
     def minimum(self) -> int:
         """2f + 3."""

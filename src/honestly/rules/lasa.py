@@ -10,7 +10,7 @@ import numpy as np
 from honestly.rules._lib.clipping import clip_factors
 from honestly.rules._lib.scores import largest, median_z
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +41,14 @@ class LASA(Rule):
     Reference: Xu, Zhang and Hu, Achieving Byzantine-Resilient FL via Layer-Adaptive Sparsified Aggregation, WACV 2025.
     """
 
-    sparsity: float = 0.3
-    radius_n: float = 1.0
-    radius_s: float = 1.0
+    sparsity: float = setting(0.3, least=0.0, below=1.0)
+    radius_n: float = setting(1.0, above=0.0)
+    radius_s: float = setting(1.0, above=0.0)
 
     name: ClassVar[str] = "lasa"
     summary: ClassVar[str] = "in each layer the clients with usual lengths and signs of their sparse updates"
     reference: ClassVar[str] = "Xu, Zhang and Hu, WACV 2025"
     needs: ClassVar[frozenset[str]] = frozenset({"reference", "updates"})
-
-    def __post_init__(self) -> None:
-        number(self, "sparsity", self.sparsity, least=0.0, below=1.0)
-        number(self, "radius_n", self.radius_n, above=0.0)
-        number(self, "radius_s", self.radius_s, above=0.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Clipping factors over the number of the kept, in each layer."""

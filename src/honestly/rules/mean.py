@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.result import AggregationError
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import choice, number
+from honestly.rules.settings import setting
 from honestly.rules.sizes import positive, size_shares
 
 
@@ -35,8 +35,8 @@ class Mean(Rule):
     Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
     """
 
-    sizes: Literal["ignore", "capped", "trusted"] = "ignore"
-    cap: float = 3.0
+    sizes: Literal["ignore", "capped", "trusted"] = setting("ignore", among=("ignore", "capped", "trusted"))
+    cap: float = setting(3.0, least=1.0)
 
     name: ClassVar[str] = "mean"
     summary: ClassVar[str] = "mean of the clients (FedAvg); sizes ignored, capped or trusted"
@@ -45,10 +45,6 @@ class Mean(Rule):
     streams: ClassVar[bool] = True
     gram_needed: ClassVar[bool] = False
     uses_sizes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        choice(self, "sizes", self.sizes, ("ignore", "capped", "trusted"))
-        number(self, "cap", self.cap, least=1.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Weights from the sizes alone."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from honestly.rules._lib.neighbours import krum_order
 from honestly.rules.rule import Geometry, Mix, Rule, require, squared_distances
-from honestly.rules.settings import integer
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +35,14 @@ class MultiKrum(Rule):
     Reference: Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017.
     """
 
-    f: int
-    keep: int | None = None
+    f: int = field(metadata={"whole": True, "least": 0})
+    keep: int | None = setting(None, whole=True, least=1)
 
     name: ClassVar[str] = "multi_krum"
     summary: ClassVar[str] = "mean of the clients whose neighbours are nearest"
     reference: ClassVar[str] = "Blanchard et al., NeurIPS 2017"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
     bound: ClassVar[str] = "max(2f+1, f+3)"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
-        if self.keep is not None:
-            integer(self, "keep", self.keep, least=1)
 
     def minimum(self) -> int:
         """A majority beyond f, and one neighbour for each."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.rules._lib.clipping import clip_factors, norms
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +31,12 @@ class NormClipping(Rule):
     Reference: Sun et al., Can You Really Backdoor Federated Learning?, 2019.
     """
 
-    radius: float | None = None
+    radius: float | None = setting(None, above=0.0)
 
     name: ClassVar[str] = "norm_clipping"
     summary: ClassVar[str] = "mean of the updates, each shortened to a radius"
     reference: ClassVar[str] = "Sun et al., 2019"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
-
-    def __post_init__(self) -> None:
-        if self.radius is not None:
-            number(self, "radius", self.radius, above=0.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """The clipping factors over K; the rest is the reference's."""

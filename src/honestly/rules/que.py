@@ -11,7 +11,7 @@ from honestly.result import Float
 from honestly.rules._lib.minority import Minority
 from honestly.rules._lib.spectra import centre_gram
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +39,12 @@ class QUE(Minority, Rule):
     Reference: Dong, Hopkins and Li, Quantum Entropy Scoring for Fast Robust Mean Estimation, NeurIPS 2019.
     """
 
-    alpha: float = 4.0
+    alpha: float = setting(4.0, least=0.0, most=100.0)
 
     name: ClassVar[str] = "que"
     summary: ClassVar[str] = "drops clients that stretch the spread in any direction, by quantum-entropy scores"
     reference: ClassVar[str] = "Dong, Hopkins and Li, NeurIPS 2019"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number(self, "alpha", self.alpha, least=0.0, most=100.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for those who are left."""

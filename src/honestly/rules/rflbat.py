@@ -12,7 +12,7 @@ from honestly.rules._lib.clipping import cosines
 from honestly.rules._lib.kmeans import clusters_by_gap, kmeans
 from honestly.rules._lib.spectra import centre_gram
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +41,14 @@ class RFLBAT(Rule):
     Reference: Wang et al., RFLBAT: A Robust Federated Learning Algorithm against Backdoor Attack, 2022.
     """
 
-    eps1: float = 10.0
-    eps2: float = 4.0
-    most: int = 9
+    eps1: float = setting(10.0, above=1.0)
+    eps2: float = setting(4.0, above=1.0)
+    most: int = setting(9, least=1)
 
     name: ClassVar[str] = "rflbat"
     summary: ClassVar[str] = "the cluster in two principal components whose members agree least"
     reference: ClassVar[str] = "Wang et al., 2022"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
-
-    def __post_init__(self) -> None:
-        number(self, "eps1", self.eps1, above=1.0)
-        number(self, "eps2", self.eps2, above=1.0)
-        number(self, "most", self.most, least=1)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for those who pass."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from honestly.rules.rule import ColumnRule, Geometry, Mix
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +33,13 @@ class RLR(ColumnRule):
     Reference: Ozdayi, Kantarcioglu and Gel, Defending against Backdoors in FL with Robust Learning Rate, AAAI 2021.
     """
 
-    threshold: float = 0.4
+    threshold: float = setting(0.4, above=0.0, most=1.0)
 
     name: ClassVar[str] = "rlr"
     summary: ClassVar[str] = "the mean, reversed where too few clients agree on the sign"
     reference: ClassVar[str] = "Ozdayi et al., AAAI 2021"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
     gram_needed: ClassVar[bool] = True  # the matrix is not the identity
-
-    def __post_init__(self) -> None:
-        number(self, "threshold", self.threshold, above=0.0, most=1.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Every client, then K + 1 rows that are the reference alone."""

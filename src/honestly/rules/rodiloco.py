@@ -12,7 +12,7 @@ from honestly.result import ClientId, Float
 from honestly.rules._lib.neighbours import majority_mean
 from honestly.rules._lib.weiszfeld import inverse_weights
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +54,14 @@ class RoDiLoCo(Rule):
     Reference: RoDiLoCo, Byzantine-robust low-communication distributed training, 2026 (its public code).
     """
 
-    beta: float = 0.9
-    temperature: float = 0.1
+    beta: float = setting(0.9, least=0.0, below=1.0)
+    temperature: float = setting(0.1, above=0.0)
     memory: RoDiLoCoMemory | None = field(default=None, compare=False, repr=False)
 
     name: ClassVar[str] = "rodiloco"
     summary: ClassVar[str] = "unit vectors weighted by agreement with earlier averages, at the median length"
     reference: ClassVar[str] = "RoDiLoCo, 2026"
     needs: ClassVar[frozenset[str]] = frozenset({"memory", "reference", "updates"})
-
-    def __post_init__(self) -> None:
-        number(self, "beta", self.beta, least=0.0, below=1.0)
-        number(self, "temperature", self.temperature, above=0.0)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Weights by trust over the lengths."""

@@ -17,6 +17,7 @@ import numpy as np
 from honestly.result import Float, Status, Verdict
 from honestly.rules._lib.windows import mean_of_rows
 from honestly.rules.geometry import Geometry, GramGeometry, squared_distances
+from honestly.rules.settings import check_bounds
 
 __all__ = [
     "AveragingRule",
@@ -86,6 +87,9 @@ class _Step:
     bound: ClassVar[str] = "1"
     #: False if the step asks for nothing but K, ids and sizes, so no Gram pass is made for it
     gram_needed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     def minimum(self) -> int:
         """The fewest clients that the step can work with; the engine refuses a round with fewer usable ones."""

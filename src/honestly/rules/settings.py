@@ -1,10 +1,36 @@
-"""Checks of settings that several rules share; each error names the value and the bound."""
+"""Bounds of settings, and their checks; each error names the value and the bound."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import field, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def setting(default: T, **bounds: Any) -> T:
+    """A setting's default and its bounds: `steps: int = setting(10, whole=True, least=1)`.
+
+    `whole` asks for an integer, `above`, `least`, `below` and `most` bound a number, `among` lists the words that are
+    allowed. A setting that must be given has them as `field(metadata={"whole": True, "least": 0})`.
+    """
+    return field(default=default, metadata=bounds)
+
+
+def check_bounds(owner: Any) -> None:
+    """Raise ValueError unless each setting of a dataclass is within its bounds; None is, where it is the default."""
+    for one in fields(owner):
+        value, bounds = getattr(owner, one.name), dict(one.metadata)
+        if not bounds or (value is None and one.default is None):
+            continue
+        if "among" in bounds:
+            choice(owner, one.name, value, bounds["among"])
+        elif bounds.pop("whole", False):
+            integer(owner, one.name, value, **bounds)
+        else:
+            number(owner, one.name, value, **bounds)
 
 
 def integer(owner: object, name: str, value: Any, *, least: int) -> None:
@@ -32,8 +58,8 @@ def number(
     x = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
     fits = math.isfinite(x) and above < x < below and least <= x <= most
     if not fits:
-        demand = " and ".join(bounds) or "finite"
-        raise ValueError(f"{type(owner).__name__}: {name} must be a number {demand}, got {value!r}")
+        demand = f"a number {' and '.join(bounds)}" if bounds else "a finite number"
+        raise ValueError(f"{type(owner).__name__}: {name} must be {demand}, got {value!r}")
 
 
 def choice(owner: object, name: str, value: Any, allowed: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from honestly.rules._lib.clipping import clip_factors, norms
 from honestly.rules._lib.clusters import largest_by_mean_shift
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +37,13 @@ class SignGuard(Rule):
     Reference: Xu et al., Byzantine-Robust FL through Collaborative Malicious Gradient Filtering, ICDCS 2022.
     """
 
-    lower: float = 0.1
-    upper: float = 3.0
+    lower: float = setting(0.1, least=0.0, most=1.0)
+    upper: float = setting(3.0, least=2.0)  # the upper of two middle lengths is up to twice the median
 
     name: ClassVar[str] = "sign_guard"
     summary: ClassVar[str] = "clients with usual lengths and usual shares of signs"
     reference: ClassVar[str] = "Xu et al., ICDCS 2022"
     needs: ClassVar[frozenset[str]] = frozenset({"reference", "signs"})
-
-    def __post_init__(self) -> None:
-        number(self, "lower", self.lower, least=0.0, most=1.0)
-        number(self, "upper", self.upper, least=2.0)  # the upper of two middle lengths is up to twice the median
 
     def mix(self, geometry: Geometry) -> Mix:
         """Clipping factors of the clients that pass, over their number."""

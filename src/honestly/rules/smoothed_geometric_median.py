@@ -10,7 +10,7 @@ import numpy as np
 from honestly.rules._lib.neighbours import majority_mean
 from honestly.rules._lib.weiszfeld import inverse_weights
 from honestly.rules.rule import Geometry, Mix, Rule
-from honestly.rules.settings import integer, number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +36,13 @@ class SmoothedGeometricMedian(Rule):
     Reference: Pillutla et al., Robust Aggregation for Federated Learning, IEEE TSP 2022.
     """
 
-    nu: float = 1e-6
-    steps: int = 3
+    nu: float = setting(1e-6, above=0.0)
+    steps: int = setting(3, whole=True, least=1)
 
     name: ClassVar[str] = "smoothed_geometric_median"
     summary: ClassVar[str] = "a few smoothed steps towards the geometric median (RFA)"
     reference: ClassVar[str] = "Pillutla et al., IEEE TSP 2022"
     streams: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        number(self, "nu", self.nu, above=0.0)
-        integer(self, "steps", self.steps, least=1)
 
     def mix(self, geometry: Geometry) -> Mix:
         """Weights after `steps` steps."""

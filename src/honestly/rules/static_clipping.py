@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from honestly.result import Float
 from honestly.rules._lib.clipping import clip_factors, norms
 from honestly.rules.rule import Geometry, Mixer
-from honestly.rules.settings import number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +32,12 @@ class StaticClipping(Mixer):
     Reference: Sun et al., Can You Really Backdoor Federated Learning?, 2019.
     """
 
-    radius: float
+    radius: float = field(metadata={"above": 0.0})
 
     name: ClassVar[str] = "static_clipping"
     summary: ClassVar[str] = "every update shortened to a given radius"
     reference: ClassVar[str] = "Sun et al., 2019"
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
-
-    def __post_init__(self) -> None:
-        number(self, "radius", self.radius, above=0.0)
 
     def mix(self, geometry: Geometry) -> Float:
         """(K, K) diagonal of the clipping factors."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from honestly.rules.rule import AveragingRule
-from honestly.rules.settings import integer, number
+from honestly.rules.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +31,14 @@ class TrimmedMean(AveragingRule):
     Reference: Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018.
     """
 
-    trim: float = 0.2
-    f: int | None = None
+    trim: float = setting(0.2, least=0.0, below=0.5)
+    f: int | None = setting(None, whole=True, least=0)
 
     name: ClassVar[str] = "trimmed_mean"
     summary: ClassVar[str] = "mean of each coordinate without its extremes"
     reference: ClassVar[str] = "Yin et al., ICML 2018"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
     bound: ClassVar[str] = "2f+1"
-
-    def __post_init__(self) -> None:
-        number(self, "trim", self.trim, least=0.0, below=0.5)
-        if self.f is not None:
-            integer(self, "f", self.f, least=0)
 
     def minimum(self) -> int:
         """2f + 1 if f was given."""

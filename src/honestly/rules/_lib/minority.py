@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
-
-from honestly.rules.settings import integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +14,9 @@ class Minority:
     5
     """
 
-    f: int
+    f: int = field(metadata={"whole": True, "least": 0})
 
     bound: ClassVar[str] = "2f+1"
-
-    def __post_init__(self) -> None:
-        integer(self, "f", self.f, least=0)
 
     def minimum(self) -> int:
         """2f + 1."""

@@ -11,18 +11,17 @@ The code knows only the array API: it runs on NumPy and on torch tensors of any 
 
 from __future__ import annotations
 
-import math
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from honestly.engine import Pipeline
 from honestly.rules.rule import Rule
+from honestly.rules.settings import check_bounds, number, setting
 from honestly.sim.attacks.vectors import gram, host, mean, norm, normal, rms, spread, std, unit
 from honestly.sim.attacks.workshop import Workshop
 
@@ -31,7 +30,6 @@ __all__ = [
     "gram", "host", "mean", "norm", "normal", "rms", "setting", "spread", "std", "unit",
 ]  # fmt: skip
 
-T = TypeVar("T")
 Array: TypeAlias = Any
 Knowledge: TypeAlias = Literal["own", "malicious", "all", "rule"]
 Select: TypeAlias = Literal["all", "poisoned"]
@@ -41,14 +39,6 @@ KNOWS: dict[Knowledge, str] = {
     "malicious": "all attackers' data and updates",
     "all": "everybody's updates",
     "rule": "everybody's updates and the rule",
-}
-#: bounds of a setting: what messages say, and whether a value fits
-BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "above": ("must be greater than", operator.gt),
-    "least": ("must be at least", operator.ge),
-    "below": ("must be below", operator.lt),
-    "most": ("must be at most", operator.le),
-    "among": ("one of", lambda value, words: value in words),
 }
 
 
@@ -123,11 +113,6 @@ class Phase:
     select: Select = "all"
 
 
-def setting(default: T, **bounds: Any) -> T:
-    """A setting's default and its `BOUNDS`: `share: float = setting(0.1, above=0, most=1)`."""
-    return field(default=default, metadata=bounds)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Attack(ABC):
     """An attack: a frozen dataclass of its settings, validated when it is made.
@@ -153,21 +138,16 @@ class Attack(ABC):
     keeps: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Refuse settings that are not finite numbers, or not inside the bounds that `setting` gave them."""
+        """Refuse settings that are not finite numbers, or outside the bounds that `setting` gave them."""
         for one in fields(self):
-            value = getattr(self, one.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{self.name}.{one.name} = {value}: give a finite number")
-            self.require(one.name, **one.metadata)
+            if isinstance(value := getattr(self, one.name), float):
+                number(self, one.name, value)
+        check_bounds(self)
 
-    def require(self, name: str, **bounds: Any) -> None:
-        """Raise a ValueError that names the value and the bound unless the setting fits all of `BOUNDS` (None does)."""
-        value = getattr(self, name)
-        for kind, bound in bounds.items():
-            text, fits = BOUNDS[kind]
-            if value is not None and not fits(value, bound):
-                shown = ", ".join(bound) if kind == "among" else bound
-                raise ValueError(f"{self.name}.{name} = {value!r}: {text} {shown}")
+    def require(self, name: str, **bounds: float) -> None:
+        """Raise ValueError unless the setting is within bounds (None is), for those that depend on other settings."""
+        if (value := getattr(self, name)) is not None:
+            number(self, name, value, **bounds)
 
 
 class UpdateAttack(Attack):

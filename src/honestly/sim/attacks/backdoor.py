@@ -41,7 +41,9 @@ class BadNets(Backdoor):
         """Check the bounds."""
         super().__post_init__()
         if self.source == self.target:
-            raise ValueError(f"{self.name}.target = {self.target}: must differ from source = {self.source}")
+            raise ValueError(
+                f"{type(self).__name__}: target must be another class than source = {self.source}, got {self.target}"
+            )
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Half of the epochs on poisoned samples alone, the rest on everything (one epoch: on everything)."""
