@@ -467,6 +467,19 @@ def test_nine_far_liars_are_accused_and_nobody_of_the_majority(distance):
     assert set(np.flatnonzero(mix.honesty < 0.5)) == set(range(11, 20))
 
 
+@pytest.mark.parametrize("distance", [15.0, 75.0, 1000.0])
+def test_a_small_error_that_points_to_large_lies_is_no_lie(distance):
+    """What liars far away do says nothing about a client whose own error is hardly larger than the others'."""
+    X = federation(0, "none")
+    lie = np.random.default_rng(3).normal(size=d) / np.sqrt(d)
+    X[5] += 1.5 * lie
+    X[16:] += distance * lie
+    mix = Bayesian().mix(geometry(X))
+    assert set(np.flatnonzero(mix.honesty < 0.5)) == set(range(16, 20))
+    X[6] += 1.5 * lie  # a second one, and now two of a length err alike
+    assert set(np.flatnonzero(Bayesian().mix(geometry(X)).honesty < 0.5)) == {5, 6, *range(16, 20)}
+
+
 def test_nobody_is_accused_if_more_than_f_look_guilty():
     """Five err alike in one layer and five others in another, f = 9: ten look guilty, which is impossible."""
     X = federation(0, "none")

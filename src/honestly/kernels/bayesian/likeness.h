@@ -15,6 +15,7 @@
 #define MEMBER 0.5
 #define SUSPECTED (-0.1)
 #define FARAWAY 25.0
+#define LONGER 25.0
 #define ABSURD 1e6
 #define ROUNDS 5
 
@@ -109,24 +110,32 @@ static void look_alike(const struct space *s, struct judgement *all, int64_t i, 
     }
     if (count < 1) return;
     top_group(s, C, all->far, count, chance, members);
-    /* own: each client's mean cosine with the other members; together: the members' mean */
-    double *own = s->row[1], together = 0.0;
+    /* own: each client's mean cosine with the m other members that do not err much farther; together: of all members */
+    double *own = s->row[1], *m = s->row[2], together = 0.0;
     EACH(a, count) size += members[all->far[a]];
     EACH(a, count) {
-        int64_t k = all->far[a], m = size - members[k];
-        double total = 0.0;
-        EACH(b, count) if (members[all->far[b]]) total += C[k * s->p + all->far[b]];
-        own[a] = total / (double)MAX(m, 1);
-        if (members[k]) together += own[a];
+        int64_t k = all->far[a];
+        double total = 0.0, heard = 0.0;
+        m[a] = -(double)members[k];
+        EACH(b, count) {
+            int64_t j = all->far[b];
+            if (!members[j]) continue;
+            total += C[k * s->p + j];
+            if (!(v->r2[j] <= LONGER * v->r2[k])) continue;
+            heard += C[k * s->p + j];
+            m[a] += 1.0;
+        }
+        own[a] = heard / MAX(m[a], 1.0);
+        if (members[k]) together += total / (double)MAX(size - 1, 1);
     }
     together /= (double)MAX(size, 1);
     EACH(a, count) {
-        int64_t k = all->far[a], m = size - members[k];
+        int64_t k = all->far[a];
         alike[k] = MIN(own[a], together);
-        if (m < 1) continue;
-        x[k] = nats(alike[k], COMMON, (double)m * v->d) - cost;
-        if (m < 2 || v->d < TIGHT) continue;
-        double half = nats(alike[k], AGREE * COMMON, (double)m * v->d) - AGREE * AGREE * cost;
+        if (m[a] < 1.0) continue;
+        x[k] = nats(alike[k], COMMON, m[a] * v->d) - cost;
+        if (m[a] < 2.0 || v->d < TIGHT) continue;
+        double half = nats(alike[k], AGREE * COMMON, m[a] * v->d) - AGREE * AGREE * cost;
         all->support[k] = MAX(all->support[k], half);
     }
 }

@@ -31,6 +31,7 @@ QUANTILE, CHI2 = 0.75, 1.323  # of (cos - mean)^2, and of chi^2_1: the liars' pa
 POWER_STEPS, MEMBER = 6, 0.5  # to the top eigenvector; the share of its largest entry that a member has
 SUSPECTED = -0.1  # log-odds of honesty, from earlier rounds, from which likeness tells without a companion
 FARAWAY = 25.0  # r^2 / s^2 beyond which a client says nothing about how unlike honest errors are
+LONGER = 25.0  # r_j^2 / r_k^2 beyond which j, who errs much farther, says nothing about k
 ABSURD = 1e6  # r^2 / s^2 from which no client is merely behind
 ROUNDS = 5  # of convicting and moving the centre
 
@@ -191,7 +192,7 @@ def look(
     far = t > np.maximum(NEAR[0] + NEAR[1] * chance, TIE)
     cost = SEARCH * math.log(n)
     members = top_group(C, far, chance)
-    own, m, together = likeness(C, members)
+    own, m, together = likeness(C, members, views.r2)
     alike = np.minimum(own, together)
     known = far & (m >= 1.0)
     x = np.where(known, _nats(alike, COMMON, m * d[:, None]) - cost, -cost)
@@ -250,12 +251,17 @@ def top_group(C: Float, far: npt.NDArray[np.bool_], chance: Float) -> Float:
     return (y > MEMBER).astype(np.float64)
 
 
-def likeness(C: Float, members: Float) -> tuple[Float, Float, Float]:
-    """Each client's mean cosine with the other members, how many these are, and the members' mean among themselves."""
+def likeness(C: Float, members: Float, r2: Float) -> tuple[Float, Float, Float]:
+    """Each client's mean cosine with the other members, how many these are, and the members' mean among themselves.
+
+    Members that err much farther do not count: a small honest error may point to where large lies go.
+    """
+    heard = members[:, None, :] * (r2[:, None, :] <= LONGER * r2[:, :, None])
+    m = heard.sum(2) - members
+    own = (C * heard).sum(2) / np.maximum(m, 1.0)
     size = members.sum(1, keepdims=True)
-    m = size - members
-    own = np.matmul(C, members[:, :, None])[:, :, 0] / np.maximum(m, 1.0)
-    together = (own * members).sum(1, keepdims=True) / np.maximum(size, 1.0)
+    total = np.matmul(C, members[:, :, None])[:, :, 0]
+    together = (total * members).sum(1, keepdims=True) / np.maximum(size * (size - 1.0), 1.0)
     return own, m, together
 
 
