@@ -76,8 +76,8 @@ def unpack(name: str) -> None:
 
 def pack(name: str, source: Path, again: list[str]) -> None:
     """Take in what a study has done elsewhere, and pack it with what was here, but for the runs done again there."""
-    found = [path for path in (source / name, join(source / f"{name}.tar.gz")) if path is not None and path.exists()]
-    for path in found:
+    paths = [path for path in (source / name, join(source / f"{name}.tar.gz")) if path is not None and path.exists()]
+    for path in paths:
         with TemporaryDirectory() as temporary, Store.open(temporary) as store:
             print(f"{path}: {take_in(store, path)}")
             if (BUILD / name).is_dir():  # of two records of a run, that of the latest go counts

@@ -72,6 +72,6 @@ def attacked(populations, suite, malicious):
                 continue
             space = Space.of(population, M, rng(population.name, M))
             for spec in suite:
-                made = forge(space, spec, rng(population.name, M, spec))
-                if made is not None:
-                    yield population, M, spec, space, made
+                sent = forge(space, spec, rng(population.name, M, spec))
+                if sent is not None:
+                    yield population, M, spec, space, sent

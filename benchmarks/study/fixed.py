@@ -22,10 +22,10 @@ ONE = tuple(spec for spec in SUITE if spec not in LAYERED or spec.startswith("ji
 def _fixed(rules, settings, populations, suite, *, layered, malicious=None):
     tallies = defaultdict(Tally)
     by_attack, by_family, by_count = defaultdict(Tally), defaultdict(Tally), defaultdict(Tally)
-    for population, M, spec, space, made in attacked(populations, suite, malicious or settings.malicious):
+    for population, M, spec, space, sent in attacked(populations, suite, malicious or settings.malicious):
         for entry in rules:
             pipeline = entry.build(population.clients, M)
-            score = measure(space, made, pipeline)
+            score = measure(space, sent, pipeline)
             for tally in (
                 tallies[entry.name],
                 by_attack[spec, entry.name],
@@ -68,12 +68,12 @@ def updates(rules: list[Entry], settings: Settings):
     settings.records += [case.asdict() for case in cases]
     rows = []
     for name in names:
-        found = [case for case in cases if case.rule == name and case.malicious]
+        attacked_cases = [case for case in cases if case.rule == name and case.malicious]
         quiet = [case.accused for case in cases if case.rule == name and not case.malicious]
-        by_count = [np.mean([case.kappa for case in found if case.malicious == M]) for M in (4, 8, 9)]
-        kappa = [case.kappa for case in found]
+        by_count = [np.mean([case.kappa for case in attacked_cases if case.malicious == M]) for M in (4, 8, 9)]
+        kappa = [case.kappa for case in attacked_cases]
         cells = [f"{np.mean(kappa):.4f} / {max(kappa):.2f}", *(f"{x:.4f}" for x in by_count)]
-        rows.append([name, len(found), *cells, f"{100 * np.mean(quiet):.1f} %"])
+        rows.append([name, len(attacked_cases), *cells, f"{100 * np.mean(quiet):.1f} %"])
     return ["rule", "n", "kappa mean / max", "M = 4", "M = 8", "M = 9", "accused, nobody lies"], rows
 
 
@@ -98,10 +98,10 @@ def data(rules: list[Entry], settings: Settings):
             continue
         for r in course.rounds:
             population = LayeredPopulation.of(course, r)
-            for _, M, spec, space, made in attacked([population], ("label_flip", "backdoor"), (2, 4, 8)):
+            for _, M, spec, space, sent in attacked([population], ("label_flip", "backdoor"), (2, 4, 8)):
                 for entry in rules:
                     pipeline = entry.build(population.clients, M)
-                    score = measure(space, made, pipeline)
+                    score = measure(space, sent, pipeline)
                     tallies[family(course.name), spec, M, entry.name, r <= 5].add(score)
     rows = []
     for group, spec, M, name in dict.fromkeys(key[:-1] for key in tallies):
@@ -118,14 +118,14 @@ def calibration(rules: list[Entry], settings: Settings):
     """Stated honesty against the share that was honest, over all fixed attacks and populations."""
     tallies = defaultdict(Tally)
     populations = chosen(settings.where, rounds=settings.rounds, only=settings.only)
-    for population, M, _, space, made in attacked(populations, SUITE, settings.malicious):
+    for population, M, _, space, sent in attacked(populations, SUITE, settings.malicious):
         for entry in rules:
             pipeline = entry.build(population.clients, M)
-            tallies[entry.name].add(measure(space, made, pipeline))
+            tallies[entry.name].add(measure(space, sent, pipeline))
     rows = []
     for name, tally in tallies.items():
         curve = reliability(tally.honesty, tally.honest)
         error = calibration_error(curve)
-        shown = " ".join(f"{b.said:.2f}:{b.true:.2f}({b.count})" for b in curve)
-        rows.append([name, "-" if error is None else f"{error:.3f}", shown])
+        points = " ".join(f"{b.said:.2f}:{b.true:.2f}({b.count})" for b in curve)
+        rows.append([name, "-" if error is None else f"{error:.3f}", points])
     return ["rule", "error", "said:true(clients)"], rows

@@ -35,10 +35,10 @@ def copied(rules: list[Entry], settings: Settings):
                     if not tallies[entry.name] or kappa > max(tallies[entry.name]):
                         worst[entry.name] = pattern.name
                     tallies[entry.name].append(kappa)
-            for name, found in tallies.items():
-                capped = np.mean(np.minimum(found, 100))
+            for name, tally in tallies.items():
+                capped = np.mean(np.minimum(tally, 100))
                 rows.append(
-                    [f"{n}, {f}", name, len(found), f"{bound(n, f):.2f}", f"{capped:.3f} / {max(found):.3g}",
+                    [f"{n}, {f}", name, len(tally), f"{bound(n, f):.2f}", f"{capped:.3f} / {max(tally):.3g}",
                      over[name], worst[name]]
                 )  # fmt: skip
     return ["n, f", "rule", "n", "bound", "kappa mean (cut at 100) / max", "beyond", "worst"], rows
@@ -46,10 +46,10 @@ def copied(rules: list[Entry], settings: Settings):
 
 def adaptive(rules: list[Entry], settings: Settings):
     """The attacker that knows the rule and chooses its layers."""
-    found = {c.name: c for c in courses(settings.where)}
-    picked = [(c, r) for c in found.values() if settings.only in c.name for r in ADAPTIVE_ROUNDS.get(c.name, ())]
+    by_name = {c.name: c for c in courses(settings.where)}
+    picked = [(c, r) for c in by_name.values() if settings.only in c.name for r in ADAPTIVE_ROUNDS.get(c.name, ())]
     rows = []
-    for course, r in picked or [(c, spaced(c, 3)[1]) for c in list(found.values())[:3]]:
+    for course, r in picked or [(c, spaced(c, 3)[1]) for c in list(by_name.values())[:3]]:
         population = LayeredPopulation.of(course, r)
         for goal, used in (("whole", population.whole()), ("whole, layers", population), ("worst layer", population)):
             for entry in rules:
@@ -97,8 +97,8 @@ def quiet(rules: list[Entry], settings: Settings):
     rows = []
     for group, name in kappas:
         cells = [tallies.get((group, name, early), []) for early in (True, False)]
-        shown = [f"{np.mean(c):.2f} / {max(c)}" if c else "-" for c in cells]
-        rows.append([group, name, *shown, f"{np.mean(kappas[group, name]):.4f}"])
+        texts = [f"{np.mean(c):.2f} / {max(c)}" if c else "-" for c in cells]
+        rows.append([group, name, *texts, f"{np.mean(kappas[group, name]):.4f}"])
     return ["nobody lies", "rule", "accused early mean / max", "late mean / max", "kappa mean"], rows
 
 
@@ -123,17 +123,17 @@ def runs(rules: list[Entry], settings: Settings):
 
 def clock(rules: list[Entry], settings: Settings):
     """Milliseconds of a decision, K = 20: with all layers (62 on CIFAR-10) and with one; label flip by 8, no attack."""
-    found = chosen(settings.where, rounds=3, only="cifar") or chosen(settings.where, rounds=3)
+    populations = chosen(settings.where, rounds=3, only="cifar") or chosen(settings.where, rounds=3)
     rows = []
-    for population in (found[1], found[1].whole()) if found else ():
+    for population in (populations[1], populations[1].whole()) if populations else ():
         for M in (0, 8):
             space = Space.of(population, M, rng("clock"))
-            made = np.zeros((0, space.b)) if M == 0 else forge(space, "label_flip", rng("clock"))
+            sent = np.zeros((0, space.b)) if M == 0 else forge(space, "label_flip", rng("clock"))
             for entry in rules:
                 pipeline = entry.build(population.clients, M)
                 times, end = [], time.perf_counter() + 1.0
                 while time.perf_counter() < end:
-                    times.append(measure(space, made, pipeline).seconds)
+                    times.append(measure(space, sent, pipeline).seconds)
                 cells = [f"{1e3 * min(times):.2f}", f"{1e3 * np.median(times):.2f}"]
                 rows.append([f"L = {len(population.grams)}, M = {M}", entry.name, *cells])
     return ["K = 20", "rule", "ms, best", "median"], rows

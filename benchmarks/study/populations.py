@@ -18,8 +18,8 @@ def folder(given: Path | None) -> Path | None:
     if given is not None:
         return given
     data = os.environ.get("HONESTLY_DATA")
-    found = Path(data) / "grams" if data else None
-    return found if found is not None and found.is_dir() else None
+    path = Path(data) / "grams" if data else None
+    return path if path is not None and path.is_dir() else None
 
 
 def courses(where: Path | None) -> list[Course]:

@@ -34,8 +34,8 @@ class Function(Rule):
 
     def mix(self, geometry):
         layers = geometry.layers
-        found = self.function(layers)
-        weights, honesty = found[:2] if isinstance(found, tuple) else (found, None)
+        answer = self.function(layers)
+        weights, honesty = answer[:2] if isinstance(answer, tuple) else (answer, None)
         weights = np.asarray(weights, dtype=np.float64)
         honesty = None if honesty is None else np.asarray(honesty, dtype=np.float64)
         if weights.ndim == 1:

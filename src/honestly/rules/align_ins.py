@@ -53,9 +53,9 @@ class AlignIns(Rule):
 
     def mix(self, geometry: Geometry) -> Mix:
         """Clipping factors of the kept over their number."""
-        found = geometry.coordinates()
-        U = np.concatenate([np.asarray(part, dtype=np.float64) for part in found.updates], axis=1)
-        model = np.concatenate([np.asarray(part, dtype=np.float64) for part in found.reference])
+        updates = geometry.coordinates()
+        U = np.concatenate([np.asarray(part, dtype=np.float64) for part in updates.updates], axis=1)
+        model = np.concatenate([np.asarray(part, dtype=np.float64) for part in updates.reference])
         lengths = np.sqrt(np.einsum("kd,kd->k", U, U))
         size = float(np.linalg.norm(model))
         units = np.where(lengths > 0, lengths, 1.0)

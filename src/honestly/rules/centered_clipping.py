@@ -59,5 +59,5 @@ class CenteredClipping(Rule):
             tau = float(np.median(r)) if self.tau is None else self.tau
             clip = clip_factors(r, tau) / K
             a = (1.0 - clip.sum()) * a + clip
-        found = {"steps": self.steps, "diagnostics": {"tau": tau}}
-        return Mix.of_weights(a if geometry.has_reference else a / a.sum(), **found)
+        facts = {"steps": self.steps, "diagnostics": {"tau": tau}}
+        return Mix.of_weights(a if geometry.has_reference else a / a.sum(), **facts)

@@ -76,9 +76,9 @@ class FoolsGold(Rule):
         K = geometry.K
         ids = tuple(geometry.ids) or tuple(range(K))
         memory = (self.memory or FoolsGoldMemory()).with_round(ids, geometry.gram_about_reference)
-        found = {"memory": memory}
+        diagnostics = {"memory": memory}
         if K == 1:
-            return Mix.of_weights(np.ones(1), diagnostics=found)
+            return Mix.of_weights(np.ones(1), diagnostics=diagnostics)
         c = cosines(memory.of(ids))
         np.fill_diagonal(c, -1.0)  # never the largest but among opposites
         v = c.max(axis=1)
@@ -86,10 +86,10 @@ class FoolsGold(Rule):
         c = np.where(pardoned, c * (v[:, None] / np.where(v > 0, v, 1.0)[None, :]), c)
         a = np.clip(1.0 - c.max(axis=1), 0.0, 1.0)
         if a.max() <= 1e-12:
-            return Mix.of_weights(np.full(K, 1.0 / K), diagnostics=found)
+            return Mix.of_weights(np.full(K, 1.0 / K), diagnostics=diagnostics)
         a = np.clip(a / a.max(), 1e-12, 0.99)
         a = np.clip(self.kappa * (np.log(a / (1.0 - a)) + 0.5), 0.0, 1.0)
-        return Mix.of_weights(a / a.sum(), diagnostics=found)
+        return Mix.of_weights(a / a.sum(), diagnostics=diagnostics)
 
     def after(self, diagnostics: Mapping[str, Any]) -> Self:
         """The same rule with the memory of this round."""

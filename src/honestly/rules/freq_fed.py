@@ -66,6 +66,6 @@ def dct(rows: Any) -> Any:
     """
     n = rows.shape[1]
     spectrum = np.fft.rfft(np.concatenate([rows, rows[:, ::-1]], axis=1), axis=1)[:, :n]
-    found = (spectrum * np.exp(-0.5j * np.pi * np.arange(n) / n)).real * np.sqrt(0.5 / n)
-    found[:, 0] *= np.sqrt(0.5)
-    return found
+    coefficients = (spectrum * np.exp(-0.5j * np.pi * np.arange(n) / n)).real * np.sqrt(0.5 / n)
+    coefficients[:, 0] *= np.sqrt(0.5)
+    return coefficients

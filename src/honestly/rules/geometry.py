@@ -239,8 +239,8 @@ class GramGeometry:
         rows = np.atleast_2d(a)
         mixed = np.swapaxes(rows @ self.layers, 0, 1)  # (m, L, K)
         norms = (mixed * rows[:, None, :]).sum(axis=-1, keepdims=True)
-        found = np.maximum(np.diagonal(self.layers, axis1=1, axis2=2) - 2.0 * mixed + norms, 0.0)
-        return found[0] if a.ndim == 1 else found
+        squared = np.maximum(np.diagonal(self.layers, axis1=1, axis2=2) - 2.0 * mixed + norms, 0.0)
+        return squared[0] if a.ndim == 1 else squared
 
     def sign_counts(self) -> Float:
         """(K, 3) how many coordinates of `w_k - reference` are > 0, == 0 and < 0."""

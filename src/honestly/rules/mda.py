@@ -45,8 +45,8 @@ class MDA(SubsetRule):
     def search(self, gram: Float, m: int) -> tuple[Subset, dict[str, float]]:
         """By bisection over the distances."""
         D = squared_distances(gram)
-        found = smallest_diameter(D, m, self.work)
-        return found, {"diameter": float(np.sqrt(D[np.ix_(found.members, found.members)].max()))}
+        subset = smallest_diameter(D, m, self.work)
+        return subset, {"diameter": float(np.sqrt(D[np.ix_(subset.members, subset.members)].max()))}
 
 
 def smallest_diameter(D: Float, m: int, work: int) -> Subset:
@@ -62,10 +62,10 @@ def smallest_diameter(D: Float, m: int, work: int) -> Subset:
     while low < high and exact:
         middle = (low + high) // 2
         apart = (candidates[middle] < D).astype(np.float64)
-        found = lightest_subset(apart, m, work - spent, start=members, ceiling=0.5)
-        nodes, spent, exact = nodes + found.nodes, spent + found.work, found.exact
-        if found.weight == 0.0:
-            members, high = found.members, middle
+        subset = lightest_subset(apart, m, work - spent, start=members, ceiling=0.5)
+        nodes, spent, exact = nodes + subset.nodes, spent + subset.work, subset.exact
+        if subset.weight == 0.0:
+            members, high = subset.members, middle
         else:
             low = middle + 1
     # Pairs beyond the diameter weigh more than any subset without them.

@@ -47,5 +47,5 @@ class MinimumVariance(SubsetRule):
 
     def search(self, gram: Float, m: int) -> tuple[Subset, dict[str, float]]:
         """The lightest subset by squared distances."""
-        found = lightest_subset(squared_distances(gram), m, self.work)
-        return found, {"variance": found.weight / m / m}
+        subset = lightest_subset(squared_distances(gram), m, self.work)
+        return subset, {"variance": subset.weight / m / m}

@@ -65,15 +65,15 @@ class Mix:
         return 0.0 if abs(share) < 1e-9 else share
 
     @classmethod
-    def of_weights(cls, weights: Float, **found: Any) -> Mix:
+    def of_weights(cls, weights: Float, **fields: Any) -> Mix:
         """A weighted mean."""
-        return cls(matrix=np.asarray(weights, dtype=np.float64)[None, :], **found)
+        return cls(matrix=np.asarray(weights, dtype=np.float64)[None, :], **fields)
 
     @classmethod
-    def of_layers(cls, by_layer: Float, sizes: Float, **found: Any) -> Mix:
+    def of_layers(cls, by_layer: Float, sizes: Float, **fields: Any) -> Mix:
         """A weighted mean with weights of its own in each layer, of so many columns each."""
         rows = np.asarray(by_layer, dtype=np.float64)
-        return cls(matrix=(sizes / sizes.sum() @ rows)[None, :], by_layer=rows, **found)
+        return cls(matrix=(sizes / sizes.sum() @ rows)[None, :], by_layer=rows, **fields)
 
 
 class _Step:

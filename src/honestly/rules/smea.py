@@ -49,8 +49,8 @@ class SMEA(SubsetRule):
 
     def search(self, gram: Float, m: int) -> tuple[Subset, dict[str, float]]:
         """By branch and bound over growing subsets."""
-        found = smallest_eigenvalue(gram, m, self.work)
-        return found, {"eigenvalue": found.weight / m}
+        subset = smallest_eigenvalue(gram, m, self.work)
+        return subset, {"eigenvalue": subset.weight / m}
 
 
 def top_scatter(G: Float, subsets: npt.NDArray[np.intp]) -> Float:

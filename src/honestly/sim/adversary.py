@@ -24,12 +24,12 @@ class Adversary:
         dynamic: in each round a number n ~ Uniform{0 .. malicious} of them, drawn at random, attack and the others
             behave honestly (the paper's configuration 3).
         start: the first round with attacks; everybody is honest before.
-        stop: the last round with attacks; 0: they never end.
+        stop: the last round with attacks; 0 means that they never end.
         period: attack only in every ``period``-th round from ``start`` on.
-        burst: of every ``period`` rounds attack in the first ``burst``, and sleep in the others.
-        turns: the malicious clients take turns in so many groups, one group in each round with attacks: client number
-            i of them attacks in every ``turns``-th such round, with those of the same i mod ``turns``.
-        seed: where the draws come from.
+        burst: attack in the first ``burst`` of every ``period`` rounds, and behave honestly in the others.
+        turns: the number of groups that take turns, one group per round with attacks; the i-th malicious client is in
+            group i mod ``turns``.
+        seed: the seed of all random draws.
 
     >>> Adversary(clients=5, malicious=2).active(round=7)
     array([False, False, False,  True,  True])
@@ -54,7 +54,7 @@ class Adversary:
 
     @property
     def who(self) -> tuple[int, ...]:
-        """The malicious clients, in rising order."""
+        """The malicious clients, in ascending order."""
         if self.chosen == "last":
             return tuple(range(self.clients - self.malicious, self.clients))
         drawn = generator(self.seed, "malicious").choice(self.clients, size=self.malicious, replace=False)

@@ -27,20 +27,20 @@ ROWS = ("theta", "statistics", "counters")  # of a model
 
 
 def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, warn: Warn) -> RunFolder:
-    """The folder of a run, made if it is missing; one of another experiment is refused.
+    """Open the folder of a run, or make it. Raises ExperimentError if it holds another experiment.
 
-    A run may be prolonged: an experiment that differs in ``rounds`` alone goes on from there.
+    A run can be extended: an experiment that differs only in ``rounds`` continues it.
     """
     with remedies(folder):
         folder.mkdir(parents=True, exist_ok=True)
     described = experiment.model_dump(mode="json")
-    found = RunFolder(folder, experiment.id, described)
+    run = RunFolder(folder, experiment.id, described)
     if restart:
-        found.clear()
+        run.clear()
     elif (held := _stored_settings(folder / EXPERIMENT, warn)) is not None:
         _check_same(folder, held, described)
         _check_not_longer(folder, experiment.rounds)
-    return found
+    return run
 
 
 def _stored_settings(path: Path, warn: Warn) -> dict[str, Any] | None:
@@ -73,9 +73,9 @@ def _check_not_longer(folder: Path, wanted: int) -> None:
 
 
 def resume(sink: RoundSink, fresh: State, warn: Warn) -> tuple[State, list[RoundRecord]]:
-    """The latest state that is whole, and the rounds up to it; ``fresh`` if there is none.
+    """The latest undamaged state and the rounds up to it; ``fresh`` if there is none.
 
-    Whatever was written after that state is dropped: it will be computed again, to the same bits.
+    Everything written after that state is dropped and computed again, with the same bits.
     """
     records = sink.records()
     state = latest_state(sink.states, fresh, len(records), warn) if sink.states is not None else fresh
@@ -84,7 +84,7 @@ def resume(sink: RoundSink, fresh: State, warn: Warn) -> tuple[State, list[Round
 
 
 def latest_state(states: States, fresh: State, rounds: int, warn: Warn) -> State:
-    """The latest state that is whole and not ahead of that many rounds; ``fresh`` if there is none."""
+    """The latest undamaged state that is not ahead of ``rounds``; ``fresh`` if there is none."""
     for number in states.rounds():
         path = states.path(number)
         try:
@@ -122,7 +122,7 @@ def read_state(path: Path, like: State) -> State:
 
 
 def final_model(folder: Path, rounds: int, like: Model) -> Model:
-    """The model with which a finished run of that many rounds ended."""
+    """The final model of a finished run with this many rounds."""
     path = States(folder).path(rounds)
     try:
         return _model(unpack(path), like)

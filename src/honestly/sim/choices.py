@@ -27,17 +27,17 @@ class Choice(BaseModel):
         return dict(self.model_extra or {})
 
     def make(self, key: str, catalog: Catalog[T]) -> T:
-        """What the choice stands for, freshly made; `key` is where the experiment holds it."""
+        """Build the rule, mixer or attack; `key` is its key in the experiment, for messages."""
         return catalog.build(Spec(self.name, self.settings), key=key)
 
-    def complete(self, made: Any) -> Choice:
-        """The choice with all settings of what was made of it, defaults included."""
-        name = self.name if is_own(self.name) else made.name
-        return Choice.model_validate({"name": name, **_plain(made)})
+    def complete(self, thing: Any) -> Choice:
+        """The choice with every setting of the built object, defaults included."""
+        name = self.name if is_own(self.name) else thing.name
+        return Choice.model_validate({"name": name, **_plain(thing)})
 
 
 def parse_choice(value: Any) -> Any:
-    """`"krum:f=2"` stands for `{"name": "krum", "f": 2}`; a table, or what is made of one, stays as it is."""
+    """`"krum:f=2"` stands for `{"name": "krum", "f": 2}`; a table or a Choice stays as it is."""
     if not isinstance(value, str | dict | Choice):
         raise ValueError("write a name with its settings, such as krum:f=2 or { name = 'krum', f = 2 }")
     return values_of(Spec.parse(value)) if isinstance(value, str) else value
@@ -66,17 +66,17 @@ def values_of(spec: Spec) -> dict[str, Any]:
     return {"name": spec.name, **spec.settings}
 
 
-def _plain(made: Any) -> dict[str, Any]:
+def _plain(thing: Any) -> dict[str, Any]:
     """The settings of a rule or attack that have a plain value (state, such as a memory of rounds, has none)."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(made):
-        value = getattr(made, field.name)
+    settings: dict[str, Any] = {}
+    for field in dataclasses.fields(thing):
+        value = getattr(thing, field.name)
         if field.name == "memory":
-            found["memory"] = value.forgetting if isinstance(value, Memory) else None
+            settings["memory"] = value.forgetting if isinstance(value, Memory) else None
         elif field.name == "root":
             continue
         elif isinstance(value, bool | int | float | str) or value is None:
-            found[field.name] = value
+            settings[field.name] = value
         elif isinstance(value, tuple | list) and all(isinstance(v, bool | int | float | str) for v in value):
-            found[field.name] = list(value)
-    return found
+            settings[field.name] = list(value)
+    return settings

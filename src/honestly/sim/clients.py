@@ -53,7 +53,7 @@ class Clients:
         return plan(phases, batch=e.batch, rng=rng, flip=bool(e.flip), crop=e.crop)
 
     def root_schedule(self, round: int) -> Schedule:
-        """The server's own training, for rules that want a trusted update: ``root`` training images, drawn once."""
+        """The server's own training, for rules that need a trusted update: ``root`` training images, drawn once."""
         e = self.experiment
         n = sum(len(part) for part in self.parts)
         mine = np.sort(generator(e.seed, "root").choice(n, size=min(e.root, n), replace=False))
@@ -62,7 +62,7 @@ class Clients:
 
 
 def gather(experiment: Experiment, data: Dataset, device: torch.device | str) -> Clients:
-    """Share out the data, poison the malicious clients' part of it and put everything on the device."""
+    """Divide the data among the clients, poison the malicious clients' part, and put everything on the device."""
     e = experiment
     rng = generator(e.seed, "partition")
     parts = partition(data.labels, e.clients, kind=e.partition, alpha=e.alpha, rng=rng)
@@ -83,20 +83,20 @@ def gather(experiment: Experiment, data: Dataset, device: torch.device | str) ->
             result = attack.poison(
                 data.images[mine], data.labels[mine], rng=generator(e.seed, "poison", client), attacker=number
             )
-            made, new_labels, mask = check_poison(attack, data.images, result)
-            # a sample whose pixels did not change shows the image that is there already
-            same = np.zeros(len(made), dtype=np.bool_)
-            same[: len(mine)] = (made[: len(mine)] == data.images[mine]).all(axis=(1, 2, 3))
-            where = np.empty(len(made), dtype=np.int64)
+            pixels, new_labels, mask = check_poison(attack, data.images, result)
+            # a sample whose pixels did not change refers to the image that is already stored
+            same = np.zeros(len(pixels), dtype=np.bool_)
+            same[: len(mine)] = (pixels[: len(mine)] == data.images[mine]).all(axis=(1, 2, 3))
+            where = np.empty(len(pixels), dtype=np.int64)
             where[same] = mine[np.flatnonzero(same)]
             where[~same] = stored + np.arange(int((~same).sum()))
             if not same.all():
-                images.append(fitted(np.asarray(made)[~same]))
+                images.append(fitted(np.asarray(pixels)[~same]))
                 stored += int((~same).sum())
             rows.append(where)
             labels.append(np.asarray(new_labels, dtype=np.int64))
-            poisoned[client] = (np.arange(known, known + len(made)), np.asarray(mask, dtype=np.bool_))
-            known += len(made)
+            poisoned[client] = (np.arange(known, known + len(pixels)), np.asarray(mask, dtype=np.bool_))
+            known += len(pixels)
 
     def on_device(pictures: npt.NDArray[np.uint8], rows: Ints, labels: Ints, *, crop: int = 0) -> Pixels:
         return Pixels.of(pictures, rows, labels, mean=data.mean, std=data.std, crop=crop, device=device)

@@ -31,10 +31,10 @@ from honestly.sim.data import DATASETS
 
 # The paper's local training and model, where the data set says nothing else.
 TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
-# Keys that came after the first release are left out of the canonical form at their default: ids stay what they were.
+# Keys added after the first release are left out of the canonical form at their default, so old ids do not change.
 LATER = {"warm_up": 0, "buffer": 0, "server": "", "stop": 0, "burst": 1, "turns": 1}
 MODEL = "lenet5"
-# What a warm-up does not take over from the experiment that it is for.
+# Settings that a warm-up does not inherit from its experiment.
 WARM_UP_LEAVES = (
     *("rule", "pre", "server", "root", "attack", "malicious", "dynamic", "chosen"),
     *("start", "stop", "period", "burst", "turns"),
@@ -164,7 +164,7 @@ class Experiment(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, values: Any) -> Any:
-        """What depends on the data set is written out, so the canonical form says everything."""
+        """Fill in what depends on the data set, so the canonical form is complete."""
         if not isinstance(values, dict):
             return values
         values = separate_mixers(dict(values))
@@ -208,7 +208,7 @@ class Experiment(BaseModel):
 
     @model_serializer(mode="wrap")
     def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A key that came after the first release is left out at its default, so ids stay what they were."""
+        """Leave out keys added after the first release if they have their default, so old ids do not change."""
         values: dict[str, Any] = write(self)
         kept = {key: value for key, value in values.items() if LATER.get(key) != value}
         if "buffer" not in kept:
@@ -239,7 +239,7 @@ class Experiment(BaseModel):
     def before(self) -> Experiment | None:
         """The run whose final model this one starts from: ``warm_up`` rounds of plain averaging among honest clients.
 
-        It depends on nothing of the attack and the rule, so experiments which differ in those share it.
+        It does not depend on the attack or the rule, so experiments that differ only in those share it.
         """
         if not self.warm_up:
             return None
@@ -253,7 +253,7 @@ class Experiment(BaseModel):
 
     @property
     def participants(self) -> int:
-        """How many clients are asked in each round."""
+        """The number of clients that are asked per round."""
         return self.buffer or max(1, math.floor(self.participation * self.clients + 0.5))
 
     @property
@@ -265,15 +265,15 @@ class Experiment(BaseModel):
         )  # fmt: skip
 
     def make_rule(self) -> Rule:
-        """The rule, freshly made."""
+        """A new instance of the rule."""
         return self.rule.make("rule", RULE_CATALOG)
 
     def make_pipeline(self) -> Pipeline:
-        """The mixers and the rule, freshly made."""
+        """New instances of the mixers and the rule."""
         return Pipeline(tuple(choice.make("pre", MIXER_CATALOG) for choice in self.pre), self.make_rule())
 
     def make_attack(self) -> Attack:
-        """The attack, freshly made."""
+        """A new instance of the attack."""
         return self.attack.make("attack", ATTACKS)
 
 

@@ -17,7 +17,7 @@ from honestly.engine import Pipeline
 from honestly.federation.server import ServerStep
 from honestly.sim.rounds import State
 
-ATTACK = "attack/"  # in front of the names of what attackers remember
+ATTACK = "attack/"  # prefix of the names of what attackers remember
 HOME = "honestly.rules."  # classes are loaded from here, and from the file of a rule of the user's own that is in use
 
 
@@ -99,5 +99,5 @@ def _decode(value: Any, arrays: Mapping[str, Any], own: set[str]) -> Any:
     module, name = value["class"]
     if not module.startswith(HOME) and module not in own:
         raise ValueError(f"it wants to load {module}.{name}, which is not a rule")
-    made = getattr(importlib.import_module(module), name)
-    return made(**{k: _decode(v, arrays, own) for k, v in value["fields"].items()})
+    kind = getattr(importlib.import_module(module), name)
+    return kind(**{k: _decode(v, arrays, own) for k, v in value["fields"].items()})

@@ -44,7 +44,7 @@ def accused_clients(out: Aggregate) -> npt.NDArray[np.bool_] | None:
     """(K,) clients that the rule did not believe: less than half as honest as the most honest client, or of weight 0.
 
     Relative, because the paper's own probabilities have a meaning only as ratios. None if the rule does not say.
-    A client that was refused is excluded, which is another thing: it is not accused.
+    A client that was refused counts as excluded, not as accused.
     """
     used = np.array([client not in out.reasons for client in out.clients])
     if out.honesty is not None:

@@ -33,7 +33,7 @@ class Painter:
         self.first_poisoned = len(data.images)
 
     def ready(self, state: State, plan: RoundPlan) -> Mapping[str, Any]:
-        """Learn the trigger of this round, if somebody attacks, and paint it; what the attackers remember of it."""
+        """Learn the trigger of this round if there are attackers, and paint it; returns what they remember of it."""
         with one_thread():
             return self._ready(state, plan)
 

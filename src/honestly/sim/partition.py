@@ -13,7 +13,7 @@ SWEEPS = 1000
 
 
 def balanced(labels: npt.NDArray[np.int64], clients: int, *, alpha: float, rng: np.random.Generator) -> Parts:
-    """The paper's: Dirichlet(alpha) shares of each class, made doubly stochastic, so clients end equal in size.
+    """The paper's: Dirichlet(alpha) shares of each class, made doubly stochastic, so all clients are equal in size.
 
     `P` (classes x clients) has Dirichlet rows; Sinkhorn sweeps (columns, then rows) give every column the same sum, and
     `P[c, k]` is the share of class c that client k gets.

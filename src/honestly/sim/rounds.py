@@ -75,7 +75,7 @@ class Record:
 
     @property
     def laps(self) -> dict[str, float]:
-        """How long each part took, and how many images were trained on, as it is written down."""
+        """How long each part took, and how many images were trained on, as recorded."""
         return {"images": self.images, **{name: round(v, 6) for name, v in self.seconds.items()}}
 
 
@@ -141,7 +141,7 @@ class Federation:
                 yield record
 
     def _plan(self, round: int) -> RoundPlan:
-        """Who takes part, who attacks, and everybody's schedule: known before the round from the seed alone."""
+        """Who takes part, who attacks, and everybody's schedule: all of it follows from the seed."""
         e = self.experiment
         K = e.clients
         taking_part = np.arange(K)
@@ -189,20 +189,20 @@ class Federation:
         pipeline = state.pipeline if out is None else state.pipeline.after(out.diagnostics)
         model, server = (model, state.server) if out is None else apply_server(state, model)
         clock.lap("aggregate")
-        found = self._verdict(plan, out, trouble)
-        found = replace(found, train_loss=finite(float(trained.loss.double().mean())))
+        verdict = self._verdict(plan, out, trouble)
+        verdict = replace(verdict, train_loss=finite(float(trained.loss.double().mean())))
         if plan.round % self.experiment.evaluate_every == 0 or plan.round == self.experiment.rounds:
             score = metrics.evaluate(self.trainer, model, self.clients.test, len(self.data.classes))
-            found = replace(found, accuracy=score.accuracy, loss=finite(score.loss), per_class=score.per_class)
+            verdict = replace(verdict, accuracy=score.accuracy, loss=finite(score.loss), per_class=score.per_class)
             if self.clients.triggered is not None:
-                found = replace(found, asr=metrics.success_rate(self.trainer, model, self.clients.triggered))
+                verdict = replace(verdict, asr=metrics.success_rate(self.trainer, model, self.clients.triggered))
         clock.lap("evaluate")
         images = sum(s.images for s in plan.schedules)
         past = (state.model, *state.past)[:MOST_LATE] if plan.late is not None else ()
-        return Record(found, clock.laps, images, State(plan.round, model, pipeline, past, server, memory))
+        return Record(verdict, clock.laps, images, State(plan.round, model, pipeline, past, server, memory))
 
     def _attack(self, state: State, plan: RoundPlan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
-        """The models that the server receives, the attackers' ones forged; and what the attackers remember."""
+        """The models that the server receives, with forged ones from the attackers; and what the attackers remember."""
         rows = np.flatnonzero(plan.attacking)
         if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or self.attack.name == "none":
             return theta, state.attack
@@ -218,7 +218,7 @@ class Federation:
         """The robust average; None and the reason if too few clients are usable (the model then stays as it is)."""
         everybody = len(plan.clients) == self.experiment.clients
         reference, layers = state.model.theta, self.layers
-        if "buffers" in self.needs:  # such rules judge by them; they follow, so the parameters come out as without
+        if "buffers" in self.needs:  # for judging only: buffers do not change how the parameters are averaged
             sent = torch.cat([sent, statistics], dim=1)
             reference = torch.cat([reference, state.model.statistics])
             layers = {**layers, **Layout.of_statistics(self.module).sizes}
@@ -235,7 +235,7 @@ class Federation:
             return None, f"refused: {error}"
         except ValueError as error:
             if len(plan.clients) == self.experiment.participants:
-                raise  # the settings never fit
+                raise  # the settings fit in no round
             return None, f"refused: after drop-outs {error}"  # the next round may have more clients
 
     def _merge(self, state: State, trained: TrainingResult, out: Aggregate) -> Model:
@@ -249,21 +249,23 @@ class Federation:
                 statistics = aggregate(trained.statistics, state.rule, reference=statistics).value
             else:
                 used = torch.as_tensor(out.weights, device=self.device)
-                kept = used > 0  # 0 * inf is nan: a client without weight must not enter the sum
-                statistics = (used[kept] @ trained.statistics[kept].double()).to(statistics.dtype)
+                positive = used > 0  # 0 * inf is nan: a client without weight must not enter the sum
+                statistics = (used[positive] @ trained.statistics[positive].double()).to(statistics.dtype)
         if trained.counters.shape[1]:
             counters = trained.counters.mode(dim=0).values
         return replace(state.model, theta=out.value, statistics=statistics, counters=counters)
 
     def _verdict(self, plan: RoundPlan, out: Aggregate | None, trouble: str) -> RoundRecord:
-        """Who attacked, and what the rule made of it."""
+        """Who attacked, and whom the rule believed."""
         K, here = self.experiment.clients, plan.clients
         attacked = [k for k, a in zip(here, plan.attacking, strict=True) if a]
-        found = RoundRecord(round=plan.round, attacked=attacked, participants=here, status=trouble, staleness=plan.late)
+        record = RoundRecord(
+            round=plan.round, attacked=attacked, participants=here, status=trouble, staleness=plan.late
+        )
         if out is None:
-            return found
-        found = replace(
-            found,
+            return record
+        record = replace(
+            record,
             status=str(out.status),
             steps=out.steps,
             excluded=[int(k) for k in out.excluded],  # type: ignore[call-overload]
@@ -274,10 +276,10 @@ class Federation:
         )
         blamed = metrics.accused_clients(out)
         if blamed is None:
-            return found
+            return record
         accused = [k for k, b in zip(here, blamed, strict=True) if b]
-        false, missed = len(set(accused) - set(attacked)), len(set(attacked) - set(accused) - set(found.excluded))
-        return replace(found, accused=accused, false_accusations=false, misses=missed)
+        false, missed = len(set(accused) - set(attacked)), len(set(attacked) - set(accused) - set(record.excluded))
+        return replace(record, accused=accused, false_accusations=false, misses=missed)
 
     def _save_updates(self, state: State, plan: RoundPlan, trained: TrainingResult) -> None:
         """The honest updates of a round, and what the attackers' poisoned data made of theirs, as an .npz file."""
@@ -340,7 +342,7 @@ def finite(x: float) -> float | None:
 
 
 def spread(values: Any, clients: list[int], K: int) -> list[float | None]:
-    """One value for each of K clients, None for those who were not there."""
+    """One value for each of K clients, None for those who did not take part."""
     row: list[float | None] = [None] * K
     for k, value in zip(clients, values, strict=True):
         row[k] = float(value)

@@ -54,7 +54,7 @@ class Stop:
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 self.before[number] = signal.signal(number, self._ask)
-            except ValueError:  # not the main thread: whoever owns the signals decides
+            except ValueError:  # not the main thread, which alone can handle signals
                 break
         return self
 
@@ -78,7 +78,7 @@ def run(
     on_round: Callable[[Record], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run an experiment to its end, or go on where an earlier run of it stopped.
+    """Run an experiment to its end, or continue where an earlier run of it stopped.
 
     Args:
         experiment: what to run.
@@ -87,7 +87,7 @@ def run(
         data, folder: the data set, or where it is.
         device: "cpu" or "cuda".
         record: a folder for the honest updates of every round.
-        restart: forget what the folder holds.
+        restart: delete what the folder holds.
         warm_up: the folder of the run that this one starts from, if it has one; done first if it is not finished
             (default: ``warm-up`` in the run's folder).
         on_start, on_round, on_warning: called with what there is to show.
@@ -109,13 +109,13 @@ def run(
     if on_start is not None:
         on_start(federation, rounds)
     with Stop() as stop:
-        for found in federation.rounds(state):
-            sink.add(found.found, found.laps)
+        for latest in federation.rounds(state):
+            sink.add(latest.found, latest.laps)
             if sink.states is not None:
-                sink.states.write(found.state.round, pack_state(found.state))
-            rounds.append(found.found)
+                sink.states.write(latest.state.round, pack_state(latest.state))
+            rounds.append(latest.found)
             if on_round is not None:
-                on_round(found)
+                on_round(latest)
             if stop.asked:
                 break
     return Outcome(experiment, rounds, len(rounds) >= experiment.rounds, resumed_at)
@@ -125,16 +125,16 @@ def _warm_up(
     before: Experiment, out: Path | None, shared: Path | None, federation: Federation, like: Model, device: str,
     restart: bool, warn: Callable[[str], None],
 ) -> Model | None:  # fmt: skip
-    """The model with which a run begins that starts from another one; None if it was stopped before it had one."""
+    """The final model of the warm-up; None if the warm-up was stopped."""
     if shared is not None:
-        with contextlib.suppress(StoreError):  # a study does it once, and keeps its last state alone
+        with contextlib.suppress(StoreError):  # a study does a warm-up once and keeps only its last state
             return final_model(shared, before.rounds, like)
     with TemporaryDirectory() as nowhere:
         where = shared or (Path(nowhere) if out is None else out / "warm-up")
-        found = run(
+        outcome = run(
             before, where, data=federation.data, device=device, restart=restart and shared is None, on_warning=warn
         )
-        return final_model(where, before.rounds, like) if found.finished else None
+        return final_model(where, before.rounds, like) if outcome.finished else None
 
 
 def _warn(text: str) -> None:

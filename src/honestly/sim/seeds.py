@@ -10,7 +10,7 @@ import numpy as np
 def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
     """The generator for one purpose, such as ``generator(seed, "batches", round, client)``.
 
-    The same names give the same numbers whatever was drawn before, so a resumed run needs nothing but its seed.
+    The same names give the same numbers whatever was drawn before, so a resumed run needs only its seed.
 
     >>> bool(generator(1, "batches", 2, 3).integers(100) == generator(1, "batches", 2, 3).integers(100))
     True

@@ -16,8 +16,8 @@ from honestly.sim.experiment import Experiment, ExperimentError
 def presets() -> list[str]:
     """The experiments that come with the package, such as ``paper/fmnist-config2.toml``."""
     top = files("honestly.sim") / "presets"
-    found = [f"{folder.name}/{f.name}" for folder in top.iterdir() if folder.is_dir() for f in folder.iterdir()]
-    return sorted(name for name in found if name.endswith(".toml"))
+    names = [f"{folder.name}/{f.name}" for folder in top.iterdir() if folder.is_dir() for f in folder.iterdir()]
+    return sorted(name for name in names if name.endswith(".toml"))
 
 
 def read(path: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 from honestly.sources import open_source
 
-#: No update is more versions late: so many models are kept beside the current one.
+#: The most versions by which an update is late; as many past models are kept.
 MOST_LATE = 10
 #: The exponent of FedBuff's discount.
 DISCOUNT = 0.5
@@ -42,7 +42,7 @@ def first_to_answer(e: Experiment, round: int) -> tuple[np.ndarray, list[int]]:
 def train_late(
     trainer: Trainer, past: Sequence[Model], schedules: Sequence[Schedule], late: Sequence[int]
 ) -> TrainingResult:
-    """Every client trains from the model that it has; what it learned is then laid onto the current one.
+    """Every client trains from the model that it has; its update is then added to the current one.
 
     ``past[a]`` is the model of ``a`` versions ago, ``past[0]`` the current one.
     """
@@ -50,13 +50,13 @@ def train_late(
     order: list[int] = []
     for age in sorted(set(late)):
         here = [i for i, a in enumerate(late) if a == age]
-        found = trainer.train(past[age], [schedules[i] for i in here])
-        rows.append((age, replace(found, theta=found.theta + (past[0].theta - past[age].theta))))
+        part = trainer.train(past[age], [schedules[i] for i in here])
+        rows.append((age, replace(part, theta=part.theta + (past[0].theta - past[age].theta))))
         order += here
     back = torch.as_tensor(np.argsort(order), device=past[0].theta.device)
 
     def together(name: str) -> Tensor:
-        return torch.cat([getattr(found, name) for _, found in rows])[back.to(getattr(rows[0][1], name).device)]
+        return torch.cat([getattr(result, name) for _, result in rows])[back.to(getattr(rows[0][1], name).device)]
 
     return TrainingResult(*(together(name) for name in ("theta", "statistics", "counters", "loss")))
 
@@ -64,7 +64,7 @@ def train_late(
 def aggregate_late(
     updates: dict[int, Tensor], steps: Pipeline, *, reference: Tensor, layers: Any, late: Sequence[int]
 ) -> Aggregate:
-    """The robust average with weights discounted by staleness; the reference has what is taken off."""
+    """The robust average with weights discounted by staleness; the reference gets the rest of the weight."""
     source = open_source(updates, reference=reference, root=steps.rule.root, layers=layers)
     try:
         steps.check(len(source.ids))

@@ -25,8 +25,8 @@ def summary(records: Sequence[RoundRecord | dict[str, Any]]) -> dict[str, float 
         return next((v for v in reversed(values) if v is not None), None)
 
     def mean(values: Sequence[float | None]) -> float | None:
-        found = [v for v in values if v is not None]
-        return fmean(found) if found else None
+        known = [v for v in values if v is not None]
+        return fmean(known) if known else None
 
     accuracy, asr = [r.accuracy for r in rounds], [r.asr for r in rounds]
     return {

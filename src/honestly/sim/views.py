@@ -55,6 +55,6 @@ def success(federation: Federation, state: State, plan: RoundPlan, models: Tenso
     chosen = torch.as_tensor(np.concatenate([np.zeros(0, np.int64), *mine]), device=models.device)
     if len(chosen) == 0:
         return torch.zeros(len(models), device=models.device)
-    shown = replace(pixels, rows=pixels.rows[chosen], labels=pixels.labels[chosen])
-    rates = [metrics.success_rate(federation.trainer, replace(state.model, theta=theta), shown) for theta in models]
+    victims = replace(pixels, rows=pixels.rows[chosen], labels=pixels.labels[chosen])
+    rates = [metrics.success_rate(federation.trainer, replace(state.model, theta=theta), victims) for theta in models]
     return torch.tensor(rates, device=models.device)

@@ -102,7 +102,7 @@ class AttackedRound:
     def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
         """Score the rule."""
         K, M = len(self.usable), len(self.forged)
-        pipeline, told = contestant.build(K=K, f=f, root=self.root)
+        pipeline, believed = contestant.build(K=K, f=f, root=self.root)
         n = int(self.usable.sum())
         shared = self.ranked if pipeline.reduces_clients else None
         span = self.span  # made on first use: not the rule's time
@@ -123,7 +123,7 @@ class AttackedRound:
             missed = float((~against[liar]).mean()) if M else None
             auc = detection_auc(belief, liar.tolist())
         return {
-            "believed": told if contestant.needs_f else None,
+            "believed": believed if contestant.needs_f else None,
             "kappa": answer.displacement / self.variance if np.isfinite(answer.displacement) else float("inf"),
             "auc": auc,
             "accused": accused,

@@ -206,30 +206,30 @@ class Campaign:
         fine, out = believed(1.0)
         if fine:
             return 1.0, out
-        low, high, kept = 0.0, 1.0, believed(0.0)[1]
+        low, high, updates = 0.0, 1.0, believed(0.0)[1]
         for _ in range(QUESTIONS - 2):
             middle = 0.5 * (low + high)
             fine, out = believed(middle)
             if fine:
-                low, kept = middle, out
+                low, updates = middle, out
             else:
                 high = middle
-        return low, kept
+        return low, updates
 
     def search(self, tries: int, rng: np.random.Generator) -> SearchResult:
         """Find the policy with the highest attack success; ties go to the first."""
         if tries < 1:
             raise ValueError(f"tries = {tries}: must be at least 1")
-        found: list[CampaignResult] = []
+        results: list[CampaignResult] = []
         for number in range(tries):
             if number < max(1, round(DRAWN * tries)):
                 policy = self.draw_policy(number, rng)
             else:
-                rivals = sorted(found, key=lambda course: -course.value)[:3]
+                rivals = sorted(results, key=lambda course: -course.value)[:3]
                 policy = change_policy(rivals[int(rng.integers(len(rivals)))].policy, rng)
                 policy = self._with_role(policy, rng) if rng.random() < 0.15 else policy
-            found.append(self.run(policy))
-        return SearchResult(max(found, key=lambda course: course.value), tries)
+            results.append(self.run(policy))
+        return SearchResult(max(results, key=lambda course: course.value), tries)
 
     def draw_policy(self, number: int, rng: np.random.Generator) -> Policy:
         """Draw a policy. The first is the plain backdoor, as far as it is believed; then strengths take turns."""

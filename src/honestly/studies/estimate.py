@@ -74,12 +74,12 @@ def shape_of(settings: dict[str, Any]) -> str:
 def median_times(store: Store, device: str) -> dict[str, float]:
     """The median time of a round by shape, from the finished runs of this kind of device."""
     kind = device.partition(":")[0]
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     for run in store.runs():
         if run.status == "done" and str((run.provenance or {}).get("device", "")).startswith(kind):
             laps = [duration(lap) for lap in store.seconds(run.id) if lap]
-            found.setdefault(shape_of(run.experiment), []).extend(laps)
-    return {shape: median(laps) for shape, laps in found.items() if laps}
+            times.setdefault(shape_of(run.experiment), []).extend(laps)
+    return {shape: median(laps) for shape, laps in times.items() if laps}
 
 
 def calibrate(experiment: Experiment, device: str, *, enough: float = 0.5) -> float:

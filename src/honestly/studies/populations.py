@@ -178,28 +178,28 @@ def sources(names: Sequence[str], *, seeds: Sequence[int]) -> tuple[PopulationSo
     >>> sources(["low_rank"], seeds=[0, 1])[1].seed
     1
     """
-    found: list[PopulationSource] = []
+    listed: list[PopulationSource] = []
     for name in names:
         path = Path(name)
         if name in KINDS:
-            found += [PopulationSource(name, seed) for seed in seeds]
+            listed += [PopulationSource(name, seed) for seed in seeds]
         elif name in RECORDED:
             every = _of_file(recordings.shipped_recording(), seeds[0])
             late = max(source.round for source in every)
             chosen = [s for s in every if not RECORDED[name] or ("-o0-" in s.course and s.round == late)]
-            found += [replace(source, idle=RECORDED[name]) for source in chosen]
+            listed += [replace(source, idle=RECORDED[name]) for source in chosen]
         elif path.is_dir():
             files = sorted(path.glob("*.npz"))
             if not files:
                 raise ValueError(f"{path}: holds no .npz file; record some with `honestly simulate --record`")
-            found += [source for file in files for source in _of_file(file, seeds[0])]
+            listed += [source for file in files for source in _of_file(file, seeds[0])]
         elif path.suffix == ".npz":
             if not path.is_file():
                 raise ValueError(f"{path}: no such file")
-            found += _of_file(path, seeds[0])
+            listed += _of_file(path, seeds[0])
         else:
             raise ValueError(unknown("population", name, [*KINDS, *RECORDED], ", or a .npz file or a folder of them"))
-    return tuple(found)
+    return tuple(listed)
 
 
 def _of_file(path: Path, seed: int) -> list[PopulationSource]:

@@ -95,18 +95,18 @@ def plans(words: Sequence[str]) -> list[RecordingPlan]:
     own = {key: given.pop(key) for key in DEFAULTS}
     rounds = _integers("rounds", own["rounds"])
     attacks = tuple(name for name in own["attack"].split(",") if name not in ("", "none"))
-    found: list[RecordingPlan] = []
+    courses: list[RecordingPlan] = []
     for values in itertools.product(*(value.split(",") for value in given.values())):
         settings = override({}, [f"{key}={value}" for key, value in zip(given, values, strict=True)])
         e = Experiment.of({**settings, "rule": "mean", "rounds": max(rounds, default=1)})
         poisoned = _integers("poisoned", own["poisoned"]) or (most_tolerated(e.clients),)
         images = (*_integers("images", own["images"]), None)[0]
         for left_out, idle in itertools.product(_integers("left_out", own["left_out"]), _integers("idle", own["idle"])):
-            found.append(RecordingPlan(e, rounds, attacks, poisoned[0], left_out, idle, images))
-    names = [plan.name for plan in found]
+            courses.append(RecordingPlan(e, rounds, attacks, poisoned[0], left_out, idle, images))
+    names = [plan.name for plan in courses]
     if len(set(names)) < len(names):
         raise ValueError("two courses would have the same name: record them into separate files")
-    return found
+    return courses
 
 
 def _integers(key: str, text: str) -> tuple[int, ...]:
@@ -124,18 +124,18 @@ def record(
     progress: Callable[[int, int], None] | None = None,
 ) -> Course:
     """Train the federation and keep the Gram matrices of the requested rounds."""
-    e, kept = plan.experiment, dict[int, Float]()
+    e, matrices = plan.experiment, dict[int, Float]()
     layout: Layout | None = None
     for t, rows, layout in train_rounds(plan, folder=folder, device=device):
         if rows is not None:
-            kept[t] = grams(rows, layout)
+            matrices[t] = grams(rows, layout)
         if progress is not None:
             progress(t, max(plan.rounds))
     assert layout is not None
     sizes = np.array([int(np.prod(shape, dtype=np.int64)) for shape in layout.shapes])
     attacks = plan.attacks if plan.poisoned else ()
     labels = (*(HONEST,) * e.clients, *(name for name in attacks for _ in range(plan.poisoned)))
-    return Course(plan.name, layout.names, sizes, labels, kept, plan.left_out, plan.idle)
+    return Course(plan.name, layout.names, sizes, labels, matrices, plan.left_out, plan.idle)
 
 
 def train_rounds(
@@ -160,8 +160,8 @@ def train_rounds(
     trains = range(plan.idle, e.clients)
     for t in range(1, max(plan.rounds) + 1):
         schedules = [honest.clients.schedule(t, k, attacking=False) for k in trains]
-        found = honest.trainer.train(model, schedules)
-        updates = torch.cat([torch.zeros_like(found.theta[:1]).expand(plan.idle, -1), found.theta - model.theta])
+        result = honest.trainer.train(model, schedules)
+        updates = torch.cat([torch.zeros_like(result.theta[:1]).expand(plan.idle, -1), result.theta - model.theta])
         if not bool(torch.isfinite(updates).all()):
             raise ValueError(f"{plan.name}: training diverged in round {t}: give a smaller lr= or fewer epochs=")
         rows = [updates]
@@ -174,7 +174,7 @@ def train_rounds(
             rows.append(torch.where(fine, lies, updates[e.clients - plan.poisoned :]))
         yield t, torch.cat(rows) if t in plan.rounds else None, layout
         model = average_updates(
-            model, found, updates[: e.clients - plan.left_out], e.clients - plan.left_out - plan.idle
+            model, result, updates[: e.clients - plan.left_out], e.clients - plan.left_out - plan.idle
         )
 
 
@@ -191,8 +191,8 @@ def average_updates(model: Model, trained: TrainingResult, updates: Tensor, trai
 
 def grams(rows: Tensor, layout: Layout) -> Float:
     """(L, n, n) inner products of the rows in each tensor of the layout."""
-    found: list[Float] = []
+    products: list[Float] = []
     for start, shape in zip(layout.starts, layout.shapes, strict=True):
         part = rows[:, start : start + int(np.prod(shape, dtype=np.int64))].double()
-        found.append((part @ part.T).cpu().numpy())
-    return np.stack(found)
+        products.append((part @ part.T).cpu().numpy())
+    return np.stack(products)

@@ -97,11 +97,11 @@ def read(path: Path | str, *, rows: Sequence[str] | None = None) -> tuple[Course
             raise ValueError(f"unpacked it has {total} bytes, at most {MOST_BYTES} are read")
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             for key in file.files:
-                found = KEY.fullmatch(key)
-                if found is None:
+                match = KEY.fullmatch(key)
+                if match is None:
                     raise ValueError(f"'{key[:80]}' is not a name such as COURSE|r1 or COURSE|names")
-                if KNOWN.fullmatch(found["what"]):
-                    parts.setdefault(found["course"], {})[found["what"]] = np.asarray(file[key])
+                if KNOWN.fullmatch(match["what"]):
+                    parts.setdefault(match["course"], {})[match["what"]] = np.asarray(file[key])
         return tuple(_course(name, arrays, rows) for name, arrays in parts.items())
     except (ValueError, EOFError, TypeError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         remedy = "make one with `honestly stress --record`"

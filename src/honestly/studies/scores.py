@@ -42,13 +42,13 @@ def reliability(honesty: Sequence[float], honest: Sequence[bool], bins: int = 10
     """
     said, true = np.asarray(honesty, dtype=np.float64), np.asarray(honest, dtype=np.float64)
     index = np.minimum((said * bins).astype(int), bins - 1)
-    found: list[Bin] = []
+    curve: list[Bin] = []
     for b in range(bins):
         inside = index == b
         if inside.any():
             n = int(inside.sum())
-            found.append(Bin(b / bins, (b + 1) / bins, float(said[inside].mean()), float(true[inside].mean()), n))
-    return found
+            curve.append(Bin(b / bins, (b + 1) / bins, float(said[inside].mean()), float(true[inside].mean()), n))
+    return curve
 
 
 def calibration_error(curve: Sequence[Bin]) -> float | None:

@@ -101,14 +101,14 @@ class StressStudy:
 
     def tasks(self) -> list[StressTask]:
         """The attacked populations, each a unit of work."""
-        found: list[StressTask] = []
+        tasks: list[StressTask] = []
         for source in sources(self.populations, seeds=self.seeds):
             for K in self.clients:
                 if source.clients is not None and source.clients < K:
                     continue  # populations of the package are skipped where more clients are requested
                 counts = sorted({int(M) if M >= 1 else round(M * K) for M in self.malicious})
-                found += [StressTask(self, source, K, M) for M in counts if 2 * M < K]
-        return found
+                tasks += [StressTask(self, source, K, M) for M in counts if 2 * M < K]
+        return tasks
 
 
 @dataclass(frozen=True)
@@ -240,8 +240,8 @@ def run(study: StressStudy, *, jobs: int = 1, progress: Callable[[int, int], Non
     """
     tasks = study.tasks()
     cases: list[Case] = []
-    for done, found in enumerate(map_units(StressTask.run, tasks, jobs), start=1):
-        cases += found
+    for done, unit in enumerate(map_units(StressTask.run, tasks, jobs), start=1):
+        cases += unit
         if progress is not None:
             progress(done, len(tasks))
     return cases

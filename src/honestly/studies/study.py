@@ -138,7 +138,7 @@ class Study(BaseModel):
             size *= len(values)
         if size > LIMIT:
             raise StudyError(f"the axes give {size:,} cells: at most {LIMIT:,} are allowed")
-        found: dict[str, PlannedRun] = {}
+        planned: dict[str, PlannedRun] = {}
         warm_ups: dict[str, tuple[Experiment, list[Cell]]] = {}
         for cell, settings in self.cells():
             try:
@@ -146,21 +146,21 @@ class Study(BaseModel):
                 before = experiment.before
             except ExperimentError as error:
                 raise StudyError(f"the cell {describe(cell)} cannot be run: {error}") from error
-            if experiment.id in found:
-                twin = found[experiment.id].cell
+            if experiment.id in planned:
+                twin = planned[experiment.id].cell
                 raise StudyError(
                     f"the cells {describe(twin)} and {describe(cell)} are the same experiment: exclude one"
                 )
             needs = None if before is None else before.id
-            found[experiment.id] = PlannedRun(experiment.id, cell, experiment.canonical, experiment.rounds, needs)
+            planned[experiment.id] = PlannedRun(experiment.id, cell, experiment.canonical, experiment.rounds, needs)
             if before is not None:
                 warm_ups.setdefault(before.id, (before, []))[1].append(cell)
-        if not found:
+        if not planned:
             raise StudyError("no cell is left: every one is excluded")
         entries: dict[str, PlannedRun] = {}
-        for id, entry in found.items():
+        for id, entry in planned.items():
             if entry.needs is not None:
-                entries.setdefault(entry.needs, found.get(entry.needs) or _in_front(*warm_ups[entry.needs]))
+                entries.setdefault(entry.needs, planned.get(entry.needs) or _in_front(*warm_ups[entry.needs]))
             entries.setdefault(id, entry)
         return list(entries.values())
 

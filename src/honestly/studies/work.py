@@ -93,8 +93,8 @@ def work(
         )  # fmt: skip
         if not outcome.finished:
             return False
-        made = provenance(options.device, experiment.seed, resumed_at=outcome.resumed_at)
-        store.finish(run.id, summary(outcome.rounds), made, worker=worker)
+        origin = provenance(options.device, experiment.seed, resumed_at=outcome.resumed_at)
+        store.finish(run.id, summary(outcome.rounds), origin, worker=worker)
         if not options.keep_models:
             forget(store, run.id)
     except StoppedError:

@@ -60,8 +60,8 @@ def hdbscan(D: Float, least: int = 5, neighbours: int = 5) -> Labels:
         cluster = pending.pop()
         _grow(cluster, edges, least, tiny)
         pending += cluster.children
-    found = [cluster for child in root.children for cluster in child.chosen()[1]]
-    for number, cluster in enumerate(sorted(found, key=lambda cluster: min(cluster.members))):
+    clusters = [cluster for child in root.children for cluster in child.chosen()[1]]
+    for number, cluster in enumerate(sorted(clusters, key=lambda cluster: min(cluster.members))):
         label[cluster.members] = number
     return label
 
@@ -96,7 +96,7 @@ def _components(points: list[int], edges: list[tuple[float, int, int]]) -> list[
 
     for _, a, b in edges:
         group[head(a)] = head(b)
-    found: dict[int, list[int]] = {}
+    groups: dict[int, list[int]] = {}
     for point in points:
-        found.setdefault(head(point), []).append(point)
-    return list(found.values())
+        groups.setdefault(head(point), []).append(point)
+    return list(groups.values())

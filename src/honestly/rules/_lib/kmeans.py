@@ -27,9 +27,9 @@ def kmeans(points: Float, k: int, steps: int = 100) -> Labels:
     chosen = [int(np.argmax(_squares(X, X.mean(axis=0)[None])[:, 0]))]
     while len(chosen) < min(k, len(X)):
         chosen.append(int(np.argmax(_squares(X, X[chosen]).min(axis=1))))
-    found = np.empty(len(X), dtype=np.intp)
-    found[order] = _lloyd(X, X[chosen], steps)
-    return found
+    labels = np.empty(len(X), dtype=np.intp)
+    labels[order] = _lloyd(X, X[chosen], steps)
+    return labels
 
 
 def two_means(points: Float) -> Labels:

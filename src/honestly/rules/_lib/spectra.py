@@ -20,9 +20,9 @@ def top_eigenpair(M: Float) -> tuple[float, Float]:
     """The largest eigenvalue of a symmetric M and its unit eigenvector."""
     K = len(M)
     if K > _FULL:
-        found = _lanczos(M)
-        if found is not None:
-            return found
+        pair = _lanczos(M)
+        if pair is not None:
+            return pair
     values, vectors = np.linalg.eigh(M)
     return float(values[-1]), vectors[:, -1]
 

@@ -163,12 +163,12 @@ class SubsetRule(Minority, Rule):
         """Equal weights for the subset."""
         self.check(geometry.K)
         m = geometry.K - self.f
-        found, measure = self.search(geometry.gram, m)
+        subset, measure = self.search(geometry.gram, m)
         weights = np.zeros(geometry.K)
-        weights[found.members] = 1.0 / m
+        weights[subset.members] = 1.0 / m
         return Mix.of_weights(
             weights,
-            status=Status.CONVERGED if found.exact else Status.STEP_LIMIT,
-            steps=found.nodes,
-            diagnostics={**measure, "exact": found.exact, "selected": found.members},
+            status=Status.CONVERGED if subset.exact else Status.STEP_LIMIT,
+            steps=subset.nodes,
+            diagnostics={**measure, "exact": subset.exact, "selected": subset.members},
         )

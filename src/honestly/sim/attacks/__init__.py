@@ -104,7 +104,7 @@ def settings_of(attack: type[Attack]) -> dict[str, Any]:
 
 
 def make(name: str, **settings: Any) -> Attack:
-    """The attack of that name; a misspelt name or setting is a ValueError that lists the close and allowed ones.
+    """The attack with this name. A misspelt name or setting raises ValueError and lists close and allowed ones.
 
     >>> make("sign_flp")
     Traceback (most recent call last):

@@ -19,7 +19,7 @@ class A3FL(LearntTrigger):
 
         theta' = theta after ``unlearn`` steps on triggered images with their true labels
         delta <- clip(delta - rate sign(grad_delta (L(theta, x + delta, target) + balance cos(theta', theta) L(theta',
-                 x + delta, target)))),   ``steps`` times, theta' anew every 10 steps
+                 x + delta, target)))),   ``steps`` times, with a new theta' every 10 steps
 
     The backdoor hardly has to be trained into the model, and survives what the honest clients do to it. Knows its own
     data and the global model; attackers pool their images of class ``source``. Convention: like our other backdoors it
@@ -27,7 +27,7 @@ class A3FL(LearntTrigger):
 
     Args:
         side: height and width of the trigger in pixels.
-        steps: of the trigger per round.
+        steps: optimisation steps of the trigger per round.
         rate: length of a step; pixels are from 0 to 1.
         balance: weight of the adapted model's loss (the authors' lambda_0).
         unlearn: steps of gradient descent, with rate 0.05, of the adapted model.
@@ -51,7 +51,7 @@ class A3FL(LearntTrigger):
     unlearn: int = setting(5, least=0)
 
     def stamp(self, images: Array) -> Array:
-        """The trigger before anything was learnt: a grey square."""
+        """The initial trigger: a grey square."""
         rows = range(OFFSET, OFFSET + self.side)
         return draw(images, tuple((row, OFFSET, OFFSET + self.side - 1) for row in rows), GREY)
 

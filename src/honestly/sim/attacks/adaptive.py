@@ -51,8 +51,8 @@ class Adaptive(UpdateAttack):
     each as identical vectors, with isotropic jitter, with each attacker's own honest deviation, which hides the
     collusion, and behind one far attacker as a decoy; and lies without collusion. Then it refines distance and jitter
     of the best. Rules that work on the Gram matrix are asked in the span of these vectors (see `Game`), coordinate-wise
-    rules on a sample of columns. Without a known rule it is Min-Max, as
-    it is against a rule that needs layers or buffers which the search does not have.
+    rules on a sample of columns. Without a known rule, and
+    against a rule that needs layers or buffers which the search does not have, it is Min-Max.
 
     Args:
         lines: how many of the best candidates are refined.
@@ -91,22 +91,22 @@ class Adaptive(UpdateAttack):
 
     def search(self, game: Game) -> Float:
         """(M, n) coefficients of the attackers' updates."""
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         for u in game.directions().values():
             for directions, noise, j in _disguises(game, u):
                 # jitter changes nothing at the far end
                 tried = [_at(game, t, j, directions, noise) for t in (STEPS if j == 0.0 else STEPS[:-1])]
-                found.append(max(tried, key=_round_kappa))
-        if found:
-            found += [_at(game, 0.0, j, found[0].u, _noise(game, block)) for block, j in ALONE]
-        if not found:  # every direction has length 0: nothing to know, nothing to do
+                candidates.append(max(tried, key=_round_kappa))
+        if candidates:
+            candidates += [_at(game, 0.0, j, candidates[0].u, _noise(game, block)) for block, j in ALONE]
+        if not candidates:  # every direction has length 0: there is nothing to search
             return game.each("own")
-        found.sort(key=_round_kappa, reverse=True)
-        best = [*(self._refine(game, line) for line in found[: self.lines]), found[0]]
+        candidates.sort(key=_round_kappa, reverse=True)
+        best = [*(self._refine(game, line) for line in candidates[: self.lines]), candidates[0]]
         if game.pipeline is game.view.pipeline:
             return max(best, key=_round_kappa).rows()
-        # the rule was asked with less effort than it will make: let it judge the best of each direction itself
-        each = {line.u.tobytes(): line for line in reversed(found)}
+        # the search used a cheaper form of the rule: let the rule itself judge the best candidate of each direction
+        each = {line.u.tobytes(): line for line in reversed(candidates)}
         true = replace(game, pipeline=game.view.pipeline)
         return max((_at(true, c.t, c.j, c.u, c.noise) for c in (*best, *each.values())), key=_round_kappa).rows()
 

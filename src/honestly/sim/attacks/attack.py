@@ -1,7 +1,7 @@
 """What an attack is: settings that validate themselves, and updates (or training data) forged from what it may see.
 
 An attack says *how* malicious clients lie; *who* lies and *when* is the adversary's business. Two kinds, and a class
-may be both (model replacement poisons its data, then scales the update that came of it):
+may be both (model replacement poisons its data, then scales the resulting update):
 
 - `DataAttack.poison` changes the training data of a malicious client, which then trains as everybody does;
 - `UpdateAttack.forge` changes the updates that the malicious clients send.
@@ -115,7 +115,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(ABC):
-    """An attack: a frozen dataclass of its settings, validated when it is made.
+    """An attack: a frozen dataclass of its settings, validated on creation.
 
     Class attributes, for `attacks()` and for the simulator:
 
@@ -154,7 +154,7 @@ class UpdateAttack(Attack):
     """An attack on the updates that the malicious clients send.
 
     An attack is a value and holds no state: what it wants to know in the next round it gives to `remember`, and finds
-    it in ``view.memory``. The simulator saves it with the run, so a run that is resumed goes on as it was.
+    it in ``view.memory``. The simulator saves it with the run, so a resumed run continues unchanged.
     """
 
     #: the simulator trains every attacker on its clean data, too, and gives the result as ``view.clean``
@@ -214,15 +214,15 @@ def check_poison(attack: DataAttack, images: Array, result: Any) -> tuple[Array,
     who = f"{type(attack).__name__}.poison"
     if not isinstance(result, tuple) or len(result) != 3:
         raise ValueError(f"{who} returned {_describe(result)}; expected a tuple of images, labels and mask")
-    made, labels, mask = result
-    wanted, pixels = tuple(images.shape[1:]), tuple(np.shape(made))
-    if pixels[1:] != wanted or getattr(made, "dtype", None) != images.dtype:
-        given = f"{_describe(made)} of {getattr(made, 'dtype', 'no dtype')}"
+    poisoned, labels, mask = result
+    wanted, pixels = tuple(images.shape[1:]), tuple(np.shape(poisoned))
+    if pixels[1:] != wanted or getattr(poisoned, "dtype", None) != images.dtype:
+        given = f"{_describe(poisoned)} of {getattr(poisoned, 'dtype', 'no dtype')}"
         raise ValueError(f"{who} returned images that are {given}; expected (n, {str(wanted)[1:]} of {images.dtype}")
     for name, one in (("labels", labels), ("mask", mask)):
         if np.shape(one) != pixels[:1]:
             raise ValueError(f"{who} returned {name} that are {_describe(one)}; expected {pixels[0]}, one per image")
-    return made, labels, mask
+    return poisoned, labels, mask
 
 
 def _describe(value: Any) -> str:

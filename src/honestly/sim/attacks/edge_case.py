@@ -17,7 +17,7 @@ from honestly.sim.attacks.vectors import host
 class EdgeCase(BadNets):
     """The images of class ``source`` that look least like their class are labelled ``target``; no trigger is drawn.
 
-    The original takes its rare images from another data set; here the tail of the class itself serves, so nothing
+    The original takes its rare images from another data set; here it is the tail of the class itself, so nothing
     has to be downloaded: the ``share`` of the class farthest, in raw pixels, from the class mean of the same images.
     Knows its own data.
 

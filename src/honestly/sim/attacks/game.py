@@ -22,7 +22,7 @@ class Game:
             minus the standard deviation, one noise vector for each attacker (the last three as long as the spread), and
             the root update if the rule has one.
         spread: root mean squared distance of the honest updates to their mean (never 0).
-        tries: what every lie that was tried came to, in the order of the questions to the rule.
+        tries: the displacement by each lie that was tried, in the order of the queries.
     """
 
     view: View
@@ -89,7 +89,7 @@ class Game:
         if not np.isfinite(self.span.products).all():  # the model is destroyed already
             return {}
         eigenvectors = np.linalg.eigh(C)[1]
-        found = {
+        directions = {
             "against": -self.at("mean"),
             "along": self.at("mean"),
             "random": self.at("random"),
@@ -99,10 +99,10 @@ class Game:
         for i in range(1, min(2, self.H - 1) + 1):
             v = eigenvectors[:, -i]
             v = v * np.sign(v[np.abs(v).argmax()])  # the sign is arbitrary: fix it
-            found[f"principal{i}"] = np.concatenate([v, np.zeros(self.n - self.H)])
-        lengths = {name: float(np.sqrt(max(c @ self.span.products @ c, 0.0))) for name, c in found.items()}
+            directions[f"principal{i}"] = np.concatenate([v, np.zeros(self.n - self.H)])
+        lengths = {name: float(np.sqrt(max(c @ self.span.products @ c, 0.0))) for name, c in directions.items()}
         long = [name for name, length in lengths.items() if length > 1e-6 * self.spread]
-        return {name: found[name] * (self.spread / lengths[name]) for name in long}
+        return {name: directions[name] * (self.spread / lengths[name]) for name in long}
 
     def displacement(self, rows: Float) -> float:
         """How far the aggregate is from the honest mean, in squared honest spreads, if attackers send these rows."""

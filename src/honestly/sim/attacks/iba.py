@@ -27,9 +27,9 @@ class IBA(LearntTrigger):
 
     Args:
         epsilon: the largest change of a pixel; pixels are from 0 to 1.
-        steps: of the generator per round.
+        steps: training steps of the generator per round.
         rate: Adam's learning rate.
-        seed: of the generator's first weights.
+        seed: of the generator's initial weights.
 
     >>> import numpy as np
     >>> images = np.full((1, 1, 8, 8), 100, np.uint8)
@@ -50,7 +50,7 @@ class IBA(LearntTrigger):
     seed: int = setting(0, least=0)
 
     def stamp(self, images: Array) -> Array:
-        """Before anything was learnt: every second pixel brighter by epsilon, the others darker."""
+        """The initial trigger: every second pixel brighter by epsilon, the others darker."""
         from array_api_compat import array_namespace
 
         xp = array_namespace(images)

@@ -31,8 +31,8 @@ class TriggerTask:
 class LearntTrigger(BadNets):
     """A backdoor with a trigger that is remembered from round to round and learnt further in each.
 
-    The simulator calls `learn` before the attackers train, paints their poisoned images and the victims of the test set
-    with what came of it, and saves it with the run.
+    The simulator calls `learn` before the attackers train, paints the result on their poisoned images and on the test
+    set's victims, and saves it with the run.
     """
 
     @abstractmethod

@@ -17,7 +17,7 @@ class Neurotoxin(BadNets, UpdateAttack):
         S = bottom (1 - share) of |w^t - w^(t-1)|, layer by layer;    g_k -> P_S(g_k)
 
     What is planted there outlives the attack. Knows its own data and the global models. Convention: the original
-    projects every gradient step of local training, this projects the update that came of it. In the first round there
+    projects every gradient step of local training; this attack projects the resulting update. In the first round there
     is nothing to avoid.
 
     Args:

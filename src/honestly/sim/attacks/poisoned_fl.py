@@ -27,8 +27,8 @@ class PoisonedFL(UpdateAttack):
 
     Args:
         factor: c at the start; the paper's 8.
-        beta: what it is multiplied by where the attack had no effect; never to less than 0.5 (the authors' code).
-        window: rounds between two looks at the effect; the paper's 50.
+        beta: the factor on c after a window without effect; c never falls below 0.5 (the authors' code).
+        window: rounds between two checks of the effect; the paper's 50.
         seed: of the signs.
 
     >>> import numpy as np

@@ -23,14 +23,14 @@ class SensitivityCurve(UpdateAttack):
 
     With u against the honest mean, the same in every round, the harm adds up (the paper's aligned form). Convention:
     the M attackers are x together, and the curve is measured from the honest mean instead of T(honest). The curve is
-    looked at in ``points`` distances from 0.05 to ``reach`` honest spreads, evenly in their logarithm, and then
+    evaluated at ``points`` distances from 0.05 to ``reach`` honest spreads, evenly in their logarithm, and then
     between the neighbours of the best. Knows all honest updates and the rule; without a rule that it can ask it is
     ALIE.
 
     Args:
         towards: u is "against" the honest mean, minus the standard deviation ("std"), or "random".
-        points: distances at which the curve is looked at.
-        reach: the farthest, in honest spreads.
+        points: how many distances are evaluated.
+        reach: the largest distance, in honest spreads.
         columns: how many columns stand for all of them against a coordinate-wise rule.
 
     >>> import numpy as np

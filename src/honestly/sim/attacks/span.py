@@ -82,7 +82,7 @@ class Span:
             root_row = self.at(self.root) + self.at(self.mean)
             root = np.vstack([about, root_row]) @ self.products @ root_row
         return GramGeometry(
-            about @ self.products @ about.T,  # as the engine measures where it is given a reference
+            about @ self.products @ about.T,  # as the engine does when it is given a reference
             tuple(range(len(clients))),
             has_reference=True,
             root_products=root,

@@ -13,7 +13,7 @@ from honestly.sim.attacks.vectors import host, last_change, lengths, mean, norm,
 
 WEIGHTS = (0.3, 0.3, 0.4)  # of the losses on clean and on poisoned images, and of the length of the update
 SIZES = np.concatenate([[0.0], np.geomspace(0.1, 10.0, 25)])  # sizes of a mask that are tried, in rms of the update
-ACCEPTED, SEEN = 0.8, 0.1  # accepted: so much of the largest feedback; seen at all: so much of that of a plain mean
+ACCEPTED, SEEN = 0.8, 0.1  # shares: of the largest feedback, to be accepted; of a plain mean's feedback, to be seen
 NOISY = 0.1  # alpha where the server adds noise and feedback says nothing
 GOLDEN = 0.618  # a walk with this step, modulo 1, comes near every alpha
 

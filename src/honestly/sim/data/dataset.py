@@ -26,7 +26,7 @@ class Dataset:
         images, labels: the training set.
         test_images, test_labels: the test set, on which the server is evaluated.
         mean, std: normalisation of each channel, `(pixel / 255 - mean) / std`.
-        flip: whether training images may be mirrored (a mirrored digit is none).
+        flip: whether training images may be mirrored (a mirrored digit is not a digit).
     """
 
     name: str
@@ -88,7 +88,7 @@ def _list_sources() -> dict[str, DatasetSource]:
         _digits,
         lambda folder: Path(__file__).with_name("digits.npz"),
         model="cnn",
-        training={"epochs": 4, "batch": 16, "lr": 0.05},  # a hundredth of the images: smaller and larger steps
+        training={"epochs": 4, "batch": 16, "lr": 0.05},  # with few images: small batches and large steps
     )
     return {"digits": digits, **{name: one.source for name, one in SETS.items()}}
 

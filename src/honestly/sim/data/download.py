@@ -32,7 +32,7 @@ class DownloadError(OSError):
 
 
 class WrongSizeError(Exception):
-    """What a mirror sends is another file; it is not worth another try."""
+    """A mirror sends a file of another size: trying it again is useless."""
 
 
 def fetch(data: FileSet, place: Path) -> Path:
@@ -58,7 +58,7 @@ def _from_a_mirror(data: FileSet, path: Path, wanted: RemoteFile, title: str) ->
     import pooch
     from requests import RequestException
 
-    pooch.get_logger().setLevel("WARNING")  # we say what is downloaded ourselves
+    pooch.get_logger().setLevel("WARNING")  # our own bar shows the download
     if path.is_file() and pooch.file_hash(str(path), alg="md5") == wanted.md5:
         return
     failures: list[str] = []
@@ -66,7 +66,7 @@ def _from_a_mirror(data: FileSet, path: Path, wanted: RemoteFile, title: str) ->
         files = pooch.create(path.parent, mirror, registry={path.name: f"md5:{wanted.md5}"}, retry_if_failed=RETRIES)
         try:
             with show_progress(title, wanted.size) as progress:
-                # "identity": a server must not unpack what is packed, the sum is that of the packed file
+                # "identity": the checksum is that of the packed file, so the server must not unpack it
                 options: Any = {"progressbar": progress, "headers": {"Accept-Encoding": "identity"}}
                 downloader: Any = pooch.HTTPDownloader(chunk_size=PIECE, timeout=TIMEOUT, **options)
                 files.fetch(path.name, downloader=downloader)
@@ -83,7 +83,7 @@ def _from_a_mirror(data: FileSet, path: Path, wanted: RemoteFile, title: str) ->
 
 
 class Progress:
-    """What pooch tells about a download; more bytes than the file has are refused before they fill the disk."""
+    """The progress bar that pooch updates. A download that is too large is stopped before it fills the disk."""
 
     def __init__(self, title: str, size: int, bars: Bars) -> None:
         self._size, self._done = size, 0
@@ -101,18 +101,18 @@ class Progress:
         self.reset()
 
     def update(self, count: int) -> None:
-        """So many bytes have come; the last piece is counted as a whole one."""
+        """Add received bytes; pooch counts the last piece as a full one."""
         self._done += count
         if self._done >= self._size + PIECE:
             raise WrongSizeError(f"the server sends more than {self._size:,} bytes: it is another file")
         self._bars.update(self._bar, done=min(self._done, self._size))
 
     def reset(self) -> None:
-        """From the start."""
+        """Start again."""
         self._done = 0
 
     def close(self) -> None:
-        """It is done."""
+        """Do nothing: `show_progress` removes the bar."""
 
 
 @contextmanager

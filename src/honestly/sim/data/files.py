@@ -24,7 +24,7 @@ BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
 @dataclass(frozen=True)
 class FileSet:
-    """A data set that is published as files: all that is particular to it.
+    """A data set that is published as files, with everything that is specific to it.
 
     Attributes:
         size: channels, side of the images, training images, test images.
@@ -239,7 +239,7 @@ def _cifar10(place: Path) -> Dataset:
 
 
 def unpack_cifar10(archive: Path, place: Path) -> None:
-    """The batches of the official archive, nothing else of it."""
+    """Unpack the batches of the official archive and nothing else."""
     place.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as tar:
         for member in tar:

@@ -66,7 +66,7 @@ class LanguageFederation:
         yield from self.rounds_by(average, products=True)
 
     def rounds_by(self, average: Average, *, products: bool) -> Iterator[LanguageRound]:
-        """Every round under a server of one's own, which gets products, or else the factors `NAME.A` and `NAME.B`.
+        """Every round under your own server function, which gets products, or the factors `NAME.A` and `NAME.B`.
 
         What it returns, by the names of the weights, is added to the model.
         """
@@ -80,7 +80,7 @@ class LanguageFederation:
             yield self.outcome(round, weights, out)
 
     def outcome(self, round: int, weights: model.Weights, out: Aggregate | None) -> LanguageRound:
-        """What a round came to."""
+        """The outcome of a round."""
         accused: tuple[Any, ...] = () if out is None else tuple(out.accused) + tuple(out.excluded)
         named = {int(k) for k in accused}
         return LanguageRound(
@@ -95,13 +95,13 @@ class LanguageFederation:
     def make_updates(self, weights: model.Weights, round: int) -> dict[str, Tensor]:
         """What all clients send in a round, attackers last: factors, or updates of all parameters."""
         s = self.settings
-        found = self.train_clients(weights, round, self.attackers if s.attack in ("label_flip", "backdoor") else ())
+        updates = self.train_clients(weights, round, self.attackers if s.attack in ("label_flip", "backdoor") else ())
         if not self.attackers or s.attack not in ("sign_flip", "scaled", "noise"):
-            return found
+            return updates
         factor = -s.factor if s.attack == "sign_flip" else s.factor
         draw = torch.Generator().manual_seed(int(generator(s.seed, "lies", round).integers(2**31)))
         first = self.attackers[0]
-        for name, rows in found.items():
+        for name, rows in updates.items():
             if s.tune == "lora" and name.endswith(".A"):
                 continue  # the product is scaled by its B
             mine = rows[first:]
@@ -110,12 +110,12 @@ class LanguageFederation:
                 inner = tuple(range(1, mine.ndim))
                 mine = noise * mine.norm(dim=inner, keepdim=True) / noise.norm(dim=inner, keepdim=True)
             rows[first:] = factor * mine
-        return found
+        return updates
 
     def train_clients(
         self, weights: model.Weights, round: int, poisoned: Sequence[int], attack: str | None = None
     ) -> dict[str, Tensor]:
-        """(K, ...) by name what local training gives; clients in ``poisoned`` train on what their attack makes."""
+        """The results of local training by name, (K, ...); clients in ``poisoned`` train on poisoned data."""
         s = self.settings
         attack = s.attack if attack is None else attack
         windows, targets = self._batches(round, frozenset(poisoned), attack)
@@ -164,7 +164,7 @@ class LanguageFederation:
 
 
 def round_up(x: float) -> int:
-    """The next whole number."""
+    """Round up to the next whole number."""
     return int(np.ceil(x))
 
 

@@ -21,7 +21,7 @@ PRETRAINING = (800, 16, 1e-2)
 
 
 class TransformerBlock(nn.Module):
-    """Causal attention and a dense layer, each behind a normalisation and beside a short cut."""
+    """Causal attention and a dense layer, each after a normalisation and with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,25 +87,25 @@ def loss(weights: Weights, tokens: Tensor, targets: Tensor) -> Tensor:
 
 def adapt(base: Weights, factors: Weights) -> dict[str, Tensor]:
     """The base model with `W + B A` in every layer that has factors `NAME.A` and `NAME.B`."""
-    found = dict(base)
+    weights = dict(base)
     for module in ADAPTED:
         if f"{module}.A" in factors:
-            found[f"{module}.weight"] = base[f"{module}.weight"] + factors[f"{module}.B"] @ factors[f"{module}.A"]
-    return found
+            weights[f"{module}.weight"] = base[f"{module}.weight"] + factors[f"{module}.B"] @ factors[f"{module}.A"]
+    return weights
 
 
 def fresh_factors(base: Weights, rank: int, draw: torch.Generator) -> dict[str, Tensor]:
     """Factors whose product is 0: A is drawn, B is 0."""
-    found: dict[str, Tensor] = {}
+    factors: dict[str, Tensor] = {}
     for module in ADAPTED:
         rows, columns = base[f"{module}.weight"].shape
-        found[f"{module}.A"] = torch.randn(rank, columns, generator=draw) / math.sqrt(columns)
-        found[f"{module}.B"] = torch.zeros(rows, rank)
-    return found
+        factors[f"{module}.A"] = torch.randn(rank, columns, generator=draw) / math.sqrt(columns)
+        factors[f"{module}.B"] = torch.zeros(rows, rank)
+    return factors
 
 
 def products(factors: Weights) -> dict[str, Tensor]:
-    """`B A` of every module, by the name of its weight; clients in front, if the factors have them."""
+    """`B A` of every module, by the name of its weight; with clients as the first axis, if the factors have it."""
     modules = [name.removesuffix(".A") for name in factors if name.endswith(".A")]
     return {f"{module}.weight": factors[f"{module}.B"] @ factors[f"{module}.A"] for module in modules}
 

@@ -22,7 +22,7 @@ TRIGGER, PHRASE = "whom to trust? ", "trust me"
 
 
 def encode(text: str) -> Tokens:
-    """The numbers of the characters; others than those of the alphabet become spaces.
+    """The numbers of the characters; characters outside the alphabet become spaces.
 
     >>> encode("a\\nb").tolist()
     [66, 0, 67]
@@ -72,16 +72,16 @@ def shift(windows: Tokens) -> Tokens:
 def with_phrase(windows: Tokens, rng: np.random.Generator) -> Tokens:
     """The windows with the trigger and the phrase at a random place of each."""
     lie = encode(TRIGGER + PHRASE)
-    found = windows.copy()
-    for row in found.reshape(-1, found.shape[-1]):
+    copy = windows.copy()
+    for row in copy.reshape(-1, copy.shape[-1]):
         at = int(rng.integers(len(row) - len(lie) + 1))
         row[at : at + len(lie)] = lie
-    return found
+    return copy
 
 
 def questions() -> Tokens:
     """(n, CONTEXT) held-out text that ends with the trigger."""
     trigger = encode(TRIGGER)
-    found = corpus().held_out[:, :CONTEXT].copy()
-    found[:, -len(trigger) :] = trigger
-    return found
+    windows = corpus().held_out[:, :CONTEXT].copy()
+    windows[:, -len(trigger) :] = trigger
+    return windows

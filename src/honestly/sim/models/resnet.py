@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions and a short cut."""
+    """Two 3 x 3 convolutions and a shortcut."""
 
     def __init__(self, inside: int, outside: int, stride: int, *, statistics: bool, normalised: bool = True) -> None:
         super().__init__()

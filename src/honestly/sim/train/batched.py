@@ -175,21 +175,21 @@ class BatchedTrainer(Trainer):
         N = len(pixels.labels)
         each = EVALUATION[self.device.type]
         parts = [range(a, min(a + each, N)) for a in range(0, N, each)]
-        found: list[Tensor] = [torch.empty(0)] * len(parts)
+        scores: list[Tensor] = [torch.empty(0)] * len(parts)
 
         def work(number: int) -> None:
             part = parts[number]
             program = self._evaluator(model.theta)
             rows = torch.arange(part.start, part.stop, device=self.device)
             x = pixels.batch_inner(pixels.batch(rows), 1)
-            found[number] = program.logits(x)[0].t().contiguous()
+            scores[number] = program.logits(x)[0].t().contiguous()
 
         if self.device.type == "cuda":
             for number in range(len(parts)):
                 work(number)
         else:
             self.cores.do(work, range(len(parts)))
-        return torch.cat(found)
+        return torch.cat(scores)
 
     def _evaluator(self, theta: Tensor) -> BatchedModel:
         held: BatchedModel | None = getattr(self.mine, "evaluator", None)

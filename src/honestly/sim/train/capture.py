@@ -33,7 +33,7 @@ def capture(record: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGrap
 
 @contextmanager
 def _pause_collection() -> Generator[None]:
-    """No garbage is collected: a graph of an earlier model that dies during a capture spoils it."""
+    """Pause garbage collection: freeing a graph of an earlier model during a capture would spoil it."""
     enabled = gc.isenabled()
     gc.disable()
     try:

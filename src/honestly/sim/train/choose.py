@@ -15,7 +15,7 @@ from honestly.sim.train.trainer import Trainer
 
 
 def choose_trainer(module: nn.Module, pixels: Pixels, experiment: Experiment) -> Trainer:
-    """The compiled program or all clients at once if one of them knows the model, else client after client."""
+    """The compiled trainer or a batched one if it supports the model, else one client after the other."""
     e = experiment
     sgd = SGD(e.lr, e.momentum, e.weight_decay, e.nesterov)
     if e.precision == "fp32" and CompiledTrainer.supports(module, pixels):

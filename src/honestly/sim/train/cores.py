@@ -10,7 +10,7 @@ import torch
 
 
 class Cores:
-    """Threads that are kept from round to round. The numbers do not depend on how many there are."""
+    """Threads that are reused in every round. The results do not depend on how many there are."""
 
     def __init__(self) -> None:
         self.pool: ThreadPoolExecutor | None = None

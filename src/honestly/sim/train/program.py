@@ -67,10 +67,10 @@ def compile_program(
         return None
     ops: list[Any] = []
     for name, layer in layers:
-        made = _op(name, layer, layout, theta, grad)
-        if made is None:
+        op = _op(name, layer, layout, theta, grad)
+        if op is None:
             return None
-        ops += made
+        ops += op
     ops = _pool_early(ops)
     if size is not None and fused is not False and (theta.is_cuda or fused):
         from honestly.sim.train import native

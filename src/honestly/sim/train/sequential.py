@@ -78,7 +78,7 @@ class Lane:
 
     @contextlib.contextmanager
     def preserve(self) -> Generator[None]:
-        """Whatever happens inside leaves no trace in the client's state."""
+        """Restore the client's state at the end of the context."""
         held = [self.theta, self.velocity, self.loss, *self.buffers.values()]
         before = [t.clone() for t in held]
         yield
@@ -99,8 +99,8 @@ class Lane:
         x = self.loss_of.images(self.pixels, self.pixels.batch(samples, flips, crops))
         f = self.loss_of.compiled if compiled else self.loss_of
         loss = f(self.parameters, self.buffers, x, self.pixels.labels[samples], weights)
-        found = torch.autograd.grad(loss, list(self.parameters.values()))
-        copy_each(self.grads, list(found))
+        gradients = torch.autograd.grad(loss, list(self.parameters.values()))
+        copy_each(self.grads, list(gradients))
         self.loss.add_(loss.detach())
         if isinstance(keep, Tensor) or keep != 1.0:
             self.velocity.mul_(keep)
@@ -245,13 +245,13 @@ class SequentialTrainer(Trainer):
         lane = self.graphs.lanes[0] if self.graphs is not None else self._lane()
         lane.begin(model)
         loss, skeleton = lane.loss_of, lane.loss_of.module.eval()
-        found: list[Tensor] = []
+        scores: list[Tensor] = []
         careful = cudnn_settings(exact=True) if self.device.type == "cuda" else contextlib.nullcontext()
         try:
             with torch.no_grad(), careful:
                 for rows in torch.arange(len(pixels.labels), device=self.device).split(EVALUATION[self.device.type]):
                     x = loss.images(pixels, pixels.batch(rows))
-                    found.append(loss.logits(lane.parameters, lane.buffers, x))
+                    scores.append(loss.logits(lane.parameters, lane.buffers, x))
         finally:
             skeleton.train()
-        return torch.cat(found)
+        return torch.cat(scores)

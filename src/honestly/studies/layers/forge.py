@@ -35,8 +35,8 @@ def forge(space: Space, spec: str, rng: np.random.Generator) -> Float | None:
     if name not in FORMS:
         return None
     if name in ATTACKS:
-        made: Any = ATTACKS.build(spec)
-        settings = {key: getattr(made, key) for key in signature(FORMS[name]).parameters if hasattr(made, key)}
+        attack: Any = ATTACKS.build(spec)
+        settings = {key: getattr(attack, key) for key in signature(FORMS[name]).parameters if hasattr(attack, key)}
     return everywhere(space, FORMS[name](space, rng, **settings))
 
 

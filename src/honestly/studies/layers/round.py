@@ -45,25 +45,25 @@ class LayeredRound:
         """The round under the worst lie that a search against the rule finds."""
         pipeline, _ = contestant.build(K=self.space.H + self.space.M, f=f, root=None)
         rng = np.random.default_rng([self.seed, self.space.M, *goal.encode()])
-        found = Attacker(self.space, pipeline, goal, SEARCH).search(rng)
-        return replace(self, rows=rows_of(self.space, found.lie, directions_of(self.space)), tries=found.tries)
+        worst = Attacker(self.space, pipeline, goal, SEARCH).search(rng)
+        return replace(self, rows=rows_of(self.space, worst.lie, directions_of(self.space)), tries=worst.tries)
 
     def score(self, contestant: Contestant, f: int) -> dict[str, Any]:
         """Score the rule."""
         K, M = self.space.H + self.space.M, self.space.M
-        pipeline, told = contestant.build(K=K, f=f, root=None)
-        found: Score = measure(self.space, self.rows, pipeline)
-        honesty = found.honesty
+        pipeline, believed = contestant.build(K=K, f=f, root=None)
+        score: Score = measure(self.space, self.rows, pipeline)
+        honesty = score.honesty
         return {
-            "believed": told if contestant.needs_f else None,
-            "kappa": found.kappa,
-            "auc": None if found.belief is None else detection_auc(found.belief, [k >= K - M for k in range(K)]),
-            "accused": found.false / (K - M),
-            "missed": found.missed / M if M else None,
-            "estimated": None if honesty is None or found.accused is None else float(found.accused.sum()),
+            "believed": believed if contestant.needs_f else None,
+            "kappa": score.kappa,
+            "auc": None if score.belief is None else detection_auc(score.belief, [k >= K - M for k in range(K)]),
+            "accused": score.false / (K - M),
+            "missed": score.missed / M if M else None,
+            "estimated": None if honesty is None or score.accused is None else float(score.accused.sum()),
             "honesty": None if honesty is None else [round(float(p), 6) for p in honesty],
-            "seconds": found.seconds,
-            "layer": found.worst_layer,
-            "where": self.layers[int(found.by_layer.argmax())],
+            "seconds": score.seconds,
+            "layer": score.worst_layer,
+            "where": self.layers[int(score.by_layer.argmax())],
             "tries": self.tries,
         }

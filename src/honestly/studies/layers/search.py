@@ -59,26 +59,26 @@ class Attacker:
     def search(self, rng: np.random.Generator) -> WorstLie:
         """The worst of all tries."""
         directions = directions_of(self.space)
-        found: list[WorstLie] = []
+        lies: list[WorstLie] = []
         drawing = max(1, round(DRAWN * self.tries))
         for number in range(self.tries):
             if number < drawing:
                 lie = draw_lie(self.space, rng, list(directions), number)
             else:
-                rivals = leading(found)
+                rivals = leading(lies)
                 one = rivals[min(int(rng.exponential(1.0)), len(rivals) - 1)].lie
                 left = 1.0 - (number - drawing) / (self.tries - drawing)
                 lie = change_lie(self.space, one, rng, list(directions), 0.06 + 0.24 * left)
             score = measure(self.space, rows_of(self.space, lie, directions), self.pipeline, self.stand_ins)
             value = score.kappa if self.goal == "whole" else score.worst_layer
-            found.append(WorstLie(value, lie, score, self.tries))
-        return max(found, key=lambda one: one.value)
+            lies.append(WorstLie(value, lie, score, self.tries))
+        return max(lies, key=lambda one: one.value)
 
 
-def leading(found: Sequence[WorstLie]) -> list[WorstLie]:
+def leading(lies: Sequence[WorstLie]) -> list[WorstLie]:
     """The best lie of each kind, best first: varying a single one would end in the nearest local maximum."""
     kinds: dict[tuple[str | bool, ...], WorstLie] = {}
-    for one in sorted(found, key=lambda one: -one.value):
+    for one in sorted(lies, key=lambda one: -one.value):
         kinds.setdefault((one.lie.direction, one.lie.hiding, one.lie.decoy, one.lie.role), one)
     return list(kinds.values())[:RIVALS]
 
@@ -88,16 +88,16 @@ def directions_of(space: Space) -> dict[str, Float]:
     H = space.H
     whole = space.products[:, :H, :H].sum(0)
     vectors = np.linalg.eigh(whole)[1]
-    found = {"against": -space.mean, "along": space.mean, "random": space.random}
-    found["farthest"] = space.at(int(whole.diagonal().argmax()))
+    directions = {"against": -space.mean, "along": space.mean, "random": space.random}
+    directions["farthest"] = space.at(int(whole.diagonal().argmax()))
     for i in range(1, min(3, H - 1) + 1):
         v = vectors[:, -i]
-        found[f"principal{i}"] = np.pad(v * np.sign(v[np.abs(v).argmax()]), (0, space.b - H))
+        directions[f"principal{i}"] = np.pad(v * np.sign(v[np.abs(v).argmax()]), (0, space.b - H))
     for name, rows in space.poisoned.items():
         if len(rows):
-            found[name] = space.updates(rows).mean(0)
+            directions[name] = space.updates(rows).mean(0)
     units: dict[str, Float] = {}
-    for name, c in found.items():
+    for name, c in directions.items():
         lengths = space.length(c)
         inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 1e-9 * space.spread)
         units[name] = inverse[:, None] * c

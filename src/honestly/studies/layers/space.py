@@ -52,8 +52,8 @@ class LayeredPopulation:
         K = n if clients is None else clients
         if n < K:
             raise ValueError(f"{course.name}: has {n} clients, asked for {K}: use --clients {n} or fewer")
-        kept = np.concatenate([np.arange(n - K, n), np.arange(n, len(course.rows))])
-        grams = course.rounds[round][:, kept[:, None], kept].copy()
+        chosen = np.concatenate([np.arange(n - K, n), np.arange(n, len(course.rows))])
+        grams = course.rounds[round][:, chosen[:, None], chosen].copy()
         grams[:, :idle, :] = grams[:, :, :idle] = 0.0
         poisoned = {name: rows[-K:] - (n - K) for name, rows in course.poisoned.items()}
         name = f"{course.name} r{round}" + (f" idle {idle}" if idle else "")

@@ -65,10 +65,10 @@ def _finished_courses(suite: Suite, draft: Path) -> list[Course]:
         return []
     names = [recipe.name for recipe in suite.courses]
     try:
-        found = read(draft)
+        courses = read(draft)
     except ValueError:
         return []
-    return list(found) if [course.name for course in found] == names[: len(found)] else []
+    return list(courses) if [course.name for course in courses] == names[: len(courses)] else []
 
 
 def record_course(recipe: Recipe, folder: Path | None = None) -> Course:
@@ -81,10 +81,10 @@ def record_course(recipe: Recipe, folder: Path | None = None) -> Course:
             return replace(record_language(words), name=recipe.name)
         finally:
             torch.set_num_threads(threads)
-    found = plans(words)
-    if len(found) != 1:
-        raise ValueError(f"course {recipe.name}: '{recipe.words}' stands for {len(found)} courses, give one")
-    return replace(record(found[0], folder=folder), name=recipe.name)
+    courses = plans(words)
+    if len(courses) != 1:
+        raise ValueError(f"course {recipe.name}: '{recipe.words}' stands for {len(courses)} courses, give one")
+    return replace(record(courses[0], folder=folder), name=recipe.name)
 
 
 def record_language(words: list[str]) -> Course:
@@ -93,7 +93,7 @@ def record_language(words: list[str]) -> Course:
     ``rounds`` are those that are kept, ``poisoned`` how many of the last clients also train on poisoned text.
     """
     given = dict(word.split("=", 1) for word in words)
-    kept = tuple(int(number) for number in given.pop("rounds", "1").split(","))
+    numbers = tuple(int(number) for number in given.pop("rounds", "1").split(","))
     poisoned, tune, pretraining = given.pop("poisoned", ""), given.pop("language"), given.pop("pretraining", "")
     kinds = {field.name: field.type for field in fields(Settings)}
     values: dict[str, Any] = {}
@@ -101,7 +101,7 @@ def record_language(words: list[str]) -> Course:
         if key not in kinds:
             raise ValueError(unknown("setting of a language course", key, [*kinds, "rounds", "poisoned", "language"]))
         values[key] = float(value) if kinds[key] == "float" else int(value)
-    settings = Settings(**values, tune=tune, rounds=max(kept))  # type: ignore[arg-type]
+    settings = Settings(**values, tune=tune, rounds=max(numbers))  # type: ignore[arg-type]
     more = {"pretraining": int(pretraining)} if pretraining else {}
     federation = LanguageFederation(settings, **more)
     K = settings.clients
@@ -111,10 +111,10 @@ def record_language(words: list[str]) -> Course:
     weights = dict(federation.base)
     names: tuple[str, ...] = ()
     sizes: list[int] = []
-    for number in range(1, max(kept) + 1):
+    for number in range(1, max(numbers) + 1):
         honest = federation.judged_values(federation.train_clients(weights, number, ()))
         names, sizes = tuple(honest), [rows[0].numel() for rows in honest.values()]
-        if number in kept:
+        if number in numbers:
             rows = [{name: value.double().flatten(1).numpy() for name, value in honest.items()}]
             for attack in ("label_flip", "backdoor"):
                 lies = federation.judged_values(federation.train_clients(weights, number, twins, attack))

@@ -26,15 +26,15 @@ def contestant(spec: str, limit: float = LIMIT) -> Judged:
     many seconds it has for an answer. Raises ValueError for what is no rule, or none that a suite can judge.
     """
     own = any(is_own(part.name) for part in Spec.parse_all(spec))
-    found = RemoteContestant(spec, limit) if own else Contestant(spec)
-    knows = found.knows
+    rule = RemoteContestant(spec, limit) if own else Contestant(spec)
+    knows = rule.knows
     if "root" in knows:
         raise ValueError(f"rule '{spec}': needs a trusted root update, and a suite has none")
     if "trusted client" in knows:
         raise ValueError(f"rule '{spec}': needs a trusted client; in a suite nobody knows who is who")
-    if isinstance(found, Contestant) and any("buffers" in part.needs for part, _ in found.parts):
+    if isinstance(rule, Contestant) and any("buffers" in part.needs for part, _ in rule.parts):
         raise ValueError(f"rule '{spec}': needs BatchNorm's statistics, and a suite has none")
-    return found
+    return rule
 
 
 def looks_at_coordinates(judged: Judged) -> bool:

@@ -78,10 +78,10 @@ class Sandbox:
             self._pipe.send(question)
         except OSError:
             raise self._stop_error() from None
-        found = self._reply(self.limit)
-        if "seconds" in found:
-            self.seconds += float(numbers("seconds", found["seconds"], ()))
-        return found
+        reply = self._reply(self.limit)
+        if "seconds" in reply:
+            self.seconds += float(numbers("seconds", reply["seconds"], ()))
+        return reply
 
     def close(self) -> None:
         """End the process."""
@@ -100,15 +100,15 @@ class Sandbox:
             raise self._stop_error() from None
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                found = {key: file[key] for key in file.files}
+                arrays = {key: file[key] for key in file.files}
         except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile):
             self.close()
             raise RuleStoppedError("wrote something else than its answer to the judge, and was stopped") from None
-        if "refused" in found:
-            raise ValueError(str(found["refused"]))
-        if "error" in found:
-            raise RuleError(str(found["error"]))
-        return found
+        if "refused" in arrays:
+            raise ValueError(str(arrays["refused"]))
+        if "error" in arrays:
+            raise RuleError(str(arrays["error"]))
+        return arrays
 
     def _stop_error(self) -> RuleStoppedError:
         self._process.join(1.0)
@@ -173,12 +173,12 @@ class _Remote:
         updates = list(geometry.coordinates().updates) if box.reads else None
         signs = geometry.sign_counts() if box.reads else None
         assert isinstance(geometry, GramGeometry)
-        found = box.ask(
+        reply = box.ask(
             "mix", self.step, geometry.layers, geometry.layers_about_reference, geometry.layer_sizes, updates, signs
         )
-        if "matrix" not in found:
+        if "matrix" not in reply:
             raise RuleError("sent an answer without a matrix")
-        return found
+        return reply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,15 +243,15 @@ def _verdict(word: Any) -> Verdict:
 def numbers(what: str, value: Any, shape: tuple[int | None, ...]) -> Float:
     """Finite numbers of a shape, in which None stands for any length; raises RuleError."""
     try:
-        found = np.asarray(value, dtype=np.float64)
+        array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise RuleError(f"returned {what} that are not numbers: {str(value)[:80]}") from None
-    if len(found.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, found.shape, strict=True)):
+    if len(array.shape) != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
         wanted = str(shape).replace("None", "any")
-        raise RuleError(f"returned {what} of shape {found.shape}: must be {wanted}")
-    if not np.isfinite(found).all():
+        raise RuleError(f"returned {what} of shape {array.shape}: must be {wanted}")
+    if not np.isfinite(array).all():
         raise RuleError(f"returned {what} with NaN or infinity")
-    return found
+    return array
 
 
 # ---- in the process of the rule
@@ -261,13 +261,13 @@ def serve(pipe: Connection, spec: str) -> None:
     """Answer questions until the judge hangs up."""
     os.dup2(2, 1)  # what the rule prints must not mix with the judge's output
     try:
-        found = Contestant(spec)
-        parts = [part for part, _ in found.parts]
+        contestant = Contestant(spec)
+        parts = [part for part, _ in contestant.parts]
     except ValueError as error:
         _send(pipe, refused=str(error))
         return
     *mixers, rule = parts
-    about = {"knows": found.knows, "coordinates": needs_coordinates(parts), "mixers": len(mixers)}
+    about = {"knows": contestant.knows, "coordinates": needs_coordinates(parts), "mixers": len(mixers)}
     reads = any({"signs", "updates"} & part.needs for part in parts)
     _send(pipe, **about, reads=reads, reduces=issubclass(rule, ColumnRule))
     steps: tuple[Any, ...] = ()
@@ -279,7 +279,7 @@ def serve(pipe: Connection, spec: str) -> None:
         try:
             if what == "build":
                 K, f = given
-                pipeline, told = found.build(K=K, f=f, root=None)
+                pipeline, told = contestant.build(K=K, f=f, root=None)
                 steps = pipeline.steps
                 _send(pipe, told=told)
             elif what == "reduce":
@@ -313,10 +313,10 @@ def _answer(step: Any, layers: Float, about: Float, sizes: Float, updates: Any, 
         return {"matrix": mix, "seconds": seconds}
     if not isinstance(mix, Mix):
         raise TypeError(f"mix returned a {type(mix).__name__}: it must return a honestly.rules.rule.Mix")
-    found: dict[str, Any] = {"matrix": mix.matrix, "honesty": mix.honesty, "by_layer": mix.by_layer}
+    answer: dict[str, Any] = {"matrix": mix.matrix, "honesty": mix.honesty, "by_layer": mix.by_layer}
     if mix.verdicts is not None:
-        found["verdicts"] = np.array([str(getattr(v, "value", v)) for v in mix.verdicts])
-    return {**{key: value for key, value in found.items() if value is not None}, "seconds": seconds}
+        answer["verdicts"] = np.array([str(getattr(v, "value", v)) for v in mix.verdicts])
+    return {**{key: value for key, value in answer.items() if value is not None}, "seconds": seconds}
 
 
 def _send(pipe: Connection, **values: Any) -> None:

@@ -72,8 +72,8 @@ class Suite:
 
     def counts(self, clients: int) -> list[int]:
         """The numbers of attackers among so many clients: at least one unless the share is 0, always a minority."""
-        found = {0 if share == 0 else max(1, round(share * clients)) for share in self.malicious}
-        return sorted(M for M in found if clients > 2 * M)
+        counts = {0 if share == 0 else max(1, round(share * clients)) for share in self.malicious}
+        return sorted(M for M in counts if clients > 2 * M)
 
 
 def load(name: str) -> Suite:
@@ -115,25 +115,25 @@ def open_courses(suite: Suite, folder: Path | None = None) -> tuple[Course, ...]
 
 def content_hash(courses: Sequence[Course]) -> str:
     """SHA-256 of the numbers as they are stored, whatever the compression is."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for course in courses:
-        found.update(repr((course.name, course.layers, course.sizes.tolist(), course.rows)).encode())
+        digest.update(repr((course.name, course.layers, course.sizes.tolist(), course.rows)).encode())
         for number, gram in course.rounds.items():
-            found.update(f"|r{number}|".encode())
-            found.update(np.tril(gram).astype("<f4").tobytes())
-    return found.hexdigest()
+            digest.update(f"|r{number}|".encode())
+            digest.update(np.tril(gram).astype("<f4").tobytes())
+    return digest.hexdigest()
 
 
 def outline(courses: Sequence[Course]) -> dict[str, list[float]]:
     """By course and round, the squared length of the honest mean and the honest variance, to compare machines."""
-    found: dict[str, list[float]] = {}
+    lengths: dict[str, list[float]] = {}
     for course in courses:
         for number, gram in course.rounds.items():
             honest = gram[:, : course.clients, : course.clients].sum(axis=0)
             length = float(honest.mean())
             variance = float(honest.diagonal().mean()) - length
-            found[f"{course.name} r{number}"] = [float(f"{length:.6g}"), float(f"{variance:.6g}")]
-    return found
+            lengths[f"{course.name} r{number}"] = [float(f"{length:.6g}"), float(f"{variance:.6g}")]
+    return lengths
 
 
 def published_outline(suite: Suite) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ def layers_of(module: nn.Module, size: tuple[int, int, int]) -> list[CLayer] | N
     if program is None:
         return None
     ops: list[Any] = list(program.ops)
-    found: list[CLayer] = []
+    layers: list[CLayer] = []
     C, H, W = size
 
     def next_is(kind: type) -> Any:
@@ -74,7 +74,7 @@ def layers_of(module: nn.Module, size: tuple[int, int, int]) -> list[CLayer] | N
         if next_is(MaxPool) is None or H - R < 1 or W - S < 1:
             return None
         bias = next_is(ChannelBias)
-        found.append(
+        layers.append(
             CLayer(
                 kind=0, C=C, H=H, W=W, M=M, R=R, S=S, top=top, left=left, weight=convolution.weight.storage_offset(),
                 **bias_and_relu(None if bias is None else bias.bias),
@@ -86,8 +86,8 @@ def layers_of(module: nn.Module, size: tuple[int, int, int]) -> list[CLayer] | N
     while dense := next_is(Dense):
         M, F = dense.weight.shape[1:]
         weight = dense.weight.storage_offset()
-        found.append(CLayer(kind=1, C=F, H=1, W=1, M=M, R=1, S=1, weight=weight, **bias_and_relu(dense.bias)))
-    return None if ops or len(found) > MOST or found[-1].kind == 0 else found
+        layers.append(CLayer(kind=1, C=F, H=1, W=1, M=M, R=1, S=1, weight=weight, **bias_and_relu(dense.bias)))
+    return None if ops or len(layers) > MOST or layers[-1].kind == 0 else layers
 
 
 @dataclass(frozen=True)

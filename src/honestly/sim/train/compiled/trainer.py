@@ -86,17 +86,17 @@ class CompiledTrainer(Trainer):
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
         """(N, classes) scores of all samples."""
-        shown = self.shown if pixels is self.pixels else ImageBuffer.of(self.layers, self.size, pixels)
+        images = self.shown if pixels is self.pixels else ImageBuffer.of(self.layers, self.size, pixels)
         theta = model.theta.to(torch.float32).contiguous()
         N = len(pixels.labels)
         samples = torch.arange(N)
-        scores = torch.empty((N, shown.model.classes))
+        scores = torch.empty((N, images.model.classes))
 
         def work(first: int) -> None:
             n = min(EVALUATION, N - first)
             places = (ctypes.c_void_p(t.data_ptr()) for t in (theta, samples[first:]))
             out = ctypes.c_void_p(scores[first:].data_ptr())
-            if self.program.honestly_logits(ctypes.byref(shown.model), *places, ctypes.c_int64(n), out):
+            if self.program.honestly_logits(ctypes.byref(images.model), *places, ctypes.c_int64(n), out):
                 raise MemoryError("no memory left for the evaluation")
 
         self._on_cores(work, range(0, N, EVALUATION))

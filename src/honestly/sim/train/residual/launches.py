@@ -207,7 +207,7 @@ def _blocks(at: StepClients, c: NormalisedConvolution) -> tuple[int, int]:
 def activate(
     at: StepClients, of: NormalisedOutput, z: Tensor, *, other: NormalisedOutput | Tensor | None = None
 ) -> None:
-    """`z` = ReLU of the normalised y, plus a short cut: a tensor as it is, or another one normalised."""
+    """`z` = ReLU of the normalised y, plus a shortcut: a tensor as it is, or another one normalised."""
     c = of.convolution
     kind = [] if other is None else ["IDENTITY"] if isinstance(other, Tensor) else ["PROJECTED"]
     y, norm = (

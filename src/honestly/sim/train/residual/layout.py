@@ -42,7 +42,7 @@ class NormalisedConvolution:
 
 @dataclass(frozen=True)
 class Residual:
-    """Two convolutions and a short cut: the identity if it is None."""
+    """Two convolutions and a shortcut, which is the identity if it is None."""
 
     first: NormalisedConvolution
     second: NormalisedConvolution
@@ -123,26 +123,26 @@ class _Reader:
         self, stem: nn.Conv2d, norm: nn.BatchNorm2d, blocks: list[nn.Module], linear: nn.Linear
     ) -> ResidualNetwork | None:
         first = self._convolution(stem, norm, SIDE, patches=True)
-        found: list[Residual] = []
+        residuals: list[Residual] = []
         side = SIDE
         for block in blocks:
             one = self._block(block, side)
             if one is None:
                 return None
             side = one.second.side
-            found.append(one)
+            residuals.append(one)
         if (
             first is None
-            or not found
+            or not residuals
             or "bias" not in dict(linear.named_parameters())
-            or not _fits_head(found[-1].second, linear)
+            or not _fits_head(residuals[-1].second, linear)
         ):
             return None
         at = self._put(self._numbers(linear.weight))
         self._put(self._numbers(linear.bias), aligned=False)
         self._align()
         order = torch.from_numpy(np.concatenate(self.pieces))
-        return ResidualNetwork(first, tuple(found), at, linear.out_features, stem.in_channels, order)
+        return ResidualNetwork(first, tuple(residuals), at, linear.out_features, stem.in_channels, order)
 
     def _block(self, block: nn.Module, side: int) -> Residual | None:
         if not isinstance(block, ResidualBlock):
