@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Sequence
 
 from honestly.show.stress_cases import (
+    accused_share,
     attack_rows,
+    attacked,
     attacks_of,
+    by_rule,
+    calibration,
     counts_of,
     fixed_attacks,
     mean,
+    mean_kappa,
+    milliseconds,
+    missed,
+    quiet,
     rules_of,
     search_clause,
-    statements,
     tries_of,
+    with_malicious,
     worst,
 )
 from honestly.show.tables import Cell, Table, lowest
 from honestly.studies.attacked import Case
-from honestly.studies.scores import calibration_error, reliability
-from honestly.studies.specs import Contestant, words
+from honestly.studies.specs import words
 from honestly.studies.stress import ADAPTIVE, SUITE
-
-Column = Callable[[list[Case]], Cell]
 
 
 def layer_tables(cases: Sequence[Case], K: int) -> list[Table]:
@@ -42,23 +45,15 @@ def _worst_layer(cases: Iterable[Case]) -> float | None:
     return max((case.layer for case in cases if case.layer is not None), default=None)
 
 
-def _rows(cases: Sequence[Case], columns: Sequence[Column]) -> tuple[list[list[Cell]], list[bool]]:
-    rules = rules_of(cases)
-    rows: list[list[Cell]] = [
-        [rule, *(column([case for case in cases if case.rule == rule]) for column in columns)] for rule in rules
-    ]
-    return rows, [Contestant(rule).knows == "nothing" for rule in rules]
+def _mean_layer(cases: Iterable[Case]) -> float | None:
+    return mean(case.layer for case in cases)
 
 
 def worst_layers(cases: Sequence[Case], K: int) -> Table:
     """The worst case of all layers together and of a single one, for each number of attackers."""
     counts = counts_of(cases)
-
-    def of(M: int, measured: Callable[[Iterable[Case]], Cell]) -> Column:
-        return lambda found: measured(case for case in found if case.malicious == M)
-
-    columns = [of(M, measured) for M in counts for measured in (worst, _worst_layer)]
-    rows, alone = _rows(cases, columns)
+    columns = [with_malicious(M, measured) for M in counts for measured in (worst, _worst_layer)]
+    rows, alone = by_rule(cases, columns, told=False)
     return Table(
         "layer_worst",
         f"Worst case by layer, {K} clients",
@@ -72,16 +67,9 @@ def worst_layers(cases: Sequence[Case], K: int) -> Table:
 
 def mean_layers(cases: Sequence[Case], K: int) -> Table:
     """The mean over the fixed attacks, of the whole update and of its worst layer."""
-    counts, plain = counts_of(cases), fixed_attacks(cases)
-
-    def whole(M: int) -> Column:
-        return lambda found: mean(case.kappa for case in found if case.malicious == M)
-
-    def layer(M: int) -> Column:
-        return lambda found: mean(case.layer for case in found if case.malicious == M)
-
-    columns = [column(M) for M in counts for column in (whole, layer)]
-    rows, alone = _rows(plain, columns)
+    counts = counts_of(cases)
+    columns = [with_malicious(M, measured) for M in counts for measured in (mean_kappa, _mean_layer)]
+    rows, alone = by_rule(fixed_attacks(cases), columns, told=False)
     return Table(
         "layer_mean",
         f"Mean over the fixed attacks by layer, {K} clients",
@@ -102,34 +90,17 @@ def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
 def truth_by_layer(cases: Sequence[Case], K: int) -> Table:
     """What the rules say of the clients."""
 
-    def quiet(found: list[Case]) -> Cell:
-        return mean(case.kappa for case in found if not case.malicious)
-
     def accused(found: list[Case]) -> Cell:
-        share = mean(case.accused for case in found if not case.malicious)
+        share = accused_share(found)
         return None if share is None else K * share
 
     def most(found: list[Case]) -> Cell:
         return max((round(K * (case.accused or 0.0)) for case in found if not case.malicious), default=None)
 
     def blamed(found: list[Case]) -> Cell:
-        return mean(
-            None if case.accused is None else case.accused * (K - case.malicious)
-            for case in fixed_attacks(found)
-            if case.malicious
-        )
+        return mean(None if case.accused is None else case.accused * (K - case.malicious) for case in attacked(found))
 
-    def missed(found: list[Case]) -> Cell:
-        share = mean(case.missed for case in fixed_attacks(found) if case.malicious)
-        return None if share is None else 100 * share
-
-    def calibration(found: list[Case]) -> Cell:
-        return calibration_error(reliability(*statements(fixed_attacks(found))))
-
-    def milliseconds(found: list[Case]) -> Cell:
-        return float(1e3 * np.median([case.seconds for case in found]))
-
-    rows, _ = _rows(cases, [quiet, accused, most, blamed, missed, calibration, milliseconds])
+    rows, _ = by_rule(cases, [quiet, accused, most, blamed, missed, calibration, milliseconds], told=False)
     return Table(
         "layer_truth",
         f"What the rules say of the clients by layer, {K} clients",

@@ -1,15 +1,20 @@
-"""Selecting, counting and averaging the cases of a stress study, for its tables and pictures."""
+"""Selecting, counting and averaging the cases of a stress study, and columns of its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from honestly.show.tables import Cell
 from honestly.studies.attacked import Case
-from honestly.studies.specs import words
+from honestly.studies.scores import calibration_error, reliability
+from honestly.studies.specs import Contestant, words
 from honestly.studies.stress import ADAPTIVE, SUITE
+
+#: A number for each rule, from its cases.
+Column: TypeAlias = Callable[[list[Case]], Cell]
 
 
 def mean(values: Iterable[float | None]) -> float | None:
@@ -85,3 +90,65 @@ def search_clause(cases: Iterable[Case]) -> str:
     """The same as a clause for the note of a table of worst cases."""
     tries = tries_of(cases)
     return "no attacker searched" if tries == "-" else f"an adaptive attacker included, with {tries} tries per round"
+
+
+# ---- columns
+
+
+def by_rule(
+    cases: Sequence[Case], columns: Sequence[Column], *, told: bool = True
+) -> tuple[list[list[Cell]], list[bool]]:
+    """A row for each rule: its name, what it is told, and the columns; and which rows are told nothing."""
+    rows: list[list[Cell]] = []
+    alone: list[bool] = []
+    for rule in rules_of(cases):
+        of_rule = [case for case in cases if case.rule == rule]
+        knows = Contestant(rule).knows
+        rows.append([rule, *([knows] if told else []), *(column(of_rule) for column in columns)])
+        alone.append(knows == "nothing")
+    return rows, alone
+
+
+def where(chosen: Callable[[Case], bool], measured: Callable[[list[Case]], Cell]) -> Column:
+    """A measure of the cases that are chosen."""
+    return lambda found: measured([case for case in found if chosen(case)])
+
+
+def with_malicious(M: int, measured: Callable[[list[Case]], Cell]) -> Column:
+    """A measure of the cases with so many attackers."""
+    return where(lambda case: case.malicious == M, measured)
+
+
+def mean_kappa(found: list[Case]) -> Cell:
+    """The mean kappa."""
+    return mean(case.kappa for case in found)
+
+
+def attacked(found: list[Case]) -> list[Case]:
+    """The cases under a fixed attack."""
+    return [case for case in fixed_attacks(found) if case.malicious]
+
+
+#: kappa where nobody lies
+quiet: Column = where(lambda case: not case.malicious, mean_kappa)
+
+
+def accused_share(found: list[Case]) -> float | None:
+    """The share of the honest clients that are accused where nobody lies."""
+    return mean(case.accused for case in found if not case.malicious)
+
+
+def missed(found: list[Case]) -> Cell:
+    """Attackers that are not accused under the fixed attacks, in %."""
+    share = mean(case.missed for case in attacked(found))
+    return None if share is None else 100 * share
+
+
+def calibration(found: list[Case]) -> Cell:
+    """The calibration error of honesty under the fixed attacks."""
+    return calibration_error(reliability(*statements(fixed_attacks(found))))
+
+
+def milliseconds(found: list[Case]) -> Cell:
+    """The median time of the rule itself."""
+    return float(1e3 * np.median([case.seconds for case in found]))

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from honestly.show.layer_tables import attacks_run, layer_tables
 from honestly.show.stress_cases import (
+    accused_share,
     attack_rows,
+    attacked,
+    by_rule,
+    calibration,
     counts_of,
     fixed_attacks,
     group_of,
     mean,
+    mean_kappa,
+    milliseconds,
+    missed,
+    quiet,
     rules_of,
     search_clause,
-    statements,
+    where,
+    with_malicious,
     worst,
 )
 from honestly.show.tables import Cell, Table, lowest
 from honestly.studies.attacked import Case
-from honestly.studies.scores import calibration_error, reliability
 from honestly.studies.specs import Contestant
 
 #: The rule that a study is about, if it takes part.
@@ -53,28 +59,14 @@ def tables(cases: Sequence[Case], attacks: Sequence[str] = ()) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-def _by_rule(
-    cases: Sequence[Case], columns: Sequence[Callable[[list[Case]], Cell]]
-) -> tuple[list[list[Cell]], list[bool]]:
-    """A row for each rule: its name, what it is told, and the columns; and which rows are told nothing."""
-    rows: list[list[Cell]] = []
-    alone: list[bool] = []
-    for rule in rules_of(cases):
-        of_rule = [case for case in cases if case.rule == rule]
-        knows = Contestant(rule).knows
-        rows.append([rule, knows, *(column(of_rule) for column in columns)])
-        alone.append(knows == "nothing")
-    return rows, alone
+def _lies(case: Case) -> bool:
+    return case.malicious > 0
 
 
 def worst_cases(cases: Sequence[Case], K: int) -> Table:
     """The worst case over all populations and attacks, the adaptive one included, for each number of attackers."""
     counts = counts_of(cases)
-
-    def column(M: int) -> Callable[[list[Case]], Cell]:
-        return lambda found: worst(case for case in found if case.malicious == M)
-
-    rows, alone = _by_rule(cases, [column(M) for M in counts])
+    rows, alone = by_rule(cases, [with_malicious(M, worst) for M in counts])
     return Table(
         "worst",
         f"Worst case, {K} clients",
@@ -88,19 +80,9 @@ def worst_cases(cases: Sequence[Case], K: int) -> Table:
 
 def means(cases: Sequence[Case], K: int) -> Table:
     """The mean over populations and fixed attacks."""
-    counts, plain = counts_of(cases), fixed_attacks(cases)
-
-    def column(M: int) -> Callable[[list[Case]], Cell]:
-        return lambda found: mean(case.kappa for case in found if case.malicious == M)
-
-    def all_attacked(found: list[Case]) -> Cell:
-        return mean(case.kappa for case in found if case.malicious)
-
-    def worst_fixed(found: list[Case]) -> Cell:
-        return worst(case for case in found if case.malicious)
-
-    columns = [*(column(M) for M in (0, *counts)), all_attacked, worst_fixed]
-    rows, alone = _by_rule(plain, columns)
+    counts = counts_of(cases)
+    columns = [*(with_malicious(M, mean_kappa) for M in (0, *counts)), *(where(_lies, m) for m in (mean_kappa, worst))]
+    rows, alone = by_rule(fixed_attacks(cases), columns)
     return Table(
         "mean",
         f"Mean over the fixed attacks, {K} clients",
@@ -115,11 +97,7 @@ def by_population(cases: Sequence[Case], K: int, M: int) -> Table:
     """The worst case on each population."""
     found = [case for case in cases if case.malicious == M]
     groups = list(dict.fromkeys(group_of(case) for case in found))
-
-    def column(group: str) -> Callable[[list[Case]], Cell]:
-        return lambda of_rule: worst(case for case in of_rule if group_of(case) == group)
-
-    rows, alone = _by_rule(found, [column(group) for group in groups])
+    rows, alone = by_rule(found, [where(lambda case, g=group: group_of(case) == g, worst) for group in groups])
     return Table(
         f"population_{M}",
         f"Worst case on each population, {M} of {K} malicious",
@@ -134,11 +112,8 @@ def by_clients(cases: Sequence[Case]) -> Table:
     """The worst case for each number of clients, with the most attackers that were tried there."""
     most = {K: max(case.malicious for case in cases if case.clients == K) for K in {case.clients for case in cases}}
     sizes = sorted(K for K in most if most[K])
-
-    def column(K: int) -> Callable[[list[Case]], Cell]:
-        return lambda found: worst(case for case in found if (case.clients, case.malicious) == (K, most[K]))
-
-    rows, alone = _by_rule(cases, [column(K) for K in sizes])
+    columns = [where(lambda case, at=(K, most[K]): (case.clients, case.malicious) == at, worst) for K in sizes]
+    rows, alone = by_rule(cases, columns)
     return Table(
         "clients",
         "Worst case for different numbers of clients",
@@ -159,15 +134,8 @@ def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
 def truthfulness(cases: Sequence[Case], K: int) -> Table:
     """What the rules say of the clients: false accusations, detection, calibration."""
 
-    def attacked(found: list[Case]) -> list[Case]:
-        return [case for case in fixed_attacks(found) if case.malicious]
-
     def accused(found: list[Case]) -> Cell:
-        share = mean(case.accused for case in found if not case.malicious)
-        return None if share is None else 100 * share
-
-    def missed(found: list[Case]) -> Cell:
-        share = mean(case.missed for case in attacked(found))
+        share = accused_share(found)
         return None if share is None else 100 * share
 
     def count_error(found: list[Case]) -> Cell:
@@ -175,28 +143,10 @@ def truthfulness(cases: Sequence[Case], K: int) -> Table:
             None if case.estimated is None else abs(case.estimated - case.malicious) for case in attacked(found)
         )
 
-    def calibration(found: list[Case]) -> Cell:
-        return calibration_error(reliability(*statements(fixed_attacks(found))))
-
-    def milliseconds(found: list[Case]) -> Cell:
-        return float(1e3 * np.median([case.seconds for case in found]))
-
-    def quiet(found: list[Case]) -> Cell:
-        return mean(case.kappa for case in found if not case.malicious)
-
     def auc(found: list[Case]) -> Cell:
         return mean(case.auc for case in attacked(found))
 
-    columns = [
-        quiet,
-        accused,
-        auc,
-        missed,
-        count_error,
-        calibration,
-        milliseconds,
-    ]
-    rows, _ = _by_rule(cases, columns)
+    rows, _ = by_rule(cases, [quiet, accused, auc, missed, count_error, calibration, milliseconds])
     return Table(
         "truth",
         f"What the rules say of the clients, {K} clients",
