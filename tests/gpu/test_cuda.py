@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
 RULES = [
     hn.Mean(), hn.Bayesian(), hn.Bayesian(variant="paper"), hn.Krum(f=4), hn.GeometricMedian(), hn.Median(),
-    hn.TrimmedMean(trim=0.2), hn.Bulyan(f=4),
+    hn.TrimmedMean(trim=0.2), hn.Bulyan(f=4), hn.Meamed(f=5),
 ]  # fmt: skip
 
 

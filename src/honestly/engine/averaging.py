@@ -37,7 +37,7 @@ def average(screen: Screen, rule: Rule, decision: Decision) -> tuple[Sequence[An
     A = decision.matrix if decision.by_layer is None else decision.by_layer
     if screen.reference is not None and np.abs(1 - A.sum(axis=1)).max() > 1e-9:
         A, rows = _with_reference(A), [*rows, screen.reference]
-    return screen.passes.mix(A[0] if decision.by_layer is None else A, rows)
+    return screen.passes.mix(A[0] if len(A) == 1 else A, rows)
 
 
 def _with_reference(A: Float) -> Float:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules._lib.windows import mean_nearest_to_median
-from honestly.rules.rule import ColumnRule, Geometry, Mix, squared_distances
+from honestly.rules.rule import Geometry, Mix, NearestRule, squared_distances
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bulyan(ColumnRule):
+class Bulyan(NearestRule):
     """Selects K - 2f clients by iterated Krum, then averages in each coordinate the K - 4f values nearest the median.
 
         S = theta = K - 2f clients: the Krum choice of those left, again and again
@@ -57,9 +56,9 @@ class Bulyan(ColumnRule):
         selected = np.sort(iterate_krum(squared_distances(geometry.gram), self.f, K - 2 * self.f))
         return Mix(np.eye(K)[selected], diagnostics={"selected": selected})
 
-    def reduce(self, ranked: Any, xp: Any) -> Any:
-        """The mean of the theta - 2f values nearest to the median of the theta selected."""
-        return mean_nearest_to_median(ranked, ranked.shape[0] - 2 * self.f, xp)
+    def nearest(self, m: int) -> int:
+        """theta - 2f of the theta selected."""
+        return m - 2 * self.f
 
 
 def iterate_krum(D: Float, f: int, theta: int) -> npt.NDArray[np.intp]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from honestly.rules._lib.minority import Minority
-from honestly.rules._lib.windows import mean_nearest_to_median
-from honestly.rules.rule import ColumnRule
+from honestly.rules.rule import NearestRule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meamed(Minority, ColumnRule):
+class Meamed(Minority, NearestRule):
     """The mean of the K - f values of each coordinate that are nearest to its median.
 
         value_i = mean of the K - f values w_ki nearest to median(w_1i, ..., w_Ki)
@@ -33,6 +32,6 @@ class Meamed(Minority, ColumnRule):
     reference: ClassVar[str] = "Xie et al., 2018"
     needs: ClassVar[frozenset[str]] = frozenset({"f"})
 
-    def reduce(self, ranked: Any, xp: Any) -> Any:
-        """The mean of the K - f values nearest to the median."""
-        return mean_nearest_to_median(ranked, ranked.shape[0] - self.f, xp)
+    def nearest(self, m: int) -> int:
+        """All but f."""
+        return m - self.f

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, final
 import numpy as np
 
 from honestly.result import Float, Status, Verdict
-from honestly.rules._lib.windows import mean_of_rows
+from honestly.rules._lib.windows import mean_nearest_to_median, mean_of_rows
 from honestly.rules.geometry import Geometry, GramGeometry, squared_distances
 from honestly.rules.settings import check_bounds
 
@@ -26,6 +26,7 @@ __all__ = [
     "GramGeometry",
     "Mix",
     "Mixer",
+    "NearestRule",
     "Rule",
     "TooFewClientsError",
     "require",
@@ -186,6 +187,19 @@ class AveragingRule(ColumnRule):
     def reduce(self, ranked: Any, xp: Any) -> Any:
         """The mean of the rows that are read."""
         return mean_of_rows(ranked)
+
+
+class NearestRule(ColumnRule):
+    """A rule that takes the mean of the values nearest to the median: a device can do so in the pass that sorts."""
+
+    @abstractmethod
+    def nearest(self, m: int) -> int:
+        """How many of m values are averaged."""
+
+    @final
+    def reduce(self, ranked: Any, xp: Any) -> Any:
+        """The mean of the values nearest to the median."""
+        return mean_nearest_to_median(ranked, self.nearest(ranked.shape[0]), xp)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from honestly.sources.source import Layer, Leaf
@@ -101,9 +102,16 @@ def layers_of(leaves: Sequence[Leaf], buffers: Buffers, sizes: Any = None) -> tu
             mapping from name to size.
     """
     if sizes is None:
-        pieces = [Piece(leaf.name, i, 0, leaf.size) for i, leaf in enumerate(leaves) if leaf.size]
-    else:
-        pieces = _cut(leaves, sizes)
+        return _tensors_as_layers(tuple(leaves), buffers)
+    return _layers_of_pieces(_cut(leaves, sizes), buffers)
+
+
+@lru_cache(maxsize=8)  # a server's next round has the same tensors
+def _tensors_as_layers(leaves: tuple[Leaf, ...], buffers: Buffers) -> tuple[Layer, ...]:
+    return _layers_of_pieces([Piece(leaf.name, i, 0, leaf.size) for i, leaf in enumerate(leaves) if leaf.size], buffers)
+
+
+def _layers_of_pieces(pieces: Sequence[Piece], buffers: Buffers) -> tuple[Layer, ...]:
     held = [buffers.hold(piece.name) for piece in pieces]
     judged = [piece for piece, is_buffer in zip(pieces, held, strict=True) if not is_buffer]
     others = [piece for piece, is_buffer in zip(pieces, held, strict=True) if is_buffer]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from honestly.engine.passes.exclusive import WHOLE_DEVICE
-from honestly.engine.passes.networks import SortingNetwork
+from honestly.engine.passes.networks import SortingNetwork, Summary
 from honestly.engine.passes.parts import Part
 from honestly.kernels.torch_private import check, compile_kernel, current_device, current_stream, driver
 from honestly.result import Float
@@ -115,8 +115,7 @@ def mix_parts(rows: torch.Tensor, weights: Float, parts: Sequence[Part], flag: F
     K, n = rows.shape
     device = rows.device.index
     table = _table(tuple(parts), COLUMNS_PER_BLOCK, device)
-    chosen = np.ascontiguousarray(weights[[part.layer for part in parts]], dtype=np.float32)
-    moved = torch.from_numpy(chosen).pin_memory().to(rows.device, non_blocking=True)
+    moved = _own(device).send(weights[[part.layer for part in parts]])
     value = torch.empty(n, dtype=torch.float32, device=rows.device)
     kernel = _compile("mix_parts", rows.dtype, device, (f"CLIENTS {K}", f"TABLE {TABLE}"))
     arguments = [*map(_pointer, (rows, moved, value, flag.raised, table)), _int(rows.stride(0))]
@@ -125,13 +124,19 @@ def mix_parts(rows: torch.Tensor, weights: Float, parts: Sequence[Part], flag: F
     return value
 
 
-def rank(rows: torch.Tensor, network: SortingNetwork, averaged: bool, flag: Flag) -> torch.Tensor:
-    """The network's wanted rows, or their mean, in float32; the flag is raised if any value is not finite or absurd."""
+def rank(
+    rows: torch.Tensor, chosen: Sequence[int], network: SortingNetwork, summary: Summary | None, flag: Flag
+) -> torch.Tensor:
+    """The network's wanted rows of those chosen, or a summary of them, in float32.
+
+    The flag is raised if any value is not finite or absurd.
+    """
     n = rows.shape[1]
-    shape = (n,) if averaged else (len(network.wanted), n)
+    shape = (len(network.wanted), n) if summary is None else (n,)
     ranked = torch.empty(shape, dtype=torch.float32, device=rows.device)
-    kernel = _compile("rank", rows.dtype, rows.device.index, _rank_defines(rows.shape[0], network, averaged))
-    arguments = [*map(_pointer, (rows, ranked, flag.raised)), _int(n), _int(rows.stride(0))]
+    kernel = _compile("rank", rows.dtype, rows.device.index, _rank_defines(len(chosen), network, summary))
+    which = (ctypes.c_int * len(chosen))(*chosen)
+    arguments = [_pointer(rows), which, *map(_pointer, (ranked, flag.raised)), _int(n), _int(rows.stride(0))]
     _launch(kernel, rows.device.index, -(-n // BLOCK), BLOCK, arguments)
     flag.awaited = True
     return ranked
@@ -157,6 +162,7 @@ class _Own:
     """Memory that one thread uses again and again on one device: it waits for its kernels before it goes on."""
 
     _parts = 0
+    _sent: torch.Tensor | None = None
 
     def __init__(self, device: int) -> None:
         self._device = device
@@ -173,6 +179,14 @@ class _Own:
         self.products = torch.empty(parts * MOST_ROWS * (MOST_ROWS + 1) // 2, dtype=torch.float64, pin_memory=True)
         self.products_read = self.products.numpy()
         self.ended = torch.zeros(parts, dtype=torch.int32, device=f"cuda:{self._device}")
+
+    def send(self, values: Float) -> torch.Tensor:
+        """The values in float32 on the device, by way of pinned memory that is kept: pinning is slow."""
+        if self._sent is None or self._sent.numel() < values.size:
+            self._sent = torch.empty(values.size, dtype=torch.float32, pin_memory=True)
+            self._received = torch.empty(values.size, dtype=torch.float32, device=f"cuda:{self._device}")
+        self._sent[: values.size].numpy()[:] = values.ravel()
+        return self._received.copy_(self._sent, non_blocking=True)
 
 
 _threads = threading.local()
@@ -222,11 +236,11 @@ def _processors(device: int) -> int:
 
 
 @cache
-def _rank_defines(K: int, network: SortingNetwork, averaged: bool) -> tuple[str, ...]:
+def _rank_defines(K: int, network: SortingNetwork, summary: Summary | None) -> tuple[str, ...]:
     comparators = " ".join(f"SMALLER({c.low}, {c.high})" for c in network.comparators)
     wanted = ", ".join(map(str, network.wanted))
-    count = (f"COUNT {len(network.wanted)}",) * averaged
-    return (f"RANKED {K}", f"COMPARATORS {comparators}", f"WANTED {wanted}", *count)
+    summarized = () if summary is None else (f"{summary.define} {summary.number}",)
+    return (f"RANKED {K}", f"COMPARATORS {comparators}", f"WANTED {wanted}", *summarized)
 
 
 @cache

@@ -17,7 +17,7 @@ from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
 from honestly.engine.passes.parts import Part, cuts, parts_of
 from honestly.engine.passes.plan import Block, blocks
 from honestly.engine.passes.protocol import BETWEEN, Verdict, symmetrize
-from honestly.engine.passes.ranking import network_of, rank_device
+from honestly.engine.passes.ranking import network_of, rank_device, summary_of
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule
@@ -201,27 +201,37 @@ class DevicePasses:
         """Sort each column of X (or of `mixing @ X`) on the device and reduce it."""
         xp = self._xp
         m = len(clients) if mixing is None else len(mixing)
-        network = network_of(rule, m)
+        network, summary = network_of(rule, m), summary_of(rule, m)
         self._ready = None  # nothing will be mixed
         sink = self._sink()
         flag, largest = fused.flag(self._like), list[Any]()
         # Rows that are written for each column: those that come out of the kernel, or copies of all of them.
-        written = (1 if rule.averages else len(network.wanted)) + 2
+        written = (len(network.wanted) if summary is None else 1) + 2
         for index, start, stop in self._pieces(written if flag and mixing is None else 4 * len(clients)):
-            rows = self.source.block(index, start, stop, clients)
+            whole = self._uncopied(index, start, stop, clients) if flag and mixing is None else None
+            rows = self.source.block(index, start, stop, clients) if whole is None else whole
             if mixing is not None:
                 largest.append(self._largest_sum(rows, index))
                 rows = self._mixtures(rows, mixing, index)
-            ranked = fused.rank(rows, network, rule.averages, flag) if flag else None
+            chosen = range(m) if whole is None else clients
+            ranked = fused.rank(rows, chosen, network, summary, flag) if flag else None
             if ranked is None:
+                rows = rows if whole is None else self.source.block(index, start, stop, clients)
                 if mixing is None:
                     largest.append(self._largest_sum(rows, index))
                 ranked = rank_device(self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__), xp, network)
                 value = rule.reduce(ranked, xp)
             else:
-                value = ranked if rule.averages else rule.reduce(ranked, xp)
+                value = rule.reduce(ranked, xp) if summary is None else ranked
             sink.put(index, start, stop, self._round(value, index))
         return list(sink.finish()), lambda: self._all_fine(largest, flag)
+
+    def _uncopied(self, index: int, start: int, stop: int, clients: Sequence[int]) -> Any | None:
+        """Columns of all clients where they lie, if `clients` are rows of one matrix: then nothing need be copied."""
+        K = len(self.source.ids)
+        if not isinstance(self.source, Matrix) or max(clients, default=K) >= K:
+            return None
+        return self.source.block(index, start, stop, range(K))
 
     def _mixtures(self, rows: Any, mixing: Float, index: int) -> Any:
         """`mixing @ rows` in the working precision."""

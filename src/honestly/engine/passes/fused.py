@@ -15,7 +15,7 @@ from typing import Any
 
 import array_api_compat as aac
 
-from honestly.engine.passes.networks import SortingNetwork
+from honestly.engine.passes.networks import SortingNetwork, Summary
 from honestly.engine.passes.parts import Part
 from honestly.result import Float
 
@@ -52,9 +52,11 @@ def mixing(rows: Any, flag: Any) -> Any | None:
     return _attempt("Mixing", rows, flag)
 
 
-def rank(rows: Any, network: SortingNetwork, averaged: bool, flag: Any) -> Any | None:
-    """The wanted rows of the network, or their mean, for each column; None if the plain way must do it."""
-    return _attempt("rank", rows, network, averaged, flag)
+def rank(rows: Any, chosen: Sequence[int], network: SortingNetwork, summary: Summary | None, flag: Any) -> Any | None:
+    """The wanted rows of the network for the chosen ones, or a summary of them; None if the plain way must do it."""
+    if not 2 <= len(chosen) <= MOST_RANKED:
+        return None
+    return _attempt("rank", rows, chosen, network, summary, flag)
 
 
 def flag(like: Any) -> Any | None:
@@ -88,7 +90,7 @@ def _fits(name: str, rows: Any) -> bool:
         and rows.is_cuda
         and _kernels() is not None
         and rows.dtype in _kernels().TYPES
-        and 2 <= rows.shape[0] <= (MOST_ROWS if name == "gram" else MOST_RANKED)
+        and 2 <= rows.shape[0] <= {"gram": MOST_ROWS, "rank": LARGEST_INDEX}.get(name, MOST_RANKED)
         and FEWEST_COLUMNS <= rows.shape[1] < LARGEST_INDEX
         and rows.stride(1) == 1
         and rows.stride(0) < LARGEST_INDEX

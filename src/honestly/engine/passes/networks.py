@@ -28,6 +28,13 @@ class SortingNetwork(NamedTuple):
         return sum(c.keep_min + c.keep_max for c in self.comparators)
 
 
+class Summary(NamedTuple):
+    """What a kernel makes of the wanted rows of a column: the mean of all, or of those nearest to the median."""
+
+    define: str  # COUNT or NEAREST
+    number: int
+
+
 Pairs = list[tuple[int, int]]
 
 

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from honestly.arrays import Host
-from honestly.engine.passes.networks import SortingNetwork, selection_network, sorting_network
+from honestly.engine.passes.networks import SortingNetwork, Summary, selection_network, sorting_network
 from honestly.rules._lib.windows import mean_of_rows
-from honestly.rules.rule import ColumnRule
+from honestly.rules.rule import ColumnRule, NearestRule
 
-__all__ = ["LARGEST_NETWORK", "mean_of_rows", "network_of", "rank_device", "rank_rows"]
+__all__ = ["LARGEST_NETWORK", "mean_of_rows", "network_of", "rank_device", "rank_rows", "summary_of"]
 
 # Above this many rows, sorting the transposed block costs less than the network's O(m log^2 m) operations.
 LARGEST_NETWORK = 80
@@ -30,6 +30,14 @@ def network_of(rule: ColumnRule, rows: int) -> SortingNetwork:
     if rows > LARGEST_NETWORK:
         return SortingNetwork((), tuple(range(first, last)))
     return (selection_network if rule.averages else sorting_network)(rows, first, last)
+
+
+def summary_of(rule: ColumnRule, rows: int) -> Summary | None:
+    """What a kernel can make of the ranks in the same pass; None where the rule's own `reduce` must do it."""
+    first, last = rule.ranks(rows)
+    if rule.averages:
+        return Summary("COUNT", last - first)
+    return Summary("NEAREST", rule.nearest(rows)) if isinstance(rule, NearestRule) else None
 
 
 class CompareExchange(NamedTuple):

@@ -1,6 +1,6 @@
 // Four kernels for K clients' columns, compiled at run time for one K and one element type:
 //   TYPE_FLOAT | TYPE_HALF | TYPE_BFLOAT16, and
-//   gram: ROWS (K), THREADS, MIDDLE (what is subtracted), TABLE      mix: CLIENTS (K)      mix_parts: CLIENTS, TABLE      rank: RANKED (K), COMPARATORS, WANTED, COUNT
+//   gram: ROWS (K), THREADS, MIDDLE (what is subtracted), TABLE      mix: CLIENTS (K)      mix_parts: CLIENTS, TABLE      rank: RANKED (K), COMPARATORS, WANTED, COUNT or NEAREST
 
 #if defined(TYPE_FLOAT)
 typedef float element;
@@ -202,18 +202,20 @@ mix_parts(const element* __restrict__ x, const float* __restrict__ weights, floa
 }
 #endif
 
-// Compare each column's values in registers; then write the WANTED rows as they are, or with COUNT their mean.
+// Compare each column's values in registers; then write the WANTED rows as they are, or with COUNT their mean, or with
+// NEAREST the mean of so many of them, sorted, that are nearest to their median (rules/_lib/windows.py).
 #ifdef COMPARATORS
+struct Chosen { int row[RANKED]; };  // which rows of x are compared
 #define SMALLER(i, j) { const float low = fminf(v[i], v[j]); v[j] = fmaxf(v[i], v[j]); v[i] = low; }
 extern "C" __global__ void __launch_bounds__(256)
-rank(const element* __restrict__ x, float* __restrict__ out, int* flag, int n, int stride) {
+rank(const element* __restrict__ x, const Chosen chosen, float* __restrict__ out, int* flag, int n, int stride) {
     const long long column = (long long)blockIdx.x * 256 + threadIdx.x;
     if (column >= n) return;
     bool fine = true;
     float v[RANKED];
 #pragma unroll
     for (int k = 0; k < RANKED; k++) {
-        v[k] = widen(x[(long long)k * stride + column]);
+        v[k] = widen(x[(long long)chosen.row[k] * stride + column]);
         fine = fine && FINE(v[k]);
     }
     if (!fine) *flag = 1;
@@ -224,6 +226,20 @@ rank(const element* __restrict__ x, float* __restrict__ out, int* flag, int n, i
 #pragma unroll
     for (int k = 0; k < COUNT; k++) sum += v[wanted[k]];
     out[column] = sum / COUNT;
+#elif defined(NEAREST)
+    const float low = v[wanted[(RANKED - 1) / 2]], high = v[wanted[RANKED / 2]];
+    const float median = RANKED % 2 ? low : 0.5f * low + 0.5f * high;
+    float best = fmaxf(median - v[wanted[0]], v[wanted[NEAREST - 1]] - median), sum = 0.0f;
+    int start = 0;
+#pragma unroll
+    for (int i = 1; i <= RANKED - NEAREST; i++) {
+        const float reach = fmaxf(median - v[wanted[i]], v[wanted[i + NEAREST - 1]] - median);
+        start = reach < best ? i : start;
+        best = fminf(reach, best);
+    }
+#pragma unroll
+    for (int i = 0; i < RANKED; i++) sum += start <= i && i < start + NEAREST ? v[wanted[i]] : 0.0f;
+    out[column] = sum / NEAREST;
 #else
 #pragma unroll
     for (int k = 0; k < sizeof(wanted) / sizeof(int); k++) out[(long long)k * n + column] = v[wanted[k]];
