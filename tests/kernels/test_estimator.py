@@ -20,6 +20,7 @@ from honestly.kernels.estimator import MOST, PROGRAM
 from honestly.rules.bayesian import Bayesian, compiled
 from honestly.rules.bayesian.compiled import compiled_estimate
 from honestly.rules.bayesian.estimate import Estimate, estimate
+from honestly.rules.bayesian.guard import first_clients, set_sizes
 from honestly.rules.bayesian.sizes import ClientSizes
 from honestly.rules.memory import Memory
 from honestly.rules.rule import GramGeometry, Mix
@@ -136,7 +137,7 @@ def assert_equal_to_numpy(grams: np.ndarray, **given: Any) -> None:
     """
     with np.errstate(all="ignore"):
         one, other = compiled_estimate(grams, **given), estimate(grams, **given)
-        assert (one.status, one.groups) == (other.status, other.groups)
+        assert (one.status, one.groups, one.pulled) == (other.status, other.groups, other.pulled)
         np.testing.assert_array_equal(one.accused, other.accused)
         differing = [name for name in (*NUMBERS, "weights") if apart(one, other, name) > 1e-9]
         rng = np.random.default_rng(0)
@@ -202,6 +203,11 @@ def test_patterns_of_copies() -> None:
                 assert_equal_to_numpy(grams, judged=np.ones(1, bool), tolerated=(n - 1) // 2)
 
 
+def searches(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the guard's search starts."""
+    return first_clients(n), set_sizes(n, n - (n - 1) // 2)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 1e295, 1e160, 5e-324])
 def test_numbers_that_no_geometry_has_are_left_to_numpy_or_harmless(value: float) -> None:
     rng = np.random.default_rng(2)
@@ -209,7 +215,7 @@ def test_numbers_that_no_geometry_has_are_left_to_numpy_or_harmless(value: float
         for places in (1, n, layers * n * n):
             grams = grams_of([rng.normal(size=(n, 5)) for _ in range(layers)])
             grams.ravel()[rng.permutation(grams.size)[:places]] = value
-            found = program.estimate(grams, np.ones(layers, bool), (n - 1) // 2, None, True, None, None)
+            found = program.estimate(grams, np.ones(layers, bool), (n - 1) // 2, None, True, None, None, *searches(n))
             assert found is None or (abs(value) <= 1e290 and np.isfinite(found.weights).all())
 
 
@@ -219,7 +225,7 @@ def test_matrices_that_are_no_gram_matrices_end() -> None:
     for _ in range(50):
         n, layers = int(rng.integers(3, 40)), int(rng.integers(1, 9))
         grams = rng.normal(size=(layers, n, n)) * 10 ** rng.uniform(-150, 150, size=(layers, n, n))
-        found = program.estimate(grams, np.ones(layers, bool), (n - 1) // 2, None, True, None, None)
+        found = program.estimate(grams, np.ones(layers, bool), (n - 1) // 2, None, True, None, None, *searches(n))
         assert found is None or found.copies.max() < n
 
 

@@ -5,10 +5,10 @@
    the first-level cache. One thread, no state. */
 #include "views.h"
 #include "likeness.h"
+#include "guard.h"
 
 #define NO_UNIT 1e-12
 #define LARGEST 1e290 /* of the entries of a Gram matrix: larger ones, and NaN, are left to NumPy */
-#define PERRON_STEPS 4
 
 enum { JUDGED, UNDECIDED, NOT_HERE, NO_MEMORY };
 
@@ -22,34 +22,11 @@ struct job {
     double *against, *votes; /* (n,) */
     double spread;
     uint8_t *accused, *opposed, *absurd, *group; /* (n,); the group (n, n) */
-    uint8_t *suspects; /* (layers,) where the guard has to look */
     int64_t *copies; /* (n,) the first client of each one's group of copies */
-    int64_t any_judged, contradiction, settled, rounds;
+    int64_t any_judged, contradiction, settled, rounds, pulled;
+    int64_t firsts, sizes; /* how many clients and sizes a search starts from, which are: */
+    const int64_t *first, *size;
 };
-
-/* guard.py: an upper bound of |sum_S e_k|^2 / sum_S |e_k|^2 over all sets S, in a layer with these weights. */
-static double certificate(const struct space *s, const double *gram, double *weights) {
-    int64_t n = s->n, p = s->p;
-    double *C = s->A, *y = s->row[1], *next = s->row[2], bound = 0.0;
-    struct view v = {gram, weights, s->row[3], NULL, 0.0, 0.0};
-    centre_gram(s, gram, weights, v.g);
-    cosines(s, &v, C);
-    EACH(i, n) {
-        double r2 = ERROR(&v, s, i, i), own = s->row[0][i];
-        C[i * p + i] = MIN(MAX(r2 * own * own, 0.0), 1.0);
-        EACH(j, p) C[i * p + j] = j < n ? MAX(C[i * p + j], 0.0) : 0.0;
-    }
-    EACH(k, p) y[k] = k < n;
-    EACH(step, PERRON_STEPS + 2) {
-        times(s, C, y, next);
-        if (step == PERRON_STEPS + 1) break;
-        EACH(k, n) y[k] = MAX(next[k], 1e-12);
-        double top = largest(s, y);
-        if (step < PERRON_STEPS) EACH(k, n) y[k] /= MAX(top, TINY);
-    }
-    EACH(k, n) bound = MAX(bound, next[k] / y[k]);
-    return bound;
-}
 
 /* average.py: v_k = 1 / sum_j max(0, cos_kj)^4, from all views' errors together; each counts by its share. */
 static void shared_votes(const struct space *s, const struct judgement *all, double *E, double *votes) {
@@ -125,6 +102,7 @@ struct work {
     double *weights;             /* (layers, p) */
     double *D, *radius, *free, *votes, *kept;
     int64_t *order;              /* (layers + 1,) the layer of each view */
+    struct search search;
 };
 
 static void lay_out(struct work *w, struct memory *m, const struct job *job) {
@@ -150,6 +128,22 @@ static void lay_out(struct work *w, struct memory *m, const struct job *job) {
         double *own = centres + 3 * i * p;
         w->views[i] = (struct view){NULL, own, own + p, own + 2 * p, 0.0, 0.0};
     }
+    w->search = (struct search){
+        .f = (double)job->tolerated,
+        .E = DOUBLES(m, p * p),
+        .q = DOUBLES(m, p),
+        .length = DOUBLES(m, p),
+        .own = DOUBLES(m, p),
+        .sizes = job->sizes,
+        .firsts = job->firsts,
+        .size = job->size,
+        .first = job->first,
+        .order = carve(m, ORDERS * MOST),
+        .sets = carve(m, SETS * sizeof(struct set)),
+        .next = carve(m, SETS * sizeof(int32_t)),
+        .slots = carve(m, SLOTS * sizeof(int32_t)),
+        .gamma = DOUBLES(m, SETS),
+    };
     struct judgement *all = &w->all;
     all->first = DOUBLES(m, V * p);
     all->x = DOUBLES(m, V * p);
@@ -211,6 +205,17 @@ static int survey_all(struct work *w, const struct job *job, int64_t *known, int
     return 1;
 }
 
+/* guard.py: move the answers that may not keep the promise. */
+static void guard(struct work *w, struct job *job) {
+    struct space *s = &w->s;
+    EACH(layer, job->layers) {
+        double *weights = w->weights + layer * s->p;
+        if (!pull(s, &w->search, w->grams + layer * s->n * s->p, weights)) continue;
+        memcpy(job->weights + layer * s->n, weights, s->n * sizeof *weights);
+        job->pulled++;
+    }
+}
+
 /* After a contradiction there is no evidence against anybody. */
 static double told(const struct judgement *all, double nats) { return all->contradiction ? MIN(nats, 0.0) : nats; }
 
@@ -270,10 +275,7 @@ static int64_t estimate(struct work *w, struct job *job) {
         if (i < known) job->spread += v->s2;
     }
     job->spread = sqrt(job->spread);
-    EACH(layer, L) {
-        double bound = certificate(s, w->grams + layer * n * p, w->weights + layer * p);
-        job->suspects[layer] = !(bound <= (double)job->tolerated);
-    }
+    guard(w, job);
     return JUDGED;
 }
 

@@ -112,12 +112,6 @@ static double smallest(const struct space *s, const double *x) {
     return found;
 }
 
-static double largest(const struct space *s, const double *x) {
-    double found = x[0];
-    EACH(k, s->n) found = MAX(found, x[k]);
-    return found;
-}
-
 /* y = G x; as G is symmetric, its rows are added up. */
 static void times(const struct space *s, const double *G, const double *x, double *y) {
     for (int64_t j = 0; j < s->p; j += WIDTH) {

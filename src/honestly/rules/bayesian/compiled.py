@@ -9,7 +9,7 @@ from honestly.kernels import estimator as program
 from honestly.result import Float, Status
 from honestly.rules.bayesian.average import groups_of
 from honestly.rules.bayesian.estimate import Estimate, Reasons, estimate, undecided_estimate
-from honestly.rules.bayesian.guard import guard_suspects
+from honestly.rules.bayesian.guard import first_clients, set_sizes
 from honestly.rules.bayesian.sizes import ClientSizes
 from honestly.rules.geometry import Geometry
 
@@ -35,12 +35,15 @@ def compiled_estimate(
 ) -> Estimate:
     """`estimate` by the program; by NumPy if nobody may lie, or if numbers are as large as floats can be."""
     vote, noise = (None, None) if size is None else (size.vote, size.noise)
-    found = program.estimate(layers, judged, tolerated, prior, from_reference, vote, noise) if tolerated else None
+    n = layers.shape[1]
+    found = None
+    if tolerated and n <= program.MOST:
+        first, sizes = first_clients(n), set_sizes(n, n - tolerated)
+        found = program.estimate(layers, judged, tolerated, prior, from_reference, vote, noise, first, sizes)
     if found is None:
         return estimate(layers, judged, tolerated=tolerated, prior=prior, from_reference=from_reference, size=size)
     if not found.decided:
         return undecided_estimate(found.weights, Status.MAJORITY_IDENTICAL)
-    weights, pulled = guard_suspects(layers, found.weights, tolerated, found.suspects)
     if not found.judged:
         status = Status.MAJORITY_IDENTICAL
     elif found.contradiction:
@@ -48,7 +51,7 @@ def compiled_estimate(
     else:
         status = Status.CONVERGED if found.settled else Status.STEP_LIMIT
     return Estimate(
-        weights,
+        found.weights,
         found.accused,
         found.against,
         found.evidence,
@@ -59,5 +62,5 @@ def compiled_estimate(
         found.spread,
         status,
         Reasons(found.group, found.opposed, found.absurd, found.rounds) if found.judged else None,
-        pulled,
+        found.pulled,
     )

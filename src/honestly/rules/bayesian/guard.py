@@ -28,18 +28,14 @@ STARTS, SIZES, CLIMBS = 24, 12, 8  # of the search for the worst subset among mo
 
 def guard(gram: Float, a: Float, f: int) -> tuple[Float, int]:
     """(L, n) weights of answers that keep the promise in every layer, and how many layers had to be changed."""
-    return guard_suspects(gram, a, f, certificate(centre_grams(gram, a)) > f) if f else (a, 0)
-
-
-def guard_suspects(gram: Float, a: Float, f: int, suspect: npt.NDArray[np.bool_]) -> tuple[Float, int]:
-    """The same, given the layers for which nothing is certain, (L,)."""
-    suspects = np.flatnonzero(suspect)
+    suspects = np.flatnonzero(certificate(centre_grams(gram, a)) > f) if f else np.empty(0, np.intp)
     if not len(suspects):
         return a, 0
     a, changed = a.copy(), 0
     for layer in suspects:
-        kept = pull(gram[layer], a[layer], f)
-        changed += kept is not a[layer]
+        start = a[layer]
+        kept = pull(gram[layer], start, f)
+        changed += kept is not start
         a[layer] = kept
     return a, changed
 
@@ -100,15 +96,27 @@ def all_subsets(n: int, h: int) -> Float:
     return bits[bits.sum(1) >= h]
 
 
+@lru_cache(maxsize=16)
+def first_clients(n: int) -> npt.NDArray[np.int64]:
+    """Clients from which a search starts."""
+    return np.unique(np.linspace(0, n - 1, STARTS).astype(np.int64))
+
+
+@lru_cache(maxsize=16)
+def set_sizes(n: int, h: int) -> npt.NDArray[np.int64]:
+    """Sizes of the sets to start from."""
+    return np.unique(np.linspace(h, n, SIZES).astype(np.int64))
+
+
 def starts(E: Float, q: Float, h: int) -> Float:
     """(N, n) sets to start from: the clients nearest to, most unlike and most opposed to each of some clients."""
     n = len(q)
     r = np.sqrt(np.maximum(q, TINY))
-    chosen = np.unique(np.linspace(0, n - 1, STARTS).astype(int))
+    chosen = first_clients(n)
     orders = (distances(E[None])[0], -E / r[:, None] / r, -E)
     order = np.concatenate([np.argsort(y[chosen], axis=1, kind="stable") for y in orders])
     order = np.unique(order, axis=0)
-    sizes = np.unique(np.linspace(h, n, SIZES).astype(int))
+    sizes = set_sizes(n, h)
     X = np.zeros((len(sizes), len(order), n))
     for i, size in enumerate(sizes):
         np.put_along_axis(X[i], order[:, :size], 1.0, axis=1)
