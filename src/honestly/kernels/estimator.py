@@ -18,6 +18,8 @@ Bools = npt.NDArray[np.bool_]
 
 #: Clients up to which the program is faster than NumPy, whose BLAS is better at large products.
 MOST = 128
+#: Clients, and sizes of sets, from which the guard's search starts, at most.
+FIRST, SIZES = 24, 12
 
 _POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 _JUDGED, _UNDECIDED, _NOT_HERE, _NO_MEMORY = range(4)
@@ -27,13 +29,11 @@ class _EstimatorJob(ctypes.Structure):
     """The struct job of bayesian.c."""
 
     _fields_ = (
-        ("layers", _COUNT), ("n", _COUNT), ("tolerated", _COUNT), ("from_reference", _COUNT), ("gram", _POINTER),
-        ("judged", _POINTER), ("prior", _POINTER), ("vote", _POINTER), ("noise", _POINTER), ("weights", _POINTER),
-        ("evidence", _POINTER), ("kept", _POINTER), ("distance", _POINTER), ("against", _POINTER), ("votes", _POINTER),
-        ("spread", ctypes.c_double), ("accused", _POINTER), ("opposed", _POINTER), ("absurd", _POINTER),
-        ("group", _POINTER), ("copies", _POINTER), ("any_judged", _COUNT), ("contradiction", _COUNT),
-        ("settled", _COUNT), ("rounds", _COUNT), ("pulled", _COUNT), ("firsts", _COUNT), ("sizes", _COUNT),
-        ("first", _POINTER), ("size", _POINTER),
+        ("layers", _COUNT), ("n", _COUNT), ("tolerated", _COUNT), ("from_reference", _COUNT), ("firsts", _COUNT),
+        ("sizes", _COUNT), ("gram", _POINTER), ("judged", _POINTER), ("prior", _POINTER), ("vote", _POINTER),
+        ("noise", _POINTER), ("first", _POINTER), ("size", _POINTER), ("numbers", _POINTER), ("flags", _POINTER),
+        ("copies", _POINTER), ("any_judged", _COUNT), ("contradiction", _COUNT), ("settled", _COUNT),
+        ("rounds", _COUNT), ("pulled", _COUNT), ("spread", ctypes.c_double),
     )  # fmt: skip
 
 
@@ -90,52 +90,43 @@ def estimate(
         from_reference: the Gram matrices are about the previous model.
         vote: (n,) sizes that count as votes, at most 1.
         noise: (n,) sizes in the unit of the client's noise.
-        first: at most 24 clients from which the guard's search for the worst subset starts.
-        sizes: at most 12 sizes of the subsets to start from.
+        first: clients, in order, from which the guard's search for the worst subset starts.
+        sizes: of the subsets to start from, in order.
     """
     library = PROGRAM.library()
     assert library is not None, "asked for a program that is not there"
-    function = library.honestly_bayesian
-    function.restype, function.argtypes = _COUNT, (_POINTER,)
     L, n, _ = gram.shape
-    assert 0 < tolerated < n - tolerated
-    assert n <= MOST
+    assert gram.shape == (L, n, n)
     assert judged.shape == (L,)
-    job = _EstimatorJob(layers=L, n=n, tolerated=tolerated, from_reference=int(from_reference))
-    held: list[npt.NDArray[Any]] = []
-
-    def put(field: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        held.append(values)
-        setattr(job, field, values.ctypes.data)
-        return values
-
-    put("gram", np.ascontiguousarray(gram, np.float64))
-    put("judged", np.ascontiguousarray(judged, np.bool_))
-    for name, given in (("prior", prior), ("vote", vote), ("noise", noise)):
-        if given is not None:
-            assert given.shape == (n,)
-            put(name, np.ascontiguousarray(given, np.float64))
-    for name, some, most in (("first", first, 24), ("size", sizes, 12)):
-        assert some.dtype == np.int64
-        assert 0 < len(some) <= most
-        assert some.min() >= 0
-        assert some.max() <= n - (name == "first")
-        put(name, some)
-    job.firsts, job.sizes = len(first), len(sizes)
-    weights = put("weights", np.empty((L, n)))
-    evidence = put("evidence", np.full((n, L), np.nan))
-    kept, distance = put("kept", np.ones((n, L))), put("distance", np.zeros((n, L)))
-    against, votes = put("against", np.full(n, -np.inf)), put("votes", np.empty(n))
-    accused, opposed, absurd = (put(name, np.zeros(n, np.bool_)) for name in ("accused", "opposed", "absurd"))
-    group = put("group", np.zeros((n, n), np.bool_))
-    copies = put("copies", np.arange(n))
-    status = function(ctypes.addressof(job))
+    assert 3 <= n <= MOST
+    assert 0 < tolerated < n - tolerated
+    assert first.dtype == sizes.dtype == np.int64
+    assert 0 < len(first) <= FIRST
+    assert 0 < len(sizes) <= SIZES
+    assert 0 <= first[0] <= first[-1] < n
+    assert 0 < sizes[0] <= sizes[-1] <= n
+    given = [np.ascontiguousarray(gram, np.float64), np.ascontiguousarray(judged, np.bool_)]
+    given += [None if x is None else np.ascontiguousarray(x, np.float64) for x in (prior, vote, noise)]
+    assert all(x is None or x.shape == (n,) for x in given[2:])
+    numbers, flags, copies = np.empty(4 * L * n + 2 * n), np.zeros((n + 3, n), np.bool_), np.arange(n)
+    outs = [numbers, flags, copies]
+    job = _EstimatorJob(
+        L, n, tolerated, from_reference, len(first), len(sizes),
+        *(None if x is None else _address(x) for x in (*given, first, sizes, *outs)),
+    )  # fmt: skip
+    status = library.honestly_bayesian(ctypes.byref(job))
     if status == _NO_MEMORY:
         raise MemoryError(f"no memory to judge {n} clients in {L} layers")
     if status == _NOT_HERE:
         return None
+    weights, evidence, kept, distance = (numbers[i * L * n : (i + 1) * L * n] for i in range(4))
+    against, votes = numbers[4 * L * n :].reshape(2, n)
     return Findings(
-        weights, evidence, kept, distance, against, votes, job.spread, accused, opposed, absurd, group, copies,
-        status == _JUDGED, bool(job.any_judged), bool(job.contradiction), bool(job.settled), job.rounds,
-        job.pulled,
+        weights.reshape(L, n), evidence.reshape(n, L), kept.reshape(n, L), distance.reshape(n, L), against, votes,
+        job.spread, flags[0], flags[1], flags[2], flags[3:], copies, status == _JUDGED, bool(job.any_judged),
+        bool(job.contradiction), bool(job.settled), job.rounds, job.pulled,
     )  # fmt: skip
+
+
+def _address(values: npt.NDArray[Any]) -> int:
+    return values.__array_interface__["data"][0]

@@ -40,6 +40,8 @@ except ImportError:
 '''
 #: Variables of the method that the estimator becomes.
 VARIABLES = ("self", "grams", "sizes", "clients", "known", "found", "rows", "np")
+#: The exported file has no C sources: NumPy decides.
+INSTEAD = {("honestly.rules.bayesian.compiled", "estimator_for"): "def estimator_for(geometry):\n    return estimate"}
 #: Needs of rules that this platform cannot meet.
 CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs", "updates", "buffers"})
 
@@ -73,7 +75,7 @@ def server_functions(rule: Rule | str = "bayesian") -> str:
         rule.mix(GramGeometry(np.eye(max(3, rule.minimum())), has_reference=True))
     except ValueError as error:
         raise ValueError(f"the exported file has only the clients' models: {error}") from error
-    estimator = gather([type(rule), GramGeometry], reserved=VARIABLES)
+    estimator = gather([type(rule), GramGeometry], reserved=VARIABLES, instead=INSTEAD)
     estimator += (
         "\nknown = GramGeometry.of_layers(grams, tuple(clients), has_reference=True, layer_sizes=sizes)"
         f"\nfound = {rule!r}.mix(known)\n"

@@ -108,11 +108,14 @@ def _shorten(node: ast.FunctionDef | ast.ClassDef) -> None:
         node.body[0] = ast.Expr(ast.Constant(text.split("\n\n")[0]))
 
 
-def gather(entries: list[type], reserved: Collection[str] = ()) -> str:
+def gather(
+    entries: list[type], reserved: Collection[str] = (), instead: Mapping[tuple[str, str], str] | None = None
+) -> str:
     """Source code of these classes and of everything that they refer to, in an order that can be executed.
 
     It is one block of code, in which a name has one meaning only: modules that a rule uses must not define
     equal names, nor rename what they import, nor use the names that are `reserved` for the code around the block.
+    `instead` has the source of definitions, by module and name, of which the block has another form.
 
     Raises:
         ValueError: a name has two meanings; the message names it and both places.
@@ -140,6 +143,8 @@ def gather(entries: list[type], reserved: Collection[str] = ()) -> str:
         if name not in module.definitions or (module_name, name) in done:
             return
         original_statement = module.definitions[name]
+        if instead is not None and (module_name, name) in instead:
+            original_statement = ast.parse(instead[module_name, name]).body[0]
         if isinstance(original_statement, ast.AnnAssign) and "TypeAlias" in ast.unparse(original_statement.annotation):
             return  # a type, which nothing refers to at run time
         twin = next((key for key, other in origin.items() if other is original_statement), None)

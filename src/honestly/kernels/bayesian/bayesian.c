@@ -12,31 +12,31 @@
 
 enum { JUDGED, UNDECIDED, NOT_HERE, NO_MEMORY };
 
-/* In and out. Matrices are (layers, n) unless it says otherwise. */
+/* In and out. */
 struct job {
     int64_t layers, n, tolerated, from_reference;
-    const double *gram; /* (layers, n, n) */
-    const uint8_t *judged; /* (layers,) */
+    int64_t firsts, sizes;              /* how many clients, and sizes of sets, a search starts from */
+    const double *gram;                 /* (layers, n, n) */
+    const uint8_t *judged;              /* (layers,) */
     const double *prior, *vote, *noise; /* (n,) or NULL */
-    double *weights, *evidence, *kept, *distance; /* all but the weights transposed: (n, layers) */
-    double *against, *votes; /* (n,) */
-    double spread;
-    uint8_t *accused, *opposed, *absurd, *group; /* (n,); the group (n, n) */
+    const int64_t *first, *size;
+    double *numbers; /* weights (layers, n); evidence, kept, distance (n, layers) each; against, votes (n,) each */
+    uint8_t *flags;  /* accused, opposed, absurd (n,) each; group (n, n) */
     int64_t *copies; /* (n,) the first client of each one's group of copies */
     int64_t any_judged, contradiction, settled, rounds, pulled;
-    int64_t firsts, sizes; /* how many clients and sizes a search starts from, which are: */
-    const int64_t *first, *size;
+    double spread;
 };
 
 /* average.py: v_k = 1 / sum_j max(0, cos_kj)^4, from all views' errors together; each counts by its share. */
-static void shared_votes(const struct space *s, const struct judgement *all, double *E, double *votes) {
+static void shared_votes(const struct space *s, const struct judgement *all, Row E, Row votes) {
     int64_t n = s->n, p = s->p;
-    double *inverse = s->row[0];
+    Row inverse = s->row[0];
     memset(E, 0, p * p * sizeof *E);
     EACH(i, all->V) {
         const struct view *v = all->views + i;
         double share = (i == 0 ? 1.0 : 1.0 / (double)(all->V - 1)) / v->s2;
-        EACH(a, n) EACH(b, n) E[a * p + b] += share * ERROR(v, s, a, b);
+        In G = v->gram, g = v->g;
+        EACH(a, n) EACH(b, p) E[a * p + b] += share * (G[a * p + b] - g[a] - g[b]);
     }
     EACH(k, n) inverse[k] = 1.0 / sqrt(MAX(E[k * p + k], TINY));
     EACH(a, n) {
@@ -66,11 +66,9 @@ static void copies(const struct space *s, const double *D, double s2, int64_t *f
 }
 
 /* estimate.py: the weights of the clients that agree where a majority does, if it does; else there is a spread. */
-static int without_unit(const struct space *s, const double *gram, const double *D, const double *radius,
-                        double *weights) {
+static int without_unit(const struct space *s, In q, In D, In radius, Row weights) {
     int64_t n = s->n, p = s->p, best = 0;
-    double *q = s->row[0], count = 0.0;
-    EACH(k, n) q[k] = gram[k * p + k];
+    double count = 0.0;
     double noise = kth(s, q, s->h);
     noise = NO_UNIT * MAX(noise, TINY);
     EACH(k, n) if (radius[k] < radius[best]) best = k;
@@ -94,11 +92,18 @@ static void *carve(struct memory *memory, size_t bytes) {
 
 #define DOUBLES(memory, count) carve(memory, (size_t)(count) * sizeof(double))
 
+/* A copy with zeros behind it, if there is anything to copy. */
+static double *padded(struct memory *memory, const double *from, int64_t n, int64_t p) {
+    double *to = from == NULL ? NULL : DOUBLES(memory, p);
+    if (to != NULL) memcpy(to, from, n * sizeof *to);
+    return to;
+}
+
 struct work {
     struct space s;
     struct judgement all;
     struct view *views;          /* all layers together, then those that are judged, then those that follow */
-    double *grams, *whole;       /* (layers, p, p); (p, p) */
+    double *grams, *q, *whole;   /* (layers + 1, n, p), all layers together behind the others; their diagonals */
     double *weights;             /* (layers, p) */
     double *D, *radius, *free, *votes, *kept;
     int64_t *order;              /* (layers + 1,) the layer of each view */
@@ -107,9 +112,12 @@ struct work {
 
 static void lay_out(struct work *w, struct memory *m, const struct job *job) {
     int64_t n = job->n, p = (n + WIDTH - 1) / WIDTH * WIDTH, L = job->layers, V = L + 1;
-    w->s = (struct space){n, p, n - job->tolerated, job->vote, job->noise, job->prior, NULL, NULL, NULL, NULL, {NULL}};
-    w->grams = DOUBLES(m, L * n * p);
-    w->whole = DOUBLES(m, p * p);
+    w->s = (struct space){.n = n, .p = p, .h = n - job->tolerated};
+    w->s.vote = padded(m, job->vote, n, p);
+    w->s.noise = padded(m, job->noise, n, p);
+    w->s.prior = padded(m, job->prior, n, p);
+    w->grams = DOUBLES(m, (L + 1) * n * p);
+    w->q = DOUBLES(m, (L + 1) * p);
     w->weights = DOUBLES(m, L * p);
     w->D = DOUBLES(m, p * p);
     w->s.A = DOUBLES(m, p * p);
@@ -126,7 +134,7 @@ static void lay_out(struct work *w, struct memory *m, const struct job *job) {
     double *centres = DOUBLES(m, 3 * V * p);
     EACH(i, m->start == NULL ? 0 : V) {
         double *own = centres + 3 * i * p;
-        w->views[i] = (struct view){NULL, own, own + p, own + 2 * p, 0.0, 0.0};
+        w->views[i] = (struct view){NULL, NULL, own, own + p, own + 2 * p, 0.0, 0.0};
     }
     w->search = (struct search){
         .f = (double)job->tolerated,
@@ -160,16 +168,17 @@ static void lay_out(struct work *w, struct memory *m, const struct job *job) {
     all->who = carve(m, p * sizeof *all->who);
 }
 
-/* Copy the Gram matrices into rows of p; false if they hold what is left to NumPy. */
+/* Transpose the Gram matrices into rows of p; false if they hold what is left to NumPy. */
 static int take(const struct work *w, const struct job *job) {
-    int64_t n = job->n, p = w->s.p;
-    int fine = 1;
-    EACH(i, job->layers * n) {
-        double *row = w->grams + i * p;
-        memcpy(row, job->gram + i * n, n * sizeof *row);
-        EACH(k, n) fine &= fabs(row[k]) <= LARGEST;
+    int64_t n = job->n, p = w->s.p, bad = 0;
+    EACH(layer, job->layers) {
+        In from = job->gram + layer * n * n;
+        Row to = w->grams + layer * n * p;
+        EACH(j, n) EACH(i, n) to[j * p + i] = from[i * n + j];
+        EACH(k, n * n) bad += !(fabs(from[k]) <= LARGEST);
+        diagonal(&w->s, to, w->q + layer * p);
     }
-    return fine;
+    return bad == 0;
 }
 
 /* A centre for every layer that has a unit, the judged ones first, in `views` from 1 on, and for all of them together in
@@ -179,27 +188,32 @@ static int survey_all(struct work *w, const struct job *job, int64_t *known, int
     int64_t n = s->n, p = s->p;
     *known = *measured = 0;
     for (int kind = 1; kind >= 0; kind--) EACH(layer, job->layers) {
-        const double *gram = w->grams + layer * n * p;
+        const double *gram = w->grams + layer * n * p, *q = w->q + layer * p;
         if ((job->judged[layer] != 0) != kind) continue;
-        distances(s, gram, w->D);
+        distances(s, gram, q, w->D);
         kth_of_columns(s, w->D, w->radius);
-        if (without_unit(s, gram, w->D, w->radius, w->weights + layer * p)) continue;
+        if (without_unit(s, q, w->D, w->radius, w->weights + layer * p)) continue;
         *known += kind;
         *measured += 1;
         w->order[*measured] = layer;
         w->views[*measured].gram = gram;
+        w->views[*measured].q = q;
         survey(s, w->views + *measured, w->D, w->radius);
     }
     if (*known < 2) return 1;
+    Row whole = w->grams + job->layers * n * p, q = w->q + job->layers * p;
     /* all layers together: a Gaussian with d directions of variance s^2 / d in each */
     EACH(i, *known) {
         const struct view *v = w->views + 1 + i;
         double share = v->d / v->s2;
-        EACH(k, n * p) w->whole[k] += share * v->gram[k];
+        In gram = v->gram;
+        EACH(k, n * p) whole[k] += share * gram[k];
     }
-    EACH(k, n * p) if (!(fabs(w->whole[k]) <= LARGEST)) return 0;
-    w->views->gram = w->whole;
-    distances(s, w->whole, w->D);
+    EACH(k, n * p) if (!(fabs(whole[k]) <= LARGEST)) return 0;
+    diagonal(s, whole, q);
+    w->views->gram = whole;
+    w->views->q = q;
+    distances(s, whole, q, w->D);
     kth_of_columns(s, w->D, w->radius);
     survey(s, w->views, w->D, w->radius);
     return 1;
@@ -210,8 +224,8 @@ static void guard(struct work *w, struct job *job) {
     struct space *s = &w->s;
     EACH(layer, job->layers) {
         double *weights = w->weights + layer * s->p;
-        if (!pull(s, &w->search, w->grams + layer * s->n * s->p, weights)) continue;
-        memcpy(job->weights + layer * s->n, weights, s->n * sizeof *weights);
+        if (!pull(s, &w->search, w->grams + layer * s->n * s->p, w->q + layer * s->p, weights)) continue;
+        memcpy(job->numbers + layer * s->n, weights, s->n * sizeof *weights);
         job->pulled++;
     }
 }
@@ -219,12 +233,17 @@ static void guard(struct work *w, struct job *job) {
 /* After a contradiction there is no evidence against anybody. */
 static double told(const struct judgement *all, double nats) { return all->contradiction ? MIN(nats, 0.0) : nats; }
 
-static int64_t estimate(struct work *w, struct job *job) {
+static int estimate(struct work *w, struct job *job) {
     struct space *s = &w->s;
     struct judgement *all = &w->all;
     int64_t n = s->n, p = s->p, L = job->layers, known, measured, view;
+    double *evidence = job->numbers + L * n, *kept = evidence + L * n, *distance = kept + L * n;
+    double *against = distance + L * n, *votes = against + n;
+    uint8_t *accused = job->flags, *opposed = accused + n, *absurd = opposed + n, *group = absurd + n;
+    EACH(i, L * n) evidence[i] = NAN, kept[i] = 1.0, distance[i] = 0.0;
+    EACH(k, n) against[k] = -INFINITY;
     if (!take(w, job) || !survey_all(w, job, &known, &measured)) return NOT_HERE;
-    EACH(layer, L) memcpy(job->weights + layer * n, w->weights + layer * p, n * sizeof(double));
+    EACH(layer, L) memcpy(job->numbers + layer * n, w->weights + layer * p, n * sizeof(double));
     if (measured == 0) return UNDECIDED;
     EACH(k, n) w->free[k] = w->votes[k] = 1.0;
     int64_t skip = known > 1, J = known + skip;
@@ -238,21 +257,21 @@ static int64_t estimate(struct work *w, struct job *job) {
         all->reference = job->from_reference != 0;
         judge(s, all);
         EACH(k, n) {
-            w->free[k] = job->accused[k] = all->accused[k];
+            w->free[k] = accused[k] = all->accused[k];
             w->free[k] = 1.0 - w->free[k];
-            job->against[k] = told(all, strongest(s, all, k, &view));
-            job->opposed[k] = all->opposing[view * p + k];
-            job->absurd[k] = views->r2[k] > ABSURD * views->s2;
-            EACH(j, n) job->group[k * n + j] = all->members[view * p + j];
+            against[k] = told(all, strongest(s, all, k, &view));
+            opposed[k] = all->opposing[view * p + k];
+            absurd[k] = views->r2[k] > ABSURD * views->s2;
+            EACH(j, n) group[k * n + j] = all->members[view * p + j];
         }
         job->contradiction = all->contradiction;
         job->settled = all->settled;
         job->rounds = all->rounds;
         shared_votes(s, all, s->B, w->votes);
-        distances(s, views->gram, w->D);
+        distances(s, views->gram, views->q, w->D);
         copies(s, w->D, views->s2, job->copies);
     }
-    memcpy(job->votes, w->votes, n * sizeof(double));
+    memcpy(votes, w->votes, n * sizeof(double));
     double *counted = s->row[4], any = 0.0;
     EACH(k, n) {
         counted[k] = w->votes[k] * w->free[k];
@@ -265,12 +284,12 @@ static int64_t estimate(struct work *w, struct job *job) {
         double *centre = s->row[3], *g = s->row[5], *weights = w->weights + layer * p;
         among(s, all->first + (skip + i) * p, w->free, centre);
         centre_gram(s, v->gram, centre, g);
-        shorten_errors(s, v->gram, centre, g, counted, v->d, 1, weights, w->kept);
-        memcpy(job->weights + layer * n, weights, n * sizeof(double));
+        shorten_errors(s, v->q, centre, g, counted, v->d, 1, weights, w->kept);
+        memcpy(job->numbers + layer * n, weights, n * sizeof(double));
         EACH(k, n) {
-            job->kept[k * L + layer] = w->kept[k];
-            job->distance[k * L + layer] = sqrt(v->r2[k] / v->s2);
-            if (i < known) job->evidence[k * L + layer] = told(all, all->x[(skip + i) * p + k]);
+            kept[k * L + layer] = w->kept[k];
+            distance[k * L + layer] = sqrt(v->r2[k] / v->s2);
+            if (i < known) evidence[k * L + layer] = told(all, all->x[(skip + i) * p + k]);
         }
         if (i < known) job->spread += v->s2;
     }
@@ -279,7 +298,7 @@ static int64_t estimate(struct work *w, struct job *job) {
     return JUDGED;
 }
 
-int64_t honestly_bayesian(struct job *job) {
+int honestly_bayesian(struct job *job) {
     struct memory memory = {NULL, 0};
     struct work work;
     memset(&work, 0, sizeof work);
@@ -289,7 +308,7 @@ int64_t honestly_bayesian(struct job *job) {
     char *whole = memory.start;
     memory = (struct memory){whole + (64 - (uintptr_t)whole % 64), 0};
     lay_out(&work, &memory, job);
-    int64_t status = estimate(&work, job);
+    int status = estimate(&work, job);
     free(whole);
     return status;
 }

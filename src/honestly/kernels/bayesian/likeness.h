@@ -33,14 +33,14 @@ struct judgement {
 };
 
 /* C_ij = cos(e_i, e_j), 0 on the diagonal. */
-static void cosines(const struct space *s, const struct view *v, double *C) {
+static void cosines(const struct space *s, const struct view *v, Row C) {
     int64_t n = s->n, p = s->p;
-    double *inverse = s->row[0];
+    Row inverse = s->row[0];
+    In G = v->gram, g = v->g;
     inverse_lengths(s, v, inverse);
     EACH(i, n) {
-        double own = inverse[i], gi = v->g[i];
-        EACH(j, n) {
-            double c = (v->gram[i * p + j] - gi - v->g[j]) * own * inverse[j];
+        EACH(j, p) {
+            double c = (G[i * p + j] - g[i] - g[j]) * inverse[i] * inverse[j];
             C[i * p + j] = MIN(MAX(c, -1.0), 1.0);
         }
         C[i * p + i] = 0.0;
@@ -50,14 +50,17 @@ static void cosines(const struct space *s, const struct view *v, double *C) {
 /* d = 1.323 / q, q the upper quartile of (cos - mean cos)^2 over the pairs of these clients. */
 static double dimension(const struct space *s, const double *C, const int64_t *who, int64_t few) {
     int64_t count = 0;
-    double *spread = s->pairs, total = 0.0;
+    Row spread = s->pairs;
     if (few < 2) return 1.0;
     EACH(a, few) {
-        const double *row = C + who[a] * s->p;
-        for (int64_t b = a + 1; b < few; b++) spread[count++] = row[who[b]];
+        In row = C + who[a] * s->p;
+        EACH(b, a) spread[count + b] = row[who[b]];
+        count += a;
     }
-    EACH(i, count) total += spread[i];
-    double mean = total / (double)count;
+    Lanes part = {0};
+    for (int64_t i = count; i % WIDTH; i++) spread[i] = 0.0;
+    for (int64_t i = 0; i < count; i += WIDTH) part += LANES_OF(spread + i);
+    double mean = total(part) / (double)count;
     EACH(i, count) {
         double apart = spread[i] - mean;
         spread[i] = apart * apart;
@@ -69,20 +72,20 @@ static double dimension(const struct space *s, const double *C, const int64_t *w
 /* The far clients that err most alike: the top eigenvector of likeness beyond chance. */
 static void top_group(const struct space *s, const double *C, const int64_t *far, int64_t count, double chance,
                       uint8_t *members) {
-    double *S = s->pairs, *y = s->row[1], *next = s->row[2];
+    struct space few = {.n = count, .p = (count + WIDTH - 1) / WIDTH * WIDTH};
+    Row S = s->pairs, y = s->row[1], next = s->row[2];
     EACH(a, count) {
         y[a] = 1.0;
-        EACH(b, count) {
-            double beyond = C[far[a] * s->p + far[b]] - chance;
-            S[a * count + b] = MAX(beyond, 0.0);
+        EACH(b, few.p) {
+            double beyond = b < count ? C[far[a] * s->p + far[b]] - chance : 0.0;
+            S[a * few.p + b] = MAX(beyond, 0.0);
         }
     }
     EACH(step, POWER_STEPS + 1) {
         double top = TINY;
-        memset(next, 0, count * sizeof *next);
-        EACH(b, count) EACH(a, count) next[a] += S[b * count + a] * y[b];
+        times(&few, S, y, next);
         EACH(a, count) top = MAX(top, next[a]);
-        EACH(a, count) y[a] = next[a] / top;
+        EACH(a, few.p) y[a] = next[a] / top;
     }
     EACH(a, count) members[far[a]] = y[a] > MEMBER;
 }
@@ -149,13 +152,14 @@ static double usual_agreement(const struct space *s, double usual, int64_t k) {
 
 /* Evidence for opposition: minus the cosine of each update with the mean of the others', seen from the previous model. */
 static void oppose(const struct space *s, const struct view *v, double *x, uint8_t *opposing) {
-    int64_t n = s->n, p = s->p;
-    double *o = s->row[0], *g = s->row[1], norm, nats_of_chance = OPPOSED * log((double)n);
+    int64_t n = s->n;
+    Row o = s->row[0], g = s->row[1];
+    double norm, nats_of_chance = OPPOSED * log((double)n);
     double far = MAX(NEAR_BASE + NEAR_CHANCE * (1.0 / sqrt(v->d)), TIE);
     times(s, v->gram, v->centre, g);
     norm = dot(s, g, v->centre);
     EACH(k, n) {
-        double a = v->centre[k], own2 = MAX(v->gram[k * p + k], TINY);
+        double a = v->centre[k], own2 = MAX(v->q[k], TINY);
         double others2 = norm - 2.0 * a * g[k] + a * a * own2;
         o[k] = -((g[k] - a * own2) / sqrt(MAX(others2, TINY))) / sqrt(own2);
         o[k] = MIN(MAX(o[k], -1.0), 1.0);
@@ -217,7 +221,7 @@ static int64_t camp(const struct space *s, const struct judgement *all, int64_t 
     times(s, v->gram, guilty, towards);
     EACH(k, n) all_g += guilty[k] * v->g[k];
     EACH(k, n) {
-        double products = towards[k] - m * v->g[k] - all_g - guilty[k] * ERROR(v, s, k, k);
+        double products = towards[k] - m * v->g[k] - all_g - guilty[k] * OWN(v, k);
         towards[k] = products / MAX(m - guilty[k], 1.0);
         apart += towards[k] * guilty[k];
     }
@@ -280,7 +284,7 @@ static void judge(const struct space *s, struct judgement *all) {
             else {
                 among(s, all->first + i * p, free, centre);
                 centre_gram(s, v->gram, centre, g);
-                shorten_errors(s, v->gram, centre, g, free, v->d, 0, v->centre, NULL);
+                shorten_errors(s, v->q, centre, g, free, v->d, 0, v->centre, NULL);
             }
             about(s, v);
         }

@@ -1,13 +1,16 @@
 /* views.py and centre.py: one Gram matrix, a robust centre, and the honest spread about it.
 
    Matrices are n x n in rows of `p` numbers, n rounded up to whole vectors; what is beyond the n-th is 0. Gram matrices
-   are symmetric. The errors about a centre a need no matrix of their own: E_ij = G_ij - g_i - g_j with
+   are kept by columns, so that the order of additions is NumPy's if rounding left them not quite symmetric. The errors about a centre a need no matrix of their own: E_ij = G_ij - g_i - g_j with
    g = G a - a.G a / 2, which is all that is kept of them. */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #define TINY DBL_MIN
 #define MEDIAN_STEPS 5
@@ -19,6 +22,8 @@ enum { WIDTH = 8, FEW = 96 };
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define EACH(i, count) for (int64_t i = 0; i < (count); i++)
+typedef double *restrict Row;
+typedef const double *restrict In;
 
 /* Eight numbers: one AVX-512 register, two of AVX, four of SSE or NEON. */
 typedef double Lanes __attribute__((vector_size(8 * WIDTH), aligned(8), may_alias));
@@ -28,24 +33,36 @@ typedef double Lanes __attribute__((vector_size(8 * WIDTH), aligned(8), may_alia
 /* What one call works with. */
 struct space {
     int64_t n, p, h;                    /* clients, numbers in a row, the smallest majority */
-    const double *vote, *noise, *prior; /* (n,) or NULL: see sizes.py, memory.py */
-    double *A, *B, *C, *pairs;          /* (p, p) each; room for all pairs twice, p p */
+    const double *vote, *noise, *prior; /* (p,) or NULL: see sizes.py, memory.py */
+    double *A, *B, *C, *pairs;          /* (p, p) each; room for all pairs twice, and a vector: p p numbers */
     double *row[8];                     /* (p,) each */
 };
 
 /* A view about a centre. */
 struct view {
-    const double *gram;
+    const double *gram, *q; /* G; G_kk */
     double *centre, *g, *r2, s2, d;
 };
 
-/* The k-th smallest, from 0, of m numbers; they are overwritten. `other` has room for as many. */
+/* The k-th smallest, from 0, of m numbers; they are overwritten. `other` has room for as many, and
+   a vector. */
 static double nth(double *x, double *other, int64_t m, int64_t k) {
     for (;;) {
         double a = x[0], b = x[m / 2], c = x[m - 1];
         double pivot = MAX(MIN(a, b), MIN(MAX(a, b), c));
-        int64_t low = 0, high = 0;
-        EACH(i, m) {
+        int64_t low = 0, high = 0, i = 0;
+#if defined(__AVX512F__)
+        for (__m512d middle = _mm512_set1_pd(pivot); i + 8 <= m; i += 8) {
+            __m512d value = _mm512_loadu_pd(x + i);
+            __mmask8 below = _mm512_cmp_pd_mask(value, middle, _CMP_LT_OQ);
+            __mmask8 above = _mm512_cmp_pd_mask(value, middle, _CMP_GT_OQ);
+            _mm512_storeu_pd(x + low, _mm512_maskz_compress_pd(below, value));
+            _mm512_storeu_pd(other + high, _mm512_maskz_compress_pd(above, value));
+            low += __builtin_popcount(below);
+            high += __builtin_popcount(above);
+        }
+#endif
+        for (; i < m; i++) {
             double value = x[i];
             x[low] = other[high] = value;
             low += value < pivot;
@@ -71,7 +88,7 @@ static double kth(const struct space *s, const double *x, int64_t h) {
 }
 
 /* The h-th smallest of every column; with few clients eight columns at a time, the smallest so far in order. */
-static void kth_of_columns(const struct space *s, const double *D, double *out) {
+static void kth_of_columns(const struct space *s, In D, Row out) {
     int64_t n = s->n, p = s->p, h = s->h;
     for (int64_t j = 0; n <= FEW && j < p; j += WIDTH) {
         Lanes least[FEW];
@@ -94,16 +111,25 @@ static void kth_of_columns(const struct space *s, const double *D, double *out) 
     }
 }
 
+static double total(Lanes x) { return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7])); }
+
 static double sum(const struct space *s, const double *x) {
-    Lanes total = {0};
-    for (int64_t i = 0; i < s->p; i += WIDTH) total += LANES_OF(x + i);
-    return ((total[0] + total[4]) + (total[1] + total[5])) + ((total[2] + total[6]) + (total[3] + total[7]));
+    Lanes found = {0};
+    for (int64_t i = 0; i < s->p; i += WIDTH) found += LANES_OF(x + i);
+    return total(found);
 }
 
 static double dot(const struct space *s, const double *x, const double *y) {
-    Lanes total = {0};
-    for (int64_t i = 0; i < s->p; i += WIDTH) total += LANES_OF(x + i) * LANES_OF(y + i);
-    return ((total[0] + total[4]) + (total[1] + total[5])) + ((total[2] + total[6]) + (total[3] + total[7]));
+    Lanes found = {0};
+    for (int64_t i = 0; i < s->p; i += WIDTH) found += LANES_OF(x + i) * LANES_OF(y + i);
+    return total(found);
+}
+
+/* Divide by the sum; what is beyond the n-th becomes 0. */
+static void normalise(const struct space *s, Row a) {
+    for (int64_t k = s->n; k < s->p; k++) a[k] = 0.0;
+    double whole = sum(s, a);
+    EACH(k, s->p) a[k] /= whole;
 }
 
 static double smallest(const struct space *s, const double *x) {
@@ -112,8 +138,8 @@ static double smallest(const struct space *s, const double *x) {
     return found;
 }
 
-/* y = G x; as G is symmetric, its rows are added up. */
-static void times(const struct space *s, const double *G, const double *x, double *y) {
+/* y = G x, G by columns. */
+static void times(const struct space *s, In G, In x, Row y) {
     for (int64_t j = 0; j < s->p; j += WIDTH) {
         Lanes even = {0}, odd = {0};
         int64_t i = 0;
@@ -127,7 +153,7 @@ static void times(const struct space *s, const double *G, const double *x, doubl
 }
 
 /* Z = X^T Y, in blocks of four rows and eight columns that stay in registers. */
-static void multiply(const struct space *s, const double *X, const double *Y, double *Z) {
+static void multiply(const struct space *s, In X, In Y, Row Z) {
     int64_t n = s->n, p = s->p;
     for (int64_t j = 0; j < p; j += WIDTH)
         for (int64_t i = 0; i < n; i += 4) {
@@ -149,22 +175,28 @@ static void multiply(const struct space *s, const double *X, const double *Y, do
 }
 
 /* D_ji = |w_i - w_j|^2: row j has the distances of all to j, so that a column has those of one client. */
-static void distances(const struct space *s, const double *G, double *D) {
+static void distances(const struct space *s, In G, In q, Row D) {
     int64_t n = s->n, p = s->p;
-    double *q = s->row[7];
-    EACH(k, p) q[k] = k < n ? G[k * p + k] : 0.0;
-    EACH(j, n) EACH(i, p) {
-        double apart = G[j * p + i] * -2.0 + q[i] + q[j];
-        D[j * p + i] = i < n ? MAX(apart, 0.0) : 0.0;
+    EACH(j, n) {
+        EACH(i, p) {
+            double apart = G[j * p + i] * -2.0 + q[i] + q[j];
+            D[j * p + i] = MAX(apart, 0.0);
+        }
+        for (int64_t i = n; i < p; i++) D[j * p + i] = 0.0;
     }
 }
 
+/* G_kk */
+static void diagonal(const struct space *s, In G, Row q) {
+    EACH(k, s->n) q[k] = G[k * s->p + k];
+}
+
 /* |w_k - sum_j a_j w_j|^2 */
-static void residuals(const struct space *s, const double *G, const double *a, double *out) {
+static void residuals(const struct space *s, In G, In q, In a, Row out) {
     times(s, G, a, out);
     double norm = dot(s, out, a);
     EACH(k, s->n) {
-        double r2 = G[k * s->p + k] - 2.0 * out[k] + norm;
+        double r2 = q[k] - 2.0 * out[k] + norm;
         out[k] = MAX(r2, 0.0);
     }
 }
@@ -176,36 +208,38 @@ static void centre_gram(const struct space *s, const double *G, const double *a,
     EACH(k, s->n) g[k] -= half;
 }
 
-#define ERROR(v, s, i, j) ((v)->gram[(i) * (s)->p + (j)] - (v)->g[i] - (v)->g[j])
+#define OWN(v, k) ((v)->q[k] - (v)->g[k] - (v)->g[k]) /* E_kk */
 
 static void about(const struct space *s, struct view *v) {
-    centre_gram(s, v->gram, v->centre, v->g);
-    EACH(k, s->n) {
-        double r2 = ERROR(v, s, k, k), others = MAX(1.0 - v->centre[k], 0.1);
-        v->r2[k] = MAX(r2, 0.0) / (others * others);
+    In q = v->q, a = v->centre;
+    Row g = v->g, r2 = v->r2;
+    centre_gram(s, v->gram, a, g);
+    EACH(k, s->p) {
+        double own = q[k] - g[k] - g[k], others = MAX(1.0 - a[k], 0.1);
+        r2[k] = MAX(own, 0.0) / (others * others);
     }
     double s2 = kth(s, v->r2, s->h);
     v->s2 = MAX(s2, TINY);
 }
 
 static double majority(const struct space *s, const struct view *v) {
-    EACH(k, s->n) s->row[7][k] = ERROR(v, s, k, k);
+    EACH(k, s->n) s->row[7][k] = OWN(v, k);
     return kth(s, s->row[7], s->h);
 }
 
 /* Equal weights for the h smallest. */
-static void nearest(const struct space *s, const double *x, double *a) {
+static void nearest(const struct space *s, In x, Row a) {
     double within = TIE * kth(s, x, s->h);
-    EACH(k, s->n) a[k] = x[k] <= within;
-    double count = sum(s, a);
-    EACH(k, s->n) a[k] /= count;
+    EACH(k, s->p) a[k] = x[k] <= within ? 1.0 : 0.0;
+    normalise(s, a);
 }
 
 /* Weights of the mean of the tightest ball of h points, moved once to the h points nearest to it. */
-static void tightest(const struct space *s, const double *G, double *D, double *a) {
+static void tightest(const struct space *s, In G, Row D, Row a) {
     int64_t n = s->n, p = s->p, best = 0;
-    double *size = s->row[0], *mean = s->row[1];
-    distances(s, G, D);
+    Row size = s->row[0], mean = s->row[1], q = s->row[7];
+    diagonal(s, G, q);
+    distances(s, G, q, D);
     kth_of_columns(s, D, size);
     memset(mean, 0, p * sizeof *mean);
     EACH(j, n) EACH(i, p) mean[i] += D[j * p + i];
@@ -213,50 +247,52 @@ static void tightest(const struct space *s, const double *G, double *D, double *
     EACH(i, n) if (size[i] < size[best]) best = i;
     EACH(j, n) mean[j] = D[j * p + best];
     nearest(s, mean, a);
-    residuals(s, G, a, mean);
+    residuals(s, G, q, a, mean);
     nearest(s, mean, a);
 }
 
 /* Weights of (nearly) the geometric median, by Weiszfeld from weights (R_min / R_k)^2. */
-static void medians(const struct space *s, const double *G, const double *radius, double *a) {
-    double *r2 = s->row[0], close = smallest(s, radius);
+static void medians(const struct space *s, In G, In q, In radius, Row a) {
+    Row r2 = s->row[0];
+    double close = smallest(s, radius);
     close = MAX(close, TINY);
-    EACH(k, s->n) {
+    EACH(k, s->p) {
         double share = close / MAX(radius[k], TINY);
         a[k] = share * share;
     }
-    double total = sum(s, a), floor = MAX(1e-11 * close, TINY);
-    EACH(k, s->n) a[k] /= total;
+    normalise(s, a);
+    double least = MAX(1e-11 * close, TINY);
     EACH(step, MEDIAN_STEPS) {
-        residuals(s, G, a, r2);
-        EACH(k, s->n) a[k] = MAX(1.0 - a[k], 0.1) / sqrt(MAX(r2[k], floor));
-        total = sum(s, a);
-        EACH(k, s->n) a[k] /= total;
+        residuals(s, G, q, a, r2);
+        EACH(k, s->p) a[k] = MAX(1.0 - a[k], 0.1) / sqrt(MAX(r2[k], least));
+        normalise(s, a);
     }
 }
 
 /* 1 / |e_k| */
-static void inverse_lengths(const struct space *s, const struct view *v, double *inverse) {
-    EACH(k, s->n) {
-        double r2 = ERROR(v, s, k, k);
+static void inverse_lengths(const struct space *s, const struct view *v, Row inverse) {
+    In q = v->q, g = v->g;
+    EACH(k, s->p) {
+        double r2 = q[k] - g[k] - g[k];
         inverse[k] = 1.0 / sqrt(MAX(r2, TINY));
     }
+    for (int64_t k = s->n; k < s->p; k++) inverse[k] = 0.0;
 }
 
 /* In how many directions independent errors would be as unlike one another, from the median of cos^2. */
 static double effective_dimension(const struct space *s, const struct view *v) {
     int64_t n = s->n, p = s->p, count = 0;
-    double *inverse = s->row[0];
+    Row inverse = s->row[0], c2 = s->pairs;
+    In g = v->g;
     inverse_lengths(s, v, inverse);
     EACH(i, n) {
-        const double *G = v->gram + i * p, gi = v->g[i], own = inverse[i];
-        double *c2 = s->pairs + count - (i + 1);
-        for (int64_t j = i + 1; j < n; j++) {
-            double c = (G[j] - gi - v->g[j]) * own * inverse[j];
+        In G = v->gram + i * p;
+        EACH(j, i) {
+            double c = (G[j] - g[i] - g[j]) * inverse[i] * inverse[j];
             c = MIN(MAX(c, -1.0), 1.0);
-            c2[j] = c * c;
+            c2[count + j] = c * c;
         }
-        count += n - i - 1;
+        count += i;
     }
     double middle = nth(s->pairs, s->pairs + count, count, count / 2);
     return MEDIAN_COS2 / MAX(middle, 1e-9);
@@ -269,24 +305,23 @@ static double in_own_unit(double r2, const double *unit, int64_t k) {
 
 /* average.py: c + sum_k v_k f_k (w_k - c) / sum_k v_k as weights, `out` from `centre`; and the factors, if asked for.
    g belongs to the centre. With `by_size` the clients' sizes count. */
-static void shorten_errors(const struct space *s, const double *G, const double *centre, const double *g,
-                           const double *votes, double d, int by_size, double *out, double *kept) {
-    int64_t n = s->n;
+static void shorten_errors(const struct space *s, In q, const double *centre, In g, In votes, double d, int by_size,
+                           double *out, Row kept) {
+    int64_t p = s->p;
     const double *vote = by_size ? s->vote : NULL, *noise = by_size ? s->noise : NULL;
-    double *r2 = s->row[6], *moved = s->row[7];
-    EACH(k, n) {
-        double own = G[k * s->p + k] - g[k] - g[k];
+    Row r2 = s->row[6], moved = s->row[7];
+    EACH(k, p) {
+        double own = q[k] - g[k] - g[k];
         r2[k] = MAX(own, TINY);
     }
     double longest = kth(s, r2, s->h) * (1.0 + 2.0 * sqrt(CHANCE / d) + 2.0 * CHANCE / d), all = sum(s, votes);
-    memset(moved, 0, s->p * sizeof *moved);
-    EACH(k, n) {
+    EACH(k, p) {
         double own = in_own_unit(r2[k], vote, k);
         moved[k] = MIN(longest, own) / own * (votes[k] / all);
     }
     double rest = 1.0 - sum(s, moved);
-    EACH(k, n) out[k] = moved[k] + rest * centre[k];
-    if (kept != NULL) EACH(k, n) {
+    EACH(k, p) out[k] = moved[k] + rest * centre[k];
+    if (kept != NULL) EACH(k, p) {
         double own = in_own_unit(r2[k], noise, k);
         kept[k] = MIN(longest, own) / own;
     }
@@ -294,16 +329,19 @@ static void shorten_errors(const struct space *s, const double *G, const double 
 
 /* A centre that no minority captures, and the effective dimension about it. D and radius belong to the Gram matrix;
    both are overwritten. The view's memory is filled. */
-static void survey(const struct space *s, struct view *v, double *D, double *radius) {
+static void survey(const struct space *s, struct view *v, Row D, Row radius) {
     int64_t n = s->n, p = s->p;
-    double *Nt = s->B, *T = s->C, *count = s->row[2], *a = s->row[3];
-    struct view tight = {v->gram, s->row[4], s->row[5], a, 0.0, 0.0};
+    Row Nt = s->B, T = s->C, count = s->row[2], a = s->row[3];
+    struct view tight = {v->gram, v->q, s->row[4], s->row[5], a, 0.0, 0.0};
     /* N, whose rows are the neighbourhoods, transposed */
     memset(count, 0, p * sizeof *count);
-    EACH(j, n) EACH(i, p) {
-        double inside = i < n && TIE * radius[i] >= D[j * p + i];
-        Nt[j * p + i] = inside;
-        count[i] += inside;
+    EACH(j, n) {
+        EACH(i, p) {
+            double inside = TIE * radius[i] >= D[j * p + i] ? 1.0 : 0.0;
+            Nt[j * p + i] = inside;
+            count[i] += inside;
+        }
+        for (int64_t i = n; i < p; i++) Nt[j * p + i] = 0.0;
     }
     EACH(i, n) count[i] = 1.0 / count[i];
     EACH(j, n) EACH(i, p) Nt[j * p + i] *= count[i];
@@ -312,12 +350,12 @@ static void survey(const struct space *s, struct view *v, double *D, double *rad
     tightest(s, D, T, a);
     EACH(j, n) tight.centre[j] = dot(s, a, Nt + j * p);
     /* the geometric median, moved once by the shortened errors of all */
-    double *ones = count;
+    Row ones = count;
     EACH(k, p) ones[k] = k < n;
-    medians(s, v->gram, radius, v->centre);
+    medians(s, v->gram, v->q, radius, v->centre);
     centre_gram(s, v->gram, v->centre, v->g);
     double d = effective_dimension(s, v);
-    shorten_errors(s, v->gram, v->centre, v->g, ones, d, 0, v->centre, NULL);
+    shorten_errors(s, v->q, v->centre, v->g, ones, d, 0, v->centre, NULL);
     about(s, v);
     about(s, &tight);
     if (majority(s, &tight) < majority(s, v)) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,10 +20,11 @@ from honestly.rules.geometry import Geometry
 WORTH_COMPILING = 1 << 20
 
 
-def is_compiled(geometry: Geometry) -> bool:
-    """Whether the program is available, and worth using for these clients."""
+def estimator_for(geometry: Geometry) -> Callable[..., Estimate]:
+    """`compiled_estimate` if the program is available and worth using for these clients, else `estimate`."""
     values = geometry.K * float(geometry.layer_sizes.sum())
-    return values >= WORTH_COMPILING and geometry.K <= program.MOST and program.available()
+    worth_it = values >= WORTH_COMPILING and geometry.K <= program.MOST and program.available()
+    return compiled_estimate if worth_it else estimate
 
 
 def compiled_estimate(

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from honestly.result import Float, Status
-from honestly.rules.bayesian.compiled import compiled_estimate, is_compiled
-from honestly.rules.bayesian.estimate import Estimate, estimate, undecided_estimate
+from honestly.rules.bayesian.compiled import estimator_for
+from honestly.rules.bayesian.estimate import Estimate, undecided_estimate
 from honestly.rules.bayesian.paper import paper_mix
 from honestly.rules.bayesian.sizes import client_sizes
 from honestly.rules.bayesian.streamed import stream_estimate
@@ -105,8 +105,7 @@ class Bayesian(Rule):
         elif geometry.streaming:
             found = stream_estimate(geometry, self.tolerated, prior, size)
         else:
-            decide = compiled_estimate if is_compiled(geometry) else estimate
-            found = decide(
+            found = estimator_for(geometry)(
                 geometry.layers,
                 geometry.judged,
                 tolerated=self.tolerated(K),

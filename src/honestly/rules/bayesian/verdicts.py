@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 
@@ -16,24 +17,42 @@ CUT = 0.01  # the same for a single layer: ten times as far as usual there
 NAMED = 5  # clients or layers that a sentence names at most
 
 
-def verdicts(
-    found: Estimate, geometry: Geometry, ids: Sequence[ClientId]
-) -> tuple[tuple[Verdict, ...], tuple[str, ...]]:
+def verdicts(found: Estimate, geometry: Geometry, ids: Sequence[ClientId]) -> tuple[tuple[Verdict, ...], Explanations]:
     """One verdict and one sentence per client."""
-    names = tuple(geometry.layer_names)
     sizes = np.where(geometry.judged, geometry.layer_sizes, 0.0)
     total = float(sizes.sum())
     share: Float = found.kept @ (sizes / total) if total else np.ones(len(ids))
     unusual = (share < SHORT) | (found.kept[:, geometry.judged] < CUT).any(axis=1)
-    pairs: list[tuple[Verdict, str]] = []
-    for k in range(len(ids)):
-        if found.accused[k]:
-            pairs.append((Verdict.ACCUSED, _accusation(found, k, ids, names)))
-        elif unusual[k]:
-            pairs.append((Verdict.UNUSUAL, _distance(found, k, names)))
-        else:
-            pairs.append((Verdict.TRUSTED, "its update is like the others'"))
-    return tuple(verdict for verdict, _ in pairs), tuple(sentence for _, sentence in pairs)
+    said = tuple(
+        Verdict.ACCUSED if guilty else Verdict.UNUSUAL if far else Verdict.TRUSTED
+        for guilty, far in zip(found.accused.tolist(), unusual.tolist(), strict=True)
+    )
+    return said, Explanations(found, said, ids, tuple(geometry.layer_names))
+
+
+class Explanations(Sequence[str]):
+    """One sentence per client, written when it is read: the engine does that while a device averages."""
+
+    def __init__(self, found: Estimate, said: Sequence[Verdict], ids: Sequence[ClientId], names: Sequence[str]) -> None:
+        self._found, self._said, self._ids, self._names = found, said, ids, names
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    @overload
+    def __getitem__(self, k: int) -> str: ...
+    @overload
+    def __getitem__(self, k: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, k: int | slice) -> str | tuple[str, ...]:
+        if isinstance(k, slice):
+            return tuple(self[i] for i in range(*k.indices(len(self))))
+        client = range(len(self))[k]
+        if self._said[client] is Verdict.ACCUSED:
+            return _accusation(self._found, client, self._ids, self._names)
+        if self._said[client] is Verdict.UNUSUAL:
+            return _distance(self._found, client, self._names)
+        return "its update is like the others'"
 
 
 def _accusation(found: Estimate, k: int, ids: Sequence[ClientId], names: Sequence[str]) -> str:
