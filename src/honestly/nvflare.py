@@ -21,10 +21,8 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.app_constant import AppConstants
 
-from honestly.catalog import Spec
 from honestly.federation import Doubt, History, Referee, Reply, Sizes
-from honestly.rules import RULE_CATALOG, make_mixer
-from honestly.rules.memory import Memory
+from honestly.federation.settings import referee_of
 
 
 class RobustAggregator(ModelAggregator):
@@ -92,26 +90,20 @@ class RobustAggregator(ModelAggregator):
         self._models: list[FLModel] = []
         # make it once now, so a wrong argument raises here; the folder is made later, on the server
         self._referee: Referee | None = None
-        self._make(folder=None)
+        self._make(folder="")
 
-    def _make(self, folder: str | None) -> Referee:
-        before = [s if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in self.pre or ()]
-        settings = dict(self.settings or {})
-        if self.forgetting:
-            settings["memory"] = Memory(forgetting=self.forgetting)
-        *behind, rule = Spec.parse_all(self.rule)
-        return Referee(
-            RULE_CATALOG.build(Spec(rule.name, {**rule.settings, **settings}), own=False),
-            pre=[*before, *map(str, behind)],
-            quorum=self.quorum, doubt=self.doubt, history=folder, buffers=self.buffers,
-            server=self.server, sizes=self.sizes, names=self.names, run=self.run, log=self._report,
+    def _make(self, folder: str) -> Referee:
+        return referee_of(
+            rule=self.rule, settings=self.settings, pre=self.pre, quorum=self.quorum, doubt=self.doubt, history=folder,
+            forgetting=self.forgetting, buffers=self.buffers, server=self.server, sizes=self.sizes, names=self.names,
+            run=self.run, log=self._report,
         )  # fmt: skip
 
     @property
     def referee(self) -> Referee:
         """The judge of the rounds, which holds the rule's memory and the history."""
         if self._referee is None:
-            self._referee = self._make(folder=self.history or None)
+            self._referee = self._make(folder=self.history)
         return self._referee
 
     @property

@@ -12,14 +12,14 @@ import io
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from honestly import arrays
-from honestly.catalog import Spec
+from honestly.catalog import Catalog
 from honestly.files import write_atomically
 from honestly.rules.settings import check_bounds, setting
 
@@ -176,7 +176,7 @@ class FedYogi(_Adaptive):
         return v - (1 - self.beta_2) * d2 * xp.sign(v - d2)
 
 
-STEPS: dict[str, type[ServerStep]] = {step.name: step for step in (FedAvgM, FedAdagrad, FedAdam, FedYogi)}
+STEPS: Catalog[ServerStep] = Catalog("server", ServerStep, (FedAvgM, FedAdagrad, FedAdam, FedYogi))
 
 
 def make_server(given: ServerStep | str | None) -> ServerStep | None:
@@ -188,17 +188,7 @@ def make_server(given: ServerStep | str | None) -> ServerStep | None:
         return given
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"server is {given!r}; expected a step such as 'fedadam:lr=0.1'")
-    if given in ("", "none"):
-        return None
-    spec = Spec.parse(given)
-    if spec.name not in STEPS:
-        raise ValueError(f"server is {given!r}; expected one of none, {', '.join(STEPS)}, as in 'fedadam:lr=0.1'")
-    step = STEPS[spec.name]
-    known = [f.name for f in fields(step) if f.init]
-    for key in spec.settings:
-        if key not in known:
-            raise ValueError(f"server is {given!r}: {spec.name} has no setting {key!r}. Settings: {', '.join(known)}")
-    return step(**spec.settings)
+    return None if given in ("", "none") else STEPS.build(given, own=False)
 
 
 class ServerSide:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from honestly.federation.referee import Doubt, Referee
-from honestly.rules import make, make_mixer
+from honestly.catalog import Spec
+from honestly.federation.referee import Doubt, Referee, Sizes
+from honestly.rules import RULE_CATALOG, make_mixer
 from honestly.rules.memory import Memory
 
 
@@ -21,15 +22,18 @@ def referee_of(
     history: str = "",
     forgetting: float = 0.0,
     buffers: Any = "follow",
+    server: str = "",
+    sizes: Sizes = "use",
+    names: Mapping[Any, str] | None = None,
     run: str = "",
     log: Callable[[int, str], None] | None = None,
 ) -> Referee:
     """A referee from names and numbers; ValueError names what is wrong.
 
     Args:
-        rule: name of a rule, see `honestly rules`.
-        settings: the rule's settings, such as `{"f": 2}`.
-        pre: names of mixers applied before the rule, or `[name, settings]` pairs.
+        rule: a rule, with its settings and mixers if need be: "krum:f=2", "nnm:f=2+multi_krum:f=2,keep=8".
+        settings: more settings of the rule, such as `{"f": 2}`.
+        pre: mixers applied before those of `rule`: text, or `[name, settings]` pairs.
         quorum: more than this share of the clients must be usable, or the old model is kept.
         doubt: "keep" also keeps the old model if the rule says that its result may be wrong; "accept" only marks the
             round.
@@ -37,6 +41,9 @@ def referee_of(
         forgetting: above 0, suspicion is carried from round to round (rule "bayesian"); the share that is kept per
             round.
         buffers: how to treat BatchNorm's running means and variances: "follow", "judge" or "ignore".
+        server: the server's optimiser, such as "fedadam:lr=0.1"; "" for none.
+        sizes: "use" weighs clients by the sizes that they report, up to a cap; "ignore" counts every client once.
+        names: from client id to the name that logs and the history use.
         run: the name of the run, for the history and the title of its report.
         log: receives a level of `logging` and a sentence.
 
@@ -44,14 +51,15 @@ def referee_of(
         >>> referee_of(rule="multi_krum", settings={"f": 2}).rule.f
         2
     """
-    steps = [make_mixer(s) if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in pre or ()]
-    chosen = dict(settings or {})
+    before = [s if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in pre or ()]
+    *behind, last = Spec.parse_all(rule)
+    chosen = {**last.settings, **(settings or {})}
     if forgetting:
         chosen["memory"] = Memory(forgetting=forgetting)
     more: dict[str, Any] = {} if log is None else {"log": log}
     return Referee(
-        make(rule, **chosen), pre=steps, quorum=quorum, doubt=doubt, history=history or None, buffers=buffers, run=run,
-        **more,
+        RULE_CATALOG.build(Spec(last.name, chosen), own=False), pre=[*before, *map(str, behind)], quorum=quorum,
+        doubt=doubt, history=history or None, buffers=buffers, server=server, sizes=sizes, names=names, run=run, **more,
     )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -89,10 +89,6 @@ class FLDetector(Rule):
         weights = kept / kept.sum()
         memory = self._remember(old, ids, g, weights, scores, removed)
         return Mix.of_weights(weights, diagnostics={"memory": memory, "removed": removed})
-
-    def after(self, diagnostics: Mapping[str, Any]) -> Self:
-        """The same rule with the memory of this round."""
-        return replace(self, memory=diagnostics.get("memory", self.memory))
 
     def _score(
         self, old: FLDetectorMemory, ids: tuple[ClientId, ...], g: Float

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -90,7 +89,3 @@ class FoolsGold(Rule):
         a = np.clip(a / a.max(), 1e-12, 0.99)
         a = np.clip(self.kappa * (np.log(a / (1.0 - a)) + 0.5), 0.0, 1.0)
         return Mix.of_weights(a / a.sum(), diagnostics=diagnostics)
-
-    def after(self, diagnostics: Mapping[str, Any]) -> Self:
-        """The same rule with the memory of this round."""
-        return replace(self, memory=diagnostics.get("memory", self.memory))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -84,10 +84,6 @@ class RoDiLoCo(Rule):
         scored = {**old.scores, **dict(zip(ids, scores.tolist(), strict=True))}
         memory = RoDiLoCoMemory(average=weights @ U, scores=scored)
         return Mix.of_weights(weights, diagnostics={"memory": memory, "scores": scores})
-
-    def after(self, diagnostics: Mapping[str, Any]) -> Self:
-        """The same rule with the memory of this round."""
-        return replace(self, memory=diagnostics.get("memory", self.memory))
 
 
 def _geometric_median(geometry: Geometry, steps: int = 32) -> Float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
@@ -149,6 +149,11 @@ class Rule(_Step, ABC):
     @abstractmethod
     def mix(self, geometry: Geometry) -> Mix:
         """The mixing matrix for these clients."""
+
+    def after(self, diagnostics: Mapping[str, Any]) -> Self:
+        """The same rule for the next round: with the memory of this one, if it needs a memory."""
+        found = diagnostics.get("memory") if "memory" in self.needs else None
+        return self if found is None else replace(self, memory=found)
 
 
 class ColumnRule(Rule):
