@@ -1,10 +1,10 @@
-"""Make everything in results/ that is not a study's file or a store, and the tables of README.md and docs, again.
+"""Write everything in results/ except studies and stores again, and the tables of README.md and the docs.
 
     python results/make.py              # `make results`
-    python results/make.py --pack DIR   # first take in the studies in DIR, and pack them into results/stores
+    python results/make.py --pack DIR   # first import the studies in DIR and pack them into results/stores
 
-Stores travel as results/stores/NAME.tar.gz. Each is unpacked into build/results/NAME, unless it is there already: a
-study that was taken further there is reported as it is there. The same stores give the same bytes.
+Stores are kept as results/stores/NAME.tar.gz. Each is unpacked into build/results/NAME unless that exists: a study
+that has been continued there is reported from there. The same stores give the same bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STUDIES = {
 
 
 def main() -> int:
-    """Unpack, take in, report; the exit status."""
+    """Unpack, import and report; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pack", type=Path, metavar="DIR", help="take in the studies in DIR (archives or folders)")
     parser.add_argument(
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def unpack(name: str) -> None:
-    """Unpack a store, unless it is there already or nothing of it was run yet."""
+    """Unpack a store, unless that has been done or it has no runs yet."""
     packed, folder = STORES / f"{name}.tar.gz", BUILD / name
     if packed.is_file() and not folder.is_dir():
         print(f"unpack {packed}")
@@ -75,12 +75,12 @@ def unpack(name: str) -> None:
 
 
 def pack(name: str, source: Path, again: list[str]) -> None:
-    """Take in what a study has done elsewhere, and pack it with what was here, but for the runs done again there."""
+    """Import the runs of a study from elsewhere and pack them with ours, except ours that were done again there."""
     paths = [path for path in (source / name, join(source / f"{name}.tar.gz")) if path is not None and path.exists()]
     for path in paths:
         with TemporaryDirectory() as temporary, Store.open(temporary) as store:
             print(f"{path}: {take_in(store, path)}")
-            if (BUILD / name).is_dir():  # of two records of a run, that of the latest go counts
+            if (BUILD / name).is_dir():  # of two records of a run, the one of the latest session counts
                 print(f"{BUILD / name}: {take_over(store, BUILD / name, again)}")
             archive(store, STORES / f"{name}.tar.gz")
         shutil.rmtree(BUILD / name, ignore_errors=True)

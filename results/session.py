@@ -1,11 +1,11 @@
-"""One go on a machine with a time limit: go on with the studies from results/stores, and pack what came of it.
+"""One session on a machine with a time limit: continue the studies in results/stores, and pack the results.
 
     python results/session.py cifar --stop-after 560 --out OUT     # CIFAR-10, in the order of its importance
     python results/session.py tables --stop-after 560 --out OUT    # MNIST and Fashion-MNIST by the authors' code
     python results/session.py ablation figure1 --stop-after 9m --out OUT
 
-The next go goes on from OUT of the one before. Exit status: 75 if there is more to do, 0 if all is done.
-Afterwards, at home, `python results/make.py --pack OUT` takes in what was done, packs it into results/stores and makes
+The next session continues from the OUT of the one before. Exit status: 75 if there is more to do, 0 if all is done.
+Afterwards, at home, `python results/make.py --pack OUT` imports the results, packs them into results/stores and writes
 the pages again. OUT has one archive for each study, cut into files of at most 16 MiB.
 """
 
@@ -25,8 +25,8 @@ from honestly.runs.transfer import ImportResult, take_in
 from honestly.studies.limit import seconds_of
 
 RESULTS = Path(__file__).parent
-PART, PARTS = 16 << 20, 8  # what may be brought home: so many files of so many bytes
-PACKING = 20.0  # seconds kept back for packing
+PART, PARTS = 16 << 20, 8  # limits on what can be downloaded: the number of files, and bytes per file
+PACKING = 20.0  # seconds reserved for packing
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Part:
 
 
 CIFAR = str(RESULTS / "cifar.toml")
-#: What a go does, the most important first.
+#: What a session does, the most important part first.
 PLANS = {
     "cifar": (
         Part("cifar", CIFAR, ("rule=Ours", "alpha=0.5", "config=2,1", "attack=label_flip,backdoor")),
@@ -76,7 +76,7 @@ PLANS = {
 def main(words: list[str] | None = None) -> int:
     """Unpack, run until the time is up, pack; the exit status of the last study (75 if there is more to do)."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("plans", nargs="+", choices=PLANS, help="what to run, the first first")
+    parser.add_argument("plans", nargs="+", choices=PLANS, help="what to run, in this order")
     parser.add_argument("--stop-after", default="560", metavar="TIME", help="end within this time (default: 560 s)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to put the archives")
     parser.add_argument("--work", type=Path, default=Path("build/results"), metavar="DIR", help="the studies' folders")
@@ -85,9 +85,7 @@ def main(words: list[str] | None = None) -> int:
         "--again", action="append", default=[], metavar="RULE",
         help="do the runs of this rule in results/stores again (such as Ours, which has changed since)",
     )  # fmt: skip
-    parser.add_argument(
-        "--from", type=Path, metavar="DIR", dest="source", help="the go before, if it is not in the folder of --out"
-    )
+    parser.add_argument("--from", type=Path, metavar="DIR", dest="source", help="the session before, if not in --out")
     args = parser.parse_args(words)
     ends = time.time() + seconds_of(args.stop_after) - PACKING
     status, begun = 0, dict.fromkeys(part.store for plan in args.plans for part in PLANS[plan])
@@ -95,19 +93,19 @@ def main(words: list[str] | None = None) -> int:
         unpack(name, args)
     for part in (part for plan in args.plans for part in PLANS[plan]):
         status = run(part, args, ends)
-        if status not in (0, 1):  # 1: some runs failed, which the store says
+        if status not in (0, 1):  # 1: some runs failed, as recorded in the store
             break
     args.out.mkdir(parents=True, exist_ok=True)
     for name in begun:
         pack(name, args.work, args.out)
     files = sorted(args.out.glob("*.tar.gz*"))
     if len(files) > PARTS:
-        print(f"{len(files)} files in {args.out}: only {PARTS} may be brought home", file=sys.stderr)
+        print(f"{len(files)} files in {args.out}: only {PARTS} can be downloaded", file=sys.stderr)
     return status
 
 
 def unpack(name: str, args: argparse.Namespace) -> None:
-    """Go on from what travelled: the archive of the go before, where there is one, else results/stores."""
+    """Continue from the archive of the session before if there is one, else from results/stores."""
     before, first = join((args.source or args.out) / f"{name}.tar.gz"), RESULTS / "stores" / f"{name}.tar.gz"
     with Store.open(args.work / name) as store:
         if before is not None:
@@ -117,7 +115,7 @@ def unpack(name: str, args: argparse.Namespace) -> None:
 
 
 def take_over(store: Store, path: Path, again: list[str]) -> ImportResult:
-    """Take in a study but for the runs of some rules, which are to be done again."""
+    """Import a study without the runs of some rules, which are to be done again."""
     with TemporaryDirectory() as temporary, Store.open(temporary) as there:
         take_in(there, path)
         return take_in(
@@ -142,7 +140,7 @@ def run(part: Part, args: argparse.Namespace, ends: float) -> int:
 
 
 def pack(name: str, work: Path, out: Path) -> None:
-    """Pack a study, and cut the archive into files that may be brought home."""
+    """Pack a study, and cut the archive into files small enough to download."""
     target = out / f"{name}.tar.gz"
     for old in out.glob(f"{name}.tar.gz*"):
         old.unlink()

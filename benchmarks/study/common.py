@@ -1,4 +1,4 @@
-"""What the parts of the study share: how much is measured, what is counted, and how populations are attacked."""
+"""Shared code of the study's parts: how much is measured, what is counted, and how populations are attacked."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Tally:
 
 
 def rng(*words):
-    """Random numbers that depend on the words alone."""
+    """A random generator whose numbers depend only on these words."""
     return np.random.default_rng([b for word in words for b in str(word).encode()])
 
 
 def attacked(populations, suite, malicious):
-    """Every population under every attack that can be told: (population, M, attack, space, what is sent)."""
+    """Every population under every attack that its Gram matrices determine: (population, M, attack, space, sent)."""
     for population in populations:
         for M in malicious:
             if population.clients <= 2 * M:

@@ -1,4 +1,4 @@
-"""Every part of the study by name; here those without fixed attacks: patterns, the search, quiet rounds, runs, time."""
+"""Every part of the study by name. This file has those without fixed attacks: patterns, search, quiet rounds, time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from study.rules import Entry
 
 
 def copied(rules: list[Entry], settings: Settings):
-    """Copy patterns against the bound that no rule told nothing can beat."""
+    """Copy patterns, beside the bound that no rule without settings can beat."""
     rows = []
     for n in (5, 10, 20):
         for f in range(1, most_tolerated(n) + 1):

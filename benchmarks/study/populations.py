@@ -14,7 +14,7 @@ SENT = (*(HONEST,) * 12, *("sent",) * 8)
 
 
 def folder(given: Path | None) -> Path | None:
-    """Where recordings are: as given, or $HONESTLY_DATA/grams; None: only those of the package."""
+    """The folder of recordings: the given one, or $HONESTLY_DATA/grams; None for those of the package only."""
     if given is not None:
         return given
     data = os.environ.get("HONESTLY_DATA")
@@ -42,7 +42,7 @@ def family(name: str) -> str:
 
 
 def spaced(course: Course, n: int) -> list[int]:
-    """n of the rounds: the first, the last, and some between."""
+    """n of the rounds: the first, the last, and some in between."""
     rounds = sorted(course.rounds)
     if n >= len(rounds):
         return rounds

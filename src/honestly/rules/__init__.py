@@ -185,7 +185,7 @@ def list_rules() -> tuple[RuleInfo, ...]:
 def make(name: str, **settings: Any) -> Rule:
     """The rule with this snake_case name and these settings.
 
-    A name or setting that does not exist raises ValueError with what was probably meant and what is allowed.
+    A name or setting that does not exist raises ValueError, which suggests a close one and lists the allowed ones.
 
     Example:
         >>> make("trimmed_mean", trim=0.1)
@@ -209,7 +209,7 @@ def make_mixer(name: str, **settings: Any) -> Mixer:
 
 
 def make_steps(text: str, *, own: bool = False) -> tuple[tuple[Mixer, ...], Rule]:
-    """The mixers and the rule that a word stands for; with `own`, also classes of the user's, whose code is run.
+    """The mixers and the rule that a word stands for; with `own`, also classes in files, whose code is run.
 
     Example:
         >>> make_steps("nnm:f=4+krum:f=2")
@@ -255,7 +255,7 @@ MIXER_CATALOG: Catalog[Mixer] = Catalog("mixer", Mixer, MIXERS, read=_READ, pyth
 
 
 class _Package(ModuleType):
-    """`hn.rules()`, the old name of `hn.list_rules()`, goes on working although `hn.rules` is this package now."""
+    """Keeps `hn.rules()`, the old name of `hn.list_rules()`, working, although `hn.rules` is this package now."""
 
     def __call__(self) -> tuple[RuleInfo, ...]:
         return list_rules()

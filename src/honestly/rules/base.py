@@ -1,4 +1,4 @@
-"""The old name of `honestly.rules.rule`, for rules written against version 0.1. It goes with version 0.3."""
+"""The old name of `honestly.rules.rule`, for rules written against version 0.1. Version 0.3 removes it."""
 
 import warnings
 

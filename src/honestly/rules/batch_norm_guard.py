@@ -1,4 +1,4 @@
-"""SoDa-BNGuard: clients whose BatchNorm statistics tell of images that others do not have."""
+"""SoDa-BNGuard: finds clients whose BatchNorm statistics come from images unlike the others'."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BatchNormGuard(Rule):
         k-means with two clusters; value = mean of the clients in the larger one
 
     Made against attackers who train on images from elsewhere, which shift these statistics. It always makes two
-    clusters: without attackers it leaves out clients, too. Conventions: nothing is random, k-means starts from the
+    clusters, so it leaves out clients even if nobody attacks. Conventions: nothing is random, k-means starts from the
     best cut along each feature (the authors' from random centres); of two clusters of the same size the
     tighter is taken, and both if they are as tight. The features are not scaled, as in the authors' code.
 

@@ -19,12 +19,12 @@ class Bucketing(Mixer):
 
         w'_b = mean of w_p(k), k in bucket b, with p a random permutation
 
-    f attackers spoil at most f of the buckets, so the rule behind must withstand f of ceil(K / size). The permutation
-    comes from `seed` and the number of clients alone: change the seed every round (`after` adds 1), or
+    f attackers spoil at most f of the buckets, so the rule that follows must withstand f of ceil(K / size). The
+    permutation depends only on `seed` and the number of clients: change the seed every round (`after` adds 1), or
     attackers learn it.
 
     Arguments:
-        size: clients in a bucket; 1 leaves everything in its place but for the order.
+        size: clients per bucket; 1 only changes the order.
         seed: of the permutation.
 
     Example:

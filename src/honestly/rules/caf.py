@@ -22,9 +22,9 @@ class CAF(Minority, Rule):
             t_k = <v, w_k - mu>^2;   c_k <- c_k (1 - t_k / max t)
         value = the mu with the smallest lambda
 
-    The maximum is taken over clients that still have weight, so each step takes at least one of them out: it ends
-    after at most 2f + 1 steps. (Taken over all clients, one that was taken out can hold the maximum
-    forever.) It also ends when the clients left coincide.
+    The maximum is taken over clients that still have weight, so each step removes at least one of them, and the loop
+    ends after at most 2f + 1 steps. (If it were taken over all clients, a removed client could hold the maximum
+    forever.) It also ends when the remaining clients coincide.
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1.

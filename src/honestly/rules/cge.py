@@ -18,7 +18,7 @@ class CGE(Minority, Rule):
 
         value = mean of the K - f clients with the smallest ||w_k - reference||
 
-    Convention: the mean, where Gupta and Vaidya write the sum. It does not see a short update in a wrong direction.
+    Convention: the mean, where Gupta and Vaidya write the sum. It does not notice a short update in a wrong direction.
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1.

@@ -22,8 +22,8 @@ class DnC(Minority, Rule):
         value = mean of the K - ceil(share * f) clients with the smallest scores
 
     Convention: all coordinates are used, because the Gram matrix gives the spectrum at any size; the authors repeat the
-    step on random subsets of coordinates to save time, and intersect what is kept. So there is nothing random here.
-    One direction is looked at: of two attackers in different directions the larger hides the other.
+    step on random subsets of coordinates to save time, and intersect what is kept. So nothing is random here.
+    Only one direction is used: of two attackers in different directions, the larger hides the other.
 
     Arguments:
         f: the number of attackers to withstand; K >= 2f + 1.

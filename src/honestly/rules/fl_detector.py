@@ -1,4 +1,4 @@
-"""FLDetector: clients whose updates do not follow from their earlier ones."""
+"""FLDetector: removes clients whose updates do not follow from their earlier ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FLDetectorMemory:
         mean: (d,) the mean gradient of the last round.
         steps, changes: (n, d) the last changes of the model and of the mean gradient, for L-BFGS.
         scores: id -> the last normalised distances to the prediction.
-        removed: clients that were found to lie, for good.
+        removed: clients that were found to lie; they stay removed.
     """
 
     ids: tuple[ClientId, ...] = ()
@@ -46,7 +46,7 @@ class FLDetector(Rule):
         If the gap statistic sees more than one cluster of scores, k-means makes two: those of the higher are removed.
 
     g = -(w_k - reference). Made against attackers whose lies differ from round to round. Before there are ``window``
-    rounds to learn from, and without attackers, it is the mean. Conventions: a client that was removed stays so; the
+    rounds to learn from, and without attackers, it is the mean. Conventions: a removed client stays removed; the
     authors also restart the training, which is left to the caller; clients that were not there in the last round
     are believed; half of the clients or more are never removed. It keeps K + 2 ``window`` + 2 whole updates in memory.
     Removed clients have weight 0 and are listed in `diagnostics["removed"]`.
@@ -80,7 +80,7 @@ class FLDetector(Rule):
         old = self.memory or FLDetectorMemory()
         g = -np.concatenate([np.asarray(part, dtype=np.float64) for part in geometry.coordinates().updates], axis=1)
         if old.gradients.shape[1] != g.shape[1]:
-            old = FLDetectorMemory(removed=old.removed)  # another model: nothing to compare with
+            old = FLDetectorMemory(removed=old.removed)  # a model of another shape: nothing to compare with
         scores = self._score(old, ids, g)
         removed = (*old.removed, *self._caught(scores, len(old.steps)))
         kept = np.array([name not in removed for name in ids])
@@ -123,7 +123,7 @@ class FLDetector(Rule):
         self, old: FLDetectorMemory, ids: tuple[ClientId, ...], g: Float, weights: Float,
         scores: Mapping[ClientId, tuple[float, ...]], removed: tuple[ClientId, ...],
     ) -> FLDetectorMemory:  # fmt: skip
-        """The memory after this round; a lie that was found leaves no trace in what is learned from."""
+        """The memory after this round, without the updates of removed clients."""
         mean = weights @ g
         steps, changes = old.steps, old.changes
         if len(old.ids):

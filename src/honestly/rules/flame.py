@@ -19,8 +19,8 @@ class FLAME(Rule):
         admitted = HDBSCAN of 1 - cos(u_k, u_j) with clusters of at least floor(K/2) + 1 and one sample
         value = reference + 1/|admitted| * sum over the admitted of u_k min(1, S / ||u_k||),    S = median_k ||u_k||
 
-    With so large a cluster HDBSCAN has a closed form, which is what is computed: the first single-linkage component to
-    hold a majority as the distance rises. The noise that FLAME adds is left to the caller: its scale is lambda times
+    With clusters this large HDBSCAN has a closed form, which is used here: the first single-linkage component that
+    holds a majority as the distance grows. The noise that FLAME adds is left to the caller: its scale is lambda times
     `diagnostics["radius"]`.
 
     Example:

@@ -41,7 +41,7 @@ class FLTrust(Rule):
     needs: ClassVar[frozenset[str]] = frozenset({"root", "reference"})
 
     def mix(self, geometry: Geometry) -> Mix:
-        """Trust over length; what is missing to 1, or too much, is the reference's."""
+        """Trust over length; the reference gets the rest of the weight, which may be negative."""
         if geometry.root_products is None:
             raise ValueError("FLTrust needs a trusted root update: FLTrust(root=...)")
         with_root, root_length = geometry.root_products[:-1], float(np.sqrt(geometry.root_products[-1]))

@@ -46,7 +46,7 @@ class FoolsGold(Rule):
     h_k is client k's history. Convention: inner products of the histories are taken as the inner products of each
     round, summed (products across rounds are dropped, so K x K numbers are remembered instead of K models). In the
     first round, or without memory, this is the published rule with every coordinate an indicative feature. Clients
-    that all agree completely get equal weights. It defends against sybils only: a lone attacker is not slowed down.
+    that all agree completely get equal weights. It defends against sybils only, not against a lone attacker.
 
     Arguments:
         kappa: confidence.

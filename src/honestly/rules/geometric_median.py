@@ -78,7 +78,7 @@ class GeometricMedian(Rule):
             a = inverse_weights(old)
             r = np.sqrt(geometry.residuals(a))
             S = float(np.partition(r, h - 1)[:h].sum())
-            # Changes of the last few bits of a residual say nothing.
+            # Changes in the last few bits of a residual mean nothing.
             change = np.where(np.abs(r - old) > 8 * np.finfo(float).eps * old, r / old - 1.0, 0.0)
             e = float(np.maximum(change, 0.0).sum())
             gap = float((r * np.maximum(-change, 0.0)).sum()) + e * 2.0 * S / (2 * h - K)
@@ -107,7 +107,7 @@ def _leave_client(geometry: Geometry, j: int) -> tuple[bool, Float, Float]:
     at = np.zeros(geometry.K)
     at[j] = 1.0
     r = np.sqrt(geometry.residuals(at))
-    away = r > 1e-6 * float(np.median(r))  # nearer than that, only rounding tells them apart
+    away = r > 1e-6 * float(np.median(r))  # closer than that, they differ by rounding only
     m = float((~away).sum())
     if not away.any():
         return True, at, r

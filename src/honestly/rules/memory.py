@@ -23,7 +23,7 @@ class Memory:
     Suspicion is remembered; trust cannot be accumulated: a client that behaved for a hundred rounds starts the next
     one like a newcomer. q_k is what this round's evidence alone says of the client's *position*, at even odds: earlier
     suspicion does not feed on itself, no client's claims about others count, and being copied by others does not count
-    against a client, so an honest client cannot be framed by those who mimic it. The absent are forgiven at the
+    against a client, so an honest client cannot be framed by those who mimic it. Absent clients are forgiven at the
     same rate.
 
     Arguments:

@@ -57,7 +57,7 @@ class MultiKrum(Rule):
     def mix(self, geometry: Geometry) -> Mix:
         """Equal weights for the `keep` smallest scores."""
         K = geometry.K
-        require(self, K)  # not `check`: exclusions may have taken some of the clients that keep counted on
+        require(self, K)  # not `check`: after exclusions there may be fewer clients than `keep`
         keep = min(self.keep or K, K - self.f)
         order, scores = krum_order(squared_distances(geometry.gram), K - self.f - 2)
         weights = np.zeros(K)

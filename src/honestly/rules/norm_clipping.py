@@ -39,7 +39,7 @@ class NormClipping(Rule):
     needs: ClassVar[frozenset[str]] = frozenset({"reference"})
 
     def mix(self, geometry: Geometry) -> Mix:
-        """The clipping factors over K; the rest is the reference's."""
+        """The clipping factors over K; the rest of the weight goes to the reference."""
         lengths = norms(geometry.gram_about_reference)
         radius = float(np.median(lengths)) if self.radius is None else self.radius
         return Mix.of_weights(clip_factors(lengths, radius) / geometry.K, diagnostics={"radius": radius})

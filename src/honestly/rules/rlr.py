@@ -17,8 +17,8 @@ class RLR(ColumnRule):
 
         eta_i = 1 if |sum_k sign(u_ki)| >= threshold * K, else -1;    value_i = reference_i + eta_i * mean_k u_ki
 
-    u_k = w_k - reference. It keeps no distance: a client with huge values moves the mean. Convention: the threshold is
-    a share of the clients, where the authors give a number of them (4 of 10). In each column K + 1 copies of the
+    u_k = w_k - reference. Lengths are not bounded: a client with huge values moves the mean. Convention: the threshold
+    is a share of the clients, where the authors give a number of them (4 of 10). In each column K + 1 copies of the
     reference stand beside the clients' values, so the column's median is the reference: a rule for columns sees
     sorted values and nothing else.
 

@@ -31,8 +31,8 @@ class RoDiLoCo(Rule):
         v = sum_k a_k u_k / ||u_k||;    value = reference + v median_j ||u_j|| / ||v||
 
     u_k = w_k - reference. Made for DiLoCo: few workers, few and large steps. The first round, in which there is nothing
-    to compare with, gives the geometric median. Nobody is excluded: weights alone shrink, and no update counts by its
-    length. The value is as long as a single update, which is longer than a mean where clients disagree. Conventions:
+    to compare with, gives the geometric median. Nobody is excluded; only weights shrink. The length of an update has no
+    effect. The value is as long as a single update, which is longer than a mean where clients disagree. Conventions:
     the geometric median starts from the majority nearest to the mean; a newcomer's score is 0; if the unit vectors
     cancel, the model stays as it is. Clipping about the last average, which the authors also try, is not a mean of this
     round's updates and the reference; `centered_clipping` starts from the reference instead.

@@ -72,7 +72,7 @@ class Mix:
 
     @classmethod
     def of_layers(cls, by_layer: Float, sizes: Float, **fields: Any) -> Mix:
-        """A weighted mean with weights of its own in each layer, of so many columns each."""
+        """A weighted mean with separate weights for each layer; `sizes` are the layers' numbers of columns."""
         rows = np.asarray(by_layer, dtype=np.float64)
         return cls(matrix=(sizes / sizes.sum() @ rows)[None, :], by_layer=rows, **fields)
 
@@ -169,7 +169,7 @@ class ColumnRule(Rule):
         return Mix(np.eye(geometry.K))
 
     def ranks(self, m: int) -> tuple[int, int]:
-        """(first, last) of the sorted rows that `reduce` reads, of m: what it does not read is not sorted out."""
+        """(first, last) of the sorted rows that `reduce` reads, of m: others need not be sorted."""
         return 0, m
 
     def __init_subclass__(cls) -> None:

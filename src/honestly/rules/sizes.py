@@ -25,8 +25,8 @@ def positive(claims: Float) -> Float:
 def used_sizes(claims: Float, f: int | None = None) -> Float:
     """(K,) the sizes that count, the largest of them 1: `min(claim, T) / T`.
 
-    T is the largest cap with `sum of the f largest min(s, T) <= sum of the others`, and at most three medians. Where
-    not even equal sizes of those who claim any reach that (2f or more must), claims say nothing: all are 1.
+    T is the largest cap with `sum of the f largest min(s, T) <= sum of the others`, and at most three medians. If fewer
+    than 2f clients claim a size, no cap achieves that: claims are then ignored, and all sizes are 1.
 
     Arguments:
         claims: (K,) what the clients say.
@@ -48,7 +48,7 @@ def used_sizes(claims: Float, f: int | None = None) -> Float:
         s, a = s / a[few - 1], a / a[few - 1]
     if np.count_nonzero(a) < 2 * f:
         return np.ones(K)
-    a = np.minimum(a, few)  # above the sum of the others nothing can stay as it is
+    a = np.minimum(a, few)  # a size above the sum of the others must be capped
     cap = _cap(np.minimum(a, MOST_MEDIANS * float(np.median(a[a > 0]))), f)
     return np.minimum(s, cap) / cap
 

@@ -92,7 +92,7 @@ def smallest_eigenvalue(G: Float, m: int, work: int) -> Subset:
             if value[i] < best:
                 best, members = float(value[i]), np.sort(rank[grown[i]])
             continue
-        keep = np.flatnonzero(value < best * (1.0 - 1e-12))  # what is as good but for rounding is not looked into
+        keep = np.flatnonzero(value < best * (1.0 - 1e-12))  # a subset that is better only by rounding is not explored
         keep = keep[np.argsort(-value[keep], kind="stable")]
         stack.extend(grown[keep[i : i + _CHUNK]] for i in range(0, len(keep), _CHUNK))
     return Subset(members, best, True, nodes, spent)

@@ -1,6 +1,6 @@
 """A study on a Ray cluster: the driver claims runs, tasks stream rounds and states back, the driver alone writes.
 
-The nodes need no shared disk and no data sets: both come from the driver. When a node is lost, its runs go on
+The nodes need no shared disk and no data sets: both come from the driver. When a node is lost, its runs continue
 elsewhere from the latest state that the driver has.
 """
 
@@ -27,14 +27,14 @@ from honestly.sim.summary import summary
 from honestly.studies.limit import OutOfTimeError
 from honestly.studies.work import Datasets, Heartbeat, WorkOptions, describe_error, forget, free_the_dead, new_worker
 
-# A task sends the state after every round if it is small, else every few seconds: what a lost node costs at most.
+# A task sends small states after every round and large ones every few seconds: a lost node costs no more than that.
 SMALL, STATE_EVERY = 1 << 20, 20.0
 Files = dict[str, bytes]
 
 
 @dataclass
 class RayTask:
-    """A run on its way: the stream of what it sends."""
+    """A run in progress, and the stream of what it sends."""
 
     run: Run
     stream: Any
@@ -42,7 +42,7 @@ class RayTask:
 
 
 def rounds_of(experiment: str, files: Files, start: Files, data: Any) -> Iterator[dict[str, Any]]:
-    """The task, on a node: go on from a state; send where, each round, now and then the state after it, and the end.
+    """The task on a node: continue from a state, and send the node's name, every round, some states, and the end.
 
     Args:
         experiment: its canonical JSON.
@@ -82,7 +82,7 @@ def rounds_of(experiment: str, files: Files, start: Files, data: Any) -> Iterato
 
 
 def _ray() -> Any:
-    """Ray is an extra, and untyped: it is imported where it is needed alone."""
+    """Import Ray, an untyped extra, only where it is needed."""
     return importlib.import_module("ray")
 
 
@@ -95,7 +95,7 @@ def _cpus() -> float:
 
 
 def files_of(folder: Path, rounds: int) -> Files:
-    """What a run needs to go on: its latest state, unless that is ahead of the rounds that were written down."""
+    """The latest state of a run, from which it continues, unless it is ahead of the rounds in the store."""
     states = States(folder)
     latest = states.latest(rounds)
     return {} if latest is None else {states.path(latest).name: states.path(latest).read_bytes()}
@@ -114,7 +114,7 @@ def on_ray(
 
     Args:
         store: the study's store; only this process writes to it.
-        ids: what is to be done.
+        ids: the runs to do.
         options: where the data sets are, and whether to keep models.
         address: the cluster; "" starts one on this machine.
         gpus, cpus: what a run takes; a fraction of a GPU lets several runs share it.
@@ -126,13 +126,13 @@ def on_ray(
 
 @contextlib.contextmanager
 def _aside(path: Path) -> Generator[None]:
-    """Ray prints what happens on nodes to the driver's terminal: it goes to a file, apart from our own output."""
+    """Write Ray's messages about nodes to a file instead of the terminal."""
     with path.open("a", encoding="utf-8") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         yield
 
 
 def check_address(address: str) -> None:
-    """Refuse at once what Ray would wait for, minutes long."""
+    """Refuse at once an address for which Ray would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if address.startswith("ray://"):
         raise ValueError(
@@ -152,7 +152,7 @@ def check_address(address: str) -> None:
 
 @contextlib.contextmanager
 def _connect(ray: Any, address: str) -> Generator[None]:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what is computed here is nobody else's business
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
     mine = not ray.is_initialized()
     if mine:
         check_address(address)
@@ -169,14 +169,14 @@ def _connect(ray: Any, address: str) -> Generator[None]:
 
 
 class Driver:
-    """Hands out runs and writes down what comes back."""
+    """Hands out runs and stores what they send."""
 
     def __init__(
         self, store: Store, ids: Collection[str], options: WorkOptions, gpus: float, cpus: float, ray: Any
     ) -> None:
         self.store, self.ids, self.options, self.ray = store, ids, options, ray
         self.need = {name: amount for name, amount in (("GPU", gpus), ("CPU", cpus)) if amount}
-        # a lost node is ours to mend: Ray would start the run anew, we go on from its latest state
+        # we handle lost nodes: Ray would start the run again, we continue from its latest state
         self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(rounds_of)
         self.data = Datasets(options.data)
         self.shared: dict[str, Any] = {}
@@ -198,7 +198,7 @@ class Driver:
                         and time.time() >= self.options.ends
                         and self.store.count_open(self.ids)
                     ):
-                        raise OutOfTimeError  # what tasks did since their last state is done again
+                        raise OutOfTimeError  # rounds since a task's last state are computed again
                     self._hand_out()
                     if not self.tasks:
                         if not self.store.count_open(self.ids):
@@ -216,7 +216,7 @@ class Driver:
                         self.store.release(task.worker)
 
     def room(self) -> int:
-        """How many runs the nodes can do at once, as they are now; a run needs a node that has enough of everything."""
+        """How many runs the present nodes can do at once; a run needs one node with enough of every resource."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         if not self.need:
             return len(nodes)
@@ -246,7 +246,7 @@ class Driver:
         return files_of(self.store.run_folder(run.id), run.rounds)
 
     def _listen(self) -> None:
-        """Take what has come; a task that was lost gives its run back."""
+        """Process the messages that have arrived; the run of a lost task becomes free again."""
         streams = [task.stream for task in self.tasks]
         ready, _ = self.ray.wait(streams, num_returns=1, timeout=0.5, fetch_local=False)
         for task in [task for task in self.tasks if task.stream in ready]:
@@ -269,7 +269,7 @@ class Driver:
                 self.tasks.remove(task)
 
     def _lose(self, task: RayTask) -> None:
-        """Nodes come and go; but a run that takes down one after the other without getting on has failed."""
+        """Free the run of a lost node. A run that loses several nodes without finishing a round has failed."""
         id = task.run.id
         self.lost[id] = self.lost.get(id, 0) + 1
         with contextlib.suppress(LostClaimError):

@@ -23,7 +23,7 @@ class RoundDamage:
 
     Attributes:
         kappa: squared distance of the server's step to the honest mean, in honest variances.
-        layer: the same of the layer where it is largest, in that layer's variance.
+        layer: the same for the worst layer, in that layer's variance.
         accuracy: of the server's model afterwards, on the test set; None if it was not evaluated.
         asr: attack success of a backdoor.
         misses: attackers that were not accused; None if the rule does not say.

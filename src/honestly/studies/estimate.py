@@ -17,22 +17,22 @@ from honestly.sim.data import DATASETS, Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 
-#: What decides the time of a round, beside the device: experiments that agree in it take about as long.
+#: The settings that determine the time of a round on a device.
 SHAPE = ("dataset", "model", "clients", "participation", "epochs", "batch", "precision", "crop")
-# images (channels, side), training and test images: what a calibration makes up instead of reading
+# for calibration: channels and side of the images, and how many there are for training and testing
 SIZES = {name: source.size for name, source in DATASETS.items()}
 
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """The time of what is left of a study.
+    """How long the rest of a study will take.
 
     Attributes:
         runs, done: how many runs were asked for, and how many of them are done.
         rounds: rounds that are left.
-        seconds: the sum over those, one run at a time.
+        seconds: their total time, one run at a time.
         measured: runs that are left whose time was measured in this store.
-        calibrated: the others; theirs is that of a few made-up images.
+        calibrated: the other runs, whose time was measured on a few images of noise.
     """
 
     runs: int
@@ -44,7 +44,7 @@ class TimeEstimate:
 
 
 def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) -> TimeEstimate:
-    """How long the runs will take that are not done yet, one after the other on this device."""
+    """How long the unfinished runs will take, one after the other on this device."""
     held = {} if store is None else {run.id: run for run in store.runs()}
     speeds = {} if store is None else median_times(store, device)
     calibrated: dict[str, float] = {}
@@ -67,7 +67,7 @@ def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) ->
 
 
 def shape_of(settings: dict[str, Any]) -> str:
-    """What decides the time of a round, as one text."""
+    """The settings that determine the time of a round, as one text."""
     return json.dumps([settings.get(key) for key in SHAPE])
 
 
@@ -83,10 +83,10 @@ def median_times(store: Store, device: str) -> dict[str, float]:
 
 
 def calibrate(experiment: Experiment, device: str, *, enough: float = 0.5) -> float:
-    """Seconds of a round of this shape: a short round on made-up images, scaled to the real number.
+    """Seconds of a round of this shape: a short round on images of noise, scaled to the real number.
 
-    The round grows until its training takes ``enough`` seconds or it is a whole one, for the fixed costs of a round
-    must not be scaled. Averaging is plain and nobody attacks: training takes nearly all the time.
+    The round grows until its training takes ``enough`` seconds or it is a whole round, because the fixed costs of a
+    round must not be scaled. Averaging is plain and nobody attacks: training takes nearly all the time.
     """
     e = experiment
     images, tests = numbers(e.dataset)
@@ -120,7 +120,7 @@ def _short_round(
     trained = 1
     for record in Federation(small, data=data, device=device).rounds():
         laps, trained = record.seconds, max(record.images, 1)
-        if laps["train"] > 2:  # the first round warms up; a long one will do
+        if laps["train"] > 2:  # the first round is a warm-up; a long one is accurate enough
             break
     return laps, trained, len(data.test_labels)
 
@@ -141,7 +141,7 @@ def _own(name: str) -> Dataset:
 def noise_dataset(name: str, images: int, tests: int) -> Dataset:
     """A data set of noise with the shape of a real one: a calibration must not download anything.
 
-    Of a data set of your own, whose shape nobody else knows, the first images.
+    For a data set of your own, whose shape is unknown, its first images are used.
     """
     if name not in SIZES:
         d = _own(name)

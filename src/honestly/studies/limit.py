@@ -1,4 +1,4 @@
-"""A time limit for a study's workers, as a cluster's queue sets one: nothing is begun that would not end in time."""
+"""A time limit for a study's workers, as in a cluster's queue: they start nothing that would not end in time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 class OutOfTimeError(Exception):
-    """The time limit is near; every round that was begun has ended and is saved."""
+    """The time limit is near; all rounds so far are finished and saved."""
 
 
 @dataclass
 class TimeLimit:
-    """One worker's limit. It learns how long a round takes, and ends the work before one would be cut off.
+    """The time limit of one worker. It learns how long a round takes, and stops before a round would be cut off.
 
     Attributes:
         ends: when the work must have ended, in seconds since 1970: a process passes it to others.
@@ -33,7 +33,7 @@ class TimeLimit:
     last: float = field(default_factory=time.time)
 
     def check(self) -> None:
-        """To be called before each run and after each round; `OutOfTimeError` if another would take too long."""
+        """Raise OutOfTimeError if another round would take too long. Call it before each run and after each round."""
         now = time.time()
         self.longest, self.last = max(self.longest, now - self.last), now
         if now + MARGIN * self.longest >= self.ends:

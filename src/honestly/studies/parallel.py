@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def map_units(run: Callable[[Work], Result], work: Iterable[Work], jobs: int) -> Iterable[Result]:
-    """`run` of each unit; with several jobs in processes of their own, each with one thread.
+    """Apply `run` to each unit; several jobs are separate processes with one thread each.
 
     Units are taken one by one, shortly before they run, so an iterator may depend on earlier results.
 
@@ -24,7 +24,7 @@ def map_units(run: Callable[[Work], Result], work: Iterable[Work], jobs: int) ->
     if jobs <= 1:
         yield from (run(unit) for unit in work)
         return
-    # matrices of 20 x 20 gain nothing from threads, and two processes with all threads each would fight
+    # matrices of 20 x 20 gain nothing from threads, and processes with many threads each slow each other down
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(before, "1"))
     try:
@@ -38,7 +38,7 @@ def map_units(run: Callable[[Work], Result], work: Iterable[Work], jobs: int) ->
                 while waiting:
                     yield waiting.popleft().result()
             finally:
-                pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C or an error: nothing more begins
+                pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C or an error, start nothing more
     finally:
         for name, value in before.items():
             if value is None:

@@ -1,7 +1,7 @@
 """Honest populations of updates to attack: synthetic ones by name, recorded ones from files.
 
-Every synthetic population has a mean of length about 1 and, but for the unequal ones, an honest spread of about 1: as
-heterogeneous as updates of real clients are.
+Every synthetic population has a mean of length about 1 and, but for the unequal ones, an honest spread of about 1,
+which is as heterogeneous as updates of real clients.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from honestly.result import Float
 
 HONEST = "honest"
-#: The rows of the first recordings, which did not say: 20 clients, then clients 11 to 19 under two data attacks.
+#: The rows of old recordings, which do not name them: 20 clients, then clients 11 to 19 under two data attacks.
 FIRST_FORM = (*(HONEST,) * 20, *("label_flip",) * 9, *("backdoor",) * 9)
 KEY = re.compile(r"(?P<course>[\w.+-]{1,100})\|(?P<what>r\d{1,6}|[a-z_]{1,30})")
 KNOWN = re.compile(r"r\d+|names|sizes|rows|left_out|idle")  # other arrays are ignored
@@ -132,7 +132,7 @@ def _course(name: str, arrays: dict[str, npt.NDArray[Any]], rows: Sequence[str] 
             raise ValueError(f"{name}|sizes: give {L} whole numbers of at least 1")
         sizes = sizes.astype(np.int64)
     else:
-        sizes = np.full(L, 10**6)  # unknown: so wide that noise is orthogonal to everything
+        sizes = np.full(L, 10**6)  # unknown: assume layers so wide that noise is orthogonal to everything
     counts = [_count(f"{name}|{key}", arrays.get(key), honest) for key in ("left_out", "idle")]
     return Course(name, layers, sizes, labels, rounds, *counts)
 

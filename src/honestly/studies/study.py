@@ -41,7 +41,7 @@ from honestly.sim.experiment import WARM_UP_LEAVES, Experiment, ExperimentError
 from honestly.sim.messages import explain
 from honestly.sim.settings import change, value_of
 
-LIMIT = 100_000  # runs of a study: more is a mistake in an axis
+LIMIT = 100_000  # the most runs of a study: more is probably a mistake in an axis
 Cell = dict[str, Any]
 
 
@@ -73,7 +73,7 @@ class Study(BaseModel):
     @field_validator("axes")
     @classmethod
     def _axes(cls, axes: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Every axis has values, and each of them a label of its own."""
+        """Check that every axis has values with distinct labels."""
         for name, values in axes.items():
             if not values:
                 raise ValueError(f"axes.{name} = []: give at least one value")
@@ -105,7 +105,7 @@ class Study(BaseModel):
         return study
 
     def _check_matches(self) -> None:
-        """A misspelt axis or value in a condition would silently match nothing."""
+        """Refuse misspelt axes and values in conditions, which would match nothing."""
         where = [("overrides.where", o.where) for o in self.overrides] + [("exclude", cell) for cell in self.exclude]
         for key, conditions in where:
             if not conditions:
@@ -113,7 +113,7 @@ class Study(BaseModel):
             check_conditions(conditions, self, key)
 
     def labels(self, axis: str) -> list[Any]:
-        """What the values of an axis are called."""
+        """The labels of an axis."""
         return [label_of(axis, value) for value in self.axes[axis]]
 
     def cells(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -166,7 +166,7 @@ class Study(BaseModel):
 
 
 def _in_front(experiment: Experiment, cells: Sequence[Cell]) -> PlannedRun:
-    """The entry of a warm-up: its cell has what the runs that start from it have in common."""
+    """The entry of a warm-up; its cell holds what the runs that start from it have in common."""
     first = cells[0]
     common = {
         name: value
@@ -181,7 +181,7 @@ def _has_label(value: Any) -> bool:
 
 
 def label_of(axis: str, value: Any) -> Any:
-    """What a value of an axis is called: its label, its name, or the value itself."""
+    """The label of a value: its own label, its name, or the value itself."""
     if isinstance(value, dict):
         label = value.get("label", value.get("name"))
         if isinstance(label, bool) or not isinstance(label, str | int | float):

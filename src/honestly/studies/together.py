@@ -36,12 +36,12 @@ def side_by_side(folder: Path, ids: Collection[str], count: int, options: WorkOp
                 with Store.open(folder) as store, torch.cuda.stream(torch.cuda.Stream(options.device)):
                     return one_by_one(store, ids, new_worker(), own, data)
             except OutOfTimeError:
-                raise  # the others end their rounds, too
+                raise  # the others also finish their rounds
             except BaseException:
-                broken.set()  # a full disk stops the others, too
+                broken.set()  # a full disk also stops the others
                 raise
 
         threads = [pool.submit(serve) for _ in range(count)]
         while wait(threads, timeout=0.5).not_done:
-            pass  # awake now and then: a signal that another thread took is handled by this one
+            pass  # wake up now and then: only this thread handles signals
         return min(thread.result() for thread in threads)

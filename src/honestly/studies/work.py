@@ -1,4 +1,4 @@
-"""One worker: it claims runs, does them one after the other, and says all the while that it is alive."""
+"""One worker: it claims runs, does them one after the other, and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkOptions:
         data: where the data sets are.
         keep_models: keep the final model of every run, not only those that others start from.
         halt: asked after each round whether to stop.
-        ends: the time (seconds since 1970) by which every worker must have ended; None: there is no limit.
+        ends: the time (seconds since 1970) by which every worker must have ended; None for no limit.
     """
 
     device: str = "cpu"
@@ -68,10 +68,10 @@ def work(
     store: Store, run: Run, *, worker: str, options: WorkOptions, data: Datasets | None = None,
     limit: TimeLimit | None = None,
 ) -> bool:  # fmt: skip
-    """Do one claimed run: go on from its latest state, write every round to the store, and its end.
+    """Do one claimed run: continue from its latest state, and write every round and its end to the store.
 
-    A run that cannot be done is written down as failed, with its error, and the study goes on. `OutOfTimeError` if the
-    next round would not end within the ``limit``.
+    A run that raises an error is stored as failed, and the study continues. Raises OutOfTimeError if the next round
+    would not end within the ``limit``.
 
     Returns:
         False if it was asked to stop before the end.
@@ -100,9 +100,9 @@ def work(
     except StoppedError:
         return False
     except LostClaimError:
-        return True  # another worker has it: nothing to write
+        return True  # another worker has taken the run over: there is nothing to write
     except (StoreError, OutOfTimeError):
-        raise  # no fault of the run: the study stops, and goes on when there is space on the disk or time again
+        raise  # not the run's fault: the study stops, and continues when there is disk space or time again
     except Exception as error:
         with contextlib.suppress(LostClaimError):
             store.fail(
@@ -118,7 +118,7 @@ def forget(store: Store, id: str) -> None:
 
 
 def describe_error(error: Exception) -> str:
-    """An error as it is kept: what happened and, unless it explains itself, where."""
+    """The text of an error for the store: what happened and, unless the message explains itself, where."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, ValueError | OSError):
         return text
@@ -127,11 +127,11 @@ def describe_error(error: Exception) -> str:
 
 
 def serve(store: Store, ids: Collection[str], worker: str, turn: Callable[[], bool | None]) -> bool:
-    """Take turns until nothing of ``ids`` is left, also nothing that another worker might still leave behind.
+    """Do runs until none of ``ids`` is left, including those that another worker may still give up.
 
     Args:
         store: the study's store.
-        ids: what is to be done.
+        ids: the runs to do.
         worker: this worker's name.
         turn: claims and does something: True if it did, None if there was nothing to claim, False if asked to stop.
 
@@ -173,7 +173,7 @@ def one_by_one(
 
 
 class Heartbeat:
-    """Says every few seconds that a worker is alive, on a connection of its own."""
+    """Renews a worker's claims every few seconds, on its own connection."""
 
     def __init__(self, folder: Path, worker: str, *, every: float = LEASE / 6) -> None:
         self.folder, self.worker, self.every = folder, worker, every
@@ -183,7 +183,7 @@ class Heartbeat:
     def _beat(self) -> None:
         with Store.open(self.folder) as store:
             while not self.ended.wait(self.every):
-                with contextlib.suppress(StoreError):  # whoever writes rounds reports a full disk
+                with contextlib.suppress(StoreError):  # a full disk is reported where rounds are written
                     store.heartbeat(self.worker)
 
     def __enter__(self) -> Heartbeat:
@@ -196,7 +196,7 @@ class Heartbeat:
 
 
 def new_worker(pid: int | None = None) -> str:
-    """A name for a worker: the machine, the process (this one by default), and something that nobody else has."""
+    """A name for a worker: the machine, the process (this one by default), and a random part."""
     return f"{_machine()}/{pid or os.getpid()}/{secrets.token_hex(3)}"
 
 

@@ -1,4 +1,4 @@
-"""Several local processes on one study: one that dies is replaced, and another resumes its run."""
+"""Several local processes on one study: a process that dies is replaced, and another one resumes its run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: WorkOptio
         process = context.Process(target=_main, args=(folder, frozenset(ids), receiving, options, threads, os.getpid()))
         with _deaf():
             process.start()
-        name = new_worker(process.pid)  # who looks for dead workers goes by the number of the process
+        name = new_worker(process.pid)  # dead workers are recognised by their process number
         sending.send(name)
         sending.close()
         receiving.close()
@@ -51,7 +51,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: WorkOptio
             while alive:
                 time.sleep(0.2)
                 for name in alive.keys() - asked if stop.asked else ():
-                    asked.add(name)  # once: the second signal would end it in the middle of its round
+                    asked.add(name)  # only once: a second signal would end it in the middle of a round
                     alive[name].terminate()
                 for name in [name for name, process in alive.items() if not process.is_alive()]:
                     code = alive.pop(name).exitcode
@@ -77,7 +77,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: WorkOptio
 
 @contextlib.contextmanager
 def _deaf() -> Generator[None]:
-    """Whoever is started here does not hear Ctrl-C: the terminal tells the driver, which asks each worker once."""
+    """Start processes that ignore Ctrl-C: the driver gets it and asks each worker to stop once."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -110,7 +110,7 @@ def _main(
             code = 0 if one_by_one(store, ids, worker, options) else STOPPED
     except OutOfTimeError:
         code = LATE
-    except (KeyboardInterrupt, EOFError):  # asked to stop, or the driver was gone at once
+    except (KeyboardInterrupt, EOFError):  # asked to stop, or the driver had already ended
         code = STOPPED
     except StoreError as error:
         print(f"honestly bench: {error}", file=sys.stderr)

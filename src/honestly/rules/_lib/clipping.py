@@ -18,7 +18,7 @@ def clip_factors(lengths: Float, radius: float) -> Float:
 
 
 def cosines(about_reference: Float) -> Float:
-    """(K, K) cosines between the updates `w_k - reference`; two of length 0 agree, one with another does not."""
+    """(K, K) cosines between the updates `w_k - reference`; an update of length 0 agrees only with another such one."""
     lengths = norms(about_reference)
     nothing = lengths == 0.0
     units = np.where(nothing, 1.0, lengths)

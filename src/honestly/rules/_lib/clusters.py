@@ -48,7 +48,7 @@ def spanning_tree(D: Float) -> list[tuple[float, int, int]]:
 
 
 def larger_of_two(D: Float) -> Indices:
-    """The larger of the two clusters of average linkage; of equals the tighter; of equals still, both."""
+    """The larger of the two clusters of average linkage; if they are equal, the tighter; if still equal, both."""
     K = len(D)
     if K < 3:
         return np.arange(K)
@@ -94,7 +94,7 @@ def largest_by_mean_shift(features: Float, quantile: float = 0.5, steps: int = 3
     """
     K = len(features)
     bandwidth = float(np.sort(_distances(features, features), axis=1)[:, max(int(K * quantile) - 1, 0)].mean())
-    bandwidth = bandwidth * (1.0 + 1e-9) + 1e-15  # a neighbour at exactly this distance is one, whatever the rounding
+    bandwidth = bandwidth * (1.0 + 1e-9) + 1e-15  # a neighbour at exactly this distance counts, whatever the rounding
     peaks = np.unique(features, axis=0)
     for _ in range(steps):
         inside = _distances(peaks, features) <= bandwidth

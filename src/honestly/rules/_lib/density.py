@@ -38,8 +38,9 @@ def hdbscan(D: Float, least: int = 5, neighbours: int = 5) -> Labels:
     Campello et al.: distances become `max(D_ij, c_i, c_j)`, c the distance to the ``neighbours``-th nearest one;
     single linkage; parts with fewer than ``least`` points fall out; of nested clusters the more stable are taken. The
     stability is the sum over members of (density at which the member leaves - density of birth), density = 1/distance.
-    Everything together is no cluster. Convention: joins at the same distance happen at once, so the order of the points
-    does not matter; the library hdbscan joins them one after the other, and with it a point between may go either way.
+    All points together are not a cluster. Convention: joins at the same distance happen at once, so the order of the
+    points does not matter; the library hdbscan joins them one after the other, so there a point between two clusters
+    may fall into either.
 
     Example:
         >>> x = np.array([0.0, 0.1, 0.2, 5.0, 5.1, 5.3, 20.0])
@@ -49,7 +50,7 @@ def hdbscan(D: Float, least: int = 5, neighbours: int = 5) -> Labels:
     K = len(D)
     label = np.full(K, OUTLIER, dtype=np.intp)
     if 2 * least > K:
-        return label  # two clusters do not fit, and everything together is none
+        return label  # too few points for two clusters, and all points together are not one
     cores = np.sort(D, axis=1)[:, min(neighbours, K - 1)]
     reach = np.maximum(D, np.maximum(cores[:, None], cores[None, :]))
     edges = spanning_tree(reach)
@@ -85,7 +86,7 @@ def _grow(cluster: _Cluster, edges: list[tuple[float, int, int]], least: int, ti
 
 
 def _components(points: list[int], edges: list[tuple[float, int, int]]) -> list[list[int]]:
-    """The points that edges connect, each group in rising order."""
+    """The points that edges connect, each group in ascending order."""
     group = {point: point for point in points}
 
     def head(point: int) -> int:

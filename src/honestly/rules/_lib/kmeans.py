@@ -33,7 +33,7 @@ def kmeans(points: Float, k: int, steps: int = 100) -> Labels:
 
 
 def two_means(points: Float) -> Labels:
-    """(n,) 0 or 1: the best of several starts of k-means with two clusters, all of them certain.
+    """(n,) 0 or 1: the best of several deterministic starts of k-means with two clusters.
 
     The starts are, along each column and along the first principal direction, the cut that leaves the least squared
     distances to the two means.

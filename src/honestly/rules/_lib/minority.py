@@ -8,7 +8,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, kw_only=True)
 class Minority:
-    """``f`` attackers among K >= 2f + 1 clients. It stands before `Rule` or `Mixer` among the bases.
+    """``f`` attackers among K >= 2f + 1 clients. List it before `Rule` or `Mixer` among the bases.
 
     >>> Minority(f=2).minimum()
     5

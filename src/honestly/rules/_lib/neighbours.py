@@ -42,7 +42,7 @@ def central_client(D: Float) -> int:
 def majority_mean(geometry: Geometry) -> Float:
     """Weights to start iterations from, using only residuals: twice, the mean of the majority nearest to the last.
 
-    It sheds far outliers at once, where iterations from the mean need a step for every decade.
+    It drops far outliers at once; iterations that start from the mean need a step for every power of ten.
     """
     K, h = geometry.K, majority(geometry.K)
     a = np.full(K, 1.0 / K)

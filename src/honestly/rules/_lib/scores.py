@@ -1,4 +1,4 @@
-"""Median-based z-scores, by which AlignIns and LASA tell outliers."""
+"""Median-based z-scores, with which AlignIns and LASA find outliers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def median_z(values: Float) -> Float:
 
 
 def largest(magnitudes: Float, share: float) -> npt.NDArray[np.bool_]:
-    """(K, d) mask of the largest entries of each row, a share of them and at least one, and equals of the smallest."""
+    """(K, d) mask of a share of each row's entries, the largest, at least one; ties with the smallest are included."""
     d = magnitudes.shape[1]
     count = min(max(int(share * d), 1), d)
     return magnitudes >= np.partition(magnitudes, d - count, axis=1)[:, d - count, None]

@@ -1,6 +1,6 @@
 """The lightest subset of a weighted complete graph, exactly, by branch and bound on arrays of partial subsets.
 
-And what the rules share that average such a subset: `SubsetRule`.
+`SubsetRule` is the base of the rules that average such a subset.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _bounds(need: npt.NDArray[np.intp], weight: Float, cross: Float, halves: Flo
 
 @dataclass(frozen=True, kw_only=True)
 class SubsetRule(Minority, Rule):
-    """The mean of the K - f clients that are best by some measure, found by a search with a limit."""
+    """The mean of the K - f clients that are best by some measure, found by a search of limited length."""
 
     work: int
 

@@ -21,7 +21,7 @@ from honestly.studies.record import plans, record
 from honestly.studies.recordings import HONEST, Course, read, write
 from honestly.studies.suites.spec import Recipe, Suite
 
-#: Bits that are kept of every number: an error of 3e-5, and files of two thirds of the size.
+#: Significant bits of every number: an error of 3e-5, and files of two thirds of the size.
 BITS = 14
 
 
@@ -34,7 +34,7 @@ def make(
 ) -> tuple[Path, tuple[Course, ...]]:
     """Record every course and write the file; returns where it is and what it holds.
 
-    Finished courses are kept beside the file until all are there, so a command that was stopped goes on.
+    Finished courses are kept beside the file until all are done, so an interrupted command can continue.
 
     Arguments:
         suite: the specification.
@@ -76,7 +76,7 @@ def record_course(recipe: Recipe, folder: Path | None = None) -> Course:
     words = recipe.words.split()
     if any(word.startswith("language=") for word in words):
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # else the numbers depend on the number of cores
+        torch.set_num_threads(1)  # otherwise the numbers depend on the number of cores
         try:
             return replace(record_language(words), name=recipe.name)
         finally:

@@ -22,8 +22,8 @@ Judged: TypeAlias = Contestant | RemoteContestant
 def contestant(spec: str, limit: float = LIMIT) -> Judged:
     """The rule that a word stands for, or a class in a file: `rule.py:MyRule`, `rule.py:MyRule:f=2`.
 
-    Naming a file runs it, in a process of its own on this machine, with all rights of whoever calls; ``limit`` is how
-    many seconds it has for an answer. Raises ValueError for what is no rule, or none that a suite can judge.
+    Naming a file runs it, in its own process on this machine, with all rights of the caller; ``limit`` is its time for
+    one answer, in seconds. Raises ValueError if this is not a rule, or not one that a suite can judge.
     """
     own = any(is_own(part.name) for part in Spec.parse_all(spec))
     rule = RemoteContestant(spec, limit) if own else Contestant(spec)
@@ -65,7 +65,7 @@ class GuardedRule(Rule):
     summary: ClassVar[str] = "a rule under judgement"
 
     def mix(self, geometry: Geometry) -> Mix:
-        """What the rule answers to the clients in a random order, put back into theirs."""
+        """Ask the rule with the clients in random order, and put its answer back into the original order."""
         return _mix_shuffled(self.inner, self.rng, geometry, 1)
 
 
@@ -81,7 +81,7 @@ class GuardedColumns(ColumnRule):
     gram_needed: ClassVar[bool] = True
 
     def mix(self, geometry: Geometry) -> Mix:
-        """As of `GuardedRule`."""
+        """The same as `GuardedRule.mix`."""
         return _mix_shuffled(self.inner, self.rng, geometry, None)
 
     def ranks(self, m: int) -> tuple[int, int]:

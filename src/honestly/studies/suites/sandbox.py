@@ -1,8 +1,8 @@
-"""A process of its own for a stranger's rule: it gets inner products in a random order and returns weights.
+"""A separate process for a stranger's rule: it gets inner products in a random order and returns weights.
 
 Whatever the rule does there, it cannot see who attacks, change what it is measured by, or stop the judge: an answer
-that takes too long, a crash and an exit are failures with a name. It is no protection of the machine: the process has
-all rights of whoever starts it, and may read files.
+that takes too long, a crash and an exit are failures with a name. It does not protect the machine: the process has
+all rights of its caller, and may read files.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ _open: dict[tuple[str, float], Sandbox] = {}
 
 
 def sandbox(spec: str, limit: float = LIMIT) -> Sandbox:
-    """The process of this word, started when it is first asked for."""
+    """The process for this word, started on first use."""
     if (spec, limit) not in _open:
         _open[spec, limit] = Sandbox(spec, limit)
     return _open[spec, limit]
@@ -258,7 +258,7 @@ def numbers(what: str, value: Any, shape: tuple[int | None, ...]) -> Float:
 
 
 def serve(pipe: Connection, spec: str) -> None:
-    """Answer questions until the judge hangs up."""
+    """Answer requests until the judge closes the connection."""
     os.dup2(2, 1)  # what the rule prints must not mix with the judge's output
     try:
         contestant = Contestant(spec)

@@ -71,7 +71,7 @@ class Suite:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def counts(self, clients: int) -> list[int]:
-        """The numbers of attackers among so many clients: at least one unless the share is 0, always a minority."""
+        """The numbers of attackers among this many clients: at least one unless the share is 0, always a minority."""
         counts = {0 if share == 0 else max(1, round(share * clients)) for share in self.malicious}
         return sorted(M for M in counts if clients > 2 * M)
 
