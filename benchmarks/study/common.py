@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from honestly.result import Float
 from honestly.studies.layers.forge import forge
-from honestly.studies.layers.space import Space
+from honestly.studies.layers.measure import Score
+from honestly.studies.layers.space import LayeredPopulation, Space
 
 
 @dataclass
@@ -40,7 +43,8 @@ class Tally:
     honesty: list[float] = field(default_factory=list)
     honest: list[bool] = field(default_factory=list)
 
-    def add(self, score):
+    def add(self, score: Score) -> None:
+        assert score.accused is not None
         K, M = len(score.accused), score.M
         self.kappa.append(score.kappa)
         self.worst.append(score.worst_layer)
@@ -51,7 +55,7 @@ class Tally:
             self.honesty += score.honesty.tolist()
             self.honest += [k < K - M for k in range(K)]
 
-    def cells(self, layered=True):
+    def cells(self, layered: bool = True) -> list[str]:
         share = 100 * sum(self.missed) / max(sum(self.liars), 1)
         cells = [f"{np.mean(self.kappa):.4f} / {max(self.kappa):.2f}"]
         if layered:
@@ -59,12 +63,14 @@ class Tally:
         return [*cells, f"{share:.0f} %", f"{np.mean(self.false):.2f}"]
 
 
-def rng(*words):
+def rng(*words: object) -> np.random.Generator:
     """A random generator whose numbers depend only on these words."""
     return np.random.default_rng([b for word in words for b in str(word).encode()])
 
 
-def attacked(populations, suite, malicious):
+def attacked(
+    populations: Iterable[LayeredPopulation], suite: Sequence[str], malicious: Sequence[int]
+) -> Iterator[tuple[LayeredPopulation, int, str, Space, Float]]:
     """Every population under every attack that its Gram matrices determine: (population, M, attack, space, sent)."""
     for population in populations:
         for M in malicious:

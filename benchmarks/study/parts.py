@@ -10,7 +10,7 @@ import numpy as np
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import geometry_of, measure
 from honestly.studies.layers.patterns import bound, most_tolerated, patterns
-from honestly.studies.layers.search import Attacker
+from honestly.studies.layers.search import Attacker, WorstLie
 from honestly.studies.layers.space import LayeredPopulation, Space
 from study.common import Settings, rng
 from study.fixed import calibration, data, layers, small, updates, whole
@@ -56,13 +56,13 @@ def adaptive(rules: list[Entry], settings: Settings):
                 cells, lies = [], []
                 for M in (4, 8, 9):
                     pipeline = entry.build(used.clients, M)
-                    best = None
+                    worst: list[WorstLie] = []
                     for seed in range(settings.seeds):
                         space = Space.of(used, M, rng(used.name, M, seed))
                         wish = "worst" if goal == "worst layer" else "whole"
                         attacker = Attacker(space, pipeline, wish, settings.tries)
-                        one = attacker.search(rng("adaptive", used.name, M, seed))
-                        best = one if best is None or one.value > best.value else best
+                        worst.append(attacker.search(rng("adaptive", used.name, M, seed)))
+                    best = max(worst, key=lambda one: one.value)
                     cells.append(f"{best.value:.2f}" if best.value < 1e3 else f"{best.value:.0e}")
                     lie = best.lie
                     lies.append(f"{lie.direction} {lie.t:.2g}+{lie.j:.2g}{lie.hiding[0]} in {int(lie.layers.sum())}")
@@ -129,6 +129,7 @@ def clock(rules: list[Entry], settings: Settings):
         for M in (0, 8):
             space = Space.of(population, M, rng("clock"))
             sent = np.zeros((0, space.b)) if M == 0 else forge(space, "label_flip", rng("clock"))
+            assert sent is not None
             for entry in rules:
                 pipeline = entry.build(population.clients, M)
                 times, end = [], time.perf_counter() + 1.0
