@@ -25,7 +25,7 @@ MNIST = {"dataset": "mnist", "model": "lenet5", "clients": 20, "malicious": 4, "
 GAMMA = 4.0  # sign-flip attackers multiply their updates by -GAMMA
 
 
-def from_store(folder):
+def from_store(folder: Path):
     """Print, per setting, how many honest clients were accused in the second half of the rounds."""
     from honestly.runs.store import Store
 
@@ -54,10 +54,11 @@ def from_store(folder):
         print(f"| {', '.join(map(str, key))} | {accused / rounds:.2f} | {' | '.join(shares)} |")
 
 
-def train(args):
+def train(args: argparse.Namespace):
     """Continue from the same model with both rules, and analyse the updates."""
     from honestly.sim.experiment import Experiment
-    from honestly.sim.rounds import Federation, State
+    from honestly.sim.rounds import Federation
+    from honestly.sim.state import State
 
     experiment = Experiment.of({**MNIST, "rounds": args.rounds, "seed": args.seed, "rule": "bayesian"})
     runs = {}
@@ -84,7 +85,7 @@ def train(args):
     print_geometry(args.out / "without-room", [t for t in (2, 10, 20, 40, 60, 80) if t <= args.rounds])
 
 
-def print_geometry(folder, rounds):
+def print_geometry(folder: Path, rounds: list[int]):
     """Print lengths and angles of recorded updates, the last four of which were flipped."""
     print("\n| round | median length of the 16 | the longest, r^2 / s^2 | nearest attacker, r^2 / s^2 | ", end="")
     print("of the attackers' own updates | correlation of length and distance | largest cosine of errors |")
@@ -108,7 +109,7 @@ def print_geometry(folder, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     commands = parser.add_subparsers(required=True)
     stored = commands.add_parser("store")
     stored.add_argument("folder", type=Path)

@@ -163,7 +163,7 @@ def test_a_server_step_on_differences() -> None:
 
 def test_a_wrong_server_step_is_refused_at_construction() -> None:
     wrong = {
-        "adam": "did you mean fedadam",
+        "adam": "expected one of none, fedavgm",
         "fedadam:rate=1": "'fedadam' has no setting",
         "fedadam:lr=x": "give a number",
         "fedadam:lr=-1": "lr must be a number > 0",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from honestly.runs.record import RoundRecord
-    from honestly.sim.rounds import Federation, Record
+    from honestly.sim.rounds import Federation
     from honestly.sim.run import Outcome
+    from honestly.sim.state import Record
 
 EPILOG = """\
 examples:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from honestly import arrays
-from honestly.catalog import Catalog
+from honestly.catalog import Catalog, Spec
 from honestly.files import write_atomically
 from honestly.rules.settings import check_bounds, setting
 
@@ -188,7 +188,12 @@ def make_server(given: ServerStep | str | None) -> ServerStep | None:
         return given
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"server is {given!r}; expected a step such as 'fedadam:lr=0.1'")
-    return None if given in ("", "none") else STEPS.build(given, own=False)
+    if given in ("", "none"):
+        return None
+    spec = Spec.parse(given)
+    if spec.name not in STEPS:
+        raise ValueError(f"server is {given!r}; expected one of none, {', '.join(STEPS)}, as in 'fedadam:lr=0.1'")
+    return STEPS.build(spec)
 
 
 class ServerSide:

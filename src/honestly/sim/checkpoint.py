@@ -19,7 +19,7 @@ from honestly.runs.states import States, pack, unpack
 from honestly.runs.writing import remedies, write_file
 from honestly.sim.experiment import Experiment, ExperimentError
 from honestly.sim.memory import memory_arrays, with_memory
-from honestly.sim.rounds import State
+from honestly.sim.state import State
 from honestly.sim.train.trainer import Model
 
 Warn = Callable[[str], None]

@@ -15,7 +15,8 @@ from honestly.sim.models import source
 from honestly.sim.train.flat import Layout
 
 if TYPE_CHECKING:
-    from honestly.sim.rounds import Federation, RoundPlan, State
+    from honestly.sim.rounds import Federation
+    from honestly.sim.state import RoundPlan, State
 
 
 class Differentiable:

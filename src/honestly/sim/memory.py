@@ -15,7 +15,7 @@ from array_api_compat import to_device
 
 from honestly.engine import Pipeline
 from honestly.federation.server import ServerStep
-from honestly.sim.rounds import State
+from honestly.sim.state import State
 
 ATTACK = "attack/"  # prefix of the names of what attackers remember
 HOME = "honestly.rules."  # classes are loaded from here, and from the file of a rule of the user's own that is in use

@@ -14,7 +14,8 @@ from honestly.sim.attacks.workshop import one_thread
 from honestly.sim.differentiable import Differentiable, fit_images
 
 if TYPE_CHECKING:
-    from honestly.sim.rounds import Federation, RoundPlan, State
+    from honestly.sim.rounds import Federation
+    from honestly.sim.state import RoundPlan, State
 
 
 class Painter:

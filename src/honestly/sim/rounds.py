@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,10 @@ import torch
 from torch import Tensor
 
 from honestly.aggregate import aggregate
-from honestly.engine import Pipeline
-from honestly.federation.server import ServerStep, make_server
+from honestly.federation.server import make_server
 from honestly.result import Aggregate, AggregationError
-from honestly.rules.rule import Rule
 from honestly.runs.record import RoundRecord
 from honestly.sim import metrics
-from honestly.sim.adversary import Mask
 from honestly.sim.attacks import DataAttack, UpdateAttack
 from honestly.sim.attacks.learnt import LearntTrigger
 from honestly.sim.clients import Clients, gather
@@ -30,53 +26,12 @@ from honestly.sim.experiment import Experiment
 from honestly.sim.models import build
 from honestly.sim.painting import Painter
 from honestly.sim.seeds import generator
+from honestly.sim.state import Record, RoundPlan, State, apply_server
 from honestly.sim.stragglers import MOST_LATE, aggregate_late, first_to_answer, train_late
 from honestly.sim.train.choose import choose_trainer
 from honestly.sim.train.flat import Layout
-from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.trainer import Model, Trainer, TrainingResult
 from honestly.sim.views import clean_models, look
-
-
-@dataclass(frozen=True)
-class State:
-    """Where a run stands: the number of finished rounds, the global model, and the steps with what they remember.
-
-    `server` is the server's optimiser with its moments; it is never changed, the next state has one of its own.
-    """
-
-    round: int
-    model: Model
-    pipeline: Pipeline
-    past: tuple[Model, ...] = ()  # the models before, newest first, if clients may be late
-    server: ServerStep | None = None
-    #: what the attackers remember, see `UpdateAttack.remember`
-    attack: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
-
-    @property
-    def rule(self) -> Rule:
-        """The rule as it stands."""
-        return self.pipeline.rule
-
-
-@dataclass(frozen=True)
-class Record:
-    """What happened in a round. ``found`` is the same in every run of the experiment; ``seconds`` is not."""
-
-    found: RoundRecord
-    seconds: dict[str, float]
-    images: int
-    state: State = field(repr=False)
-
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """What was found as plain values, as in a line of ``rounds.jsonl``."""
-        return self.found.as_json()
-
-    @property
-    def laps(self) -> dict[str, float]:
-        """How long each part took, and how many images were trained on, as recorded."""
-        return {"images": self.images, **{name: round(v, 6) for name, v in self.seconds.items()}}
 
 
 class Federation:
@@ -296,18 +251,6 @@ class Federation:
         write_updates(self.record, plan.round, honest - state.model.theta, state.model.theta, extra)
 
 
-@dataclass(frozen=True)
-class RoundPlan:
-    """A round before it happens: who takes part, who of them attacks, and what each does."""
-
-    round: int
-    clients: list[int]
-    attacking: Mask
-    schedules: list[Schedule]
-    root: Schedule | None = None
-    late: list[int] | None = None
-
-
 class Clock:
     """Laps of wall-clock time; on a GPU a lap ends when its work is done."""
 
@@ -322,18 +265,6 @@ class Clock:
             torch.cuda.current_stream(self.device).synchronize()
         now = time.perf_counter()
         self.laps[name], self.last = now - self.last, now
-
-
-def apply_server(state: State, average: Model) -> tuple[Model, ServerStep | None]:
-    """The next model and the server's optimiser after it; the average itself if the step is not finite."""
-    if state.server is None:
-        return average, None
-    server = copy.deepcopy(state.server)
-    try:
-        theta = server.next({"theta": state.model.theta}, {"theta": average.theta})["theta"]
-    except FloatingPointError:
-        return average, state.server
-    return replace(average, theta=theta), server
 
 
 def finite(x: float) -> float | None:

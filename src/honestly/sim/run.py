@@ -18,8 +18,9 @@ from honestly.runs.sink import RoundSink, UnsavedRounds
 from honestly.sim.checkpoint import final_model, open_folder, pack_state, resume
 from honestly.sim.data import Dataset
 from honestly.sim.experiment import Experiment
-from honestly.sim.rounds import Federation, Record
+from honestly.sim.rounds import Federation
 from honestly.sim.settings import doubts
+from honestly.sim.state import Record
 from honestly.sim.train.trainer import Model
 
 

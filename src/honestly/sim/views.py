@@ -15,7 +15,8 @@ from honestly.sim.differentiable import open_workshop
 from honestly.sim.seeds import generator
 
 if TYPE_CHECKING:
-    from honestly.sim.rounds import Federation, RoundPlan, State
+    from honestly.sim.rounds import Federation
+    from honestly.sim.state import RoundPlan, State
 
 
 def look(federation: Federation, attack: UpdateAttack, state: State, plan: RoundPlan, theta: Tensor) -> View:

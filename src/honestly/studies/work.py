@@ -19,8 +19,8 @@ from honestly.runs.sink import StoreSink
 from honestly.runs.store import LEASE, LostClaimError, Run, Store, StoreError
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
-from honestly.sim.rounds import Record
 from honestly.sim.run import run as simulate
+from honestly.sim.state import Record
 from honestly.sim.summary import summary
 from honestly.studies.limit import OutOfTimeError, TimeLimit
 
