@@ -10,7 +10,7 @@ import contextlib
 import io
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from browser import Browser
 from honestly.cli import main
 from honestly.federation.history import History
 from honestly.federation.record import Round
+from honestly.result import ClientId
 
 WIDTHS, SCHEMES, HEIGHT = (1280, 390), ("light", "dark"), 800
 COMMON = ["dataset=digits", "epochs=1"]
@@ -113,9 +114,10 @@ def federation(out: Path) -> list[Path]:
     rng = np.random.default_rng(0)
     clients = [f"hospital-{city}" for city in ("aachen", "bern", "cordoba", "dresden", "eindhoven", "faro")]
     for t in range(1, 13):
-        honesty = {name: float(rng.uniform(0.93, 1)) for name in clients}
+        honesty: dict[ClientId, float] = {name: float(rng.uniform(0.93, 1)) for name in clients}
         honesty["hospital-dresden"] = 0.02 if t > 2 else 0.6
-        excluded = {"hospital-faro": f"tensor 'conv.weight' at flat index {t} is NaN"} if t in (4, 5, 6) else {}
+        broken: dict[ClientId, str] = {"hospital-faro": f"tensor 'conv.weight' at flat index {t} is NaN"}
+        excluded = broken if t in (4, 5, 6) else {}
         evaluation = {"accuracy": 0.95 - 0.7 * 0.7**t}
         status = "refused: no majority" if t == 9 else "converged"
         written.add(Round(t, tuple(clients), honesty, None, excluded, t == 9, status, t == 9, evaluation=evaluation))
@@ -139,13 +141,18 @@ def pages(out: Path, names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def live(out: Path) -> Iterator[list[tuple[str, str]]]:
-    """The live page of the study, while it is served."""
+def live(out: Path) -> Generator[list[tuple[str, str]]]:
+    """The views of the live page of the study, while it is served."""
     from watch_server import watched
 
     with watched(out / "study" / "store", interval=0.2) as server:
         first = next((out / "study" / "report" / "runs").iterdir()).stem
-        yield [("live", server.url), ("live-run", f"{server.url}#/run/{first}")]
+        several = ",".join(sorted(path.stem for path in (out / "study" / "report" / "runs").iterdir())[:3])
+        yield [
+            ("live", server.url),
+            ("live-run", f"{server.url}#/run/{first}"),
+            ("live-compare", f"{server.url}#/compare/{several}"),
+        ]
 
 
 def shoot(browser: Browser, name: str, address: str, out: Path) -> None:

@@ -94,7 +94,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         columns = ["average", "accuracy", "attackers missed per round", "falsely accused per round"]
         TerminalTable(columns, rows, right=columns[1:]).show()
     lead = (
-        f"{CLIENTS} clients learn to read digits together. In the last two runs, {MALICIOUS} of them send four times "
+        f"{CLIENTS} clients learn to read digits together. In two of three runs, {MALICIOUS} of them send four times "
         "the opposite of what they learned. The plain average (FedAvg) believes everybody; the Bayesian rule infers "
         "from the updates alone whom to believe, without being told how many lie."
     )
