@@ -31,6 +31,14 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         sync_folder(path.parent)
 
 
+def sweep(folder: Path, *names: str) -> None:
+    """Remove what a process that was killed left of files with these names; `*` stands for any text."""
+    for name in names:
+        for path in folder.glob(f".{name}.*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
 def append(path: Path, content: bytes) -> None:
     """Add to the end of a file; when this returns, it is on the disk."""
     with path.open("ab") as file:

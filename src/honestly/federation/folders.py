@@ -8,6 +8,8 @@ import os
 import weakref
 from pathlib import Path
 
+from honestly.files import sweep
+
 try:
     import fcntl
 except ImportError:  # Windows has no such locks: there, the operator has to prevent two servers
@@ -39,7 +41,7 @@ def claim(folder: Path, owner: object) -> None:
         if descriptor is None:
             return
         _held[key] = descriptor, 1
-        _sweep(folder)
+        sweep(folder, "rounds.jsonl", "rounds.csv", "memory.json", "server.npz")
     weakref.finalize(owner, _let_go, key, os.getpid())
 
 
@@ -59,14 +61,6 @@ def _lock(folder: Path) -> int | None:
             ) from None
         return None
     return descriptor
-
-
-def _sweep(folder: Path) -> None:
-    """Remove temporary files that a killed server left behind."""
-    for name in ("rounds.jsonl", "rounds.csv", "memory.json", "server.npz"):
-        for path in folder.glob(f".{name}.*"):
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 def _let_go(key: str, process: int) -> None:

@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 
 from honestly.arrays import Host
-from honestly.files import write_atomically
+from honestly.files import sweep, write_atomically
 from honestly.result import ClientId
 from honestly.sources.checkpoints.header import LONGEST, Header, parse_header
 from honestly.sources.checkpoints.tensors import DTYPES, FORMAT_NAMES
@@ -71,12 +71,7 @@ class Shelf:
 
     def sweep(self) -> None:
         """Remove temporary files that a killed server left behind."""
-        for path in self.folder.glob(".update-*.safetensors.*"):
-            with contextlib.suppress(OSError):
-                path.unlink()
-        for path in self.folder.glob(f".{STATE}.*"):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        sweep(self.folder, "update-*.safetensors", STATE)
 
     def write_state(self, state: Mapping[str, Any]) -> None:
         """Replace the state."""
