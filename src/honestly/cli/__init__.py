@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from collections.abc import Sequence
@@ -42,7 +41,6 @@ def parser(names: Sequence[str] = COMMANDS) -> Parser:
         prog="honestly",
         description="Robust averaging for federated learning: it tells you which clients to believe.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"honestly {__version__}", help="show the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="command")

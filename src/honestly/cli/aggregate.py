@@ -49,7 +49,6 @@ def add(commands: Any) -> None:
         help="average K checkpoint files robustly",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="+", metavar="FILES", help="one file or folder per client")
     parser.add_argument("-o", "--out", required=True, metavar="OUT", help="where the average is written")

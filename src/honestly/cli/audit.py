@@ -30,7 +30,6 @@ def add(commands: Any) -> None:
         help="verify that a federation's history was not changed",
         description="Verify the chain of hashes in a federation's rounds.jsonl and name the first broken line.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the history's folder, or one rounds.jsonl")
     parser.add_argument(

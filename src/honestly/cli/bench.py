@@ -42,7 +42,6 @@ def add(commands: Any) -> None:
         help="run a study: a grid of experiments, resumable",
         description="Run a study, a grid of experiments defined in a file. Finished runs are not run again.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("study", nargs="?", metavar="STUDY", help="a TOML file, or a study that comes with honestly")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the study's folder (default: results/NAME)")

@@ -79,7 +79,6 @@ def add(commands: Any) -> None:
         description="Print a script for the shell. It completes commands, options, and the names of rules, attacks, "
         "data sets and settings.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", nargs="?", choices=list(SCRIPTS), help="bash, zsh or fish")
     # used by the scripts: completes the last of these words; each has a dot in front so that none looks like an option

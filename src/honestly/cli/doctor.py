@@ -31,7 +31,6 @@ def add(commands: Any) -> None:
         description="Show versions, devices, extras, data sets and disk space of this machine. Nothing is sent or "
         "downloaded.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -15,6 +15,8 @@ class Parser(argparse.ArgumentParser):
     """argparse with a suggestion for a misspelt choice, and `--debug` for every command."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if "epilog" in kwargs:  # examples and tables keep their lines
+            kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*args, **kwargs)
         # suppressed: a sub-command's default must not override an option before its name
         self.add_argument(

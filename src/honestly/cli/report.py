@@ -27,7 +27,6 @@ def add(commands: Any) -> None:
         help="write pages, tables and figures of a study, a run or a federation's history",
         description="Write pages, tables and figures of a study, a run or a federation's history.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("sources", nargs="+", type=Path, metavar="DIR", help="a study, a run, or a history")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: DIR/report)")

@@ -37,7 +37,6 @@ def add(commands: Any) -> None:
         description="Train a federation under attack in this process, and see which clients the rule believes.\n"
         "Everything has a default; `honestly rules`, `honestly attacks` and `honestly datasets` list the names.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="FILE.toml | key=value", help="a file or preset, and changes")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/ID)")

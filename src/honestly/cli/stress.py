@@ -53,7 +53,6 @@ def add(commands: Any) -> None:
         help="rules against attacks on updates, without training",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("words", nargs="*", metavar="key=value", help="with --record: what to train")
     parser.add_argument(

@@ -22,7 +22,6 @@ def add(commands: Any) -> None:
         help="serve a local page that shows a running study or federation",
         description="Serve a local page that shows a running study or federation.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of a study, a run or several runs")
     parser.add_argument("--port", type=int, help="the port to listen on (default: 8765; 0: any free port)")
