@@ -59,7 +59,7 @@ def dead_links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_not_dead(page: Path) -> None:
     assert not dead_links(page)
 
 

@@ -43,7 +43,7 @@ def _pages(site: Path) -> Iterator[tuple[Path, _Page]]:
 
 
 @pytest.mark.timeout(400)
-def test_it_is_built_strictly_and_stands_alone(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_and_is_self_contained(tmp_path: Path) -> None:
     """One test, because the site is built once."""
     site = tmp_path / "site"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}

@@ -61,7 +61,7 @@ def participles(source: str) -> list[str]:
     return [f"{f.lineno}: def {f.name}: name it by a verb" for f in functions if f.name.strip("_") in PARTICIPLES]
 
 
-def test_texts_avoid_the_phrases() -> None:
+def test_texts_avoid_the_forbidden_phrases() -> None:
     found = [f"{p.relative_to(ROOT)}:{hit}" for p in _texts() for hit in phrases(p.read_text(encoding="utf-8"))]
     assert not found, "\n" + "\n".join(found)
 

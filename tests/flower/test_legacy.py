@@ -63,7 +63,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_bad_result_costs_its_client_the_vote_and_nobody_the_round(fault: str) -> None:
+def test_a_bad_result_excludes_its_client_only(fault: str) -> None:
     make, words = FAULTS[fault]
     good = [result(k) for k in range(6)]
     strategy = LegacyRobustFedAvg(rule=Mean())

@@ -50,7 +50,7 @@ def play(strategy: Any, rounds: int, *, first: int = 1, start: ArrayRecord | Non
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_with_the_mean_it_is_flowers_own(name: str) -> None:
+def test_with_the_mean_it_equals_flowers_strategy(name: str) -> None:
     robust, own, settings = PAIRS[name]
     found = values(play(robust(rule=Mean(sizes="trusted"), **settings), 4))
     expected = values(play(own(**settings), 4))
@@ -77,7 +77,7 @@ def test_the_step_without_flower_is_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_liars_do_not_matter(name: str) -> None:
+def test_liars_do_not_change_the_model(name: str) -> None:
     robust, own, settings = PAIRS[name]
     strategy = robust(**settings)
     attacked = values(play(strategy, 5, liars=3))
@@ -104,7 +104,7 @@ def test_a_round_that_keeps_the_old_model_keeps_the_moments() -> None:
 
 
 @pytest.mark.parametrize("name", ["yogi", "adagrad", "momentum"])
-def test_moments_outlive_the_server(name: str, tmp_path: Path) -> None:
+def test_moments_survive_a_restart(name: str, tmp_path: Path) -> None:
     robust, _, settings = PAIRS[name]
     whole = values(play(robust(**settings), 5))
     half = play(robust(history=tmp_path, **settings), 3)

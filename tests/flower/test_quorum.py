@@ -49,7 +49,7 @@ def test_the_quorum_is_configurable() -> None:
         RobustFedAvg(doubt="panic")  # type: ignore[arg-type]
 
 
-def test_doubt_keeps_the_old_model_if_asked_to() -> None:
+def test_doubt_keep_keeps_the_old_model() -> None:
     """Two clients contradict one another, and nothing tells which of them is right."""
     two = [lying(BAD)]
     doubtful = RobustFedAvg(doubt="keep")

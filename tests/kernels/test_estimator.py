@@ -219,7 +219,7 @@ def test_numbers_that_no_geometry_has_are_left_to_numpy_or_harmless(value: float
             assert found is None or (abs(value) <= 1e290 and np.isfinite(found.weights).all())
 
 
-def test_matrices_that_are_no_gram_matrices_end() -> None:
+def test_matrices_that_are_not_gram_matrices_terminate() -> None:
     """Neither symmetric nor positive: whatever comes out, the program ends and stays within its memory."""
     rng = np.random.default_rng(3)
     for _ in range(50):
@@ -269,7 +269,7 @@ def test_threads_at_once_give_the_same_bits() -> None:
         np.testing.assert_array_equal(estimate_.evidence, first.evidence)
 
 
-def test_small_updates_are_not_worth_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_updates_do_not_start_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "available", lambda: pytest.fail("asked for a compiler"))
     Bayesian().mix(GramGeometry(np.eye(5)))
     Bayesian().mix(GramGeometry(np.eye(MOST + 1), layer_sizes=np.array([1e9])))

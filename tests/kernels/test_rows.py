@@ -195,7 +195,7 @@ def test_only_arrays_that_can_be_read_in_place_have_a_place() -> None:
     assert program.place(np.frombuffer(b"\0" * 9, np.float32, 2, 1)) is None  # at an odd address
 
 
-def test_fewer_threads_than_asked_for_do_all_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_threads_than_requested_do_all_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tensors(5, "float32", (50_000,))
     rows, work = places([list(found[0])]), cut((50_000,), "float32", RUN, False)
     expected = program.gram(rows, None, work, 1, 1)

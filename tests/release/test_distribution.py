@@ -37,7 +37,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_both_build_and_hold_what_they_must(built: Path) -> None:
+def test_wheel_and_sdist_build_and_are_complete(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     (sdist,) = built.glob("*.tar.gz")
     assert wheel.name == f"honestly-{__version__}-py3-none-any.whl"

@@ -123,7 +123,7 @@ MALFORMED: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("fault", MALFORMED)
-def test_one_malformed_client_in_every_round_never_raises_and_never_counts(
+def test_a_malformed_client_in_every_round_is_excluded_without_errors(
     fault: str, functions: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     current = previous()

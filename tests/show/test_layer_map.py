@@ -41,7 +41,7 @@ def test_what_the_rule_holds_against_a_client_is_marked() -> None:
     assert "evidence against it 3.5" in found.word(0, 1)
 
 
-def test_of_many_layers_and_clients_the_odd_ones_are_drawn() -> None:
+def test_only_the_most_unusual_of_many_layers_and_clients_are_drawn() -> None:
     table = {f"t{i}": [1.0] * 200 for i in range(300)}
     table["t250"][150] = 1000.0
     found = layer_map(report(table))

@@ -63,7 +63,7 @@ def test_maps_beside_each_other_have_the_same_rows() -> None:
     assert set(range(110, 150)) <= set(truth.drawn_rows())
 
 
-def test_where_nobody_lies_no_map_of_liars_is_drawn() -> None:
+def test_no_map_of_liars_is_drawn_if_nobody_lies() -> None:
     assert [m.title for m in run(3, M=0).maps()] == ["Probability of being honest"]
     assert run(3, M=0, rule="mean").maps() == []  # equal weights say nothing
 
@@ -101,12 +101,12 @@ def test_downloads_hold_the_rounds() -> None:
     assert [len(r["honesty"]) for r in held["rounds"]] == [4, 4, 4]
 
 
-def test_a_spreadsheet_gets_no_formulas_and_a_page_no_giants() -> None:
+def test_spreadsheets_get_no_formulas_and_pages_no_large_files() -> None:
     assert as_csv(["=a"], [["=1+1"], ["-5"], [-5.0], [None]]) == "'=a\n'=1+1\n'-5\n-5.0\n\"\"\n"
     assert inside("a.csv", "x" * 2_000_000) == []
 
 
-def test_templates_escape_and_refuse_what_is_missing() -> None:
+def test_templates_escape_text_and_refuse_missing_values() -> None:
     from jinja2 import UndefinedError
 
     with pytest.raises(UndefinedError):

@@ -71,7 +71,7 @@ def test_the_rows_in_words_have_every_value() -> None:
     assert of(grid, ["a", "b"]).lines() == [("a", "1–2: 1.00; 3: 0.25"), ("b", "2–3: 0.50")]
 
 
-def test_of_thousands_of_clients_the_least_believed_are_shown() -> None:
+def test_the_least_believed_of_thousands_of_clients_are_shown() -> None:
     grid = np.ones((5000, 3))
     grid[[17, 4000]] = 0.0
     grid[18] = np.nan

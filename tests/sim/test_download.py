@@ -77,7 +77,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread.join()
 
 
-def test_a_file_that_is_there_is_not_fetched(server: Server, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_downloaded(server: Server, tmp_path: Path) -> None:
     assert server.fetch(tmp_path) == tmp_path
     assert (tmp_path / "file.gz").read_bytes() == BODY
     server.fetch(tmp_path)
@@ -88,7 +88,7 @@ def test_a_file_that_is_there_is_not_fetched(server: Server, tmp_path: Path) -> 
     assert server.requests == 2
 
 
-def test_a_busy_server_and_one_that_breaks_off_are_asked_again(server: Server, tmp_path: Path) -> None:
+def test_busy_servers_and_broken_downloads_are_retried(server: Server, tmp_path: Path) -> None:
     server.statuses, server.cut_after = [503], [0, 100_000]
     server.fetch(tmp_path)
     assert server.requests == 3
@@ -104,7 +104,7 @@ def test_a_busy_server_and_one_that_breaks_off_are_asked_again(server: Server, t
         (b"<html>please log in</html>", True, "a file of 26 bytes: expected 300,000", 1),
     ],
 )
-def test_another_file_is_refused(
+def test_a_different_file_is_refused(
     server: Server, tmp_path: Path, body: bytes, announce: bool, message: str, requests: int
 ) -> None:
     server.body, server.announce = body, announce
@@ -114,7 +114,7 @@ def test_another_file_is_refused(
     assert server.requests == requests
 
 
-def test_the_next_mirror_is_tried_and_all_reasons_are_told(
+def test_the_next_mirror_is_tried_and_all_reasons_are_reported(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(downloads, "RETRIES", 0)
@@ -136,7 +136,7 @@ def test_the_next_mirror_is_tried_and_all_reasons_are_told(
         assert words in str(caught.value)
 
 
-def test_an_interruption_leaves_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_leaves_no_files(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(self: object, count: int) -> None:
         raise KeyboardInterrupt
 
@@ -146,7 +146,9 @@ def test_an_interruption_leaves_nothing(server: Server, tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_no_fault_of_the_mirror(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_blamed_on_the_mirror(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: object, count: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -155,7 +157,7 @@ def test_a_full_disk_is_no_fault_of_the_mirror(server: Server, tmp_path: Path, m
         server.fetch(tmp_path)
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DownloadError, match=r"cannot write .*--data"):
         fetch(SETS["mnist"], tmp_path / "file" / "raw")

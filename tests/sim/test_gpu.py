@@ -54,7 +54,7 @@ def test_every_way_to_train_on_a_gpu_equals_the_plain_path(name: str, side: int)
         assert torch.allclose(trainer.logits(start, gpu).cpu(), scores, atol=1e-4)
 
 
-def test_residual_networks_learn_as_pytorch_teaches_them() -> None:
+def test_residual_networks_train_as_in_pytorch() -> None:
     """Bfloat16 leads every order of summation elsewhere, so: no further from float32 than PyTorch's own bfloat16."""
     module, make = build("resnet18_half", (3, 32, 32), 10, 0), np.random.default_rng(0)
     coarse = make.integers(0, 256, size=(1300, 3, 8, 8), dtype=np.uint8)

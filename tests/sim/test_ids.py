@@ -54,6 +54,6 @@ def test_presets(name: str) -> None:
     assert experiment([name]).id.startswith(PRESETS[name])
 
 
-def test_all_presets_are_here() -> None:
+def test_all_presets_exist() -> None:
     assert set(PRESETS) == set(presets())
     assert set(shipped_studies()) == {name for name in STUDIES if not name.startswith("results/")}

@@ -64,7 +64,7 @@ def start(folder: Path, pause: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_kill_at_any_moment_then_the_same_command_gives_the_same_bytes(tmp_path: Path, whole: Path) -> None:
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "killed"
     rng = np.random.default_rng(0)
     for kill in range(2):
@@ -84,7 +84,7 @@ def test_kill_at_any_moment_then_the_same_command_gives_the_same_bytes(tmp_path:
     assert read_state(folder / "state-6.bin", Federation(E).start()).round == 6
 
 
-def test_ctrl_c_ends_the_round_and_the_run_goes_on(tmp_path: Path, whole: Path) -> None:
+def test_ctrl_c_ends_after_the_round_and_the_run_can_resume(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "stopped"
     outcome = run(E, folder, on_round=lambda r: os.kill(os.getpid(), signal.SIGINT) if r.state.round == 2 else None)
     assert not outcome.finished
@@ -104,7 +104,7 @@ def stopped(folder: Path, rounds: int) -> Path:
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "empty"])
-def test_a_damaged_state_is_named_and_the_one_before_used(tmp_path: Path, whole: Path, harm: str) -> None:
+def test_a_damaged_state_is_reported_and_the_previous_one_used(tmp_path: Path, whole: Path, harm: str) -> None:
     folder = stopped(tmp_path / "run", 3)
     latest = max(folder.glob("state-*.bin"), key=lambda p: int(p.stem[6:]))
     number = int(latest.stem[6:])
@@ -120,7 +120,7 @@ def test_a_damaged_state_is_named_and_the_one_before_used(tmp_path: Path, whole:
     assert bytes_of(folder) == bytes_of(whole)
 
 
-def test_all_states_damaged_starts_anew(tmp_path: Path, whole: Path) -> None:
+def test_a_run_whose_states_are_all_damaged_starts_again(tmp_path: Path, whole: Path) -> None:
     folder = stopped(tmp_path / "run", 2)
     for state in folder.glob("state-*.bin"):
         state.write_bytes(b"nothing")
@@ -129,7 +129,7 @@ def test_all_states_damaged_starts_anew(tmp_path: Path, whole: Path) -> None:
     assert bytes_of(folder) == bytes_of(whole)
 
 
-def test_records_that_were_cut_short_are_made_again(tmp_path: Path, whole: Path) -> None:
+def test_truncated_records_are_computed_again(tmp_path: Path, whole: Path) -> None:
     folder = stopped(tmp_path / "run", 3)
     text = bytes_of(folder)
     (folder / "rounds.jsonl").write_bytes(text[:-10])
@@ -137,7 +137,7 @@ def test_records_that_were_cut_short_are_made_again(tmp_path: Path, whole: Path)
     assert bytes_of(folder) == bytes_of(whole)
 
 
-def test_a_finished_run_is_not_run_again_and_can_be_prolonged(whole: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_repeated_and_can_be_extended(whole: Path, tmp_path: Path) -> None:
     import shutil
 
     folder = tmp_path / "copy"
@@ -151,14 +151,14 @@ def test_a_finished_run_is_not_run_again_and_can_be_prolonged(whole: Path, tmp_p
     assert bytes_of(folder).startswith(bytes_of(whole))
 
 
-def test_a_longer_run_does_not_pass_for_a_shorter_one(whole: Path) -> None:
+def test_a_longer_run_is_not_accepted_as_a_shorter_one(whole: Path) -> None:
     before = (whole / "experiment.json").read_bytes()
     with pytest.raises(ExperimentError, match=r"holds 6 rounds of this experiment, more than rounds = 4: .*--restart"):
         run(E.model_copy(update={"rounds": 4}), whole)
     assert (whole / "experiment.json").read_bytes() == before
 
 
-def test_an_experiment_that_cannot_be_made_leaves_the_folder_free(tmp_path: Path) -> None:
+def test_an_invalid_experiment_leaves_the_folder_free(tmp_path: Path) -> None:
     wrong = Experiment.of({**SETTINGS, "model": "nowhere:model"})
     with pytest.raises(ValueError, match="cannot be loaded"):
         run(wrong, tmp_path)
@@ -171,7 +171,7 @@ def test_another_experiment_in_the_folder_is_refused(whole: Path) -> None:
         run(other, whole)
 
 
-def test_restart_forgets(whole: Path, tmp_path: Path) -> None:
+def test_restart_deletes_the_old_run(whole: Path, tmp_path: Path) -> None:
     folder = stopped(tmp_path / "run", 2)
     other = Experiment.of({**SETTINGS, "seed": 8, "rounds": 1})
     assert run(other, folder, restart=True).resumed_at == 0
@@ -179,7 +179,9 @@ def test_restart_forgets(whole: Path, tmp_path: Path) -> None:
     assert not (folder / "state-2.bin").exists()
 
 
-def test_disk_full_says_so_and_the_run_can_go_on(tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_the_run_can_resume(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "full"
     calls = 0
 
@@ -198,7 +200,7 @@ def test_disk_full_says_so_and_the_run_can_go_on(tmp_path: Path, whole: Path, mo
     assert bytes_of(folder) == bytes_of(whole)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="is a file: choose another folder with --out"):
         open_folder(tmp_path / "file", E, warn=print)

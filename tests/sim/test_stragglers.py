@@ -29,7 +29,7 @@ def test_without_a_buffer_an_experiment_keeps_its_id() -> None:
     assert Experiment.of(json.loads(Experiment.of(FAST).canonical)).id == Experiment.of(FAST).id
 
 
-def test_so_many_clients_make_a_round_and_some_are_late() -> None:
+def test_a_round_has_the_buffers_size_and_some_clients_are_late() -> None:
     records = numbers(rule="mean")
     assert all(len(r["participants"]) == len(r["staleness"]) == 5 for r in records)
     assert all(max(r["staleness"]) < r["round"] for r in records)
@@ -49,14 +49,14 @@ def test_slow_clients_stay_slow() -> None:
     assert 1.0 < means.mean() < 2.5  # 2, less what the limit cuts off
 
 
-def test_nobody_late_is_the_plain_average_of_those_who_answered() -> None:
+def test_without_late_clients_it_is_the_average_of_those_who_answered() -> None:
     on_time = numbers(rule="mean", delay=0.0)
     assert all(sum(r["staleness"]) == 0 for r in on_time)
     assert all(r["weights"] is None or max(w for w in r["weights"] if w is not None) == 0.2 for r in on_time)
 
 
 @pytest.mark.parametrize("rule", ["bayesian", "median"])
-def test_an_interrupted_run_goes_on_with_the_same_numbers(tmp_path: Path, rule: str) -> None:
+def test_an_interrupted_run_resumes_with_the_same_numbers(tmp_path: Path, rule: str) -> None:
     settings = {**FAST, "rule": rule}
     run(Experiment.of(settings), tmp_path / "whole")
     run(Experiment.of({**settings, "rounds": 3}), tmp_path / "parts")

@@ -126,7 +126,7 @@ def on_fake(store: Store, ray: FakeRay, monkeypatch: pytest.MonkeyPatch, **needs
     return Driver(store, ids, WorkOptions(), needs.get("gpus", 0.0), needs.get("cpus", 1.0), ray).run()
 
 
-def test_lost_tasks_go_on_from_their_latest_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_tasks_resume_from_their_latest_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost, wrong = FakeRay.exceptions.RayError("node died"), FakeRay.exceptions.RayTaskError(ValueError("no such data"))
     ray = FakeRay({1: lost, 2: lost, 4: wrong})
     with Store.open(tmp_path) as store:
@@ -141,7 +141,7 @@ def test_lost_tasks_go_on_from_their_latest_state(tmp_path: Path, monkeypatch: p
         assert not store.run_folder(first.id).exists()
 
 
-def test_a_run_that_takes_down_node_after_node_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_loses_several_nodes_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Never(FakeRay):
         def _stream(self, messages: Any, broken: Exception | None) -> Any:
             yield next(messages)
@@ -175,7 +175,7 @@ def test_a_cluster_gets_as_many_runs_as_it_has_room_for(tmp_path: Path, monkeypa
             on_fake(store, FakeRay({}), monkeypatch, gpus=4)
 
 
-def test_an_address_where_nobody_is_is_refused_at_once() -> None:
+def test_an_address_without_a_cluster_is_refused_at_once() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -80,7 +80,7 @@ def test_a_calibration_needs_no_data(dataset: str, monkeypatch: pytest.MonkeyPat
     assert 0 < calibrate(Experiment.of({"dataset": dataset}), "cpu") < 3600
 
 
-def test_data_of_your_own_are_calibrated_on_themselves(tmp_path: Path) -> None:
+def test_custom_data_is_calibrated_on_its_own_images(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
         "from dataclasses import replace\n"
@@ -96,7 +96,7 @@ def test_data_of_your_own_are_calibrated_on_themselves(tmp_path: Path) -> None:
     assert 0 < calibrate(Experiment.of({"dataset": name, "model": "mlp", "clients": 3, "epochs": 1}), "cpu") < 60
 
 
-def test_made_up_data_has_the_shape_of_the_real() -> None:
+def test_noise_data_has_the_shape_of_real_data() -> None:
     real, fake = load("digits"), noise_dataset("digits", 7, 5)
     assert (fake.size, len(fake.classes), len(fake.images), len(fake.test_labels)) == (real.size, 10, 7, 5)
     assert module.SIZES["digits"][2:] == (len(real.labels), len(real.test_labels))

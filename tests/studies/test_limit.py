@@ -66,7 +66,7 @@ def test_what_is_no_duration_is_refused(text: str, study: str, capsys: pytest.Ca
     assert f"--stop-after {text}" in capsys.readouterr().err
 
 
-def test_a_round_that_would_be_cut_off_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_round_is_started_that_would_be_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "time", lambda: now[0])
     limit = TimeLimit(ends=200.0, last=100.0)
@@ -107,7 +107,7 @@ def test_stop_by_the_limit_pack_unpack_elsewhere_and_finish(
     assert any(resumed), "a run was interrupted in its middle"
 
 
-def test_nothing_is_begun_without_time_and_nothing_is_lost_when_all_is_done(
+def test_nothing_starts_without_time_and_nothing_is_lost_at_the_end(
     study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"

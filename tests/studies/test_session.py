@@ -73,9 +73,7 @@ def test_every_part_of_a_plan_names_cells_of_its_study() -> None:
     assert order == [ours, ours, krum, ("rule=Ours", "alpha=1")]
 
 
-def test_goes_with_a_time_limit_end_with_the_numbers_of_one_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_with_a_time_limit_give_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = tmp_path / "tiny.toml"
     study.write_text(STUDY)
     assert honestly(["bench", str(study), "--out", str(tmp_path / "whole"), "--quiet"]) == 0

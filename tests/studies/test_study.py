@@ -127,7 +127,7 @@ def test_a_wrong_shard_is_named(text: str) -> None:
         (f'name = "x"\n[axes]\nseed = {list(range(400))}\nrounds = {list(range(1, 400))}', "159,600 cells"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named(text: str, message: str) -> None:
+def test_mistakes_are_explained(text: str, message: str) -> None:
     with pytest.raises(StudyError, match=message):
         Study.parse(text).entries()
 
@@ -202,7 +202,7 @@ def test_an_unknown_study_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["tables", "ablation", "figure1"])
-def test_the_two_readings_of_the_paper_differ_in_nothing_but_the_images(name: str) -> None:
+def test_the_two_readings_of_the_paper_differ_only_in_the_images(name: str) -> None:
     code, text = (Study.parse(text_of(f"paper-{kind}{name}")).entries() for kind in ("", "text-"))
     assert [entry.cell for entry in code] == [entry.cell for entry in text]
     for one, other in zip(code, text, strict=True):

@@ -66,14 +66,14 @@ def test_a_study_in_one_process(store: Store) -> None:
     assert store.runs() == before, "finished runs are left alone"
 
 
-def test_only_what_was_asked_for_is_done(store: Store) -> None:
+def test_only_the_requested_runs_are_done(store: Store) -> None:
     first = store.runs()[1].id
     assert one_by_one(store, {first}, "w", WorkOptions(keep_models=True))
     assert [run.status for run in store.runs()] == ["pending", "done", "pending", "pending"]
     assert (store.run_folder(first) / "state-3.bin").is_file()
 
 
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_numbers(store: Store) -> None:
+def test_an_interrupted_run_resumes_and_ends_with_the_same_numbers(store: Store) -> None:
     asked = iter([False, False, True])
     assert not one_by_one(store, ids(store), "w", WorkOptions(halt=lambda: next(asked)))
     half = store.runs()[0]
@@ -85,7 +85,7 @@ def test_an_interrupted_run_goes_on_and_ends_with_the_same_numbers(store: Store)
     assert store.rounds(half.id) == simulate(Experiment.of(half.experiment)).records
 
 
-def test_a_store_that_lags_behind_its_states_catches_up(store: Store) -> None:
+def test_a_store_behind_its_states_catches_up(store: Store) -> None:
     # a copy of the database, or an earlier version: the state after round 2 is there, the round itself is not
     run = store.claim("w")
     assert run is not None
@@ -97,9 +97,7 @@ def test_a_store_that_lags_behind_its_states_catches_up(store: Store) -> None:
     assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
 
 
-def test_a_run_that_fails_is_written_down_and_the_others_are_done(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_run_is_recorded_and_the_others_are_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = module.simulate
 
     def sometimes(experiment: Experiment, *rest: Any, **options: Any) -> Any:
@@ -120,7 +118,7 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_done(
     assert failed.provenance["torch"]
 
 
-def test_a_full_disk_stops_the_study_and_gives_the_run_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_stops_the_study_and_frees_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise StoreError("cannot write it: No space left on device")
 
@@ -130,7 +128,7 @@ def test_a_full_disk_stops_the_study_and_gives_the_run_back(store: Store, monkey
     assert {run.status for run in store.runs()} == {"pending"}
 
 
-def test_a_worker_that_lost_its_run_leaves_it_to_the_other(store: Store) -> None:
+def test_a_worker_that_lost_its_run_stops_working_on_it(store: Store) -> None:
     run = store.claim("slow")
     assert run is not None
     store.release("slow")
@@ -168,7 +166,7 @@ def test_waiting_for_another_worker_ends_when_it_is_done(store: Store) -> None:
     thread.join()
 
 
-def test_the_runs_of_the_dead_are_free_at_once(store: Store) -> None:
+def test_runs_of_dead_workers_are_free_at_once(store: Store) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     dead = new_worker().replace(f"/{os.getpid()}/", f"/{gone.pid}/")
@@ -180,7 +178,7 @@ def test_the_runs_of_the_dead_are_free_at_once(store: Store) -> None:
     assert store.runs()[0].attempts == 1
 
 
-def test_a_heartbeat_is_heard(store: Store) -> None:
+def test_a_heartbeat_renews_the_claim(store: Store) -> None:
     run = store.claim("w")
     assert run is not None
     with Heartbeat(store.folder, "w", every=0.05):
@@ -198,7 +196,7 @@ def test_a_data_set_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data.get("digits") is first
 
 
-def test_an_error_of_the_store_is_no_failure_of_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_store_does_not_fail_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run = store.claim("w")
     assert run is not None
 

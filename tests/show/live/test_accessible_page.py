@@ -36,7 +36,7 @@ return [n, bad];
 """
 
 
-def test_all_of_it_by_keyboard(browser: Browser, server: Watched, study: FakeStudy) -> None:
+def test_the_whole_page_works_by_keyboard(browser: Browser, server: Watched, study: FakeStudy) -> None:
     ours = half_done(study)
     show(browser, server)
     browser.until("document.querySelectorAll('td[data-status=done]').length === 3")
@@ -93,7 +93,7 @@ def test_a_heatmap_by_keyboard(browser: Browser, server: Watched, study: FakeStu
     assert browser.script(kind) != "CANVAS"
 
 
-def test_landmarks_and_names_for_a_screen_reader(browser: Browser, server: Watched, study: FakeStudy) -> None:
+def test_a_screen_reader_finds_landmarks_and_names(browser: Browser, server: Watched, study: FakeStudy) -> None:
     ours = half_done(study)
     for _ in views(browser, server, study, ours):
         nodes = [n for n in browser.cdp("Accessibility.getFullAXTree")["nodes"] if not n.get("ignored")]

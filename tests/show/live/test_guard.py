@@ -31,7 +31,7 @@ def test_our_names_are_answered_on_any_port_for_tunnels(server: Watched, host: s
      "127.0.0.1:80@evil.example", "localhost:80:90"],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/", "/events", "/static/main.js", "/nothing"])
-def test_another_host_is_refused_everywhere(server: Watched, host: str, path: str) -> None:
+def test_requests_for_another_host_are_refused(server: Watched, host: str, path: str) -> None:
     answer = server.get(path, Host=host)
     assert answer.status in (400, 421)
     assert "honestly" not in answer.text or answer.status == 421  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def test_nothing_can_be_changed(server: Watched, method: str) -> None:
     connection.close()
 
 
-def test_on_all_interfaces_addresses_are_answered_and_foreign_names_are_not() -> None:
+def test_on_all_interfaces_only_addresses_and_own_names_are_answered() -> None:
     ours = host_check("0.0.0.0")
     assert ours("192.168.1.5:8765")
     assert ours("[fe80::1]:8765")

@@ -60,7 +60,7 @@ def test_weights_are_relative_to_the_largest_of_the_round() -> None:
     assert found["belief"] == [1000, 500, 0, None]
 
 
-def test_of_thousands_of_clients_a_sample_is_sent_that_reaches_the_last() -> None:
+def test_a_sample_of_thousands_of_clients_includes_the_last() -> None:
     K = 10_000
     found = detail([{"round": 1, "honesty": [0.5] * K, "attacked": list(range(6000, K))}], {"clients": K})
     assert len(found.shown) == len(found.rounds[0]["belief"]) == MOST_CLIENTS
@@ -76,7 +76,7 @@ def test_a_hundred_rounds_of_twenty_clients_are_small() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(KEYS), ANYTHING) | ANYTHING, max_size=4), ANYTHING)
-def test_whatever_the_records_hold_the_rounds_have_one_form(records: list[Any], experiment: Any) -> None:
+def test_rounds_have_one_form_whatever_the_records_hold(records: list[Any], experiment: Any) -> None:
     found = detail(records, experiment)
     json.dumps([found.head(), found.rounds], allow_nan=False).encode()
     assert len(found.rounds) == len(records)

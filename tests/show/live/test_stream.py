@@ -52,7 +52,7 @@ def test_first_everything_then_only_what_changed(server: Watched, study: FakeStu
     assert second not in events.details
 
 
-def test_a_broken_connection_goes_on_where_it_was(server: Watched, study: FakeStudy) -> None:
+def test_a_broken_connection_resumes_where_it_was(server: Watched, study: FakeStudy) -> None:
     first, second, *_ = study.ids()
     study.advance(first, 4)
     events = server.events(f"/events?run={first}")
@@ -83,13 +83,13 @@ def test_a_page_that_opens_a_run_gets_its_rounds_and_not_the_overview_again(serv
 
 
 @pytest.mark.parametrize("known", ["00000000-5", "rubbish", "a-b-c", "%00", "-1"])
-def test_a_cursor_of_another_server_starts_anew(server: Watched, known: str) -> None:
+def test_a_cursor_of_another_server_gets_everything(server: Watched, known: str) -> None:
     events = server.events("/events", Last_Event_ID=known)
     seen = events.until(lambda e: len(e.runs) == 6)
     assert any(data.get("anew") for event, data in seen if event == "state")
 
 
-def test_a_run_that_was_set_back_is_cut(server: Watched, study: FakeStudy) -> None:
+def test_a_run_that_was_set_back_loses_its_later_rounds(server: Watched, study: FakeStudy) -> None:
     first = study.ids()[0]
     study.advance(first, 5)
     events = server.events(f"/events?run={first}")
@@ -98,7 +98,7 @@ def test_a_run_that_was_set_back_is_cut(server: Watched, study: FakeStudy) -> No
     events.until(lambda e: len(e.details[first]) == 2)
 
 
-def test_silence_is_filled_with_beats(server: Watched) -> None:
+def test_heartbeats_are_sent_without_changes(server: Watched) -> None:
     events = server.events()
     events.until(lambda e: e.runs)
     began = time.monotonic()
@@ -107,7 +107,7 @@ def test_silence_is_filled_with_beats(server: Watched) -> None:
     assert 0.4 < time.monotonic() - began < 3
 
 
-def test_readers_that_go_away_are_forgotten_and_nobody_looks_for_nobody(
+def test_readers_that_leave_are_forgotten_and_reading_stops(
     server: Watched, study: FakeStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = study.ids()[0]
@@ -155,7 +155,7 @@ def test_more_tabs_than_allowed_and_more_runs_than_allowed(server: Watched, monk
     assert server.get("/events?" + "&".join(f"run={i}" for i in range(25))).status == 400
 
 
-def test_a_reader_that_does_not_read_holds_nobody_up(server: Watched, study: FakeStudy) -> None:
+def test_a_slow_reader_does_not_delay_others(server: Watched, study: FakeStudy) -> None:
     first = study.ids()[0]
     study.advance(first, 1)
     stuck = server.events(f"/events?run={first}")
@@ -168,7 +168,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up(server: Watched, study: Fak
     stuck.until(lambda e: len(e.details.get(first, [])) == 10)
 
 
-def test_waiting_made_removed_and_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_is_missing_created_removed_and_created_again(tmp_path: Path) -> None:
     folder = tmp_path / "later"
     with watched(folder) as server:
         events = server.events()
@@ -186,7 +186,7 @@ def test_waiting_made_removed_and_made_again(tmp_path: Path) -> None:
         study.close()
 
 
-def test_a_database_that_is_damaged_while_it_is_watched(tmp_path: Path) -> None:
+def test_a_database_damaged_while_it_is_watched_is_reported(tmp_path: Path) -> None:
     study = FakeStudy(tmp_path)
     study.close()
     path = tmp_path / "study.sqlite"
@@ -203,7 +203,7 @@ def test_a_database_that_is_damaged_while_it_is_watched(tmp_path: Path) -> None:
         assert len(events.runs) == 6
 
 
-def test_a_locked_database_is_named_and_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_a_locked_database_is_reported_and_does_not_delay_the_end(tmp_path: Path) -> None:
     study = FakeStudy(tmp_path)
     study.store.database.connection.execute("PRAGMA journal_mode = DELETE")
     with watched(tmp_path) as server:
@@ -226,7 +226,7 @@ def test_a_locked_database_is_named_and_does_not_hold_up_the_end(tmp_path: Path)
     study.close()
 
 
-def test_an_error_that_nobody_foresaw_is_told_and_does_not_end_the_watch(
+def test_an_unexpected_error_is_shown_and_does_not_end_the_watch(
     server: Watched, study: FakeStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = server.events()
@@ -237,7 +237,7 @@ def test_an_error_that_nobody_foresaw_is_told_and_does_not_end_the_watch(
     events.until(lambda e: not e.head["problem"])
 
 
-def test_the_end_lets_every_reader_go_at_once(study: FakeStudy, tmp_path: Path) -> None:
+def test_stopping_ends_every_stream_at_once(study: FakeStudy, tmp_path: Path) -> None:
     with watched(tmp_path / "study") as server:
         readers = [server.events() for _ in range(5)]
         for events in readers:

@@ -31,7 +31,7 @@ def source(study: FakeStudy, tmp_path: Path) -> Iterator[StudySource]:
     found.close()
 
 
-def test_runs_as_they_go(study: FakeStudy, source: StudySource) -> None:
+def test_runs_in_every_state(study: FakeStudy, source: StudySource) -> None:
     first, second, third, *_ = study.ids()
     look = source.look()
     assert (look.kind, look.name) == ("study", "invented")
@@ -53,7 +53,7 @@ def test_runs_as_they_go(study: FakeStudy, source: StudySource) -> None:
     assert source.detail("nobody") is None
 
 
-def test_a_worker_that_fell_silent_and_a_run_that_was_given_back(
+def test_a_silent_worker_and_a_released_run(
     study: FakeStudy, source: StudySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, *_ = study.ids()
@@ -65,7 +65,7 @@ def test_a_worker_that_fell_silent_and_a_run_that_was_given_back(
     assert source.look().runs[0].status == "stopped"
 
 
-def test_nothing_is_read_again_while_nobody_writes(
+def test_nothing_is_read_again_without_changes(
     study: FakeStudy, source: StudySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study.advance(study.ids()[0], 2)
@@ -75,7 +75,7 @@ def test_nothing_is_read_again_while_nobody_writes(
     assert source.detail(study.ids()[0]) is detail
 
 
-def test_of_a_run_that_goes_on_only_new_rounds_are_read(
+def test_only_new_rounds_of_a_running_run_are_read(
     study: FakeStudy, source: StudySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = study.ids()[0]
@@ -97,7 +97,7 @@ def test_of_a_run_that_goes_on_only_new_rounds_are_read(
     assert read == [1]
 
 
-def test_removed_and_made_again(study: FakeStudy, source: StudySource, tmp_path: Path) -> None:
+def test_a_study_that_is_removed_and_created_again(study: FakeStudy, source: StudySource, tmp_path: Path) -> None:
     source.look()
     study.close()
     for path in tmp_path.glob(DATABASE + "*"):

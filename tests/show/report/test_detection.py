@@ -12,7 +12,7 @@ from honestly.show.report.sources import ReportedRun
 from honestly.studies.scores import detection_auc
 
 
-def test_the_area_is_the_chance_that_an_honest_client_scores_higher() -> None:
+def test_auc_is_the_chance_that_an_honest_client_scores_higher() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         score = rng.integers(0, 6, 40) / 5  # with many ties
@@ -35,7 +35,7 @@ def test_without_attackers_there_is_no_area_but_a_brier_score() -> None:
     assert reliability_chart({"x": found}).lines != []
 
 
-def test_statements_are_those_of_the_clients_that_were_there() -> None:
+def test_statements_are_about_participating_clients() -> None:
     row = record(1, K=4, M=1) | {"honesty": [1.0, 0.6, None, 0.1], "participants": [0, 1, 3], "false_accusations": 0}
     said = statements(read([row]))
     assert said is not None

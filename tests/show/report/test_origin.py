@@ -125,7 +125,7 @@ def test_a_cause_is_named_where_a_run_shows_it() -> None:
     assert code == ("unexplained", "unexplained")
 
 
-def test_noise_of_ones_own_averages_out() -> None:
+def test_independent_noise_averages_out() -> None:
     mean = Key("fmnist", 2, "FedAvg", Column("random", 0.5, "ACC"))  # published: 0.48
     runs = [result(mean, 0.88)]
     shown = {Setting("fmnist", "FedAvg", 8, 0.5): (0.88, 0.30)}
@@ -178,7 +178,7 @@ def test_the_rule_of_version_0_1_has_a_row_of_its_own(tmp_path: Path) -> None:
     assert rules == ["FedAvg", "Ours (version 0.1)", "Ours (paper)", "FedAvg", "Ours", "Ours (paper)"]
 
 
-def test_of_two_finished_records_of_a_run_the_later_counts(tmp_path: Path) -> None:
+def test_the_later_of_two_records_of_a_run_counts(tmp_path: Path) -> None:
     for name, shift in (("a", 0.0), ("b", 0.1)):
         fill(tmp_path / name, "paper-figure1", rounds=2, shift=lambda cell, shift=shift: shift).close()
     for order in (("a", "b"), ("b", "a")):

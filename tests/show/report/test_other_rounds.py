@@ -97,7 +97,7 @@ def test_a_report_of_the_short_study_says_so(tmp_path: Path) -> None:
     assert page.count("Attack success rate, backdoor") == 1
 
 
-def test_curves_by_round_are_means_over_the_seeds_that_got_so_far() -> None:
+def test_curves_by_round_are_means_over_the_seeds_so_far() -> None:
     runs = [result("Ours", "sign_flip", 3, 0.5, seed=s) for s in (0, 1)] + [result("Krum", "sign_flip", 3, 0.5)]
     rounds = {
         runs[0].entry.id: [record(t, accuracy=0.1 * t) for t in (1, 2, 3)],
