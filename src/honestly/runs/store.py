@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -179,37 +179,15 @@ class Store:
     # -- workers ----------------------------------------------------------------------------------------
 
     def claim(self, worker: str, *, among: Collection[str] | None = None) -> Run | None:
-        """Claim the next run for this worker; None if there is none at the moment."""
-        found = self.claim_many(worker, 1, among=among)
-        return found[0] if found else None
-
-    def claim_many(
-        self,
-        worker: str,
-        n: int,
-        *,
-        same: Callable[[Run], Hashable] | None = None,
-        among: Collection[str] | None = None,
-        lease: float = LEASE,
-    ) -> list[Run]:
-        """Claim up to ``n`` runs at once, in the study's order.
-
-        Args:
-            worker: the name of the worker, which must be unique.
-            n: the largest number of runs.
-            same: settings in which they must agree with the first one.
-            among: the ids to choose from.
-            lease: seconds of silence after which a worker loses its run.
-        """
+        """Claim the next run, in the study's order, for a worker with a unique name; None if there is none now."""
         now = time.time()
-        chosen: list[Run] = []
         with self.database.writing() as db:
             needs = self.needs()
             ended = dict(db.execute("SELECT id, status FROM runs WHERE status IN ('done', 'failed')").fetchall())
             free = db.execute(
                 f"SELECT {COLUMNS} FROM runs WHERE status = 'pending' OR (status = 'running' AND updated < ?) "
                 "ORDER BY ordinal, id",
-                (now - lease,),
+                (now - LEASE,),
             )
             for row in free.fetchall():
                 run = run_of(row)
@@ -222,18 +200,15 @@ class Store:
                         db, run, died if before == DONE else f"the run that it starts from, {needs[run.id]}, failed"
                     )
                     continue
-                if same is not None and chosen and same(run) != same(chosen[0]):
-                    continue
-                chosen.append(run)
-                if len(chosen) >= n:
-                    break
-            for run in chosen:
                 db.execute(
                     "UPDATE runs SET status = 'running', worker = ?, started = COALESCE(started, ?), updated = ?, "
                     "finished = NULL, error = NULL, attempts = attempts + 1 WHERE id = ?",
                     (worker, now, now, run.id),
                 )
-        return [self.run(run.id) for run in chosen]
+                break
+            else:
+                return None
+        return self.run(run.id)
 
     def _give_up(self, db: Any, run: Run, error: str) -> None:
         now = time.time()

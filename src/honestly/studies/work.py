@@ -126,50 +126,33 @@ def describe_error(error: Exception) -> str:
     return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else text
 
 
-def serve(store: Store, ids: Collection[str], worker: str, turn: Callable[[], bool | None]) -> bool:
-    """Do runs until none of ``ids`` is left, including those that another worker may still give up.
-
-    Args:
-        store: the study's store.
-        ids: the runs to do.
-        worker: this worker's name.
-        turn: claims and does something: True if it did, None if there was nothing to claim, False if asked to stop.
-
-    Returns:
-        False if it was asked to stop.
-    """
-    with Heartbeat(store.folder, worker):
-        try:
-            while True:
-                done = turn()
-                if done is False:
-                    return False
-                if done is None:
-                    if not store.count_open(ids):
-                        return True
-                    free_the_dead(store)
-                    time.sleep(0.5)
-        finally:
-            with contextlib.suppress(StoreError):
-                store.release(worker)
-
-
 def one_by_one(
     store: Store, ids: Collection[str], worker: str, options: WorkOptions, data: Datasets | None = None
 ) -> bool:
-    """Do runs one after the other in this process; False if asked to stop, `OutOfTimeError` at the time limit."""
+    """Do runs one after the other until none of ``ids`` is left, not even one that another worker may still give up.
+
+    Returns False if asked to stop; raises `OutOfTimeError` at the time limit.
+    """
     data = data or Datasets(options.data)
     limit = None if options.ends is None else TimeLimit(options.ends)
-
-    def turn() -> bool | None:
-        if options.halt is not None and options.halt():
+    with Heartbeat(store.folder, worker):
+        try:
+            while options.halt is None or not options.halt():
+                if limit is not None and store.count_open(ids):
+                    limit.check()
+                run = store.claim(worker, among=ids)
+                if run is not None:
+                    if not work(store, run, worker=worker, options=options, data=data, limit=limit):
+                        return False
+                elif not store.count_open(ids):
+                    return True
+                else:
+                    free_the_dead(store)
+                    time.sleep(0.5)
             return False
-        if limit is not None and store.count_open(ids):
-            limit.check()
-        run = store.claim(worker, among=ids)
-        return None if run is None else work(store, run, worker=worker, options=options, data=data, limit=limit)
-
-    return serve(store, ids, worker, turn)
+        finally:
+            with contextlib.suppress(StoreError):
+                store.release(worker)
 
 
 class Heartbeat:

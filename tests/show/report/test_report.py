@@ -147,7 +147,8 @@ def test_an_unfinished_study_says_what_is_missing(tmp_path: Path) -> None:
     store = fill(tmp_path, "quick", rounds=2, skip=lambda e: e.cell["seed"] > 0 or e.cell["rule"] == "Krum")
     waiting = [run.id for run in store.runs() if run.status == "pending"]
     of = store.run(waiting[0]).of
-    store.claim_many("w", 2)
+    for _ in range(2):
+        store.claim("w")
     store.write_round(waiting[0], record(1, K=10, M=4))
     store.fail(waiting[2], f"no data: {HOSTILE}")
     store.close()
