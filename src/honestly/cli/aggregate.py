@@ -149,7 +149,7 @@ def _run(args: argparse.Namespace) -> int:
             buffers=args.buffers, allow_results=args.allow_results, allow_overwrite=args.allow_overwrite,
         )  # fmt: skip
         with open_target(args.out, args.exclusions) as target:
-            found = aggregate(
+            result = aggregate(
                 files,
                 steps,
                 reference=args.reference,
@@ -157,30 +157,30 @@ def _run(args: argparse.Namespace) -> int:
                 out=target.out,
                 explain=explain,
             )
-            if found.excluded and args.exclusions == "fail":
+            if result.excluded and args.exclusions == "fail":
                 status = FAILED
             else:
                 target.keep()
-                status = EXCLUSIONS if found.excluded and args.exclusions == "status" else DONE
+                status = EXCLUSIONS if result.excluded and args.exclusions == "status" else DONE
     notes = [str(warning.message) for warning in warned if issubclass(warning.category, UserWarning)]
     report = as_json(
-        found, rule=args.rule, pre=args.pre, out=None if status == FAILED else args.out, paths=paths, notes=notes
+        result, rule=args.rule, pre=args.pre, out=None if status == FAILED else args.out, paths=paths, notes=notes
     )
     for file in args.report:
         try:
             write(file, as_html(report) if file.endswith((".html", ".htm")) else json.dumps(report, indent=1) + "\n")
         except OSError as error:
-            kept = "" if status == FAILED else f"; {args.out} was written nevertheless"
-            raise OSError(error.errno, f"the report cannot be written: {error.strerror}{kept}", file) from error
+            addition = "" if status == FAILED else f"; {args.out} was written nevertheless"
+            raise OSError(error.errno, f"the report cannot be written: {error.strerror}{addition}", file) from error
     if args.json:
         print(json.dumps(report, indent=1))
     elif not args.quiet:
         show(report)
     for note in notes:
         print(f"honestly aggregate: warning: {note}", file=sys.stderr)
-    return complain("honestly aggregate", _exclusion_message(found), FAILED) if status == FAILED else status
+    return complain("honestly aggregate", _exclusion_message(result), FAILED) if status == FAILED else status
 
 
-def _exclusion_message(found: Aggregate) -> str:
-    listed = "; ".join(f"client {name!r}: {reason}" for name, reason in found.reasons.items())
+def _exclusion_message(result: Aggregate) -> str:
+    listed = "; ".join(f"client {name!r}: {reason}" for name, reason in result.reasons.items())
     return f"clients were excluded, and --exclusions fail was asked for; {listed}"

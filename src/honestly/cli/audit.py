@@ -45,29 +45,29 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.folder.exists():
         raise FileNotFoundError(2, "No such file or directory", str(args.folder))
-    found = audit(args.folder)
-    problem = found.broken
-    if not problem and not found.rounds:
+    report = audit(args.folder)
+    problem = report.broken
+    if not problem and not report.rounds:
         problem = f"{args.folder} has no rounds.jsonl, or an empty one: there is nothing to verify"
-    elif not problem and found.unsealed:
-        problem = f"{found.unsealed} of {found.rounds} lines have no hash (an older version wrote them)"
-    if not problem and args.head is not None and args.head not in found.heads:
+    elif not problem and report.unsealed:
+        problem = f"{report.unsealed} of {report.rounds} lines have no hash (an older version wrote them)"
+    if not problem and args.head is not None and args.head not in report.heads:
         problem = f"the chain does not contain {args.head}: lines were removed since, or all hashes recomputed"
     if args.json:
-        told = {
+        facts = {
             "sound": not problem,
             "problem": problem,
-            "files": found.files,
-            "rounds": found.rounds,
-            "head": found.head,
+            "files": report.files,
+            "rounds": report.rounds,
+            "head": report.head,
         }
-        print(json.dumps(told, indent=1))
+        print(json.dumps(facts, indent=1))
     elif problem:
         print(f"not sound: {problem}", file=sys.stderr)
     else:
-        files = "" if len(found.files) == 1 else f" in {len(found.files)} files"
-        print(f"sound: {found.rounds} round{'s' * (found.rounds != 1)}{files}")
-        print(f"head: {found.head}")
+        files = "" if len(report.files) == 1 else f" in {len(report.files)} files"
+        print(f"sound: {report.rounds} round{'s' * (report.rounds != 1)}{files}")
+        print(f"head: {report.head}")
         if args.head is None:
             print("The chain cannot show that its last lines were removed: store the head and pass it with --head.")
     return 1 if problem else 0

@@ -77,9 +77,9 @@ def add(commands: Any) -> None:
         help="end before this time has passed (560, 9m, 1.5h): a round that would take longer is not started",
     )  # fmt: skip
     how.add_argument("--keep-models", action="store_true", help="keep the final model of every run in DIR/runs")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    shown.add_argument("--json", action="store_true", help="print one JSON object for every finished run")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    output.add_argument("--json", action="store_true", help="print one JSON object for every finished run")
     parser.set_defaults(run=run, extra="sim")
 
 
@@ -153,11 +153,11 @@ def _check(args: argparse.Namespace) -> None:
 def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: set[str] | None = None) -> None:
     from honestly.runs.transfer import take_in
 
-    kept = "dry run, nothing is saved: " if args.dry_run else ""
+    prefix = "dry run, nothing is saved: " if args.dry_run else ""
     for path in paths:
-        found = take_in(store, path, only=only)
+        result = take_in(store, path, only=only)
         if not args.quiet:
-            print(f"{kept}{path}: {found}", file=sys.stderr)
+            print(f"{prefix}{path}: {result}", file=sys.stderr)
 
 
 def _select_runs(args: argparse.Namespace, study: Study, entries: list[PlannedRun]) -> list[PlannedRun]:
@@ -204,19 +204,19 @@ def _dry_run(args: argparse.Namespace, study: Study | None) -> int:
         entries = study.entries()
         if store is not None:
             _take_in(args, store, args.reuse, only={entry.id for entry in entries})
-        found = estimate(_select_runs(args, study, entries), store, args.device)
+        left = estimate(_select_runs(args, study, entries), store, args.device)
     workers = max(1, args.workers)
     if args.json:
-        print(json.dumps({"event": "dry-run", **vars(found), "workers": workers}))
+        print(json.dumps({"event": "dry-run", **vars(left), "workers": workers}))
         return 0
-    todo = found.runs - found.done
+    todo = left.runs - left.done
     source = [f"{n} from {what}" for n, what in (
-        (found.measured, "finished runs"), (found.calibrated, "a short calibration")) if n]  # fmt: skip
-    print(f"{study.name}: {found.runs} runs, {found.done} done, {todo} to do with {found.rounds:,} rounds")
+        (left.measured, "finished runs"), (left.calibrated, "a short calibration")) if n]  # fmt: skip
+    print(f"{study.name}: {left.runs} runs, {left.done} done, {todo} to do with {left.rounds:,} rounds")
     if todo:
-        print(f"about {duration(found.seconds)} on {args.device}, one run at a time ({', '.join(source)})")
+        print(f"about {duration(left.seconds)} on {args.device}, one run at a time ({', '.join(source)})")
         if workers > 1:
-            print(f"about {duration(found.seconds / workers)} with {workers} workers, if each has its own cores")
+            print(f"about {duration(left.seconds / workers)} with {workers} workers, if each has its own cores")
     return 0
 
 

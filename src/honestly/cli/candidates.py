@@ -31,14 +31,14 @@ def candidates(top: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
         elif word in choices:
             parser, path = choices[word], [*path, word]
     if current.startswith("-"):
-        shown = [action for action in actions(parser) if action.help != argparse.SUPPRESS]
-        return _matching(current, [name for action in shown for name in action.option_strings])
+        visible = [action for action in actions(parser) if action.help != argparse.SUPPRESS]
+        return _matching(current, [name for action in visible for name in action.option_strings])
     if awaited is not None:
         return _values(path, awaited, before, current)
-    found: list[str] = []
+    options: list[str] = []
     for action in positionals(parser):
-        found += _values(path, action, before, current)
-    return found
+        options += _values(path, action, before, current)
+    return options
 
 
 def _values(path: Sequence[str], action: argparse.Action, before: Sequence[str], current: str) -> list[str]:

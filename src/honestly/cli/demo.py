@@ -74,10 +74,10 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
         for title, e in experiments:
             bar = bars.add(f"{title:20}", e.rounds)
             records: list[RoundRecord] = []
-            for found in Federation(e).rounds():
-                records.append(found.found)
-                accused = found.found.accused
-                news = f"accuracy {found.found.accuracy:.3f}"
+            for record in Federation(e).rounds():
+                records.append(record.found)
+                accused = record.found.accused
+                news = f"accuracy {record.found.accuracy:.3f}"
                 if accused:
                     news += "  accused: " + " ".join(map(str, accused))
                 bars.update(bar, advance=1, news=news)

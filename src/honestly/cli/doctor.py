@@ -39,12 +39,12 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was found; the exit status says whether something is wrong."""
-    found = examine(args.data)
+    facts = examine(args.data)
     if args.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(facts, indent=1))
     else:
-        _print(found)
-    return 1 if found["problems"] else 0
+        _print(facts)
+    return 1 if facts["problems"] else 0
 
 
 def examine(data: Path | None = None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def examine(data: Path | None = None) -> dict[str, Any]:
     from honestly._version import __version__
 
     problems: list[str] = []
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "schema": SCHEMA,
         "honestly": __version__,
         "installed": str(Path(__file__).parents[1]),
@@ -65,7 +65,7 @@ def examine(data: Path | None = None) -> dict[str, Any]:
         "data": _data(data, problems),
         "folders": _folders(data, problems),
     }
-    return {**found, "problems": problems, "ok": not problems}
+    return {**facts, "problems": problems, "ok": not problems}
 
 
 def _core(problems: list[str]) -> list[dict[str, Any]]:
@@ -104,28 +104,28 @@ def _devices(problems: list[str]) -> dict[str, Any]:
     from honestly.kernels.rows import PROGRAM
 
     # null: large updates are averaged by a compiled program
-    found: dict[str, Any] = {"cpu": {"cores": usable_cores(), "averages_not_compiled": PROGRAM.reason()}, "cuda": []}
+    devices: dict[str, Any] = {"cpu": {"cores": usable_cores(), "averages_not_compiled": PROGRAM.reason()}, "cuda": []}
     try:
         import torch
     except ImportError as error:
         if getattr(error, "name", None) != "torch":  # installed but broken
             problems.append(f"torch does not load ({_first_line(error)}): reinstall it")
-        return found
+        return devices
     except Exception as error:
         problems.append(f"torch does not load ({_first_line(error)}): reinstall it")
-        return found
+        return devices
     from honestly.sim.train.compiled.build import reason
 
-    found["cpu"]["threads"] = torch.get_num_threads()
-    found["cpu"]["not_compiled"] = reason()  # null: small models are trained by a compiled program
+    devices["cpu"]["threads"] = torch.get_num_threads()
+    devices["cpu"]["not_compiled"] = reason()  # null: small models are trained by a compiled program
     try:
         if torch.cuda.is_available():
             for i in range(torch.cuda.device_count()):
                 about = torch.cuda.get_device_properties(i)
-                found["cuda"].append({"name": about.name, "memory": about.total_memory})
+                devices["cuda"].append({"name": about.name, "memory": about.total_memory})
     except Exception as error:
         problems.append(f"CUDA does not work ({_first_line(error)}): use --device cpu, or repair the driver")
-    return found
+    return devices
 
 
 def _data(data: Path | None, problems: list[str]) -> list[dict[str, Any]]:
@@ -181,36 +181,36 @@ def _size(size: int) -> str:
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size >> 20} MiB"
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(facts: dict[str, Any]) -> None:
     from honestly.show.aggregate_page import shown
 
     rows: list[tuple[str, str]] = [
-        ("honestly", f"{found['honestly']} in {found['installed']}"),
-        ("python", f"{found['python']}, {found['system']}, {found['executable']}"),
+        ("honestly", f"{facts['honestly']} in {facts['installed']}"),
+        ("python", f"{facts['python']}, {facts['system']}, {facts['executable']}"),
     ]
-    rows += [(package["name"], package["version"] or "not installed") for package in found["core"]]
-    for extra in found["extras"]:
+    rows += [(package["name"], package["version"] or "not installed") for package in facts["core"]]
+    for extra in facts["extras"]:
         have = ", ".join(f"{name} {version}" for name, version in extra["found"].items())
         lacks = f"missing: {', '.join(extra['missing'])}; {extra['install']}" if extra["missing"] else ""
         rows.append((f"extra {extra['extra']}", "; ".join(part for part in (have, lacks) if part)))
-    cpu = found["devices"]["cpu"]
+    cpu = facts["devices"]["cpu"]
     rows.append(("cpu", f"{cpu['cores']} cores"))
     why = cpu["averages_not_compiled"]
     rows.append(("averages", f"by NumPy, slower: {why}" if why else "by a compiled program, if they are large"))
     if "not_compiled" in cpu:
         slower = f"by PyTorch, several times slower than by a compiled program: {cpu['not_compiled']}"
         rows.append(("small models", slower if cpu["not_compiled"] else "trained by a compiled program"))
-    gpus = [f"{gpu['name']}, {_size(gpu['memory'])}" for gpu in found["devices"]["cuda"]]
+    gpus = [f"{gpu['name']}, {_size(gpu['memory'])}" for gpu in facts["devices"]["cuda"]]
     rows += [("cuda", gpu) for gpu in gpus or ["none"]]
-    for data in found["data"]:
+    for data in facts["data"]:
         rows.append((f"data {data['name']}", data["where"] or "not here: downloaded when it is first used"))
-    for folder in found["folders"]:
+    for folder in facts["folders"]:
         state = "writable" if folder["writable"] else "not writable"
         free = "" if folder["free"] is None else f", {_size(folder['free'])} free"
         rows.append((folder["use"], f"{folder['path'] or 'unknown'}: {state}{free}"))
-    rows += [("problem", problem) for problem in found["problems"]]
+    rows += [("problem", problem) for problem in facts["problems"]]
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:{width}}  {shown(text)}")
-    if not found["problems"]:
+    if not facts["problems"]:
         print("nothing is wrong")

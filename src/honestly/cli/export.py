@@ -79,8 +79,8 @@ def run_study(args: argparse.Namespace) -> int:
 
     with Store.read(args.folder) as store:
         if args.target == "study":
-            told = f"the study with {archive(store, args.out)} folder(s) of runs to resume"
+            summary = f"the study with {archive(store, args.out)} folder(s) of runs to resume"
         else:
-            told = f"{export(store, args.target, args.out)} {args.target}"
-    print(f"{args.out}: {told}")
+            summary = f"{export(store, args.target, args.out)} {args.target}"
+    print(f"{args.out}: {summary}")
     return 0

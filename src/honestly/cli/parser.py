@@ -26,11 +26,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End with exit status 2, the usage and the message."""
         # Python 3.11 quotes the choices, 3.12 does not.
-        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message)
-        if found:
-            choices = [choice.strip("'") for choice in found[2].split(", ")]
-            hint = suggestion(found[1], choices)
-            message = f"{message[: found.start()]}{found[1]!r} is none of {', '.join(choices)}{hint}"
+        match = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message)
+        if match:
+            choices = [choice.strip("'") for choice in match[2].split(", ")]
+            hint = suggestion(match[1], choices)
+            message = f"{message[: match.start()]}{match[1]!r} is none of {', '.join(choices)}{hint}"
         super().error(message)
 
 

@@ -55,10 +55,10 @@ def run(args: argparse.Namespace) -> int:
     studies = merge(loaded)
     out: Path = args.out if args.out is not None else (first if first.is_dir() else first.parent) / "report"
     *paths, target = [_command_path(path) for path in (*args.sources, out)]
-    made = [
+    bench = [
         ["bench", study.name, "--out", path] for study, path in zip(loaded, paths, strict=False) if _ships(study.name)
     ]
-    commands = [*made, ["report", *paths, "--out", target]]
+    commands = [*bench, ["report", *paths, "--out", target]]
     command = "\n".join(shlex.join(["honestly", *words]) for words in commands)
     preface = "" if args.preface is None else args.preface.read_text(encoding="utf-8")
     options = ReportOptions(pages=not args.no_pages, figures=not args.no_figures, command=command, preface=preface)

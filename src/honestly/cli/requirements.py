@@ -63,8 +63,8 @@ def satisfies(version: str, bounds: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(\.\d+)*", version)
-    parts = [int(part) for part in found[0].split(".")] if found else []
+    match = re.match(r"\d+(\.\d+)*", version)
+    parts = [int(part) for part in match[0].split(".")] if match else []
     while parts and parts[-1] == 0:  # 15.0 is 15
         parts.pop()
     return tuple(parts)
@@ -74,12 +74,12 @@ def _parse(line: str) -> Requirement:
     name = re.match(r"[\w.-]+", line)
     extra = re.search(r"extra\s*==\s*['\"]([\w.-]+)['\"]", line)
     bounds = re.search(r"[<>=][^;]*", line.partition(";")[0])
-    found = name[0] if name else line
+    package = name[0] if name else line
     try:
-        installed = metadata.version(found)
+        installed = metadata.version(package)
     except metadata.PackageNotFoundError:
         installed = None
-    return Requirement(found, bounds[0].strip() if bounds else "", extra[1] if extra else "", installed)
+    return Requirement(package, bounds[0].strip() if bounds else "", extra[1] if extra else "", installed)
 
 
 def _of_the_source_tree() -> list[str]:
@@ -89,11 +89,11 @@ def _of_the_source_tree() -> list[str]:
     extras: dict[str, list[str]] = project.get("optional-dependencies", {})
 
     def flat(extra: str) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         for line in extras[extra]:
             ours = re.match(r"honestly\[(.*)\]", line)
-            found += [inner for name in ours[1].split(",") for inner in flat(name.strip())] if ours else [line]
-        return found
+            names += [inner for name in ours[1].split(",") for inner in flat(name.strip())] if ours else [line]
+        return names
 
     listed = [f"{line}; extra == '{extra}'" for extra in extras for line in flat(extra)]
     return [*project.get("dependencies", []), *dict.fromkeys(listed)]

@@ -47,9 +47,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--restart", action="store_true", help="discard what is in the run's folder and start again")
     parser.add_argument("--show-partition", action="store_true", help="show which client has which classes, and exit")
     parser.add_argument("--presets", action="store_true", help="list the experiments that come with the package")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    shown.add_argument("--json", action="store_true", help="print one JSON object per round")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    output.add_argument("--json", action="store_true", help="print one JSON object per round")
     parser.set_defaults(run=run, extra="sim")
 
 
@@ -244,9 +244,9 @@ class _Terminal(_Nothing):
             "asr_last": "attack success rate, last round", "false_accusations_per_round": "falsely accused per round",
             "misses_per_round": "attackers missed per round", "refused_rounds": "rounds without a usable majority",
         }  # fmt: skip
-        found = summary(outcome.rounds)
+        numbers = summary(outcome.rounds)
         for key, label in names.items():
-            value = found[key]
+            value = numbers[key]
             if key == "accuracy_mean_last_20" and len(outcome.rounds) < LAST:
                 continue
             if value is not None and not (key == "refused_rounds" and value == 0):

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
     seed = args.seeds[0][0]
     with Bars(stderr=True, transient=True, silent=args.json) as bars:
         bar = bars.add(f"{suite.name}: rounds")
-        found = suites.judge(
+        standings = suites.judge(
             suite,
             judged,
             seed=seed,
@@ -67,11 +67,11 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
     facts = {"suite": suite.name, "spec": suite.hash, "content": content_hash(courses), "recording": origin.word}
     lines = [
         json.dumps({**facts, "seed": seed, "version": __version__, **standing.asdict()}, allow_nan=False)
-        for standing in found
+        for standing in standings
     ]
     if args.out:
         (args.out / f"{suite.name}.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    for one in found:
+    for one in standings:
         if one.error:
             text = f"{one.rule}: no answer in {one.failed} of {one.rounds} rounds: it {one.error}"
             print(text, file=sys.stderr)
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
     from honestly.show.suite_table import suite_table
 
     console = Console()
-    console.print(suite_table(suite, found).rich(console.width))
+    console.print(suite_table(suite, standings).rich(console.width))
     return 0
 
 

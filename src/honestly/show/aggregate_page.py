@@ -44,7 +44,7 @@ def check_target(file: str) -> None:
 
 
 def as_json(
-    found: Aggregate,
+    result: Aggregate,
     *,
     rule: str,
     pre: Sequence[str],
@@ -53,25 +53,25 @@ def as_json(
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The report as plain values. It has no dates, so the same run gives the same bytes. NaN becomes null."""
-    distance = found.diagnostics.get("distance")
-    layers: Mapping[str, Any] = found.diagnostics.get("layer_distances", {})
+    distance = result.diagnostics.get("distance")
+    layers: Mapping[str, Any] = result.diagnostics.get("layer_distances", {})
     excess = _excess(layers)
     clients: list[dict[str, Any]] = []
-    for k, name in enumerate(found.clients):
+    for k, name in enumerate(result.clients):
         mine: dict[str, Any] = {
             "id": shown(name),
             "file": shown(paths[name]),
-            "honesty": None if found.honesty is None else _plain(found.honesty[k]),
-            "weight": None if found.weights is None else _plain(found.weights[k]),
+            "honesty": None if result.honesty is None else _plain(result.honesty[k]),
+            "weight": None if result.weights is None else _plain(result.weights[k]),
             "distance": None if distance is None else _plain(distance[k]),
-            "verdict": str(found.verdicts[k]),
-            "why": shown(found.explanations[k]),
-            "excluded": name in found.reasons,
-            "reason": shown(found.reasons[name]) if name in found.reasons else None,
+            "verdict": str(result.verdicts[k]),
+            "why": shown(result.explanations[k]),
+            "excluded": name in result.reasons,
+            "reason": shown(result.reasons[name]) if name in result.reasons else None,
         }
         for share in ("claimed_shares", "used_shares"):
-            if share in found.diagnostics:
-                mine[share.removesuffix("s")] = _plain(found.diagnostics[share][k])
+            if share in result.diagnostics:
+                mine[share.removesuffix("s")] = _plain(result.diagnostics[share][k])
         if layers:
             mine["layers"] = _most(excess[:, k], list(layers))
         clients.append(mine)
@@ -81,23 +81,23 @@ def as_json(
         "rule": rule,
         "pre": list(pre),
         "out": None if out is None else shown(out),
-        "status": str(found.status),
-        "ok": found.status.ok,
-        "steps": found.steps,
-        "malicious": None if found.malicious is None else _plain(found.malicious),
-        "accused": [shown(name) for name in found.accused],
-        "excluded": [shown(name) for name in found.excluded],
+        "status": str(result.status),
+        "ok": result.status.ok,
+        "steps": result.steps,
+        "malicious": None if result.malicious is None else _plain(result.malicious),
+        "accused": [shown(name) for name in result.accused],
+        "excluded": [shown(name) for name in result.excluded],
         "warnings": [shown(note) for note in notes],
         "clients": clients,
     }
     for name in ("lora", "reference_weight"):
-        if name in found.diagnostics:
-            report[name] = found.diagnostics[name]
+        if name in result.diagnostics:
+            report[name] = result.diagnostics[name]
     if layers:
         report["layers"] = {shown(name): [_plain(value) for value in values] for name, values in layers.items()}
-    held: Any = found.diagnostics.get("layers")
-    if isinstance(held, np.ndarray) and len(held) == len(found.clients):
-        names = found.diagnostics["layer_names"]
+    held: Any = result.diagnostics.get("layers")
+    if isinstance(held, np.ndarray) and len(held) == len(result.clients):
+        names = result.diagnostics["layer_names"]
         report["evidence"] = {
             shown(name): [_plain(v) for v in column] for name, column in zip(names, held.T, strict=True)
         }

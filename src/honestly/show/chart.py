@@ -96,17 +96,17 @@ class Heatmap:
     def _join_cells(self, row: int) -> list[tuple[int, int, str]]:
         values: list[float] = np.nan_to_num(np.round(self.values[row], 2), nan=-1.0).tolist()
         marks: list[int] = [0] * len(values) if self.marks is None else self.marks[row].tolist()
-        found: list[tuple[int, int, str]] = []
+        stretches: list[tuple[int, int, str]] = []
         for t, (value, mark) in enumerate(zip(values, marks, strict=True)):
             if value < 0 and not mark:
                 continue
             word = self.word(row, t)
-            start, end, before = found[-1] if found else (0, -1, "")
+            start, end, before = stretches[-1] if stretches else (0, -1, "")
             if end == t and word == before and value == values[t - 1] and mark == marks[t - 1]:
-                found[-1] = (start, t + 1, word)
+                stretches[-1] = (start, t + 1, word)
             else:
-                found.append((t, t + 1, word))
-        return found
+                stretches.append((t, t + 1, word))
+        return stretches
 
     def span(self, start: int, end: int) -> str:
         """Columns in words."""
@@ -116,14 +116,14 @@ class Heatmap:
 
     def lines(self) -> list[tuple[str, str]]:
         """Every row in words, for readers who do not see the colours."""
-        found: list[tuple[str, str]] = []
+        lines: list[tuple[str, str]] = []
         for row in self.drawn_rows():
             parts: list[str] = []
             for start, end, word in self.stretches(row):
                 when = self.span(start, end).removeprefix(f"{self.x}s ").removeprefix(f"{self.x} ")
                 parts.append(f"{when}: {word}")
-            found.append((self.rows[row], "; ".join(parts)))
-        return found
+            lines.append((self.rows[row], "; ".join(parts)))
+        return lines
 
 
 def drawn_rows(grid: Grid) -> list[int]:
@@ -150,7 +150,7 @@ def ticks(low: float, high: float, most: int = 7) -> list[float]:
     size = 10.0 ** np.floor(np.log10(wide / most))
     step = next(size * m for m in (1, 2, 5, 10) if wide / (size * m) <= most)
     inner = np.arange(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
-    found = [float(f"{v:.10g}") + 0.0 for v in inner]
-    if not found or found[0] - low > 0.4 * step:
-        found.insert(0, float(low))
-    return found
+    marks = [float(f"{v:.10g}") + 0.0 for v in inner]
+    if not marks or marks[0] - low > 0.4 * step:
+        marks.insert(0, float(low))
+    return marks

@@ -32,12 +32,12 @@ def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", 
     Without `attack`, there is no map of the attackers.
     """
     names = [str(k) for k in range(clients)]
-    found = [
+    panels = [
         (truth_map(records, names) if attack is not None and clients else None, attack or ""),
         (belief_map(records, names) if clients else None, rule),
         (weight_map(records, names) if clients else None, ""),
     ]
-    maps = [(one, f"{one.title} ({word})" if word else one.title) for one, word in found if one is not None]
+    maps = [(one, f"{one.title} ({word})" if word else one.title) for one, word in panels if one is not None]
     tall = min(3.2, max(1.6, 0.12 * clients))
     figure = _figure(7.2, tall * len(maps) + 2.3)
     ratios = [tall] * len(maps) + [1.9]

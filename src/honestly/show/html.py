@@ -32,17 +32,17 @@ def whole(value: Any) -> Markup:
 @cache
 def environment() -> Environment:
     """The templates, with the drawings as functions."""
-    found: Any = Environment(
+    templates: Any = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")), autoescape=True, undefined=StrictUndefined,
         finalize=plain, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    found.filters["short"] = shorten
-    found.filters["whole"] = whole
-    found.globals.update(
+    templates.filters["short"] = shorten
+    templates.filters["whole"] = whole
+    templates.globals.update(
         chart=svg.chart, heatmap=svg.heatmap, ramp_key=svg.ramp_key, style=Markup(palette.stylesheet()),
         version=__version__,
     )  # fmt: skip
-    return found
+    return templates
 
 
 def render(template: str, /, **values: Any) -> str:

@@ -34,10 +34,10 @@ def layer_map(report: Mapping[str, Any]) -> Heatmap | None:
         held = f", evidence against it {evidence[i, j]:.1f}" if evidence[i, j] > 0 else ""
         return f"{ratios[i, j]:.3g} times as far as the median client{held}"
 
-    kept = list(layers)
+    tensors = list(layers)
     values = 1 - np.clip(np.log10(np.maximum(ratios, 1.0)) / math.log10(FARTHEST), 0, 1)
     return Heatmap(
-        "Who is odd in which layer", "client", "layer", [kept[i] for i in rows], names, values, word,
+        "Who is odd in which layer", "client", "layer", [tensors[i] for i in rows], names, values, word,
         np.where(evidence > 0, DOT, 0).astype(np.int8),
     )  # fmt: skip
 
@@ -51,13 +51,13 @@ def _ratios(table: Grid) -> Grid:
 
 def _evidence(report: Mapping[str, Any], tensors: Sequence[str], usable: Sequence[int]) -> Grid:
     """The evidence against each client in the layer that a tensor belongs to; 0 if there is none."""
-    found = np.zeros((len(tensors), len(usable)))
+    evidence = np.zeros((len(tensors), len(usable)))
     held: Mapping[str, Sequence[float | None]] = report.get("evidence") or {}
     for name, values in held.items():
         for i, tensor in enumerate(tensors):
             if tensor == name or tensor.startswith(f"{name}."):
-                found[i] = [values[k] or 0.0 for k in usable]
-    return found
+                evidence[i] = [values[k] or 0.0 for k in usable]
+    return evidence
 
 
 def _most(odd: Grid, most: int) -> list[int]:

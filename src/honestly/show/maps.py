@@ -76,10 +76,10 @@ def truth_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
 
 def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
     """Whom the rule believed, accused and excluded; None if it judges no client, or weighs all of them alike."""
-    found = belief_grid(records, len(clients))
-    if found is None:
+    belief = belief_grid(records, len(clients))
+    if belief is None:
         return None
-    grid, key = found
+    grid, key = belief
     marks = mark_grid(records, len(clients))
     if key == "weights" and not marks.any() and np.nanmin(grid, initial=1.0) > 0.999:
         return None

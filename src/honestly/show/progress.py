@@ -73,11 +73,11 @@ class Lines(Monitor):
 
 def line_of(run: Run) -> dict[str, Any]:
     """The summary of a run that has ended."""
-    found = run.summary or {}
+    final = run.summary or {}
     seconds = None if run.finished is None or run.started is None else round(run.finished - run.started, 3)
     return {
         "event": "run", "id": run.id, "cell": run.cell, "status": run.status, "rounds": run.rounds, "of": run.of,
-        "accuracy": found.get("accuracy_last"), "asr": found.get("asr_last"), "error": run.error, "seconds": seconds,
+        "accuracy": final.get("accuracy_last"), "asr": final.get("asr_last"), "error": run.error, "seconds": seconds,
     }  # fmt: skip
 
 

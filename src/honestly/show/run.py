@@ -49,8 +49,8 @@ class RunView:
     def _maps(self) -> list[Heatmap]:
         truth = truth_map(self.records, self.clients) if self.known else None
         maps = [truth, belief_map(self.records, self.clients), weight_map(self.records, self.clients)]
-        found = [one for one in maps if one is not None]
-        if len(found) < 2 or len(self.clients) <= MOST_ROWS:
-            return found
-        both = drawn_rows(np.concatenate([one.values for one in found], axis=1))
-        return [replace(one, chosen=both) for one in found]
+        drawn = [one for one in maps if one is not None]
+        if len(drawn) < 2 or len(self.clients) <= MOST_ROWS:
+            return drawn
+        both = drawn_rows(np.concatenate([one.values for one in drawn], axis=1))
+        return [replace(one, chosen=both) for one in drawn]

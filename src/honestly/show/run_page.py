@@ -32,22 +32,22 @@ NUMBERS = (
 
 def page(heading: str, runs: Sequence[RunView], *, lead: str = "", back: str = "", picture: bytes = b"") -> str:
     """The whole page; `back` is the address of the page that it belongs to, `picture` a PNG to save."""
-    found = [*files(runs), *downloads.inside("figure.png", picture)]
+    saved = [*files(runs), *downloads.inside("figure.png", picture)]
     return render(
         "run.html", heading=heading, verdict=verdict.sentence(runs), lead=lead, back=back, body=body(runs),
-        downloads=found,
+        downloads=saved,
     )  # fmt: skip
 
 
 def body(runs: Sequence[RunView]) -> Markup:
     """Curves of all runs, truth beside belief for the one in question, and everything else folded."""
-    shown = [run for run in runs if run.records]
-    if not shown:
+    begun = [run for run in runs if run.records]
+    if not begun:
         return Markup("")
-    main = verdict.in_question(shown)
-    others = [run for i, run in enumerate(shown) if i != main]
-    return part("runs", charts=charts(shown), main=_story(shown[main]), others=[_story(run) for run in others],
-                numbers=numbers(shown), several=len(shown) > 1)  # fmt: skip
+    main = verdict.in_question(begun)
+    others = [run for i, run in enumerate(begun) if i != main]
+    return part("runs", charts=charts(begun), main=_story(begun[main]), others=[_story(run) for run in others],
+                numbers=numbers(begun), several=len(begun) > 1)  # fmt: skip
 
 
 def charts(runs: Sequence[RunView]) -> list[Chart]:
@@ -58,8 +58,8 @@ def charts(runs: Sequence[RunView]) -> list[Chart]:
         runs[main],
         *sorted(rest, key=lambda run: not verdict.liars(run)),
     ]  # the second curve is orange: a run under attack
-    found = [over_rounds(title, [(r.title, r.records) for r in ordered], key) for key, title in MEASURES]
-    return [one for one in found if one.lines]
+    curves = [over_rounds(title, [(r.title, r.records) for r in ordered], key) for key, title in MEASURES]
+    return [one for one in curves if one.lines]
 
 
 def _story(run: RunView) -> dict[str, Any]:
@@ -78,16 +78,16 @@ def _story(run: RunView) -> dict[str, Any]:
 
 def numbers(runs: Sequence[RunView]) -> Table | None:
     """The final numbers, side by side; a mean of the last 20 rounds only where there are 20."""
-    found = [{**summary(run.records)} for run in runs]
-    for one in found:
+    summaries = [{**summary(run.records)} for run in runs]
+    for one in summaries:
         if (one["rounds"] or 0) < LAST:
             one |= {"accuracy_mean_last_20": None, "asr_mean_last_20": None}
-    columns = [c for c in NUMBERS if any(s[c[1]] is not None for s in found)]
+    columns = [c for c in NUMBERS if any(s[c[1]] is not None for s in summaries)]
     if not columns:
         return None
     rows: list[list[Cell]] = [
         [run.title, *("–" if s[key] is None else f"{s[key]:.{n}f}" for _, key, n in columns)]
-        for run, s in zip(runs, found, strict=True)
+        for run, s in zip(runs, summaries, strict=True)
     ]
     return Table("numbers", "", "", ["run", *(name for name, _, _ in columns)], rows)
 
@@ -107,42 +107,42 @@ def accusations(run: RunView) -> Table | None:
     held = sorted(set().union(*counts.values()), key=lambda k: (-counts["accused"][k] - counts["excluded"][k], k))
     if not held:
         return None
-    kept = [
+    columns = [
         key for key in counts
         if any(counts[key].values()) and (run.known or key in ("accused", "excluded")) and (judged or key != "missed")
     ]  # fmt: skip
-    rows: list[list[Cell]] = [[run.clients[k], *(counts[key][k] for key in kept)] for k in held[:MOST_ROWS]]
+    rows: list[list[Cell]] = [[run.clients[k], *(counts[key][k] for key in columns)] for k in held[:MOST_ROWS]]
     note = f"{len(held) - MOST_ROWS} more clients are not shown." if len(held) > MOST_ROWS else ""
     return Table("accusations", "", f"The number of rounds in which each happened. {note}".strip(),
-                 ["client", *kept], rows)  # fmt: skip
+                 ["client", *columns], rows)  # fmt: skip
 
 
 def files(runs: Sequence[RunView]) -> list[Download]:
     """Rounds as CSV and JSON, the drawings as SVG."""
-    shown = [run for run in runs if run.records]
-    if not shown:
+    begun = [run for run in runs if run.records]
+    if not begun:
         return []
-    drawn = [*charts(shown), *shown[verdict.in_question(shown)].maps()]
+    drawn = [*charts(begun), *begun[verdict.in_question(begun)].maps()]
     rows = [
         [
             run.title,
             r.round,
             r.accuracy,
             r.asr,
-            *(_client_names(run, found) for found in (r.attacked, r.accused, r.excluded)),
+            *(_client_names(run, clients) for clients in (r.attacked, r.accused, r.excluded)),
         ]
-        for run in shown
+        for run in begun
         for r in run.records
     ]
     columns = ["run", "round", "accuracy", "asr", "attacked", "accused", "excluded"]
-    kept = [
+    values = [
         {"run": run.title, "clients": list(run.clients),
          "rounds": [{k: v for k, v in r.as_json().items() if k not in ("per_class", "clients")} for r in run.records]}
-        for run in shown
+        for run in begun
     ]  # fmt: skip
     return [
         *downloads.inside("rounds.csv", downloads.as_csv(columns, rows)),
-        *downloads.inside("rounds.json", downloads.as_json(kept)),
+        *downloads.inside("rounds.json", downloads.as_json(values)),
         *downloads.inside("figure.svg", svg.standalone(drawn)),
     ]
 

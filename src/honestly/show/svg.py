@@ -148,16 +148,16 @@ def _has_numbered_columns(what: Heatmap) -> bool:
 
 
 def _cells(what: Heatmap) -> _Drawing:
-    kept, T = what.drawn_rows(), max(len(what.columns), 1)
-    K = len(kept)
+    rows, T = what.drawn_rows(), max(len(what.columns), 1)
+    K = len(rows)
     tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 or not _has_numbered_columns(what) else 8.0
-    names = [_ends(what.rows[k], LETTERS if _has_numbered_columns(what) else 30) for k in kept]
+    names = [_ends(what.rows[k], LETTERS if _has_numbered_columns(what) else 30) for k in rows]
     left = 14 + LETTER * max((len(name) for name in [*names, what.y]), default=1)
     drawing = _Drawing(K * tall, left=left, below=36, above=20)
     out = drawing.parts
     out.append(f'<text class="axis" x="-6" y="-6" text-anchor="end">{_e(what.y)}</text><g class="cells">')
     out.append(f'<rect class="none" width="100%" height="{K * tall:g}"/>')
-    for i, k in enumerate(kept):
+    for i, k in enumerate(rows):
         name = f"{_e(what.y)} {_e(what.rows[k], 100)}"
         for start, end, word in what.stretches(k):
             title = f"{name}, {_e(what.span(start, end))}: {_e(word)}"
@@ -168,10 +168,10 @@ def _cells(what: Heatmap) -> _Drawing:
             at = f'x1="{_share(t / T)}" x2="{_share(t / T)}"'
             out.append(f'<line class="gap" {at} y1="0" y2="{K * tall:g}"/>')
     out.append("</g>")
-    out += _marks(what, kept, tall)
+    out += _marks(what, rows, tall)
     every = 1 if tall >= 12 else 2
     for i in range(0, K, every):
-        title = "" if names[i] == what.rows[kept[i]] else f"<title>{_e(what.rows[kept[i]])}</title>"
+        title = "" if names[i] == what.rows[rows[i]] else f"<title>{_e(what.rows[rows[i]])}</title>"
         at = f'x="-6" y="{(i + 0.5) * tall + 3.5:.1f}" text-anchor="end"'
         out.append(f"<text {at}>{title}{_e(names[i])}</text>")
     _below(what, drawing, T)
@@ -189,14 +189,14 @@ def _fill(value: float, at: str) -> str:
     return f'<rect class="mid" {at}/>' + (f'{over} fill-opacity="{strength:g}"/>' if strength else "")
 
 
-def _marks(what: Heatmap, kept: Sequence[int], tall: float) -> list[str]:
+def _marks(what: Heatmap, rows: Sequence[int], tall: float) -> list[str]:
     T = len(what.columns)
     if what.marks is None or T > 200:
         return []
     dense = " dense" if T > 60 else ""
     radius = min(tall / 5, 300 / T)
     out: list[str] = []
-    for i, k in enumerate(kept):
+    for i, k in enumerate(rows):
         for t in np.flatnonzero(what.marks[k]):
             ring = "" if what.marks[k, t] == DOT else " ring"
             value = what.values[k, t]

@@ -196,7 +196,7 @@ def lowest(
     >>> sorted(lowest([["a", 1.0], ["b", 2.0]], [1]))
     [(0, 1)]
     """
-    found: set[tuple[int, int]] = set()
+    cells: set[tuple[int, int]] = set()
     for j in columns:
         numbers: dict[int, float] = {}
         for i, row in enumerate(rows):
@@ -205,8 +205,8 @@ def lowest(
                 numbers[i] = cell
         if numbers:
             least = min(numbers.values())
-            found |= {(i, j) for i, x in numbers.items() if text(x) == text(least)}
-    return frozenset(found)
+            cells |= {(i, j) for i, x in numbers.items() if text(x) == text(least)}
+    return frozenset(cells)
 
 
 def fill(page: str, parts: Mapping[str, str]) -> str:

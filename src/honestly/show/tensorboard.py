@@ -67,12 +67,12 @@ def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
     from tensorboard.compat.proto import summary_pb2
 
     Summary: Any = vars(summary_pb2)["Summary"]
-    found: list[tuple[int, Any]] = []
+    summaries: list[tuple[int, Any]] = []
     for record in rounds.records:
         numbers = {key: getattr(record, key) for key in SCALARS}
         values = [Summary.Value(tag=key, simple_value=float(v)) for key, v in numbers.items() if v is not None]
         if values:
-            found.append((record.round, Summary(value=values)))
+            summaries.append((record.round, Summary(value=values)))
     images: list[Any] = []
     for tag, grid, colour in _maps(rounds):
         pixels = paint(grid, colour)
@@ -80,8 +80,8 @@ def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png(pixels))
         images.append(Summary.Value(tag=tag, image=image))
     if images:
-        found.append((rounds.records[-1].round, Summary(value=images)))
-    return found
+        summaries.append((rounds.records[-1].round, Summary(value=images)))
+    return summaries
 
 
 def attacked_colour(value: float) -> str:
@@ -106,17 +106,17 @@ def verdict_grid(records: Records, clients: int) -> Grid | None:
 
 def _maps(rounds: Rounds) -> list[tuple[str, Grid, Callable[[float], str]]]:
     K = len(rounds.clients)
-    found: list[tuple[str, Grid, Callable[[float], str]]] = []
+    maps: list[tuple[str, Grid, Callable[[float], str]]] = []
     if rounds.known:
-        found.append(("who attacked", attack_grid(rounds.records, K), attacked_colour))
+        maps.append(("who attacked", attack_grid(rounds.records, K), attacked_colour))
     belief = belief_grid(rounds.records, K)
     if belief is not None:
-        found.append(({"honesty": "probability of being honest", "weights": "weight"}[belief[1]], belief[0], shade))
+        maps.append(({"honesty": "probability of being honest", "weights": "weight"}[belief[1]], belief[0], shade))
     verdicts = verdict_grid(rounds.records, K)
     if verdicts is not None:
         names = [colours()[name] for name in VERDICTS.values()]
-        found.append(("accusations", verdicts, lambda v: names[int(v)]))
-    return found
+        maps.append(("accusations", verdicts, lambda v: names[int(v)]))
+    return maps
 
 
 def paint(grid: Grid, colour: Callable[[float], str]) -> npt.NDArray[np.uint8]:

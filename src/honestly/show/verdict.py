@@ -37,8 +37,8 @@ def sentence(runs: Sequence[RunView]) -> str:
         return "No round is finished yet."
     run = runs[in_question(runs)]
     bad = liars(run)
-    shown = [r for r in runs if bool(liars(r)) == bool(bad)]
-    ends = _list([text for r in shown if (text := _end(r, alone=len(shown) == 1))])
+    chosen = [r for r in runs if bool(liars(r)) == bool(bad)]
+    ends = _list([text for r in chosen if (text := _end(r, alone=len(chosen) == 1))])
     ends = ends.replace(" ended at", "\0", 1).replace(" ended at", " at").replace("\0", " ended at")
     if not run.known:
         return _join(
@@ -117,7 +117,7 @@ def _against(record: RoundRecord) -> set[int]:
 def _wrongly(run: RunView, bad: set[int]) -> str:
     """Accusations of clients that behaved; a liar that pauses for a round behaves in it."""
     wrong = [set(r.accused or ()) - set(r.attacked) for r in run.records]
-    rounds = sum(bool(found) for found in wrong)
+    rounds = sum(bool(accused) for accused in wrong)
     everybody: set[int] = set().union(*wrong)
     honest = everybody - bad
     if not rounds:
@@ -129,8 +129,8 @@ def _wrongly(run: RunView, bad: set[int]) -> str:
 
 
 def _exclusions(run: RunView) -> str:
-    found = {k for r in run.records for k in r.excluded} - liars(run)
-    return f"{_count(len(found), 'honest client')} excluded" if found else ""
+    clients = {k for r in run.records for k in r.excluded} - liars(run)
+    return f"{_count(len(clients), 'honest client')} excluded" if clients else ""
 
 
 def _complaints(run: RunView) -> str:
@@ -144,8 +144,8 @@ def _complaints(run: RunView) -> str:
         if named:
             more = f" and {len(counts) - MOST_NAMES} more" if len(counts) > MOST_NAMES else ""
             parts.append(f"{verb}: {_list(named)}{more}")
-    kept = sum(r.kept for r in run.records)
-    parts += [f"the old model was kept in {_count(kept, 'round')}"] if kept else []
+    unchanged = sum(r.kept for r in run.records)
+    parts += [f"the old model was kept in {_count(unchanged, 'round')}"] if unchanged else []
     return "; ".join(parts) if parts else "nobody was accused or excluded"
 
 
@@ -174,14 +174,14 @@ def messages(records: Sequence[RoundRecord]) -> list[str]:
 
 def statuses(records: Sequence[RoundRecord]) -> list[str]:
     """Rounds that need attention, each reason once, with the rounds that it applies to."""
-    found: dict[str, list[int]] = {}
+    rounds: dict[str, list[int]] = {}
     texts: dict[str, str] = {}
     for r in records:
         if r.kept or r.attention or r.refused:
             text = f"the old model was kept: {r.status}" if r.kept else r.status or "look at this round"
-            found.setdefault(_numberless(text), []).append(r.round)
+            rounds.setdefault(_numberless(text), []).append(r.round)
             texts.setdefault(_numberless(text), text)
-    return [f"{_spans(numbers)}: {shorten(texts[key], 300)}" for key, numbers in found.items()]
+    return [f"{_spans(numbers)}: {shorten(texts[key], 300)}" for key, numbers in rounds.items()]
 
 
 def _numberless(text: str) -> str:

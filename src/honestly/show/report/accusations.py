@@ -44,20 +44,20 @@ TARGET = 0.1
 
 def by_form(results: Sequence[Result]) -> Table | None:
     """Honest clients that each form of "Ours" accused in the paper's cells, by data set, configuration and half."""
-    found: dict[tuple[str, str, str, str], dict[str, list[Half]]] = {}
+    halves: dict[tuple[str, str, str, str], dict[str, list[Half]]] = {}
     for r in results:
         said = r.statements
         if not r.done or said is None or not said.probability or not of_the_paper(r):
             continue
         for half, part in zip(("early", "late"), said.halves, strict=True):
             key = (str(r.cell["dataset"]), str(r.cell["config"]), reading_of(r.entry), half)
-            found.setdefault(key, {}).setdefault(str(r.cell["rule"]), []).append(part)
-    forms = sorted({form for by in found.values() for form in by}, key=lambda form: (form != "Ours", form))
-    if not found:
+            halves.setdefault(key, {}).setdefault(str(r.cell["rule"]), []).append(part)
+    forms = sorted({form for by in halves.values() for form in by}, key=lambda form: (form != "Ours", form))
+    if not halves:
         return None
     rows: list[list[Cell]] = []
-    for dataset, config, reading, half in sorted(found, key=_in_order):
-        by = found[dataset, config, reading, half]
+    for dataset, config, reading, half in sorted(halves, key=_in_order):
+        by = halves[dataset, config, reading, half]
         row: list[Cell] = [DATASETS[dataset], config, READINGS[reading], half]
         for form in forms:
             row += [_mean_rates(by[form])[0], sum(h.rounds for h in by[form])] if form in by else [None, None]
@@ -80,8 +80,8 @@ def _in_order(key: tuple[str, str, str, str]) -> tuple[int, str, int, str]:
 
 def _sort_axes(cell: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The rule first, then the other axes in their order."""
-    kept = [(axis, value) for axis, value in cell.items() if axis not in SUMMED]
-    return sorted(kept, key=lambda pair: pair[0] != "rule")
+    pairs = [(axis, value) for axis, value in cell.items() if axis not in SUMMED]
+    return sorted(pairs, key=lambda pair: pair[0] != "rule")
 
 
 def _mean_rates(halves: Sequence[Half]) -> tuple[float | None, float | None]:

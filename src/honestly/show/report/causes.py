@@ -48,7 +48,7 @@ Noise = Mapping[Setting, tuple[float, float]]
 
 def noise(results: Sequence[Result], statistic: str) -> Noise:
     """Accuracy under the text's random attack and under the code's, where both were run (images are padded)."""
-    found: dict[Setting, dict[str, list[float | None]]] = {}
+    values: dict[Setting, dict[str, list[float | None]]] = {}
     for r in results:
         settings = settings_of(r.entry)
         attack = settings.get("attack")
@@ -58,31 +58,33 @@ def noise(results: Sequence[Result], statistic: str) -> Noise:
         if settings.get("fit") == "resize":
             continue
         setting = Setting(str(settings["dataset"]), str(r.cell["rule"]), int(settings["malicious"]), settings["alpha"])
-        found.setdefault(setting, {}).setdefault(str(name), []).append(r.get("ACC", statistic))
+        values.setdefault(setting, {}).setdefault(str(name), []).append(r.get("ACC", statistic))
     pairs: dict[Setting, tuple[float, float]] = {}
-    for setting, by in found.items():
+    for setting, by in values.items():
         own, common = (mean_of(by.get(name, [])) for name in ("random", "random_colluding"))
         if own is not None and common is not None:
             pairs[setting] = (own.mean, common.mean)
     return pairs
 
 
-def causes(found: Mapping[Key, Comparison], shown: Noise) -> dict[Key, Cause]:
+def causes(comparisons: Mapping[Key, Comparison], noise_means: Noise) -> dict[Key, Cause]:
     """A cause for each of the 540 numbers that was run with the paper's rounds and differs by more than 0.02."""
-    differing = [one for key, one in found.items() if key in published_numbers() and one.verdict in ("better", "worse")]
-    return {one.key: _cause(one, found, shown) for one in differing}
+    differing = [
+        one for key, one in comparisons.items() if key in published_numbers() and one.verdict in ("better", "worse")
+    ]
+    return {one.key: _cause(one, comparisons, noise_means) for one in differing}
 
 
-def _cause(one: Comparison, found: Mapping[Key, Comparison], shown: Noise) -> Cause:
+def _cause(one: Comparison, comparisons: Mapping[Key, Comparison], noise_means: Noise) -> Cause:
     assert one.counted is not None
     for name, rule in (("rounds", _rounds), ("failed", _training_failure)):
         if (sentence := rule(one, one.counted)) is not None:
             return Cause(name, sentence)
-    if (sentence := _repairs(one, found)) is not None:
+    if (sentence := _repairs(one, comparisons)) is not None:
         return Cause("repairs", sentence)
-    if (sentence := _noise(one, one.counted, shown)) is not None:
+    if (sentence := _noise(one, one.counted, noise_means)) is not None:
         return Cause("noise", sentence)
-    if (sentence := _images(one, one.counted, found)) is not None:
+    if (sentence := _images(one, one.counted, comparisons)) is not None:
         return Cause("images", sentence)
     alone = one.counted.reading == "text"
     return Cause("unexplained", "unexplained" + ("; not run by the authors' code's reading" if alone else ""))
@@ -109,22 +111,22 @@ def _rounds(one: Comparison, counted: Measurement) -> str | None:
     return f"between {low:.2f} and {high:.2f} in our last 20 rounds"
 
 
-def _repairs(one: Comparison, found: Mapping[Key, Comparison]) -> str | None:
-    beside = found.get(one.key._replace(rule="Ours (paper)")) if one.key.rule == "Ours" else None
+def _repairs(one: Comparison, comparisons: Mapping[Key, Comparison]) -> str | None:
+    beside = comparisons.get(one.key._replace(rule="Ours (paper)")) if one.key.rule == "Ours" else None
     if beside is None or beside.verdict != "reproduced" or beside.found is None:
         return None
     return f"the published algorithm gives {beside.found.mean:.3f} here"
 
 
-def _noise(one: Comparison, counted: Measurement, shown: Noise) -> str | None:
+def _noise(one: Comparison, counted: Measurement, noise_means: Noise) -> str | None:
     """Ours is better, and where the attackers' noise was also made a common one, the accuracy fell by more."""
     key = one.key
     if key.column.attack != "random" or one.verdict != "better":
         return None
     same = Setting(key.dataset, key.rule, MALICIOUS.get(key.config, 0), key.column.alpha)
-    if same in shown and shown[same][1] < shown[same][0] - TOLERANCE:
-        return f"with the code's common noise {shown[same][1]:.2f} instead of {shown[same][0]:.2f}"
-    like = [(s, pair) for s, pair in shown.items() if s.rule not in EXTRA and pair[1] < pair[0] - TOLERANCE]
+    if same in noise_means and noise_means[same][1] < noise_means[same][0] - TOLERANCE:
+        return f"with the code's common noise {noise_means[same][1]:.2f} instead of {noise_means[same][0]:.2f}"
+    like = [(s, pair) for s, pair in noise_means.items() if s.rule not in EXTRA and pair[1] < pair[0] - TOLERANCE]
     if not like:
         return None
     setting, (own, common) = max(like, key=lambda pair: pair[1][0] - pair[1][1])
@@ -132,13 +134,13 @@ def _noise(one: Comparison, counted: Measurement, shown: Noise) -> str | None:
     return f"probably, as with {where}: {common:.2f} with the code's common noise instead of {own:.2f}"
 
 
-def _images(one: Comparison, counted: Measurement, found: Mapping[Key, Comparison]) -> str | None:
+def _images(one: Comparison, counted: Measurement, comparisons: Mapping[Key, Comparison]) -> str | None:
     """The text's reading was run, and where the code's was run as well, that is nearer to the published numbers."""
     if counted.reading != "text":
         return None
     near: list[tuple[Comparison, float, float]] = []
     apart: list[float] = []
-    for key, other in found.items():
+    for key, other in comparisons.items():
         alike = (key.dataset, key.column.attack, key.column.metric) == (
             one.key.dataset, one.key.column.attack, one.key.column.metric,
         )  # fmt: skip
@@ -156,8 +158,8 @@ def _images(one: Comparison, counted: Measurement, found: Mapping[Key, Compariso
     return f"probably: {where} has {code:.2f} with resized images, {text:.2f} with padded ones ({other.published:.2f})"
 
 
-def summary(found: Mapping[Key, Cause], statistic_words: str) -> Table:
+def summary(by_cell: Mapping[Key, Cause], statistic_words: str) -> Table:
     """How many differences have which cause."""
-    rows = [[words, sum(one.kind == kind for one in found.values())] for kind, words in KINDS.items()]
-    note = f"Of the {len(found)} numbers that differ by more than {TOLERANCE}; the list below has the cause of each."
+    rows = [[words, sum(one.kind == kind for one in by_cell.values())] for kind, words in KINDS.items()]
+    note = f"Of the {len(by_cell)} numbers that differ by more than {TOLERANCE}; the list below has the cause of each."
     return Table("causes", f"Why numbers differ, {statistic_words}", note, ["cause", "numbers"], rows)

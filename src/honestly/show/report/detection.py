@@ -135,31 +135,31 @@ def roc(score: Float, honest: Float) -> tuple[list[float], list[float]]:
 
 def _thin(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[float]]:
     """A curve in as many points as an eye can tell apart: neighbours closer than a step are left out."""
-    kept = [0]
+    chosen = [0]
     for i in range(1, len(xs)):
-        far = abs(xs[i] - xs[kept[-1]]) + abs(ys[i] - ys[kept[-1]]) >= 1 / MOST_POINTS
+        far = abs(xs[i] - xs[chosen[-1]]) + abs(ys[i] - ys[chosen[-1]]) >= 1 / MOST_POINTS
         if far or i == len(xs) - 1:
-            kept.append(i)
-    return [xs[i] for i in kept], [ys[i] for i in kept]
+            chosen.append(i)
+    return [xs[i] for i in chosen], [ys[i] for i in chosen]
 
 
-def roc_chart(found: dict[str, Quality]) -> Chart:
+def roc_chart(qualities: dict[str, Quality]) -> Chart:
     """The ROC curves of the rules, each with its area."""
     lines = [
-        Line(f"{rule} (AUC {q.auc:.3f})", *_thin(*q.roc)) for rule, q in found.items() if q.auc is not None
+        Line(f"{rule} (AUC {q.auc:.3f})", *_thin(*q.roc)) for rule, q in qualities.items() if q.auc is not None
     ]  # fmt: skip
     return Chart("ROC: attackers accused against honest clients accused", "honest clients accused (share)",
                  "attackers accused (share)", lines, diagonal=True)  # fmt: skip
 
 
-def reliability_chart(found: dict[str, Quality]) -> Chart:
+def reliability_chart(qualities: dict[str, Quality]) -> Chart:
     """Stated honesty against the share that was honest; a dot grows with the share of the statements."""
     lines = [
         Line(
             rule if q.brier is None else f"{rule} (Brier {q.brier:.3f})", [b.said for b in q.bins],
             [b.true for b in q.bins], shares=[b.count / q.statements for b in q.bins],
         )
-        for rule, q in found.items()
+        for rule, q in qualities.items()
         if q.bins
     ]  # fmt: skip
     return Chart("Reliability of the honesty probabilities", "stated probability of being honest",

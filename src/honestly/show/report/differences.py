@@ -11,10 +11,10 @@ from honestly.show.tables import Table
 MEASURED = [(a, m) for a in ATTACKS for m in (("ACC", "ASR") if a == "backdoor" else ("ACC",))]
 
 
-def differences(found: Mapping[Key, Comparison], statistic: str) -> Table:
+def differences(comparisons: Mapping[Key, Comparison], statistic: str) -> Table:
     """Ours minus the paper's: mean, lowest, highest, and how many numbers were run with the paper's rounds."""
     apart: dict[tuple[str, str, str], list[float]] = {}
-    for key, one in found.items():
+    for key, one in comparisons.items():
         if key in published_numbers() and one.difference is not None and one.verdict != "half":
             apart.setdefault((key.rule, key.column.attack, key.column.metric), []).append(one.difference)
     return Table(

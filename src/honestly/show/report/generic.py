@@ -36,7 +36,7 @@ def tables(study: str, results: Sequence[Result]) -> list[Table]:
         if len(others[axis]) * _product(others[a] for a in across) <= MOST_COLUMNS:
             across.append(axis)
     apart = [axis for axis in others if axis not in across]
-    found: list[Table] = []
+    tables: list[Table] = []
     for metric, (statistic, words) in itertools.product(METRIC_WORDS, STATISTICS.items()):
         for values in itertools.product(*(others[axis] for axis in apart)):
             where = dict(zip(apart, values, strict=True))
@@ -48,8 +48,8 @@ def tables(study: str, results: Sequence[Result]) -> list[Table]:
                     [study, *(_short(a, v) for a, v in (where | fixed).items()), METRIC_WORDS[metric], words]
                 )
                 note = "Mean over seeds, ± standard deviation where there are several. Bold: the best of a column."
-                found.append(Table(f"{metric}-{statistic}", printable(title), note, columns, rows, best))
-    return found
+                tables.append(Table(f"{metric}-{statistic}", printable(title), note, columns, rows, best))
+    return tables
 
 
 def _product(lists: Iterator[Sequence[Any]]) -> int:
@@ -72,28 +72,28 @@ def _table(
             if r.cell.get(row) == name:
                 by_column.setdefault(tuple(r.cell.get(a) for a in across), []).append(r.get(metric, statistic))
         means.append([mean_of(by_column[column]) for column in columns])
-    kept = [j for j in range(len(columns)) if any(line[j] is not None for line in means)]
-    if not kept:
+    filled = [j for j in range(len(columns)) if any(line[j] is not None for line in means)]
+    if not filled:
         return None
     sign = 1.0 if LOWER_IS_BETTER[metric] else -1.0
-    best = lowest([[None, *(None if line[j] is None else sign * line[j].mean for j in kept)] for line in means],  # type: ignore[union-attr]
-                  range(1, len(kept) + 1))  # fmt: skip
+    best = lowest([[None, *(None if line[j] is None else sign * line[j].mean for j in filled)] for line in means],  # type: ignore[union-attr]
+                  range(1, len(filled) + 1))  # fmt: skip
     rows: list[list[Cell]] = [
-        [printable(name), *(None if line[j] is None else line[j].text() for j in kept)]  # type: ignore[union-attr]
+        [printable(name), *(None if line[j] is None else line[j].text() for j in filled)]  # type: ignore[union-attr]
         for name, line in zip(names, means, strict=True)
     ]
-    used = {axis: {columns[j][i] for j in kept} for i, axis in enumerate(across)}
+    used = {axis: {columns[j][i] for j in filled} for i, axis in enumerate(across)}
     fixed = {axis: next(iter(values)) for axis, values in used.items() if len(values) == 1}
-    parts = [[_short(a, v) for a, v in zip(across, columns[j], strict=True) if a not in fixed] for j in kept]
+    parts = [[_short(a, v) for a, v in zip(across, columns[j], strict=True) if a not in fixed] for j in filled]
     heads = [printable(", ".join(part) or METRIC_WORDS[metric]) for part in parts]
     return fixed, [row, *heads], rows, best if len(names) > 1 else frozenset()
 
 
 def accuracies(results: Sequence[Result]) -> Heatmap | None:
     """Rules by settings, the accuracy in the last round; None if there is one rule, one setting or too many."""
-    found = accuracy_map([(r.cell, r.get("ACC", "last")) for r in results if r.done])
-    few = len(found.rows) < 2 or not 2 <= len(found.columns) <= MOST_SETTINGS
-    return None if few else found
+    heatmap = accuracy_map([(r.cell, r.get("ACC", "last")) for r in results if r.done])
+    few = len(heatmap.rows) < 2 or not 2 <= len(heatmap.columns) <= MOST_SETTINGS
+    return None if few else heatmap
 
 
 def accuracy_map(results: Sequence[tuple[Mapping[str, Any], float | None]]) -> Heatmap:
@@ -109,8 +109,8 @@ def accuracy_map(results: Sequence[tuple[Mapping[str, Any], float | None]]) -> H
     means = [[mean_of(cells.get((rule, setting), [])) for setting in settings] for rule in rules]
 
     def word(i: int, j: int) -> str:
-        found = means[i][j]
-        return "not run" if found is None else f"accuracy {found.text()}"
+        mean = means[i][j]
+        return "not run" if mean is None else f"accuracy {mean.text()}"
 
     values = np.array([[np.nan if m is None else m.mean for m in row] for row in means]).reshape(
         len(rules), len(settings)
@@ -123,12 +123,12 @@ def ranking(results: Sequence[Result]) -> list[Table]:
     """Rules by their worst case over attacks and the other settings, for each data set; needs at least two rules."""
     done = [r for r in results if r.done and RULE in r.cell and not is_warm_up(r.cell)]
     statistic = usual_statistic(done)
-    found: list[Table] = []
+    tables: list[Table] = []
     for dataset in dict.fromkeys(r.cell.get("dataset") for r in done):
         table = _ranking_table([r for r in done if r.cell.get("dataset") == dataset], dataset, statistic)
         if table is not None:
-            found.append(table)
-    return found
+            tables.append(table)
+    return tables
 
 
 def _ranking_table(results: Sequence[Result], dataset: Any, statistic: str) -> Table | None:
@@ -168,12 +168,12 @@ def _worst(
 ) -> tuple[float, str] | None:
     """The worst mean over seeds, and the setting in which it was."""
     sign = -1.0 if LOWER_IS_BETTER[metric] else 1.0
-    found: list[tuple[float, str]] = []
+    scores: list[tuple[float, str]] = []
     for setting, by in settings.items():
         mean = mean_of([r.get(metric, statistic) for r in by[rule]])
         if mean is not None:
-            found.append((mean.mean, printable(", ".join(_short(a, v) for a, v in setting) or "-")))
-    return min(found, key=lambda one: sign * one[0]) if found else None
+            scores.append((mean.mean, printable(", ".join(_short(a, v) for a, v in setting) or "-")))
+    return min(scores, key=lambda one: sign * one[0]) if scores else None
 
 
 def _short(axis: str, value: Any) -> str:
@@ -234,5 +234,5 @@ def missing(study: ReportedStudy) -> list[str]:
         "pending": "not started", "running": "still running", "failed": "failed", "stopped": "stopped before the end",
     }  # fmt: skip
     counts = [f"{study.count(status)} {text}" for status, text in words.items() if study.count(status)]
-    found = [f"{study.count('done')} of {total} runs are finished" + (": " + ", ".join(counts) if counts else "")]
-    return [*found, *study.notes]
+    sentences = [f"{study.count('done')} of {total} runs are finished" + (": " + ", ".join(counts) if counts else "")]
+    return [*sentences, *study.notes]

@@ -33,9 +33,9 @@ def reading_of(entry: ReportedRun) -> str:
 
 def commits_of(entries: Sequence[ReportedRun]) -> str:
     """The commits by which runs were made, shortened; a plus sign says that files had been changed since."""
-    found: set[str] = set()
+    commits: set[str] = set()
     for entry in entries:
         commit = str(json.loads(entry.details.get("provenance") or "{}").get("commit") or "")
         if commit:
-            found.add(commit[:7] + ("+" if commit.endswith("+") else ""))
-    return " ".join(sorted(found))
+            commits.add(commit[:7] + ("+" if commit.endswith("+") else ""))
+    return " ".join(sorted(commits))

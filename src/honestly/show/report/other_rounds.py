@@ -64,8 +64,8 @@ def _table(results: Sequence[Result], dataset: str, config: int, statistic: str)
                 key = key_of(r, metric)
                 trained = RoundsColumn(key.column, r.entry.of, _warm_up(r))
                 cells.setdefault(trained, {}).setdefault(key.rule, []).append(r)
-    found = {key_of(r, "ACC").rule for r in results}
-    rules = [*(rule for rule in (*RULES, *EXTRA) if rule in found), *sorted(found - {*RULES, *EXTRA})]
+    names = {key_of(r, "ACC").rule for r in results}
+    rules = [*(rule for rule in (*RULES, *EXTRA) if rule in names), *sorted(names - {*RULES, *EXTRA})]
     columns = sorted(cells, key=lambda c: (list(ATTACKS).index(c.column.attack), c))
     rows: list[list[Cell]] = []
     for rule in rules:

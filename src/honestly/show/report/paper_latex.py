@@ -28,14 +28,14 @@ LATEX_SIGNS = {"code": r"$^{\mathrm{c}}$", "text": r"$^{\mathrm{t}}$"}
 
 def latex(all_found: Mapping[str, Found]) -> str:
     """The tables with booktabs, in the paper's layout; both statistics."""
-    return "\n".join(_latex_table(t, found, s) for s, found in all_found.items() for t in TABLES)
+    return "\n".join(_latex_table(t, comparisons, s) for s, comparisons in all_found.items() for t in TABLES)
 
 
-def _latex_table(table: PaperTable, found: Found, statistic: str) -> str:
+def _latex_table(table: PaperTable, comparisons: Found, statistic: str) -> str:
     columns = table.columns
     spans = _spans(columns)
     last = len(columns) + 2
-    rules = rows_of(found)
+    rules = rows_of(comparisons)
     note = f"Ours ({STATISTICS[statistic]}; mean $\\pm$ standard deviation over seeds), the published value in brackets"
     words = {"reproduced": f"within {TOLERANCE}", "better": "better", "worse": "worse", "half": "half of the rounds"}
     marks = ", ".join(f"{LATEX_MARKS[verdict]} {word}" for verdict, word in words.items())
@@ -51,7 +51,7 @@ def _latex_table(table: PaperTable, found: Found, statistic: str) -> str:
         "    & " + "".join(f"& {c.metric} " for c in columns) + r"\\",
     ]  # fmt: skip
     before = ""
-    for dataset, rule, row in lines_of(found, table):
+    for dataset, rule, row in lines_of(comparisons, table):
         first = ""
         if dataset != before:
             out.append(r"    \midrule")

@@ -48,26 +48,26 @@ NOTE = (
 )
 
 
-def lines_of(found: Found, table: PaperTable) -> Iterator[tuple[str, str, list[Comparison]]]:
+def lines_of(comparisons: Found, table: PaperTable) -> Iterator[tuple[str, str, list[Comparison]]]:
     """(data set, rule, the row's numbers) in the paper's order."""
     for dataset in DATASETS:
-        for rule in rows_of(found):
-            yield dataset, rule, [found[Key(dataset, table.config, rule, column)] for column in table.columns]
+        for rule in rows_of(comparisons):
+            yield dataset, rule, [comparisons[Key(dataset, table.config, rule, column)] for column in table.columns]
 
 
 def counts(all_found: Mapping[str, Found]) -> Table:
     """How many of the 540 numbers are reproduced, better, worse or not run, by statistic and by data set."""
     rows: list[list[str | int]] = []
-    for statistic, found in all_found.items():
-        total = count(found)
+    for statistic, comparisons in all_found.items():
+        total = count(comparisons)
         rows.append([f"all 540, {STATISTICS[statistic]}", *(total[v] for v in VERDICTS)])
-        for dataset, shown in DATASETS.items():
-            part = count(found, dataset=dataset)
-            rows.append([f"{shown}, {STATISTICS[statistic]}", *(part[v] for v in VERDICTS)])
-    for statistic, found in all_found.items():
-        for rule in rows_of(found):
+        for dataset, title in DATASETS.items():
+            part = count(comparisons, dataset=dataset)
+            rows.append([f"{title}, {STATISTICS[statistic]}", *(part[v] for v in VERDICTS)])
+    for statistic, comparisons in all_found.items():
+        for rule in rows_of(comparisons):
             if rule not in EXTRA:
-                part = count(found, rule=rule)
+                part = count(comparisons, rule=rule)
                 rows.append([f"{rule}, {STATISTICS[statistic]}", *(part[v] for v in VERDICTS)])
     return Table(
         "counts",
@@ -78,17 +78,17 @@ def counts(all_found: Mapping[str, Found]) -> Table:
     )
 
 
-def sentence(found: Found, statistic: str) -> str:
+def sentence(comparisons: Found, statistic: str) -> str:
     """The count in words."""
-    total = count(found)
+    total = count(comparisons)
     words = {"reproduced": f"reproduced (within {TOLERANCE})", "half": "run for half of the rounds"}
     parts = ", ".join(f"{total[v]} {words.get(v, v)}" for v in VERDICTS if v != "half" or total[v])
     return f"Of the 540 published numbers, by the {STATISTICS[statistic]}: {parts}."
 
 
-def seeds(found: Found) -> str:
+def seeds(comparisons: Found) -> str:
     """How many of the numbers rest on how many seeds, and how much these differ."""
-    here = [one for key, one in found.items() if key in published_numbers() and one.found is not None]
+    here = [one for key, one in comparisons.items() if key in published_numbers() and one.found is not None]
     held = Counter(one.found.n for one in here if one.found is not None)
     if not held:
         return "None of them was run."
@@ -101,30 +101,30 @@ def seeds(found: Found) -> str:
     return said
 
 
-def readings(found: Found) -> str:
+def readings(comparisons: Found) -> str:
     """How many numbers were run by which reading of the paper."""
-    here = [one for key, one in found.items() if key in published_numbers() and one.counted is not None]
+    here = [one for key, one in comparisons.items() if key in published_numbers() and one.counted is not None]
     counted = Counter(one.counted.reading for one in here if one.counted is not None)
     both = sum(one.beside is not None for one in here)
     parts = [f"{counted[reading]} by {words}" for reading, words in READINGS.items()]
     return f"Where the paper's text and the authors' code differ, numbers were run: {', '.join(parts)}; {both} by both."
 
 
-def commits(found: Found) -> str:
+def commits(comparisons: Found) -> str:
     """By which commits the numbers of "Ours" were made, for the rule changes."""
-    made: dict[str, Counter[str]] = {}
-    for key, one in found.items():
+    by_commit: dict[str, Counter[str]] = {}
+    for key, one in comparisons.items():
         if one.counted is not None and key.rule.startswith("Ours") and one.counted.commits:
-            made.setdefault(key.rule, Counter())[one.counted.commits] += 1
-    if not made:
+            by_commit.setdefault(key.rule, Counter())[one.counted.commits] += 1
+    if not by_commit:
         return ""
-    rules = [f"{rule}: {', '.join(f'{by[c]} numbers by {c}' for c in sorted(by))}" for rule, by in made.items()]
+    rules = [f"{rule}: {', '.join(f'{by[c]} numbers by {c}' for c in sorted(by))}" for rule, by in by_commit.items()]
     return f"Commits by which they were made (a plus sign: with changes): {'; '.join(rules)}."
 
 
-def facts(found: Found) -> list[str]:
+def facts(comparisons: Found) -> list[str]:
     """What is to be said of all numbers, in sentences."""
-    return [text for text in (readings(found), seeds(found), commits(found)) if text]
+    return [text for text in (readings(comparisons), seeds(comparisons), commits(comparisons)) if text]
 
 
 def _cell_label(one: Comparison) -> str:
@@ -144,16 +144,16 @@ def html(all_found: Mapping[str, Found], all_causes: Mapping[str, Why], accusati
         facts=facts(next(iter(all_found.values()))), counts=counts(all_found),
         differences=[
             table
-            for statistic, found in all_found.items()
-            for table in (differences(found, statistic), *_causes(all_causes, statistic))
+            for statistic, comparisons in all_found.items()
+            for table in (differences(comparisons, statistic), *_causes(all_causes, statistic))
         ],
         accusations=accusations, head=_head, rows=_rows, verdicts=VERDICTS,
     )  # fmt: skip
 
 
 def _causes(all_causes: Mapping[str, Why], statistic: str) -> list[Table]:
-    found = all_causes.get(statistic)
-    return [why.summary(found, STATISTICS[statistic])] if found else []
+    causes = all_causes.get(statistic)
+    return [why.summary(causes, STATISTICS[statistic])] if causes else []
 
 
 def _head(table: PaperTable) -> list[list[tuple[str, int]]]:
@@ -164,10 +164,10 @@ def _head(table: PaperTable) -> list[list[tuple[str, int]]]:
     return [attacks, alphas, [(c.metric, 1) for c in table.columns]]
 
 
-def _rows(table: PaperTable, found: Found) -> Iterator[tuple[str, str, list[dict[str, str]]]]:
+def _rows(table: PaperTable, comparisons: Found) -> Iterator[tuple[str, str, list[dict[str, str]]]]:
     """(data set where it begins, rule, cells)."""
     before = ""
-    for dataset, rule, row in lines_of(found, table):
+    for dataset, rule, row in lines_of(comparisons, table):
         yield DATASETS[dataset] if dataset != before else "", rule, [_cell(one) for one in row]
         before = dataset
 
@@ -184,17 +184,17 @@ def _cell(one: Comparison) -> dict[str, str]:
 def _words(m: Measurement, value: float) -> str:
     """Where a number comes from."""
     seeds = f"{m.found.n} seed{'s' if m.found.n > 1 else ''}"
-    made = f", commit {m.commits}" if m.commits else ""
+    commit = f", commit {m.commits}" if m.commits else ""
     return (
         f"by {READINGS[m.reading]}, {m.rounds} rounds: {m.found.mean - value:+.3f} against the paper's {value:.2f}; "
-        f"{seeds}{made}"
+        f"{seeds}{commit}"
     )
 
 
 def _numbers(one: Comparison) -> str:
     """The number that counts with the sign of its reading, and that of the other reading."""
-    shown = [m for m in (one.counted, one.beside) if m is not None]
-    return " ".join(f"{m.found.text()}{SIGNS[m.reading]}" for m in shown)
+    measurements = [m for m in (one.counted, one.beside) if m is not None]
+    return " ".join(f"{m.found.text()}{SIGNS[m.reading]}" for m in measurements)
 
 
 # -- Markdown and CSV -----------------------------------------------------------------------------------------------
@@ -205,24 +205,24 @@ def markdown(all_found: Mapping[str, Found], all_causes: Mapping[str, Why], accu
     parts = ["## The paper's tables", "", *(f"- {sentence(f, s)}" for s, f in all_found.items())]
     parts += [*(f"- {fact}" for fact in facts(next(iter(all_found.values())))), ""]
     parts += [f"{NOTE} Every number is in `cells.csv`.", "", counts(all_found).markdown()]
-    for statistic, found in all_found.items():
-        parts.append(differences(found, statistic).markdown())
+    for statistic, comparisons in all_found.items():
+        parts.append(differences(comparisons, statistic).markdown())
         parts += [table.markdown() for table in _causes(all_causes, statistic)]
     parts += [] if accusations is None else [accusations.markdown()]
-    for statistic, found in all_found.items():
+    for statistic, comparisons in all_found.items():
         parts += [f"### Our numbers: {STATISTICS[statistic]}", ""]
         for table in TABLES:
-            parts += [f"**Table {table.number}.** {table.caption}", "", *_markdown_table(table, found), ""]
+            parts += [f"**Table {table.number}.** {table.caption}", "", *_markdown_table(table, comparisons), ""]
     for wanted, title in (("worse", "Worse than published"), ("better", "Better than published")):
         parts += _list_numbers(all_found, all_causes, wanted, title)
     return "\n".join(parts)
 
 
-def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
+def _markdown_table(table: PaperTable, comparisons: Found) -> Iterator[str]:
     names = [f"{ATTACKS[c.attack]} α={c.alpha:g} {c.metric}" for c in table.columns]
     yield "| data set | rule | " + " | ".join(names) + " |"
     yield "|---|---|" + "---:|" * len(names)
-    lines = list(lines_of(found, table))
+    lines = list(lines_of(comparisons, table))
     run = {dataset for dataset, _, row in lines if any(one.found is not None for one in row)}
     for dataset, rule, row in lines:
         if dataset not in run:
@@ -234,16 +234,16 @@ def _markdown_table(table: PaperTable, found: Found) -> Iterator[str]:
             for one in row
         ]
         yield f"| {DATASETS[dataset]} | {rule} | " + " | ".join(cells) + " |"
-    for dataset, shown in DATASETS.items():
+    for dataset, title in DATASETS.items():
         if dataset not in run:
-            yield f"| {shown} | not run |" + " |" * len(names)
+            yield f"| {title} | not run |" + " |" * len(names)
 
 
 def _list_numbers(all_found: Mapping[str, Found], all_causes: Mapping[str, Why], wanted: str, title: str) -> list[str]:
     """The numbers of the 540 with a verdict, the largest differences first, each with its cause."""
     parts: list[str] = []
-    for statistic, found in all_found.items():
-        chosen = [one for key, one in found.items() if key in published_numbers() and one.verdict == wanted]
+    for statistic, comparisons in all_found.items():
+        chosen = [one for key, one in comparisons.items() if key in published_numbers() and one.verdict == wanted]
         if not chosen:
             continue
         chosen.sort(key=lambda one: -abs(one.difference or 0.0))
@@ -272,8 +272,8 @@ def cells_csv(all_found: Mapping[str, Found], all_causes: Mapping[str, Why]) -> 
     columns = ["dataset", "config", "attack", "alpha", "rule", "metric", "published", "statistic"]
     columns += ["mean", "sd", "seeds", "difference", "verdict", "reading", "rounds", "commits", "counted", "cause"]
     rows: list[list[Any]] = []
-    for statistic, found in all_found.items():
-        for key, one in found.items():
+    for statistic, comparisons in all_found.items():
+        for key, one in comparisons.items():
             c = key.column
             cell = [key.dataset, key.config, c.attack, c.alpha, key.rule, c.metric, one.published, statistic]
             if one.counted is None:

@@ -160,17 +160,17 @@ class Comparison:
         return verdict(None if self.found is None else self.found.mean, self.published, self.key.column.metric)
 
 
-def verdict(found: float | None, published: float, metric: str) -> str:
+def verdict(ours: float | None, published: float, metric: str) -> str:
     """How a number compares with a published one.
 
     >>> [verdict(v, 0.5, "ACC") for v in (0.52, 0.53, 0.47, None)], verdict(0.47, 0.5, "ASR")
     (['reproduced', 'better', 'worse', 'not run'], 'better')
     """
-    if found is None:
+    if ours is None:
         return "not run"
-    if abs(found - published) <= TOLERANCE + 1e-9:
+    if abs(ours - published) <= TOLERANCE + 1e-9:
         return "reproduced"
-    return "better" if (found > published) == (metric == "ACC") else "worse"
+    return "better" if (ours > published) == (metric == "ACC") else "worse"
 
 
 def of_the_paper(result: Result) -> bool:
@@ -203,14 +203,14 @@ def compare(results: Sequence[Result], statistic: str) -> dict[Key, Comparison]:
         if fits(result) or half(result):
             for metric in METRICS:
                 runs.setdefault(key_of(result, metric), []).append(result)
-    found: dict[Key, Comparison] = {}
+    comparisons: dict[Key, Comparison] = {}
     for key, value in _wanted_numbers({key.rule for key, here in runs.items() if any(r.done for r in here)}):
         groups: dict[tuple[bool, int], list[Result]] = {}
         for r in runs.get(key, []):
             groups.setdefault((half(r), list(READINGS).index(reading_of(r.entry))), []).append(r)
         measured = [_measurement(groups[group], key.column.metric, statistic) for group in sorted(groups)]
-        found[key] = Comparison(key, value, tuple(m for m in measured if m is not None))
-    return found
+        comparisons[key] = Comparison(key, value, tuple(m for m in measured if m is not None))
+    return comparisons
 
 
 def _measurement(results: Sequence[Result], metric: str, statistic: str) -> Measurement | None:
@@ -235,16 +235,16 @@ def _wanted_numbers(done: Set[str]) -> Iterator[tuple[Key, float]]:
                 yield key._replace(rule=rule), value
 
 
-def rows_of(found: Mapping[Key, Comparison]) -> list[str]:
+def rows_of(comparisons: Mapping[Key, Comparison]) -> list[str]:
     """The rules of a table's rows: the paper's six, and those set beside them."""
-    return [*RULES, *(rule for rule in EXTRA if any(key.rule == rule for key in found))]
+    return [*RULES, *(rule for rule in EXTRA if any(key.rule == rule for key in comparisons))]
 
 
-def count(found: Mapping[Key, Comparison], **where: Any) -> Counter[str]:
+def count(comparisons: Mapping[Key, Comparison], **where: Any) -> Counter[str]:
     """How many of the 540 have each verdict, or of those with the given `dataset`, `config` or `rule`."""
     return Counter(
         one.verdict
-        for key, one in found.items()
+        for key, one in comparisons.items()
         if key in published_numbers() and all(same(getattr(key, axis), value) for axis, value in where.items())
     )
 

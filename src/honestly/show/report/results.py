@@ -59,26 +59,26 @@ class Result:
 
 def examine(entries: Sequence[ReportedRun], each: Callable[[ReportedRun, Rounds], None] | None = None) -> list[Result]:
     """Read every run once; `each` is called with its rounds, which are then released."""
-    found: list[Result] = []
+    results: list[Result] = []
     for entry in entries:
         if not entry.rounds and entry.status != "done":
-            found.append(Result(entry, {}, None))
+            results.append(Result(entry, {}, None))
             continue
         rounds = entry.read()
         numbers = summary(rounds.records) if rounds.records else entry.summary
-        found.append(Result(entry, numbers, statements(rounds) if rounds.known else None, _spans(rounds)))
+        results.append(Result(entry, numbers, statements(rounds) if rounds.known else None, _spans(rounds)))
         if each is not None:
             each(entry, rounds)
-    return found
+    return results
 
 
 def _spans(rounds: Rounds) -> dict[str, tuple[float, float]]:
-    found: dict[str, tuple[float, float]] = {}
+    spans: dict[str, tuple[float, float]] = {}
     for metric, key in METRICS.items():
         values = [v for r in rounds.records[-LAST:] if (v := getattr(r, key)) is not None]
         if values:
-            found[metric] = (min(values), max(values))
-    return found
+            spans[metric] = (min(values), max(values))
+    return spans
 
 
 @dataclass(frozen=True)

@@ -71,22 +71,22 @@ def paper(results: Sequence[Result]) -> Section | None:
     """The six tables beside the published numbers; None unless a run is one of their cells, or half of one."""
     if not any(fits(r) or half(r) for r in results):
         return None
-    found = {statistic: compare(results, statistic) for statistic in STATISTICS}
-    causes = {statistic: why.causes(one, why.noise(results, statistic)) for statistic, one in found.items()}
+    comparisons = {statistic: compare(results, statistic) for statistic in STATISTICS}
+    causes = {statistic: why.causes(one, why.noise(results, statistic)) for statistic, one in comparisons.items()}
     accused = by_form(results)
     return Section(
         "The paper's tables",
-        paper_tables.html(found, causes, accused),
-        paper_tables.markdown(found, causes, accused),
-        paper_latex.latex(found) + ("" if accused is None else "\n" + accused.latex()),
-        csv=paper_tables.cells_csv(found, causes),
+        paper_tables.html(comparisons, causes, accused),
+        paper_tables.markdown(comparisons, causes, accused),
+        paper_latex.latex(comparisons) + ("" if accused is None else "\n" + accused.latex()),
+        csv=paper_tables.cells_csv(comparisons, causes),
     )
 
 
 def beside(results: Sequence[Result]) -> Section | None:
     """The paper's cells with another number of rounds, beside the published numbers."""
-    found = other_rounds(results)
-    return _of_tables("Not the paper's number of rounds", found) if found else None
+    tables = other_rounds(results)
+    return _of_tables("Not the paper's number of rounds", tables) if tables else None
 
 
 def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> Section | None:
@@ -97,8 +97,8 @@ def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> Section
 
 def tables(study: ReportedStudy, results: Sequence[Result]) -> Section | None:
     """Rules by the other axes, of the runs that are not the paper's cells."""
-    found = generic.tables(study.name, [r for r in results if not of_the_paper(r)])
-    return _of_tables("Results", found) if found else None
+    parts = generic.tables(study.name, [r for r in results if not of_the_paper(r)])
+    return _of_tables("Results", parts) if parts else None
 
 
 def curves(results: Sequence[Result]) -> Section | None:
@@ -110,18 +110,18 @@ def curves(results: Sequence[Result]) -> Section | None:
 
 def ranking(results: Sequence[Result]) -> Section | None:
     """Rules by their worst case."""
-    found = generic.ranking(results)
-    return _of_tables("Ranking by the worst case", found) if found else None
+    rankings = generic.ranking(results)
+    return _of_tables("Ranking by the worst case", rankings) if rankings else None
 
 
 def detection(results: Sequence[Result]) -> Section | None:
     """ROC, calibration, accusations."""
-    overall, found = generic.detection(results)
+    overall, tables = generic.detection(results)
     if not overall:
         return None
     charts = [c for c in (roc_chart(overall), reliability_chart(overall)) if c.lines]
     by_setting = accusations(results)
-    section = _of_tables("Detection", [*found, *([by_setting] if by_setting else [])])
+    section = _of_tables("Detection", [*tables, *([by_setting] if by_setting else [])])
     note = "The area of a dot is the share of the statements." if len(charts) > 1 else ""
     drawn = join(section.html, part("drawings", note, charts, 300))
     return replace(section, html=drawn, picture="detection", charts=charts)
@@ -149,10 +149,10 @@ def provenance(studies: Sequence[ReportedStudy]) -> Section | None:
 
 def overview(results: Sequence[Result]) -> Section | None:
     """Rules by settings as colours: the mean accuracy of the last round; None if there is only one rule or setting."""
-    found = generic.accuracies(results)
-    if found is None:
+    heatmap = generic.accuracies(results)
+    if heatmap is None:
         return None
-    return Section("Accuracy of the last round", part("map", found, "accuracy 0", "accuracy 1"), "")
+    return Section("Accuracy of the last round", part("map", heatmap, "accuracy 0", "accuracy 1"), "")
 
 
 def worst_cases(results: Sequence[Result]) -> str:
@@ -160,9 +160,9 @@ def worst_cases(results: Sequence[Result]) -> str:
     sentences: list[str] = []
     note = "the lowest accuracy, or 1 - the highest attack success rate if that is less"
     for table in generic.ranking(results):
-        found = [f"{row[0]} {row[1]:.2f}" for row in table.rows if isinstance(row[1], float)]
-        shown = found if len(found) <= 4 else [*found[:3], "...", found[-1]]
-        sentences.append(f"{table.title}{'' if sentences else f' ({note})'}: {', '.join(shown)}.")
+        texts = [f"{row[0]} {row[1]:.2f}" for row in table.rows if isinstance(row[1], float)]
+        listed = texts if len(texts) <= 4 else [*texts[:3], "...", texts[-1]]
+        sentences.append(f"{table.title}{'' if sentences else f' ({note})'}: {', '.join(listed)}.")
     return " ".join(sentences)
 
 
@@ -170,14 +170,14 @@ def results_table(results: Sequence[Result]) -> tuple[list[str], list[list[Any]]
     """Every run with its numbers: columns and rows."""
     axes = list(dict.fromkeys(axis for r in results for axis in r.cell))
     keys = ("accuracy_last", "accuracy_mean_last_20", "asr_last", "asr_mean_last_20")
-    shown = [k for k in keys if any(_number(r, k) is not None for r in results)]
-    heads = [*axes, "status", *(k.replace("_", " ").replace("asr", "ASR") for k in shown)]
+    columns = [k for k in keys if any(_number(r, k) is not None for r in results)]
+    heads = [*axes, "status", *(k.replace("_", " ").replace("asr", "ASR") for k in columns)]
     rows: list[list[Any]] = []
     for r in results:
         first = [r.cell.get(axes[0], "")] if axes else []
         progress = "" if r.done else f" ({r.entry.rounds} of {r.entry.of})"
         others = [r.cell.get(axis, "") for axis in axes[1:]]
-        numbers = ["" if (v := _number(r, k)) is None else f"{v:.3f}" for k in shown]
+        numbers = ["" if (v := _number(r, k)) is None else f"{v:.3f}" for k in columns]
         rows.append([*first, *others, f"{r.entry.status}{progress}", *numbers])
     return heads, rows
 
@@ -200,11 +200,11 @@ def _of_charts(title: str, note: str, picture: str, charts: Sequence[Chart]) -> 
     return Section(title, part("drawings", note, charts), f"{note}\n", picture=picture, charts=charts, folded=folded)
 
 
-def _of_tables(title: str, found: Sequence[Table]) -> Section:
+def _of_tables(title: str, tables: Sequence[Table]) -> Section:
     return Section(
         title,
-        join(*(part("table", table, level=3) for table in found)),
-        "\n".join(table.markdown() for table in found),
-        "\n".join(table.latex() for table in found),
+        join(*(part("table", table, level=3) for table in tables)),
+        "\n".join(table.markdown() for table in tables),
+        "\n".join(table.latex() for table in tables),
         folded=True,
     )

@@ -69,12 +69,12 @@ def load(path: Path) -> ReportedStudy:
         raise ValueError(f"{path} is not a report's source: give a folder, a {STORE} or a {ROUNDS}")
     if not path.is_dir():
         raise ValueError(f"{path} does not exist: give the folder of a study, of a run or of a federation's history")
-    found = contents(path)
-    if found.kind is Kind.STUDY:
+    held = contents(path)
+    if held.kind is Kind.STUDY:
         return _study(path)
-    if begun := found.runs_with_rounds():
+    if begun := held.runs_with_rounds():
         return _runs(path.resolve().name, begun)
-    if found.kind is Kind.RUN:
+    if held.kind is Kind.RUN:
         return ReportedStudy(path.resolve().name, [], notes=["the run has not finished a round yet"])
     raise ValueError(
         f"{path} has neither {STORE} (a study), nor {ROUNDS} (a run or a federation's history), nor folders with one"

@@ -61,10 +61,10 @@ def write(studies: Sequence[ReportedStudy], out: Path, options: ReportOptions | 
         (out / "figures").mkdir(exist_ok=True)
     chapters = [_chapter(study, out, options) for study in studies]
     paper = sections.paper([r for chapter in chapters for r in chapter.results])
-    made = sections.provenance(studies)
+    origin = sections.provenance(studies)
     texts = {
-        "index.html": _index(chapters, paper, made),
-        "README.md": _readme(chapters, paper, made, options),
+        "index.html": _index(chapters, paper, origin),
+        "README.md": _readme(chapters, paper, origin, options),
     }
     every = [*([paper] if paper else []), *(section for chapter in chapters for section in chapter.sections)]
     latex = "\n".join(section.latex for section in every if section.latex)
@@ -93,7 +93,7 @@ class Chapter:
 def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter:
     few = len(study.entries) <= FEW
     picture = options.figures and len(study.entries) <= MOST_PICTURES
-    kept: list[tuple[ReportedRun, Rounds]] = []
+    few_runs: list[tuple[ReportedRun, Rounds]] = []
     address: dict[str, str] = {}
 
     series: dict[str, Series] = {}
@@ -102,29 +102,29 @@ def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter
         """Of many runs, write each page at once and release the rounds; of few, keep them for the index."""
         series[entry.id] = series_of(rounds)
         if few:
-            kept.append((entry, rounds))
+            few_runs.append((entry, rounds))
         elif options.pages and rounds.records:
             address[entry.id] = _write_page(entry, rounds, out, picture)
 
     results = examine(study.entries, each)
     files: list[Path] = []
-    found: list[Section | None] = [
+    candidates: list[Section | None] = [
         sections.state(study) if _is_unfinished(study) else replace(sections.state(study), html=Markup("")),
-        _few(study, kept, out if options.figures else None, files),
+        _few(study, few_runs, out if options.figures else None, files),
     ]
-    found += [None if few else sections.overview(results), sections.curves(results)]
+    candidates += [None if few else sections.overview(results), sections.curves(results)]
     if len(study.entries) > 1:
-        found += [sections.beside(results), None if few else sections.by_round(results, series)]
-        found += [sections.tables(study, results), sections.ranking(results)]
-    found += [sections.detection(results), None if few else sections.runs(results, address)]
-    shown = [section for section in found if section is not None]
+        candidates += [sections.beside(results), None if few else sections.by_round(results, series)]
+        candidates += [sections.tables(study, results), sections.ranking(results)]
+    candidates += [sections.detection(results), None if few else sections.runs(results, address)]
+    parts = [section for section in candidates if section is not None]
     if options.figures:
-        for section in shown:
+        for section in parts:
             if section.charts:
                 files += figure.draw_charts(section.charts, out / _picture(study.name, section))
-    runs = [_run(entry, rounds) for entry, rounds in kept if rounds.records]
+    runs = [_run(entry, rounds) for entry, rounds in few_runs if rounds.records]
     said = verdict.sentence(runs) if runs else sections.worst_cases(results)
-    return Chapter(study.name, _heading(study, kept), said, results, shown, files, _downloads(runs, results, shown))
+    return Chapter(study.name, _heading(study, few_runs), said, results, parts, files, _downloads(runs, results, parts))
 
 
 def _is_unfinished(study: ReportedStudy) -> bool:
@@ -132,22 +132,22 @@ def _is_unfinished(study: ReportedStudy) -> bool:
     return bool(study.notes) or not study.entries or any(entry.status != "done" for entry in study.entries)
 
 
-def _heading(study: ReportedStudy, kept: Sequence[tuple[ReportedRun, Rounds]]) -> str:
+def _heading(study: ReportedStudy, few_runs: Sequence[tuple[ReportedRun, Rounds]]) -> str:
     """The title: the name of a study, the rule and attack of a single run, or the run of a federation."""
-    if len(study.entries) != 1 or not kept:
+    if len(study.entries) != 1 or not few_runs:
         return study.name
-    entry, rounds = kept[0]
+    entry, rounds = few_runs[0]
     if rounds.known:
         return f"{run_label(entry)} ({study.name})"
     return f"Federation {shorten(rounds.run or study.name, 80)}"
 
 
-def _downloads(runs: Sequence[run_page.RunView], results: Sequence[Result], shown: Sequence[Section]) -> list[Download]:
+def _downloads(runs: Sequence[run_page.RunView], results: Sequence[Result], parts: Sequence[Section]) -> list[Download]:
     """Rounds of few runs, results of many, and the drawings."""
     if runs:
         return run_page.files(runs)
     columns, rows = sections.results_table(results)
-    charts = [chart for section in shown for chart in section.charts]
+    charts = [chart for section in parts for chart in section.charts]
     return [
         *downloads.inside("results.csv", downloads.as_csv(columns, rows)),
         *downloads.inside("results.json", downloads.as_json([dict(zip(columns, row, strict=True)) for row in rows])),
@@ -191,15 +191,15 @@ def _figure(entry: ReportedRun, rounds: Rounds) -> Any:
 
 
 def _few(
-    study: ReportedStudy, kept: Sequence[tuple[ReportedRun, Rounds]], out: Path | None, files: list[Path]
+    study: ReportedStudy, few_runs: Sequence[tuple[ReportedRun, Rounds]], out: Path | None, files: list[Path]
 ) -> Section | None:
     """All runs of a small study side by side: maps, curves and accusations, as in the paper's Figure 1."""
-    shown = [(entry, rounds) for entry, rounds in kept if rounds.records]
-    if not shown:
+    begun = [(entry, rounds) for entry, rounds in few_runs if rounds.records]
+    if not begun:
         return None
-    body = run_page.body([_run(entry, rounds) for entry, rounds in shown])
+    body = run_page.body([_run(entry, rounds) for entry, rounds in begun])
     lines: list[str] = []
-    for number, (entry, rounds) in enumerate(shown, start=1):
+    for number, (entry, rounds) in enumerate(begun, start=1):
         lines += [f"**{for_markdown(run_label(entry))}**", ""]
         if out is not None:
             stem = f"{_slug(study.name)}-{number}"
@@ -239,13 +239,13 @@ def _title(chapters: Sequence[Chapter]) -> str:
     return printable(", ".join(chapter.name for chapter in chapters) or "nothing")
 
 
-def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | None) -> str:
+def _index(chapters: Sequence[Chapter], paper: Section | None, origin: Section | None) -> str:
     links = [("paper", "the paper's tables")] if paper else []
     several = len(chapters) > 1
-    shown: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for number, chapter in enumerate(chapters):
         numbered = [(f"c{number}-{i}", section) for i, section in enumerate(chapter.sections)]
-        shown.append({"id": f"c{number}", "name": chapter.name, "sections": numbered})
+        entries.append({"id": f"c{number}", "name": chapter.name, "sections": numbered})
         if several:
             links.append((f"c{number}", chapter.name))
         else:
@@ -255,12 +255,12 @@ def _index(chapters: Sequence[Chapter], paper: Section | None, made: Section | N
     pictures = [Download(file.name, Markup(f"figures/{quote(file.name)}")) for file in drawn[:1]]
     files = [file for chapter in chapters for file in chapter.downloads]
     return render(
-        "study.html", heading=_title(chapters), verdict=said, links=links, paper=paper, chapters=shown, made=made,
+        "study.html", heading=_title(chapters), verdict=said, links=links, paper=paper, chapters=entries, made=origin,
         downloads=[*files, *pictures],
     )  # fmt: skip
 
 
-def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | None, options: ReportOptions) -> str:
+def _readme(chapters: Sequence[Chapter], paper: Section | None, origin: Section | None, options: ReportOptions) -> str:
     lines = [options.preface.strip() or f"# {for_markdown(_title(chapters))}", ""]
     if options.command and not options.preface:
         lines += [
@@ -280,6 +280,6 @@ def _readme(chapters: Sequence[Chapter], paper: Section | None, made: Section | 
                 lines += [section.markdown, ""]
             if section.charts and options.figures:
                 lines += [f"![{section.title}]({_picture(chapter.name, section)}.png)", ""]
-    if made is not None:
-        lines += [made.markdown]
+    if origin is not None:
+        lines += [origin.markdown]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
