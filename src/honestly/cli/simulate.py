@@ -196,10 +196,10 @@ class _Lines(_Nothing):
 class _Terminal(_Nothing):
     """Progress on a terminal."""
 
-    def __init__(self, out: Path, *, title: str = "") -> None:
+    def __init__(self, out: Path) -> None:
         from honestly.bars import Bars
 
-        self.out, self.title, self.bars, self.bar = out, title or "round", Bars(left=True), 0
+        self.out, self.bars, self.bar = out, Bars(left=True), 0
 
     def __enter__(self) -> _Terminal:
         self.bars.__enter__()
@@ -218,7 +218,7 @@ class _Terminal(_Nothing):
         )
         if records:
             self.bars.say(f"resuming after round {len(records)}")
-        self.bar = self.bars.add(self.title, e.rounds, done=len(records))
+        self.bar = self.bars.add("round", e.rounds, done=len(records))
 
     def round(self, record: Record) -> None:
         """Accuracy, speed and who is accused."""

@@ -88,9 +88,9 @@ class Store:
             raise KeyError(f"no run {id!r} in {self.folder}")
         return run_of(found[0])
 
-    def rounds(self, id: str, *, after: int = 0) -> list[dict[str, Any]]:
-        """The simulator's records of a run after a round, in their order."""
-        found = self.database.rows("SELECT record FROM rounds WHERE run = ? AND round > ? ORDER BY round", (id, after))
+    def rounds(self, id: str) -> list[dict[str, Any]]:
+        """The simulator's records of a run, in their order."""
+        found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round", (id,))
         return [decode_object(record, f"a round of run {id[:12]!r}") for (record,) in found]
 
     def last_round(self, id: str) -> dict[str, Any] | None:

@@ -22,7 +22,6 @@ class Matrix(InMemorySource):
         self,
         updates: Any,
         *,
-        ids: Sequence[ClientId] | None = None,
         reference: Any = None,
         root: Any = None,
         sizes: Any = None,
@@ -47,7 +46,7 @@ class Matrix(InMemorySource):
             )
         if whole.size == 0 and whole.shape[0] > 0:
             raise ValueError(f"updates have shape {whole.shape}: there are no values to average")
-        self.ids: tuple[ClientId, ...] = tuple(range(whole.shape[0])) if ids is None else tuple(ids)
+        self.ids: tuple[ClientId, ...] = tuple(range(whole.shape[0]))
         self.refused: dict[int, str] = {}
         self.leaves = (Leaf("", ArraySpec(whole.shape[1:], whole.dtype, "float")),)
         self.layers = layers_of(self.leaves, Buffers.of(buffers), sizes)
