@@ -2,6 +2,7 @@
 
     python benchmarks/gpu_stages.py                    # 20 clients, 11,173,962 float32 parameters (ResNet-18)
     python benchmarks/gpu_stages.py --forms            # also alternative forms of the kernels
+    python benchmarks/gpu_stages.py --json benchmarks/results/aggregation-gpu-20.json        # the table of the docs
 
 Times are medians in microseconds. The total is shown as a multiple of `X.mean(0)`, measured alternately with it.
 """
@@ -11,11 +12,13 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib
+import json
 import re
 import statistics
 import time
 from collections.abc import Callable
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,8 +60,8 @@ def show(name: str, times: list[float], mean: float) -> None:
     print(f"{name:<34} {middle:9.1f} us  (min {min(times):8.1f}, max {max(times):8.1f})  {middle / mean:6.2f} x mean")
 
 
-def stages(X: torch.Tensor, repeats: int) -> float:
-    """Measure some rules alternately with the plain mean."""
+def stages(X: torch.Tensor, repeats: int) -> tuple[float, list[dict[str, Any]]]:
+    """Measure some rules alternately with the plain mean: its microseconds, and the others as multiples of it."""
     rules: dict[str, hn.Rule] = {"bayesian": hn.Bayesian(), "mean": hn.Mean(), "multi_krum": hn.MultiKrum(f=4)}
     rules |= {"geometric_median": hn.GeometricMedian(), "median": hn.Median(), "trimmed_mean": hn.TrimmedMean()}
     rules["bulyan"] = hn.Bulyan(f=4)
@@ -75,7 +78,11 @@ def stages(X: torch.Tensor, repeats: int) -> float:
     show("X.mean(0) on the device", on_device(lambda: X.mean(0), repeats), mean)
     for name in rules:
         show(f"aggregate, {name}", times[name], mean)
-    return mean
+    rows: list[dict[str, Any]] = []
+    for name, spent in times.items():
+        ratio = round(statistics.median(spent) / mean, 2)
+        rows.append({"rule": name, "who": "honestly", "ratio": ratio, "memory": None})
+    return mean, rows
 
 
 def timeline(X: Any, repeats: int) -> None:
@@ -167,10 +174,15 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=11_173_962)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--forms", action="store_true", help="also measure alternative forms of the kernels")
+    parser.add_argument("--json", type=Path, help="write the multiples here, as benchmarks/aggregation.py does")
     options = parser.parse_args()
     X = torch.randn((options.clients, options.parameters), device="cuda")
     print(f"{torch.cuda.get_device_name()}, {options.clients} clients, {options.parameters:,} float32 parameters")
-    mean = stages(X, options.repeats)
+    mean, rows = stages(X, options.repeats)
+    if options.json:
+        K, d = X.shape
+        found = {"machine": torch.cuda.get_device_name(), "K": K, "d": d, "mean_ms": round(mean / 1e3, 4), "rows": rows}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     timeline(X, options.repeats)
     if options.forms:
         forms(X, options.repeats, mean)
