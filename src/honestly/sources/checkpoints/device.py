@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from honestly.arrays import Host, host_view
-from honestly.result import ClientId
 from honestly.sources.checkpoints.source import CheckpointSource
-from honestly.sources.source import Layer, Leaf, Sink
 
 #: Threads that read from the files at once.
 READERS = 8
@@ -33,47 +31,17 @@ class OnDevice:
             source.close()
             raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0][:200]}") from None
         self.host = source
+        # all but the blocks is the host's
+        self.ids, self.leaves, self.layers, self.integers = source.ids, source.leaves, source.layers, source.integers
+        self.refused, self.has_reference, self.notes = source.refused, source.has_reference, source.notes
+        self.read, self.sink, self.faults = source.read, source.sink, source.faults
+        self.read_integers, self.assemble = source.read_integers, source.assemble
         self._pinned: bool = self._device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(self._device) if self._pinned else None
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="honestly-ahead")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="honestly-read")
         self._waiting: dict[tuple[Any, ...], Future[Any]] = {}
         self._asked: set[tuple[int, ...]] = set()
-
-    @property
-    def ids(self) -> tuple[ClientId, ...]:
-        """The clients."""
-        return self.host.ids
-
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        """The float tensors."""
-        return self.host.leaves
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """What is judged by itself."""
-        return self.host.layers
-
-    @property
-    def integers(self) -> tuple[Leaf, ...]:
-        """The counters."""
-        return self.host.integers
-
-    @property
-    def refused(self) -> Mapping[int, str]:
-        """Clients refused when the files were opened."""
-        return self.host.refused
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether position K can be read."""
-        return self.host.has_reference
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        """Notes about the result."""
-        return self.host.notes
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
         """(k, stop - start) on the device, in the leaf's own dtype: read ahead if `ahead` was told, else now."""
@@ -107,26 +75,6 @@ class OnDevice:
             found = on_host.to(self._device, non_blocking=True)
         self._stream.synchronize()  # this thread waits; the one that works on the block before does not
         return found
-
-    def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
-        """The same on the host."""
-        self.host.read(leaf, start, stop, clients, out, minus)
-
-    def sink(self) -> Sink:
-        """The output, on the host."""
-        return self.host.sink()
-
-    def faults(self) -> Mapping[int, str]:
-        """Clients whose files could not be read, or changed."""
-        return self.host.faults()
-
-    def read_integers(self, leaf: int, clients: Sequence[int]) -> Host:
-        """(k, size) counters."""
-        return self.host.read_integers(leaf, clients)
-
-    def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
-        """The finished output."""
-        return self.host.assemble(floats, integers)
 
     def close(self) -> None:
         """Stop reading, discard an unfinished output and close the files."""
