@@ -7,6 +7,8 @@ from collections import defaultdict
 
 import numpy as np
 
+from honestly.kernels.estimator import PROGRAM
+from honestly.rules.bayesian import compiled
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import geometry_of, measure
 from honestly.studies.layers.patterns import bound, most_tolerated, patterns
@@ -122,22 +124,40 @@ def runs(rules: list[Entry], settings: Settings):
 
 
 def clock(rules: list[Entry], settings: Settings):
-    """Milliseconds of a decision, K = 20: with all layers (62 on CIFAR-10) and with one; label flip by 8, no attack."""
+    """Milliseconds of a decision by the C program and, in turn, by NumPy: CIFAR-10, layers or whole; random clients."""
+    assert PROGRAM.library() is not None, PROGRAM.reason()
     populations = chosen(settings.where, rounds=3, only="cifar") or chosen(settings.where, rounds=3)
+    layered = populations[1]
+    whole_update, many = layered.whole(), crowd(layered, 100)
+    cases = [(layered, 0, ""), (layered, 8, "label_flip"), (layered, 9, "mimic")]
+    cases += [(whole_update, 0, ""), (whole_update, 8, "label_flip"), (many, 0, ""), (many, 40, "sign_flip")]
     rows = []
-    for population in (populations[1], populations[1].whole()) if populations else ():
-        for M in (0, 8):
-            space = Space.of(population, M, rng("clock"))
-            sent = np.zeros((0, space.b)) if M == 0 else forge(space, "label_flip", rng("clock"))
-            assert sent is not None
-            for entry in rules:
-                pipeline = entry.build(population.clients, M)
-                times, end = [], time.perf_counter() + 1.0
-                while time.perf_counter() < end:
-                    times.append(measure(space, sent, pipeline).seconds)
-                cells = [f"{1e3 * min(times):.2f}", f"{1e3 * np.median(times):.2f}"]
-                rows.append([f"L = {len(population.grams)}, M = {M}", entry.name, *cells])
-    return ["K = 20", "rule", "ms, best", "median"], rows
+    for population, M, attack in cases:
+        space = Space.of(population, M, rng("clock"))
+        sent = forge(space, attack, rng("clock")) if M else np.zeros((0, space.b))
+        assert sent is not None
+        for entry in rules:
+            times, end = (list[float](), list[float]()), time.perf_counter() + 3.0
+            while time.perf_counter() < end:
+                for way, worth_compiling in zip(times, (0.0, np.inf), strict=True):
+                    compiled.WORTH_COMPILING = worth_compiling
+                    way.append(measure(space, sent, entry.build(population.clients, M)).seconds)
+            cells = [f"{1e3 * value:.2f}" for way in times for value in (min(way), np.median(way))]
+            what = f"K = {population.clients}, L = {len(population.grams)}, " + (
+                f"{attack} by {M}" if M else "no attack"
+            )
+            rows.append([what, entry.name, *cells])
+    return ["", "rule", "C, best", "median", "NumPy, best", "median"], rows
+
+
+def crowd(like: LayeredPopulation, K: int) -> LayeredPopulation:
+    """K clients with random updates about a common one, in layers of the same sizes (2,000 values at most)."""
+    draws = rng("crowd", K)
+    grams = []
+    for size in np.minimum(like.sizes, 2000):
+        updates = draws.normal(size=(K, size)) + draws.normal(size=size)
+        grams.append(updates @ updates.T)
+    return LayeredPopulation("crowd", np.stack(grams), like.sizes, K, recorded=False)
 
 
 PARTS = {

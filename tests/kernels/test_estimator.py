@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib
 import platform
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,7 @@ from compiler import needs_compiler
 from honestly.kernels import build, find_compiler
 from honestly.kernels import estimator as program
 from honestly.kernels.estimator import MOST, PROGRAM
-from honestly.rules.bayesian import Bayesian, compiled
+from honestly.rules.bayesian import Bayesian, compiled, guard, likeness
 from honestly.rules.bayesian.compiled import compiled_estimate
 from honestly.rules.bayesian.estimate import Estimate, estimate
 from honestly.rules.bayesian.guard import first_clients, set_sizes
@@ -28,6 +30,8 @@ from honestly.studies.layers.patterns import most_tolerated, patterns
 
 pytestmark = needs_compiler
 Rng = np.random.Generator
+SOURCE = Path(program.__file__).parent / "bayesian"
+MODULES = ("views", "centre", "average", "likeness", "sizes", "guard", "estimate")
 PROCESSORS = ("native", "x86-64-v3", "x86-64")
 NUMBERS = ("votes", "kept", "distance", "against", "evidence")
 libraries: dict[str, ctypes.CDLL] = {}
@@ -188,7 +192,7 @@ def test_it_is_the_same_estimate(processor: str, chunk: int) -> None:
 
 def test_many_clients_and_many_layers() -> None:
     rng = np.random.default_rng(0)
-    for n, layers in ((95, 3), (96, 2), (97, 2), (MOST, 2), (8, 500), (60, 40)):
+    for n, layers in ((32, 9), (33, 9), (96, 2), (97, 2), (MOST, 1), (8, 500), (60, 40)):
         grams = grams_of(population(rng, n, layers))
         assert_equal_to_numpy(grams, judged=np.ones(layers, bool), tolerated=(n - 1) // 2, from_reference=True)
 
@@ -252,6 +256,19 @@ def test_the_rule_says_the_same(monkeypatch: pytest.MonkeyPatch, n: int, rule: B
         np.testing.assert_allclose(np.asarray(one.honesty), np.asarray(other.honesty), rtol=0, atol=1e-9)
         assert one.diagnostics.keys() == other.diagnostics.keys()
         rule = rule.after(one.diagnostics)
+
+
+def test_both_have_the_same_constants() -> None:
+    modules = [importlib.import_module(f"honestly.rules.bayesian.{name}") for name in MODULES]
+    text = "".join((SOURCE / name).read_text(encoding="utf-8") for name in program.SOURCES)
+    defined = dict(re.findall(r"^#define ([A-Z_0-9]+) \(?(-?[0-9.e+ -]+)\)?$", text, flags=re.MULTILINE))
+    assert {"COMMON", "SEARCH", "TIE", "NO_UNIT", "WITHIN", "SUSPECTED"} < defined.keys()
+    theirs = {"NEAR_BASE": likeness.NEAR[0], "NEAR_CHANCE": likeness.NEAR[1]}
+    for name, value in defined.items():
+        if name not in ("LARGEST", "PERRON_STEPS"):  # the program's own
+            known = theirs.get(name, next((getattr(m, name) for m in modules if hasattr(m, name)), None))
+            assert known == sum(float(part) for part in value.split(" + ")), name
+    assert (guard.STARTS, guard.SIZES) == (program.FIRST, program.SIZES)
 
 
 def test_threads_at_once_give_the_same_bits() -> None:

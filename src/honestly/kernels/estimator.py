@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from honestly.kernels.build import Program
 
-PROGRAM = Program("bayesian", Path(__file__).parent / "bayesian", ("bayesian.c", "views.h", "likeness.h", "guard.h"))
+SOURCES = ("bayesian.c", "numbers.h", "views.h", "likeness.h", "guard.h")
+PROGRAM = Program("bayesian", Path(__file__).parent / "bayesian", SOURCES)
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: Clients up to which the program is faster than NumPy, whose BLAS is better at large products.
-MOST = 128
+#: Clients up to which the program is used; with more, the BLAS is better at the large products.
+MOST = 512
 #: Clients, and sizes of sets, from which the guard's search starts, at most.
 FIRST, SIZES = 24, 12
 

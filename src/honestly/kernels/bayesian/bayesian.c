@@ -3,6 +3,7 @@
    A translation of src/honestly/rules/bayesian, which defines it: functions and constants have the same names, and
    comparisons the same order. One view after the other, where NumPy takes all of them at once, so that a view stays in
    the first-level cache. One thread, no state. */
+#include "numbers.h"
 #include "views.h"
 #include "likeness.h"
 #include "guard.h"
@@ -28,7 +29,7 @@ struct job {
 };
 
 /* average.py: v_k = 1 / sum_j max(0, cos_kj)^4, from all views' errors together; each counts by its share. */
-static void shared_votes(const struct space *s, const struct judgement *all, Row E, Row votes) {
+APART void shared_votes(const struct space *s, const struct judgement *all, Row E, Row votes) {
     int64_t n = s->n, p = s->p;
     Row inverse = s->row[0];
     memset(E, 0, p * p * sizeof *E);
@@ -51,7 +52,7 @@ static void shared_votes(const struct space *s, const struct judgement *all, Row
 }
 
 /* average.py: clients nearer to one another than a tenth of the spread have the same first client. */
-static void copies(const struct space *s, const double *D, double s2, int64_t *first) {
+APART void copies(const struct space *s, const double *D, double s2, int64_t *first) {
     int changed = 1;
     EACH(k, s->n) first[k] = k;
     while (changed) {
@@ -66,7 +67,7 @@ static void copies(const struct space *s, const double *D, double s2, int64_t *f
 }
 
 /* estimate.py: the weights of the clients that agree where a majority does, if it does; else there is a spread. */
-static int without_unit(const struct space *s, In q, In D, In radius, Row weights) {
+APART int without_unit(const struct space *s, In q, In D, In radius, Row weights) {
     int64_t n = s->n, p = s->p, best = 0;
     double count = 0.0;
     double noise = kth(s, q, s->h);
@@ -110,8 +111,9 @@ struct work {
     struct search search;
 };
 
-static void lay_out(struct work *w, struct memory *m, const struct job *job) {
+APART void lay_out(struct work *w, struct memory *m, const struct job *job) {
     int64_t n = job->n, p = (n + WIDTH - 1) / WIDTH * WIDTH, L = job->layers, V = L + 1;
+    if (p >= 64 && p % 32 == 0) p += WIDTH; /* rows a power of two apart compete for the same lines of a cache */
     w->s = (struct space){.n = n, .p = p, .h = n - job->tolerated};
     w->s.vote = padded(m, job->vote, n, p);
     w->s.noise = padded(m, job->noise, n, p);
@@ -146,11 +148,6 @@ static void lay_out(struct work *w, struct memory *m, const struct job *job) {
         .firsts = job->firsts,
         .size = job->size,
         .first = job->first,
-        .order = carve(m, ORDERS * MOST),
-        .sets = carve(m, SETS * sizeof(struct set)),
-        .next = carve(m, SETS * sizeof(int32_t)),
-        .slots = carve(m, SLOTS * sizeof(int32_t)),
-        .gamma = DOUBLES(m, SETS),
     };
     struct judgement *all = &w->all;
     all->first = DOUBLES(m, V * p);
@@ -169,7 +166,7 @@ static void lay_out(struct work *w, struct memory *m, const struct job *job) {
 }
 
 /* Transpose the Gram matrices into rows of p; false if they hold what is left to NumPy. */
-static int take(const struct work *w, const struct job *job) {
+APART int take(const struct work *w, const struct job *job) {
     int64_t n = job->n, p = w->s.p, bad = 0;
     EACH(layer, job->layers) {
         In from = job->gram + layer * n * n;
@@ -183,7 +180,7 @@ static int take(const struct work *w, const struct job *job) {
 
 /* A centre for every layer that has a unit, the judged ones first, in `views` from 1 on, and for all of them together in
    views[0], if there are several; false if that needs numbers too large. */
-static int survey_all(struct work *w, const struct job *job, int64_t *known, int64_t *measured) {
+APART int survey_all(struct work *w, const struct job *job, int64_t *known, int64_t *measured) {
     struct space *s = &w->s;
     int64_t n = s->n, p = s->p;
     *known = *measured = 0;
@@ -219,21 +216,27 @@ static int survey_all(struct work *w, const struct job *job, int64_t *known, int
     return 1;
 }
 
-/* guard.py: move the answers that may not keep the promise. */
-static void guard(struct work *w, struct job *job) {
+/* guard.py: move the answers that may not keep the promise; false if there is no memory for it. */
+APART int guard(struct work *w, struct job *job) {
     struct space *s = &w->s;
+    struct search *search = &w->search;
     EACH(layer, job->layers) {
         double *weights = w->weights + layer * s->p;
-        if (!pull(s, &w->search, w->grams + layer * s->n * s->p, w->q + layer * s->p, weights)) continue;
+        struct view v = {w->grams + layer * s->n * s->p, w->q + layer * s->p, weights, s->row[3], NULL, 0.0, 0.0};
+        centre_gram(s, v.gram, weights, v.g);
+        if (is_certain(s, &v, search->f)) continue;
+        if (search->table == NULL && (search->table = malloc(sizeof *search->table)) == NULL) return 0;
+        if (!pull(s, search, v.gram, v.q, weights)) continue;
         memcpy(job->numbers + layer * s->n, weights, s->n * sizeof *weights);
         job->pulled++;
     }
+    return 1;
 }
 
 /* After a contradiction there is no evidence against anybody. */
 static double told(const struct judgement *all, double nats) { return all->contradiction ? MIN(nats, 0.0) : nats; }
 
-static int estimate(struct work *w, struct job *job) {
+APART int estimate(struct work *w, struct job *job) {
     struct space *s = &w->s;
     struct judgement *all = &w->all;
     int64_t n = s->n, p = s->p, L = job->layers, known, measured, view;
@@ -294,8 +297,7 @@ static int estimate(struct work *w, struct job *job) {
         if (i < known) job->spread += v->s2;
     }
     job->spread = sqrt(job->spread);
-    guard(w, job);
-    return JUDGED;
+    return guard(w, job) ? JUDGED : NO_MEMORY;
 }
 
 int honestly_bayesian(struct job *job) {
@@ -309,6 +311,7 @@ int honestly_bayesian(struct job *job) {
     memory = (struct memory){whole + (64 - (uintptr_t)whole % 64), 0};
     lay_out(&work, &memory, job);
     int status = estimate(&work, job);
+    free(work.search.table);
     free(whole);
     return status;
 }

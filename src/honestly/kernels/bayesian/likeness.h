@@ -33,7 +33,7 @@ struct judgement {
 };
 
 /* C_ij = cos(e_i, e_j), 0 on the diagonal. */
-static void cosines(const struct space *s, const struct view *v, Row C) {
+APART void cosines(const struct space *s, const struct view *v, Row C) {
     int64_t n = s->n, p = s->p;
     Row inverse = s->row[0];
     In G = v->gram, g = v->g;
@@ -48,7 +48,7 @@ static void cosines(const struct space *s, const struct view *v, Row C) {
 }
 
 /* d = 1.323 / q, q the upper quartile of (cos - mean cos)^2 over the pairs of these clients. */
-static double dimension(const struct space *s, const double *C, const int64_t *who, int64_t few) {
+APART double dimension(const struct space *s, const double *C, const int64_t *who, int64_t few) {
     int64_t count = 0;
     Row spread = s->pairs;
     if (few < 2) return 1.0;
@@ -57,10 +57,9 @@ static double dimension(const struct space *s, const double *C, const int64_t *w
         EACH(b, a) spread[count + b] = row[who[b]];
         count += a;
     }
-    Lanes part = {0};
-    for (int64_t i = count; i % WIDTH; i++) spread[i] = 0.0;
-    for (int64_t i = 0; i < count; i += WIDTH) part += LANES_OF(spread + i);
-    double mean = total(part) / (double)count;
+    int64_t whole = (count + WIDTH - 1) / WIDTH * WIDTH;
+    for (int64_t i = count; i < whole; i++) spread[i] = 0.0;
+    double mean = add(spread, whole) / (double)count;
     EACH(i, count) {
         double apart = spread[i] - mean;
         spread[i] = apart * apart;
@@ -70,7 +69,7 @@ static double dimension(const struct space *s, const double *C, const int64_t *w
 }
 
 /* The far clients that err most alike: the top eigenvector of likeness beyond chance. */
-static void top_group(const struct space *s, const double *C, const int64_t *far, int64_t count, double chance,
+APART void top_group(const struct space *s, const double *C, const int64_t *far, int64_t count, double chance,
                       uint8_t *members) {
     struct space few = {.n = count, .p = (count + WIDTH - 1) / WIDTH * WIDTH};
     Row S = s->pairs, y = s->row[1], next = s->row[2];
@@ -97,7 +96,7 @@ static double nats(double cosine, double common, double count) {
 }
 
 /* The evidence of likeness in one view, as far as it can be known without the others. `t` is r^2 / s^2. */
-static void look_alike(const struct space *s, struct judgement *all, int64_t i, const int64_t *who, int64_t few) {
+APART void look_alike(const struct space *s, struct judgement *all, int64_t i, const int64_t *who, int64_t few) {
     struct view *v = all->views + i;
     double *C = s->A, *x = all->x + i * s->p, *alike = all->alike + i * s->p, cost = SEARCH * log((double)s->n);
     uint8_t *members = all->members + i * s->p;
@@ -151,7 +150,7 @@ static double usual_agreement(const struct space *s, double usual, int64_t k) {
 }
 
 /* Evidence for opposition: minus the cosine of each update with the mean of the others', seen from the previous model. */
-static void oppose(const struct space *s, const struct view *v, double *x, uint8_t *opposing) {
+APART void oppose(const struct space *s, const struct view *v, double *x, uint8_t *opposing) {
     int64_t n = s->n;
     Row o = s->row[0], g = s->row[1];
     double norm, nats_of_chance = OPPOSED * log((double)n);
@@ -176,7 +175,7 @@ static void oppose(const struct space *s, const struct view *v, double *x, uint8
 }
 
 /* The evidence against every client in every view. */
-static void look(const struct space *s, struct judgement *all) {
+APART void look(const struct space *s, struct judgement *all) {
     int64_t n = s->n, p = s->p, few = 0;
     double cost = SEARCH * log((double)n);
     const struct view *whole = all->views;
@@ -210,7 +209,7 @@ static void look(const struct space *s, struct judgement *all) {
 }
 
 /* Who stands nearer to the mean of those who err alike than to the centre; how many. */
-static int64_t camp(const struct space *s, const struct judgement *all, int64_t i, uint8_t *side) {
+APART int64_t camp(const struct space *s, const struct judgement *all, int64_t i, uint8_t *side) {
     int64_t n = s->n, many = 0;
     const struct view *v = all->views + i;
     const uint8_t *alike = all->alike_convicted + i * s->p;
@@ -232,14 +231,14 @@ static int64_t camp(const struct space *s, const struct judgement *all, int64_t 
 }
 
 /* The centre's weights without the accused, unless it is all theirs. */
-static void among(const struct space *s, const double *centre, const double *free, double *out) {
+APART void among(const struct space *s, const double *centre, const double *free, double *out) {
     EACH(k, s->p) out[k] = centre[k] * free[k];
     double total = sum(s, out), freed = sum(s, free);
     EACH(k, s->n) out[k] = total > 1e-3 ? out[k] / total : free[k] / freed;
 }
 
 /* The largest evidence against a client, and the view that has it. */
-static double strongest(const struct space *s, const struct judgement *all, int64_t k, int64_t *view) {
+APART double strongest(const struct space *s, const struct judgement *all, int64_t k, int64_t *view) {
     double most = all->x[k];
     *view = 0;
     EACH(i, all->V) if (all->x[i * s->p + k] > most) most = all->x[i * s->p + k], *view = i;
@@ -247,7 +246,7 @@ static double strongest(const struct space *s, const struct judgement *all, int6
 }
 
 /* Convict, move the centre to the others, look again; until nothing changes. */
-static void judge(const struct space *s, struct judgement *all) {
+APART void judge(const struct space *s, struct judgement *all) {
     int64_t n = s->n, p = s->p, V = all->V, view;
     double *free = s->row[3], *centre = s->row[4], *g = s->row[5];
     EACH(i, V) memcpy(all->first + i * p, all->views[i].centre, p * sizeof *free);

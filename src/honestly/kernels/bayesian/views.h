@@ -1,42 +1,14 @@
 /* views.py and centre.py: one Gram matrix, a robust centre, and the honest spread about it.
 
-   Matrices are n x n in rows of `p` numbers, n rounded up to whole vectors; what is beyond the n-th is 0. Gram matrices
-   are kept by columns, so that the order of additions is NumPy's if rounding left them not quite symmetric. The errors about a centre a need no matrix of their own: E_ij = G_ij - g_i - g_j with
-   g = G a - a.G a / 2, which is all that is kept of them. */
-#include <float.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
+   Gram matrices are kept by columns: if rounding left them not quite symmetric, products add up what NumPy adds up. The
+   errors about a centre a need no matrix of their own: E_ij = G_ij - g_i - g_j with g = G a - a.G a / 2, which is all that
+   is kept of them. */
 
-#define TINY DBL_MIN
 #define MEDIAN_STEPS 5
 #define TIE (1.0 + 1e-9)
 #define MEDIAN_COS2 0.455
 #define CHANCE 1.0
-enum { WIDTH = 8, FEW = 96 };
-
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define EACH(i, count) for (int64_t i = 0; i < (count); i++)
-typedef double *restrict Row;
-typedef const double *restrict In;
-
-/* Eight numbers: one AVX-512 register, two of AVX, four of SSE or NEON. */
-typedef double Lanes __attribute__((vector_size(8 * WIDTH), aligned(8), may_alias));
-#define LANES(x) (*(Lanes *)(x))
-#define LANES_OF(x) (*(const Lanes *)(x))
-
-/* What one call works with. */
-struct space {
-    int64_t n, p, h;                    /* clients, numbers in a row, the smallest majority */
-    const double *vote, *noise, *prior; /* (p,) or NULL: see sizes.py, memory.py */
-    double *A, *B, *C, *pairs;          /* (p, p) each; room for all pairs twice, and a vector: p p numbers */
-    double *row[8];                     /* (p,) each */
-};
+#define SMALLEST 0.01
 
 /* A view about a centre. */
 struct view {
@@ -44,138 +16,8 @@ struct view {
     double *centre, *g, *r2, s2, d;
 };
 
-/* The k-th smallest, from 0, of m numbers; they are overwritten. `other` has room for as many, and
-   a vector. */
-static double nth(double *x, double *other, int64_t m, int64_t k) {
-    for (;;) {
-        double a = x[0], b = x[m / 2], c = x[m - 1];
-        double pivot = MAX(MIN(a, b), MIN(MAX(a, b), c));
-        int64_t low = 0, high = 0, i = 0;
-#if defined(__AVX512F__)
-        for (__m512d middle = _mm512_set1_pd(pivot); i + 8 <= m; i += 8) {
-            __m512d value = _mm512_loadu_pd(x + i);
-            __mmask8 below = _mm512_cmp_pd_mask(value, middle, _CMP_LT_OQ);
-            __mmask8 above = _mm512_cmp_pd_mask(value, middle, _CMP_GT_OQ);
-            _mm512_storeu_pd(x + low, _mm512_maskz_compress_pd(below, value));
-            _mm512_storeu_pd(other + high, _mm512_maskz_compress_pd(above, value));
-            low += __builtin_popcount(below);
-            high += __builtin_popcount(above);
-        }
-#endif
-        for (; i < m; i++) {
-            double value = x[i];
-            x[low] = other[high] = value;
-            low += value < pivot;
-            high += value > pivot;
-        }
-        if (k < low)
-            m = low;
-        else if (k >= m - high) {
-            k -= m - high;
-            m = high;
-            double *swap = x;
-            x = other;
-            other = swap;
-        } else
-            return pivot;
-    }
-}
-
-/* The h-th smallest of n numbers. */
-static double kth(const struct space *s, const double *x, int64_t h) {
-    memcpy(s->pairs, x, s->n * sizeof *x);
-    return nth(s->pairs, s->pairs + s->n, s->n, h - 1);
-}
-
-/* The h-th smallest of every column; with few clients eight columns at a time, the smallest so far in order. */
-static void kth_of_columns(const struct space *s, In D, Row out) {
-    int64_t n = s->n, p = s->p, h = s->h;
-    for (int64_t j = 0; n <= FEW && j < p; j += WIDTH) {
-        Lanes least[FEW];
-        EACH(i, n) {
-            Lanes x = LANES_OF(D + i * p + j);
-            EACH(k, MIN(i, h)) {
-                Lanes a = least[k];
-                EACH(l, WIDTH) {
-                    least[k][l] = MIN(a[l], x[l]);
-                    x[l] = MAX(a[l], x[l]);
-                }
-            }
-            if (i < h) least[i] = x;
-        }
-        LANES(out + j) = least[h - 1];
-    }
-    EACH(j, n > FEW ? n : 0) {
-        EACH(i, n) s->pairs[i] = D[i * p + j];
-        out[j] = nth(s->pairs, s->pairs + n, n, h - 1);
-    }
-}
-
-static double total(Lanes x) { return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7])); }
-
-static double sum(const struct space *s, const double *x) {
-    Lanes found = {0};
-    for (int64_t i = 0; i < s->p; i += WIDTH) found += LANES_OF(x + i);
-    return total(found);
-}
-
-static double dot(const struct space *s, const double *x, const double *y) {
-    Lanes found = {0};
-    for (int64_t i = 0; i < s->p; i += WIDTH) found += LANES_OF(x + i) * LANES_OF(y + i);
-    return total(found);
-}
-
-/* Divide by the sum; what is beyond the n-th becomes 0. */
-static void normalise(const struct space *s, Row a) {
-    for (int64_t k = s->n; k < s->p; k++) a[k] = 0.0;
-    double whole = sum(s, a);
-    EACH(k, s->p) a[k] /= whole;
-}
-
-static double smallest(const struct space *s, const double *x) {
-    double found = x[0];
-    EACH(k, s->n) found = MIN(found, x[k]);
-    return found;
-}
-
-/* y = G x, G by columns. */
-static void times(const struct space *s, In G, In x, Row y) {
-    for (int64_t j = 0; j < s->p; j += WIDTH) {
-        Lanes even = {0}, odd = {0};
-        int64_t i = 0;
-        for (; i + 1 < s->n; i += 2) {
-            even += x[i] * LANES_OF(G + i * s->p + j);
-            odd += x[i + 1] * LANES_OF(G + (i + 1) * s->p + j);
-        }
-        if (i < s->n) even += x[i] * LANES_OF(G + i * s->p + j);
-        LANES(y + j) = even + odd;
-    }
-}
-
-/* Z = X^T Y, in blocks of four rows and eight columns that stay in registers. */
-static void multiply(const struct space *s, In X, In Y, Row Z) {
-    int64_t n = s->n, p = s->p;
-    for (int64_t j = 0; j < p; j += WIDTH)
-        for (int64_t i = 0; i < n; i += 4) {
-            Lanes a = {0}, b = {0}, c = {0}, d = {0};
-            EACH(k, n) {
-                const double *x = X + k * p + i;
-                Lanes y = LANES_OF(Y + k * p + j);
-                a += x[0] * y;
-                b += x[1] * y;
-                c += x[2] * y;
-                d += x[3] * y;
-            }
-            double *z = Z + i * p + j;
-            LANES(z) = a;
-            LANES(z + p) = b;
-            LANES(z + 2 * p) = c;
-            LANES(z + 3 * p) = d;
-        }
-}
-
 /* D_ji = |w_i - w_j|^2: row j has the distances of all to j, so that a column has those of one client. */
-static void distances(const struct space *s, In G, In q, Row D) {
+APART void distances(const struct space *s, In G, In q, Row D) {
     int64_t n = s->n, p = s->p;
     EACH(j, n) {
         EACH(i, p) {
@@ -192,7 +34,7 @@ static void diagonal(const struct space *s, In G, Row q) {
 }
 
 /* |w_k - sum_j a_j w_j|^2 */
-static void residuals(const struct space *s, In G, In q, In a, Row out) {
+APART void residuals(const struct space *s, In G, In q, In a, Row out) {
     times(s, G, a, out);
     double norm = dot(s, out, a);
     EACH(k, s->n) {
@@ -202,7 +44,7 @@ static void residuals(const struct space *s, In G, In q, In a, Row out) {
 }
 
 /* g, by which the errors about the centre a are known. */
-static void centre_gram(const struct space *s, const double *G, const double *a, double *g) {
+APART void centre_gram(const struct space *s, const double *G, const double *a, double *g) {
     times(s, G, a, g);
     double half = 0.5 * dot(s, g, a);
     EACH(k, s->n) g[k] -= half;
@@ -210,7 +52,7 @@ static void centre_gram(const struct space *s, const double *G, const double *a,
 
 #define OWN(v, k) ((v)->q[k] - (v)->g[k] - (v)->g[k]) /* E_kk */
 
-static void about(const struct space *s, struct view *v) {
+APART void about(const struct space *s, struct view *v) {
     In q = v->q, a = v->centre;
     Row g = v->g, r2 = v->r2;
     centre_gram(s, v->gram, a, g);
@@ -222,20 +64,20 @@ static void about(const struct space *s, struct view *v) {
     v->s2 = MAX(s2, TINY);
 }
 
-static double majority(const struct space *s, const struct view *v) {
+APART double majority(const struct space *s, const struct view *v) {
     EACH(k, s->n) s->row[7][k] = OWN(v, k);
     return kth(s, s->row[7], s->h);
 }
 
 /* Equal weights for the h smallest. */
-static void nearest(const struct space *s, In x, Row a) {
+APART void nearest(const struct space *s, In x, Row a) {
     double within = TIE * kth(s, x, s->h);
     EACH(k, s->p) a[k] = x[k] <= within ? 1.0 : 0.0;
     normalise(s, a);
 }
 
 /* Weights of the mean of the tightest ball of h points, moved once to the h points nearest to it. */
-static void tightest(const struct space *s, In G, Row D, Row a) {
+APART void tightest(const struct space *s, In G, Row D, Row a) {
     int64_t n = s->n, p = s->p, best = 0;
     Row size = s->row[0], mean = s->row[1], q = s->row[7];
     diagonal(s, G, q);
@@ -252,7 +94,7 @@ static void tightest(const struct space *s, In G, Row D, Row a) {
 }
 
 /* Weights of (nearly) the geometric median, by Weiszfeld from weights (R_min / R_k)^2. */
-static void medians(const struct space *s, In G, In q, In radius, Row a) {
+APART void medians(const struct space *s, In G, In q, In radius, Row a) {
     Row r2 = s->row[0];
     double close = smallest(s, radius);
     close = MAX(close, TINY);
@@ -270,7 +112,7 @@ static void medians(const struct space *s, In G, In q, In radius, Row a) {
 }
 
 /* 1 / |e_k| */
-static void inverse_lengths(const struct space *s, const struct view *v, Row inverse) {
+APART void inverse_lengths(const struct space *s, const struct view *v, Row inverse) {
     In q = v->q, g = v->g;
     EACH(k, s->p) {
         double r2 = q[k] - g[k] - g[k];
@@ -280,7 +122,7 @@ static void inverse_lengths(const struct space *s, const struct view *v, Row inv
 }
 
 /* In how many directions independent errors would be as unlike one another, from the median of cos^2. */
-static double effective_dimension(const struct space *s, const struct view *v) {
+APART double effective_dimension(const struct space *s, const struct view *v) {
     int64_t n = s->n, p = s->p, count = 0;
     Row inverse = s->row[0], c2 = s->pairs;
     In g = v->g;
@@ -300,12 +142,12 @@ static double effective_dimension(const struct space *s, const struct view *v) {
 
 /* r^2 p: over what noise gives a client of that size. */
 static double in_own_unit(double r2, const double *unit, int64_t k) {
-    return unit == NULL ? r2 : r2 * MAX(unit[k], 0.01);
+    return unit == NULL ? r2 : r2 * MAX(unit[k], SMALLEST);
 }
 
 /* average.py: c + sum_k v_k f_k (w_k - c) / sum_k v_k as weights, `out` from `centre`; and the factors, if asked for.
    g belongs to the centre. With `by_size` the clients' sizes count. */
-static void shorten_errors(const struct space *s, In q, const double *centre, In g, In votes, double d, int by_size,
+APART void shorten_errors(const struct space *s, In q, const double *centre, In g, In votes, double d, int by_size,
                            double *out, Row kept) {
     int64_t p = s->p;
     const double *vote = by_size ? s->vote : NULL, *noise = by_size ? s->noise : NULL;
@@ -329,7 +171,7 @@ static void shorten_errors(const struct space *s, In q, const double *centre, In
 
 /* A centre that no minority captures, and the effective dimension about it. D and radius belong to the Gram matrix;
    both are overwritten. The view's memory is filled. */
-static void survey(const struct space *s, struct view *v, Row D, Row radius) {
+APART void survey(const struct space *s, struct view *v, Row D, Row radius) {
     int64_t n = s->n, p = s->p;
     Row Nt = s->B, T = s->C, count = s->row[2], a = s->row[3];
     struct view tight = {v->gram, v->q, s->row[4], s->row[5], a, 0.0, 0.0};
