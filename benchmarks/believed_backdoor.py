@@ -11,17 +11,19 @@ import argparse
 import json
 import os
 import platform
+import re
 import time
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from honestly.show.tables import Table, fill
-from honestly.sim.data import load
+from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
-from honestly.studies.campaign import Campaign, Policy, describe
+from honestly.studies.campaign import Campaign, CampaignResult, Policy, describe
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "adaptive.md"
 RULES = (
@@ -36,12 +38,8 @@ RULES = (
 MALICIOUS, ROUNDS, WARM_UP = 3, 6, 10
 
 
-def campaign(rule, seed, data):
-    *mixers, word = rule.split("+")
-    name, *settings = word.split(":")
-    chosen = {"name": name, **dict(setting.split("=") for setting in settings)}
-    if name == "multi_krum":
-        chosen["f"] = MALICIOUS
+def campaign(rule: str, seed: int, data: Dataset) -> Campaign:
+    told = re.sub(r"\b(nnm|multi_krum)\b", rf"\1:f={MALICIOUS}", rule)
     given = {
         "dataset": "digits",
         "model": "cnn",
@@ -51,12 +49,11 @@ def campaign(rule, seed, data):
         "seed": seed,
         "alpha": 1.0,
     }
-    given |= {"attack": "backdoor", "malicious": MALICIOUS, "rule": chosen}
-    given |= {"pre": [{"name": mixer, "f": MALICIOUS} for mixer in mixers]}
+    given |= {"attack": "backdoor", "malicious": MALICIOUS, "rule": told}
     return Campaign(Experiment.of(given), data=data)
 
 
-def entry(course):
+def entry(course: CampaignResult):
     return {"asr": course.asr, "accuracy": course.accuracy, "accused": course.accused, "used": course.used}
 
 
@@ -76,7 +73,8 @@ def main():
         return
     torch.set_num_threads(1)
     data, done = load("digits"), {(r["rule"], r["seed"], r["tries"]) for r in records}
-    for seed, rule in product([int(s) for s in args.seeds.split(",")], args.rules):
+    rules: list[str] = args.rules
+    for rule, seed in ((rule, int(seed)) for seed, rule in product(args.seeds.split(","), rules)):
         if (rule, seed, args.tries) in done:
             continue
         start = time.perf_counter()
@@ -91,7 +89,7 @@ def main():
         print(f"{rule} s{seed}: {found}, {time.perf_counter() - start:.0f} s", flush=True)
 
 
-def parts_of(records):
+def parts_of(records: list[dict[str, Any]]):
     """A row for each rule: attack success without an attack, of the plain backdoor, and of the worst policy."""
     rows = []
     for rule in RULES:
