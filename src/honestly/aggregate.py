@@ -65,7 +65,7 @@ def aggregate(
         if not source.ids:
             raise AggregationError("there are no clients to average")
         pipeline.check(len(source.ids))
-        found = run(source, pipeline, read_sizes(sizes, source.ids), explain=explain)
-        return found if grouping is None else grouping.describe(found)
+        result = run(source, pipeline, read_sizes(sizes, source.ids), explain=explain)
+        return result if grouping is None else grouping.describe(result)
     finally:
         source.close()

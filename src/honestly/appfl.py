@@ -106,9 +106,9 @@ def _plain(options: Any) -> dict[str, Any]:
         return dict(options)
     from omegaconf import OmegaConf
 
-    found = OmegaConf.to_container(options, resolve=True)
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+    values = OmegaConf.to_container(options, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 def _load_model(options: Mapping[str, Any]) -> Any:

@@ -29,21 +29,21 @@ def culprit(error: BaseException) -> tuple[Culprit, str]:
     if remote is not None:
         return remote
     last = error.__traceback__
-    found: TracebackType | None = None
+    ours: TracebackType | None = None
     while last is not None:  # from the outermost call to the innermost
         if _is_ours(last) or _module(last) in LOADED:
-            found = last
+            ours = last
         if last.tb_next is None:
             break
         last = last.tb_next
-    if found is None:
+    if ours is None:
         return Culprit.BUG, "unknown place"
-    where = f"{Path(found.tb_frame.f_code.co_filename).name}, line {found.tb_lineno}"
-    if not _is_ours(found):
+    where = f"{Path(ours.tb_frame.f_code.co_filename).name}, line {ours.tb_lineno}"
+    if not _is_ours(ours):
         return Culprit.OWN_CODE, where
     if type(error).__module__.partition(".")[0] == "honestly":  # a class of errors of our own
         return Culprit.USER, where
-    return (Culprit.USER if found is last and _raises(found) else Culprit.BUG), where
+    return (Culprit.USER if ours is last and _raises(ours) else Culprit.BUG), where
 
 
 def _module(entry: TracebackType) -> str:

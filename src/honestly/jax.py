@@ -134,14 +134,14 @@ def _mean(leaves: Sequence[Any], usable: Any, axis_name: str) -> tuple[list[Any]
 def _exchange(leaves: Sequence[Any], K: int, axis_name: str) -> list[Any]:
     """For each leaf, (K, n): this device's slice of all updates, with one exchange per dtype."""
     cut = [jnp.pad(leaf.reshape(-1), (0, -leaf.size % K)).reshape(K, -1) for leaf in leaves]
-    found: list[Any] = [None] * len(cut)
+    parts: list[Any] = [None] * len(cut)
     for dtype in dict.fromkeys(piece.dtype for piece in cut):
         those = [i for i, piece in enumerate(cut) if piece.dtype == dtype]
         rows = lax.all_to_all(jnp.concatenate([cut[i] for i in those], axis=1), axis_name, 0, 0, tiled=True)
         bounds = np.cumsum([cut[i].shape[1] for i in those])[:-1]
         for i, piece in zip(those, jnp.split(rows, bounds, axis=1), strict=True):
-            found[i] = piece
-    return found
+            parts[i] = piece
+    return parts
 
 
 def _gather(own: Sequence[Any], leaves: Sequence[Any], axis_name: str) -> list[Any]:
@@ -165,8 +165,8 @@ def _own_slices(
         return _decide(pipeline, layers, from_zero, np.asarray(usable), [np.asarray(G, np.float64) for G in grams])
 
     shape = jax.ShapeDtypeStruct((len(layers) + 2, K), jnp.float32)
-    found = jax.pure_callback(decide, shape, usable, *grams, vmap_method="sequential")
-    by_layer, weights, honesty = found[:-2], found[-2], found[-1]
+    decision = jax.pure_callback(decide, shape, usable, *grams, vmap_method="sequential")
+    by_layer, weights, honesty = decision[:-2], decision[-2], decision[-1]
     of_leaf = {leaf: i for i, layer in enumerate(layers) for leaf, _, _ in layer.spans}
     own = [
         jnp.matmul(by_layer[of_leaf.get(i, 0)].astype(row.dtype), row, precision="highest")
@@ -198,17 +198,17 @@ def _decide(
 ) -> np.ndarray:
     """On the host: a row of weights for each layer, then the weights and the honesty of all."""
     K = len(usable)
-    found = np.full((len(layers) + 2, K), np.nan, np.float32)
-    kept = np.flatnonzero(usable)
-    if 2 * len(kept) <= K or len(kept) < pipeline.minimum():
-        return found
-    few = [G[:, kept][:, :, kept] for G in grams]
+    answer = np.full((len(layers) + 2, K), np.nan, np.float32)
+    clients = np.flatnonzero(usable)
+    if 2 * len(clients) <= K or len(clients) < pipeline.minimum():
+        return answer
+    few = [G[:, clients][:, :, clients] for G in grams]
     few = [0.5 * (G + G.transpose(0, 2, 1)) for G in few]
     judged = np.array([not layer.follows for layer in layers])
     about = None if len(few) == 1 else (lambda: few[1])
     geometry = GramGeometry.of_layers(
         few[0],
-        tuple(kept.tolist()),
+        tuple(clients.tolist()),
         has_reference=from_zero,
         about_reference=about,
         judged=judged,
@@ -216,17 +216,17 @@ def _decide(
         layer_sizes=np.array([float(layer.size) for layer in layers]),
     )
     decision = pipeline.decide(geometry)
-    found[:] = 0.0
+    answer[:] = 0.0
     rows, own = decision.by_layer, decision.matrix[0]
-    found[:-2, kept] = own if rows is None else rows
-    found[-2, kept] = (
+    answer[:-2, clients] = own if rows is None else rows
+    answer[-2, clients] = (
         own / own.sum() if own.sum() > 0 else own
     )  # the rest of the weight, up to 1, belongs to the reference, 0
-    found[-1] = np.nan
+    answer[-1] = np.nan
     if decision.honesty is not None:
-        found[-1] = 0.0
-        found[-1, kept] = decision.honesty
-    return found
+        answer[-1] = 0.0
+        answer[-1, clients] = decision.honesty
+    return answer
 
 
 def _reduce(rule: ColumnRule, row: Any, usable: Any) -> Any:

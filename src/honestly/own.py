@@ -43,16 +43,16 @@ def import_name(what: str, name: str) -> Any:
         module = _file(place) if place.endswith(".py") else importlib.import_module(place)
         if not module.__name__.startswith("honestly."):
             LOADED.add(module.__name__)
-        found: Any = getattr(module, attribute)
+        thing: Any = getattr(module, attribute)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ValueError(f"{what} '{name}' cannot be loaded: {error}") from error
     except Exception as error:  # whatever the user's own file does when it is run
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}, line {last.lineno}"
         raise ValueError(f"{what} '{name}' cannot be loaded: {type(error).__name__}: {error} ({where})") from error
-    if not callable(found):
-        raise ValueError(f"{what} '{name}' is a value of type {type(found).__name__}: it must be a class or a function")
-    return found
+    if not callable(thing):
+        raise ValueError(f"{what} '{name}' is a value of type {type(thing).__name__}: it must be a class or a function")
+    return thing
 
 
 def _file(path: str) -> ModuleType:

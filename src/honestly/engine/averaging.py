@@ -46,16 +46,16 @@ def _with_reference(A: Float) -> Float:
 
 def keep_buffers(screen: Screen, decision: Decision, geometry: Geometry, values: Sequence[Any]) -> Sequence[Any]:
     """Fill in buffers that are not averaged (`buffers="ignore"`): the reference's, else a central believed client's."""
-    kept = [span for layer in screen.source.layers if layer.kept for span in layer.spans]
-    if not kept:
+    spans = [span for layer in screen.source.layers if layer.kept for span in layer.spans]
+    if not spans:
         return values
     position = screen.reference if screen.reference is not None else _central(screen, decision, geometry)
-    source, found = screen.source, list(values)
-    for leaf, start, stop in kept:
+    source, leaves = screen.source, list(values)
+    for leaf, start, stop in spans:
         if not source.on_host and not isinstance(source, OnDevice):
             piece = source.block(leaf, start, stop, [position])[0, ...]
             xp = arrays.namespace(piece)
-            found[leaf] = xp.concat([found[leaf][:start], xp.astype(piece, found[leaf].dtype), found[leaf][stop:]])
+            leaves[leaf] = xp.concat([leaves[leaf][:start], xp.astype(piece, leaves[leaf].dtype), leaves[leaf][stop:]])
             continue
         row = np.empty((1, stop - start), COMPUTE[source.leaves[leaf].spec.dtype])
         source.read(leaf, start, stop, [position], row, None)
@@ -63,8 +63,8 @@ def keep_buffers(screen: Screen, decision: Decision, geometry: Geometry, values:
             sink = source.last_sink() if isinstance(source, CheckpointSource) else source.host.last_sink()
             sink.put(leaf, start, stop, row[0])
         else:
-            arrays.narrow(row[0], found[leaf][start:stop])
-    return found
+            arrays.narrow(row[0], leaves[leaf][start:stop])
+    return leaves
 
 
 def _central(screen: Screen, decision: Decision, geometry: Geometry) -> int:

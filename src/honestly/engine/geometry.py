@@ -60,8 +60,8 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
         wrong = {clients[j] for j in not_finite(layers, screen.overflow())} | set(screen.source.faults())
         suspects = [k for k in clients if k in wrong] if wrong else []
         if suspects and screen.refuse_faulty(suspects):
-            kept = [j for j, k in enumerate(clients) if k not in screen.reasons]
-            layers = np.ascontiguousarray(layers[:, kept][:, :, kept])
+            usable = [j for j, k in enumerate(clients) if k not in screen.reasons]
+            layers = np.ascontiguousarray(layers[:, usable][:, :, usable])
             suspects = [k for k in suspects if k not in screen.reasons]
             clients = screen.usable
         if 2 * len(suspects) > len(clients):
@@ -94,11 +94,11 @@ def _build_geometry(screen: Screen, layers: Float, centre: int, sizes: Float | N
 
 
 def _names(screen: Screen) -> dict[str, object]:
-    found = screen.source.layers
+    layers = screen.source.layers
     return {
-        "judged": np.array([not layer.follows for layer in found]),
-        "layer_names": tuple(layer.name for layer in found),
-        "layer_sizes": np.array([layer.size for layer in found], dtype=np.float64),
+        "judged": np.array([not layer.follows for layer in layers]),
+        "layer_names": tuple(layer.name for layer in layers),
+        "layer_sizes": np.array([layer.size for layer in layers], dtype=np.float64),
     }
 
 
@@ -223,10 +223,10 @@ class StreamGeometry:
         self.ids = screen.ids
         self.sizes = None if sizes is None else sizes[self._clients]
         self._centre, self._norms = centre, norms
-        found = screen.source.layers
-        self.judged: npt.NDArray[np.bool_] = np.array([not layer.follows for layer in found])
-        self.layer_names = tuple(layer.name for layer in found)
-        self.layer_sizes: Float = np.array([layer.size for layer in found], dtype=np.float64)
+        layers = screen.source.layers
+        self.judged: npt.NDArray[np.bool_] = np.array([not layer.follows for layer in layers])
+        self.layer_names = tuple(layer.name for layer in layers)
+        self.layer_sizes: Float = np.array([layer.size for layer in layers], dtype=np.float64)
 
     @property
     def K(self) -> int:

@@ -64,10 +64,10 @@ class Pipeline:
 
         With `own`, a word of `rule` may also name a class of the user's, whose code is run.
         """
-        behind, made = _steps(rule, own)
-        if not isinstance(made, Rule):
+        behind, step = _steps(rule, own)
+        if not isinstance(step, Rule):
             raise ValueError(
-                f"rule is {made!r}; expected a rule such as hn.Bayesian() or its name, see hn.list_rules()"
+                f"rule is {step!r}; expected a rule such as hn.Bayesian() or its name, see hn.list_rules()"
             )
         if not isinstance(pre, str | Mixer | Iterable):
             raise ValueError(f"pre is {pre!r}; expected a sequence of mixers such as [hn.NNM(f=4)], or of their names")
@@ -78,7 +78,7 @@ class Pipeline:
         for mixer in mixers:
             if not isinstance(mixer, Mixer):
                 raise ValueError(f"pre holds {mixer!r}; expected mixers such as hn.NNM(f=4) or their names")
-        return cls((*mixers, *behind), made)
+        return cls((*mixers, *behind), step)
 
     @property
     def steps(self) -> tuple[Mixer | Rule, ...]:
@@ -156,8 +156,8 @@ def _by_size(mix: Mix, claims: Float, f: Any) -> Mix:
     what a rule that knows no sizes makes of them."""
     used = used_sizes(claims, f if isinstance(f, int) else None)
     rows = None if mix.by_layer is None else reweight(mix.by_layer, used)
-    found = {**mix.diagnostics, **size_shares(claims, used)}
-    return replace(mix, matrix=reweight(mix.matrix, used), by_layer=rows, diagnostics=found)
+    diagnostics = {**mix.diagnostics, **size_shares(claims, used)}
+    return replace(mix, matrix=reweight(mix.matrix, used), by_layer=rows, diagnostics=diagnostics)
 
 
 def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
@@ -214,7 +214,7 @@ def _check_rows(step: Rule | Mixer, A: Float, geometry: Geometry) -> None:
     sums = A.sum(axis=1)
     wrong = sums > 1 + ROUNDING if geometry.has_reference else np.abs(sums - 1) > ROUNDING
     if wrong.any():
-        found = float(sums[np.argmax(wrong)])
+        total = float(sums[np.argmax(wrong)])
         less = ", or to less where a reference takes the rest" if geometry.has_reference else ""
         remedy = "" if geometry.has_reference else "; divide them by their sum, or pass reference="
-        raise ValueError(f"{step}.mix gave weights that sum to {found:.6g}, expected 1{less}{remedy}")
+        raise ValueError(f"{step}.mix gave weights that sum to {total:.6g}, expected 1{less}{remedy}")

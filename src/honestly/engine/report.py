@@ -72,7 +72,7 @@ def _verdicts(
     said: Sequence[Verdict] | None = mix.verdicts if decision.mixing is None else None  # else they are of mixtures
     why: Sequence[str] | None = mix.explanations if decision.mixing is None else None
     still = _unchanged_clients(screen, geometry)
-    found: dict[int, tuple[Verdict, str]] = {k: (Verdict.EXCLUDED, reason) for k, reason in screen.reasons.items()}
+    by_client: dict[int, tuple[Verdict, str]] = {k: (Verdict.EXCLUDED, reason) for k, reason in screen.reasons.items()}
     for j, k in enumerate(screen.usable):
         if said is not None:
             verdict = Verdict(said[j])
@@ -81,8 +81,8 @@ def _verdicts(
         sentence = why[j] if why is not None else _sentence(verdict, None if honesty is None else float(honesty[j]))
         if still[j] and verdict is not Verdict.ACCUSED:
             verdict, sentence = Verdict.ABSTAINED, "sent the reference unchanged"
-        found[k] = verdict, sentence
-    ordered = [found[k] for k in range(screen.K)]
+        by_client[k] = verdict, sentence
+    ordered = [by_client[k] for k in range(screen.K)]
     return tuple(verdict for verdict, _ in ordered), tuple(sentence for _, sentence in ordered)
 
 

@@ -50,22 +50,22 @@ def run(
         if screen.usable != clients:  # the rule asked for another pass, which found faults
             continue
         values, fine = average(screen, pipeline.rule, decision)
-        found = describe(screen, pipeline.rule, decision, geometry, explain=explain)
+        fields = describe(screen, pipeline.rule, decision, geometry, explain=explain)
         if not screen.confirm(fine()):
             continue
         values = keep_buffers(screen, decision, geometry, values)
         if explain:
-            found["diagnostics"] |= _explain(screen, values)
-        return _assemble(screen, found, values)
+            fields["diagnostics"] |= _explain(screen, values)
+        return _assemble(screen, fields, values)
 
 
-def _assemble(screen: Screen, found: dict[str, Any], values: Sequence[Any]) -> Aggregate:
-    source, clients, weights = screen.source, screen.usable, found["weights"]
+def _assemble(screen: Screen, fields: dict[str, Any], values: Sequence[Any]) -> Aggregate:
+    source, clients, weights = screen.source, screen.usable, fields["weights"]
     votes = np.ones(len(clients)) if weights is None else weights[clients]
     integers = [weighted_mode(source.read_integers(i, clients), votes) for i in range(len(source.integers))]
     reasons = screen.reasons_by_id()
     value = source.assemble(values, integers)
-    return Aggregate(value=value, excluded=tuple(reasons), reasons=reasons, clients=source.ids, **found)
+    return Aggregate(value=value, excluded=tuple(reasons), reasons=reasons, clients=source.ids, **fields)
 
 
 def _explain(screen: Screen, values: Sequence[Any]) -> dict[str, Any]:

@@ -45,10 +45,10 @@ class Screen:
         known = self.source.faults()
         faults = {k: None if k in known else self.passes.fault(k) for k in suspects}
         faults |= {k: reason for k, reason in self.source.faults().items() if k in faults}
-        found = {k: fault for k, fault in faults.items() if fault is not None}
-        self.reasons |= found
+        reasons = {k: fault for k, fault in faults.items() if fault is not None}
+        self.reasons |= reasons
         self._list_usable()
-        return bool(found)
+        return bool(reasons)
 
     def confirm(self, fine: bool) -> bool:
         """After the last pass: True if the result stands, False if clients had to be refused.

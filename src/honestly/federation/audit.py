@@ -33,37 +33,37 @@ def seal(record: dict[str, Any], previous: str) -> tuple[str, str]:
         True
     """
     text = json.dumps({**record, "previous": previous}, allow_nan=False)
-    found = hashlib.sha256(text.encode()).hexdigest()
-    return f'{text[:-1]}, "hash": "{found}"}}', found
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f'{text[:-1]}, "hash": "{digest}"}}', digest
 
 
 def unseal(line: str) -> tuple[str, str] | None:
     """The hash of a line and of the previous one; None if it has none. ValueError if the line was changed."""
-    found = _SEAL.fullmatch(line[-SEAL_LENGTH:])
+    match = _SEAL.fullmatch(line[-SEAL_LENGTH:])
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         raise ValueError("is not a complete JSON object") from None
     if not isinstance(record, dict):
         raise ValueError("is not a JSON object")
-    if found is None:
+    if match is None:
         if "hash" in record or "previous" in record:
             raise ValueError("was changed: its hash is not where it was written")
         return None
     text = line[:-SEAL_LENGTH] + "}"
-    if hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest() != found[1]:
+    if hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest() != match[1]:
         raise ValueError("was changed: its hash does not match")
-    return found[1], str(record.get("previous"))
+    return match[1], str(record.get("previous"))
 
 
 def last_hash(path: Path) -> str:
     """The hash that a file following this one continues from; `BEGINNING` if this one has no chain."""
     try:
         lines = _lines(path)
-        found = unseal(lines[-1]) if lines else None
+        sealed = unseal(lines[-1]) if lines else None
     except (OSError, ValueError):
         return BEGINNING
-    return BEGINNING if found is None else found[0]
+    return BEGINNING if sealed is None else sealed[0]
 
 
 @dataclass
@@ -105,21 +105,21 @@ def audit(folder: Path) -> Audit:
         for i, line in enumerate(lines):
             result.rounds += 1
             try:
-                found = unseal(line)
+                sealed = unseal(line)
             except ValueError as error:
                 result.broken = f"{path.name}, line {i + 1}: {error}"
                 return result
-            if found is None:
+            if sealed is None:
                 if result.heads:
                     result.broken = f"{path.name}, line {i + 1}: has no hash, though earlier lines do"
                     return result
                 result.unsealed += 1
                 continue
-            if not _follows(result, found[1], first=i == 0):
-                result.broken = f"{path.name}, line {i + 1}: {_why(result, found[1], lines, i)}"
+            if not _follows(result, sealed[1], first=i == 0):
+                result.broken = f"{path.name}, line {i + 1}: {_why(result, sealed[1], lines, i)}"
                 return result
-            result.head = found[0]
-            result.heads.append(found[0])
+            result.head = sealed[0]
+            result.heads.append(sealed[0])
         if lines and not path.read_bytes().endswith(b"\n"):
             result.broken = f"{path.name}, line {len(lines)}: has no newline: the file was truncated"
             return result
@@ -148,18 +148,18 @@ def _why(result: Audit, previous: str, lines: Sequence[str], i: int) -> str:
 
 def _hash(line: str) -> str | None:
     try:
-        found = unseal(line)
+        sealed = unseal(line)
     except ValueError:
         return None
-    return None if found is None else found[0]
+    return None if sealed is None else sealed[0]
 
 
 def _files(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
-    found = [(m, path) for path in folder.iterdir() if (m := NAME.fullmatch(path.name))]
+    matches = [(m, path) for path in folder.iterdir() if (m := NAME.fullmatch(path.name))]
     # rounds-1, rounds-2, ..., and the current one last
-    return [path for _, path in sorted(found, key=lambda pair: int(pair[0][1] or 10**10))]
+    return [path for _, path in sorted(matches, key=lambda pair: int(pair[0][1] or 10**10))]
 
 
 def _lines(path: Path) -> list[str]:

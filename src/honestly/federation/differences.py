@@ -15,14 +15,14 @@ from honestly.sources.tree import UnusableError, difference, flatten, signature
 
 def host_difference(update: Any, base: Any) -> dict[str, Host]:
     """The update's arrays by path, on the host, as copies: the caller may change the originals."""
-    found = {name: _array(leaf) for name, leaf in flatten(update).items()}
+    arrays = {name: _array(leaf) for name, leaf in flatten(update).items()}
     if base is None:
-        return found
+        return arrays
     start = {name: _array(leaf) for name, leaf in flatten(base).items()}
-    if signature(found) != signature(start):
-        raise UnusableError(difference(signature(found), signature(start)))
+    if signature(arrays) != signature(start):
+        raise UnusableError(difference(signature(arrays), signature(start)))
     with np.errstate(over="ignore", invalid="ignore"):
-        return {name: values - start[name].astype(values.dtype) for name, values in found.items()}
+        return {name: values - start[name].astype(values.dtype) for name, values in arrays.items()}
 
 
 def _array(leaf: Any) -> Host:
@@ -36,10 +36,10 @@ def _array(leaf: Any) -> Host:
     return np.array(values, dtype=values.dtype.newbyteorder("="))
 
 
-def digest(found: Mapping[str, Host]) -> str:
+def digest(arrays: Mapping[str, Host]) -> str:
     """A hash of the values: updates with the same hash are the same update."""
     seen = hashlib.sha256()
-    for name, values in found.items():
+    for name, values in arrays.items():
         seen.update(repr((name, values.dtype.str, values.shape)).encode("utf-8", "backslashreplace"))
         seen.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
     return seen.hexdigest()[:32]

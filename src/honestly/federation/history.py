@@ -93,9 +93,9 @@ class History(Sequence[Round]):
                 self._widths.append(len(self._roster))
             roster = list(itertools.islice(self._roster, self._widths[i]))
             record = r.as_json(roster) | ({"run": clean_name(self.run)} if self.run else {})
-            line, found = seal(json_value(record), self._hashes[i])
+            line, digest = seal(json_value(record), self._hashes[i])
             self._lines.append(line)
-            self._hashes[i + 1 :] = [found]
+            self._hashes[i + 1 :] = [digest]
 
     def _csv(self) -> str:
         return csv_text(COLUMNS, (map(csv_cell, row) for r in self._rounds for row in _rows(r)))

@@ -77,14 +77,14 @@ class Names:
         given = self._given
         try:
             if isinstance(given, Mapping):
-                found = given.get(client, given.get(str(client)))
+                name = given.get(client, given.get(str(client)))
             else:
                 assert given is not None
-                found = given(client)
+                name = given(client)
         except Exception:
             logger.exception("names failed for client %s; its id is used", printable(client)[:LONGEST])
             return ""
-        return "" if found is None else clean_name(found)
+        return "" if name is None else clean_name(name)
 
 
 def clean_name(name: Any) -> str:
@@ -96,9 +96,9 @@ def clean_name(name: Any) -> str:
 def read_names(file: str) -> dict[str, str]:
     """The mapping in a JSON file. Raises ValueError, naming the file, if it holds something else."""
     try:
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        names = json.loads(Path(file).read_text(encoding="utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"names {file}: it is not JSON ({error})") from error
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ValueError(f'names {file}: expected one JSON object from client id to name, as in {{"17": "Uppsala"}}')
-    return found
+    return names

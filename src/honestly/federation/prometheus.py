@@ -112,7 +112,7 @@ class RoundMetrics:
         silent = sum(reason == SILENT for reason in record.excluded.values())
         refused = len(record.excluded) - silent
         used = len(record.clients) - len(record.excluded)
-        found = {
+        counts = {
             "asked": len(record.clients),
             "answered": len(record.clients) - silent,
             "used": 0 if record.kept else used,
@@ -123,7 +123,7 @@ class RoundMetrics:
             "abstained": verdicts.count(Verdict.ABSTAINED),
         }
         for state in STATES:
-            of.clients.labels(me, state).set(found[state])
+            of.clients.labels(me, state).set(counts[state])
         of.rounds.labels(me, "kept" if record.kept else "averaged").inc()
         of.doubtful.labels(me).inc(int(record.attention))
         of.refusals.labels(me).inc(refused)

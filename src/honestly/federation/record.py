@@ -94,12 +94,12 @@ class Round:
             return dict.fromkeys(clients, 0.0) | dict(zip(out.clients, map(float, values), strict=True))
 
         verdicts = dict.fromkeys(clients, Verdict.EXCLUDED) | dict(zip(out.clients, out.verdicts, strict=True))
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "kept": False, "status": str(out.status), "attention": out.status.doubtful, "verdicts": verdicts,
             "claimed": shares(out.diagnostics.get("claimed_shares")),
             "used": shares(out.diagnostics.get("used_shares")), "spread": spread_of(out),
         }  # fmt: skip
-        return cls(number, tuple(clients), shares(out.honesty), shares(out.weights), ordered, **{**found, **more})
+        return cls(number, tuple(clients), shares(out.honesty), shares(out.weights), ordered, **{**fields, **more})
 
     @property
     def malicious(self) -> float | None:
@@ -127,11 +127,11 @@ class Round:
 
     def named_metrics(self) -> dict[str, float]:
         """The verdict on every client as metrics, for frameworks that know nothing else: `honesty/<client>`, ..."""
-        found: dict[str, float] = {f"honesty/{self.names(client)}": p for client, p in (self.honesty or {}).items()}
+        metrics: dict[str, float] = {f"honesty/{self.names(client)}": p for client, p in (self.honesty or {}).items()}
         if self.malicious is not None:
-            found["malicious"] = self.malicious
-        found |= {f"refused/{self.names(client)}": 1 for client in self.excluded}
-        return found | {"kept-old-model": int(self.kept)}
+            metrics["malicious"] = self.malicious
+        metrics |= {f"refused/{self.names(client)}": 1 for client in self.excluded}
+        return metrics | {"kept-old-model": int(self.kept)}
 
     def as_json(self, roster: Sequence[ClientId] | None = None) -> dict[str, Any]:
         """The round as plain values, in the form of the simulator's rounds, so the same report draws both.
@@ -149,7 +149,7 @@ class Round:
 
         index = {client: k for k, client in enumerate(roster)}
         accuracy = next((m[key] for m in (self.evaluation, self.metrics) for key in ACCURACY if key in m), None)
-        found = RoundRecord(
+        record = RoundRecord(
             round=self.number,
             accuracy=accuracy,
             participants=[k for k, client in enumerate(roster) if client in here],
@@ -169,8 +169,8 @@ class Round:
             spread=self.spread,
         ).as_json()
         shares = {"claimed": self.claimed, "used": self.used}
-        found |= {name: column(values) for name, values in shares.items() if values is not None}
-        return found | {"ids": [str(client) for client in roster]} if label else found
+        record |= {name: column(values) for name, values in shares.items() if values is not None}
+        return record | {"ids": [str(client) for client in roster]} if label else record
 
 
 def spread_of(out: Aggregate) -> float | None:

@@ -53,10 +53,10 @@ class ServerStep(ABC):
         """
         before = {name: dict(tensors) for name, tensors in self.moments.items()}
         self.steps += 1
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, mean in average.items():
             if follow(name) or not _is_float(mean):
-                found[name] = mean
+                values[name] = mean
                 continue
             xp = arrays.namespace(mean)
             start = xp.astype(xp.asarray(old[name]), mean.dtype)
@@ -65,8 +65,8 @@ class ServerStep(ABC):
             if not bool(xp.all(xp.isfinite(new))):
                 self.steps, self.moments = self.steps - 1, before
                 raise FloatingPointError(f"{self.name}: the next value of {name!r} is not finite")
-            found[name] = xp.astype(new, mean.dtype)
-        return found
+            values[name] = xp.astype(new, mean.dtype)
+        return values
 
     @abstractmethod
     def _move(self, name: str, d: Any, xp: Any) -> Any:
@@ -253,12 +253,12 @@ def _is_float(values: Any) -> bool:
 
 def digest(model: Model) -> str:
     """A hash of a model's values: moments are used again only with the model that they belong to."""
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     for name in sorted(model):
         values = np.ascontiguousarray(np.asarray(model[name]))
-        found.update(f"{name} {values.dtype} {values.shape}".encode("utf-8", "backslashreplace"))
-        found.update(values.tobytes())
-    return found.hexdigest()
+        hasher.update(f"{name} {values.dtype} {values.shape}".encode("utf-8", "backslashreplace"))
+        hasher.update(values.tobytes())
+    return hasher.hexdigest()
 
 
 def save_moments(folder: Path, held: Mapping[str, Any], model: Model) -> None:

@@ -62,8 +62,8 @@ class Shelf:
 
     def entries(self) -> Iterator[tuple[Path, WaitingUpdate | str, int]]:
         """Every update in the order of arrival, or why it cannot be read, and the version at its arrival."""
-        found = sorted((int(m[1]), p) for p in self.folder.iterdir() if (m := NAME.fullmatch(p.name)))
-        for number, path in found:
+        files = sorted((int(m[1]), p) for p in self.folder.iterdir() if (m := NAME.fullmatch(p.name)))
+        for number, path in files:
             try:
                 yield (path, *_unpack(path, number))
             except (UnusableError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -86,9 +86,9 @@ class Shelf:
         except FileNotFoundError:
             return None
         try:
-            found = json.loads(raw)
-            state = cast("dict[str, Any]", found["state"])
-            if hashlib.sha256(json.dumps(state).encode()).hexdigest() != found["sha256"]:
+            value = json.loads(raw)
+            state = cast("dict[str, Any]", value["state"])
+            if hashlib.sha256(json.dumps(state).encode()).hexdigest() != value["sha256"]:
                 raise ValueError("its checksum is wrong")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{self.folder / STATE} is damaged ({error})") from None
@@ -145,14 +145,14 @@ def _unpack(path: Path, number: int) -> tuple[WaitingUpdate, int]:
     tensors = {entry.name: entry for entry in header.entries}
     if sorted(tensors) != sorted(about["order"]):
         raise UnusableError("has other tensors than its metadata says")
-    found: dict[str, Host] = {}
+    arrays: dict[str, Host] = {}
     for name in about["order"]:
         entry = tensors[name]
         ours, stored, _ = DTYPES[entry.dtype]
         begin = entry.offset - 8 - length
         flat = np.frombuffer(payload, np.dtype(stored), entry.nbytes // np.dtype(stored).itemsize, begin)
-        found[name] = flat.astype(ours, copy=False).reshape(entry.shape)
+        arrays[name] = flat.astype(ours, copy=False).reshape(entry.shape)
     client, version = about["client"], about["version"]
     if not isinstance(client, str | int) or isinstance(version, bool) or not isinstance(version, int):
         raise UnusableError("does not say which client it is from, or which version")
-    return WaitingUpdate(client, version, found, number, about["size"]), int(about["server_version"])
+    return WaitingUpdate(client, version, arrays, number, about["size"]), int(about["server_version"])

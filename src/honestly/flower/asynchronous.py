@@ -104,8 +104,8 @@ def _take(
     if reply.metadata.src_node_id != node:
         buffer.refuse(reply.metadata.src_node_id, f"answered in place of node {node}")
         return None
-    found = train_reply(reply, size_key)
-    if found.fault is not None:
-        buffer.refuse(node, found.fault)
+    parsed = train_reply(reply, size_key)
+    if parsed.fault is not None:
+        buffer.refuse(node, parsed.fault)
         return None
-    return buffer.add(node, found.update, version=version, base=models[version], size=found.size)
+    return buffer.add(node, parsed.update, version=version, base=models[version], size=parsed.size)

@@ -124,9 +124,9 @@ class _OptimiserMixin(RobustFedAvg):
         if held is None or str(held.pop("optimiser", "")) != type(self).__name__:
             return
         for moment in MOMENTS:
-            found = {key.partition("/")[2]: values for key, values in held.items() if key.startswith(f"{moment}/")}
-            if found and set(found) <= set(arrays) and hasattr(self, moment):
-                setattr(self, moment, list(found.values()) if moment == "momentum_vector" else found)
+            moments = {key.partition("/")[2]: values for key, values in held.items() if key.startswith(f"{moment}/")}
+            if moments and set(moments) <= set(arrays) and hasattr(self, moment):
+                setattr(self, moment, list(moments.values()) if moment == "momentum_vector" else moments)
         logger.info("the moments of the server's optimiser were restored from %s", folder)
 
 

@@ -19,12 +19,12 @@ def number(value: Any, digits: int | None = 6) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    if not math.isfinite(found):
+    if not math.isfinite(result):
         return None
-    return found if digits is None else round(found, digits)
+    return result if digits is None else round(result, digits)
 
 
 def whole(value: Any, *, most: int = 10**9) -> int | None:
@@ -33,8 +33,8 @@ def whole(value: Any, *, most: int = 10**9) -> int | None:
     >>> whole(3), whole(3.0), whole(-1), whole("3"), whole(2**70)
     (3, 3, None, None, None)
     """
-    found = number(value)
-    return int(found) if found is not None and 0 <= found <= most and found == int(found) else None
+    result = number(value)
+    return int(result) if result is not None and 0 <= result <= most and result == int(result) else None
 
 
 def text(value: Any, most: int = LONGEST_TEXT) -> str:
@@ -76,14 +76,14 @@ def flat(values: Any, prefix: str = "") -> dict[str, str]:
     >>> flat({"rule": {"name": "krum", "f": 4}, "alpha": 0.5})
     {'rule': 'krum', 'rule.f': '4', 'alpha': '0.5'}
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, value in list(fields(values).items())[:200]:
         name = prefix if prefix and key == "name" else f"{prefix}.{key}" if prefix else str(key)
         if isinstance(value, dict) and prefix.count(".") < 3:
-            found |= flat(value, text(name, 100))
+            texts |= flat(value, text(name, 100))
         else:
-            found[text(name, 100)] = text(value)
-    return found
+            texts[text(name, 100)] = text(value)
+    return texts
 
 
 def _as_text(value: Any) -> str:

@@ -44,8 +44,8 @@ def contents(folder: Path, *, most: int | None = None) -> Contents:
     with os.scandir(folder) as entries:
         looked_at = itertools.islice(entries, None if most is None else 20 * most)
         inside = sorted(entry.name for entry in looked_at if entry.is_dir())
-    found = itertools.islice((folder / name for name in inside if _is_run(folder / name)), most)
-    runs = tuple(found)
+    folders = itertools.islice((folder / name for name in inside if _is_run(folder / name)), most)
+    runs = tuple(folders)
     return Contents(Kind.RUNS if runs else Kind.NOTHING, runs)
 
 

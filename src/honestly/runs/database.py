@@ -107,12 +107,12 @@ class Database:
     def check(self) -> None:
         """Raise StoreError for a database that is not a study, or that a later version wrote."""
         tables = {row[0] for row in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        found = self.rows("SELECT value FROM meta WHERE key = 'schema'") if "meta" in tables else []
-        if not found or not {"runs", "rounds"} <= tables:
+        rows = self.rows("SELECT value FROM meta WHERE key = 'schema'") if "meta" in tables else []
+        if not rows or not {"runs", "rounds"} <= tables:
             raise StoreError(f"{self.path} is a database, but not of a study: choose another folder with --out")
-        if found[0][0] != str(SCHEMA):
+        if rows[0][0] != str(SCHEMA):
             raise StoreError(
-                f"{self.path} was written by another version of honestly (schema {found[0][0]}, this one knows "
+                f"{self.path} was written by another version of honestly (schema {rows[0][0]}, this one knows "
                 f"{SCHEMA}): update honestly, or choose another folder with --out"
             )
 

@@ -36,11 +36,11 @@ def export(store: Store, what: str, path: Path) -> int:
         rows = _run_lines(store) if lines else run_rows(store)
     else:
         rows = _round_lines(store) if lines else round_rows(store)
-    found = list(rows)
-    text = "".join(compact(row) + "\n" for row in found) if lines else _csv(found)
+    table = list(rows)
+    text = "".join(compact(row) + "\n" for row in table) if lines else _csv(table)
     content = text.encode()
     write_file(path, gzip.compress(content, mtime=0) if kind.endswith(".gz") else content)
-    return len(found)
+    return len(table)
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
@@ -52,11 +52,11 @@ def run_rows(store: Store) -> Iterator[dict[str, Any]]:
     """One flat row per run: its cell, its summary and its provenance."""
     for run in store.runs():
         summary = {k: v for k, v in (run.summary or {}).items() if k != "rounds"}
-        made = {k: v for k, v in (run.provenance or {}).items() if k not in run.cell}
+        origin = {k: v for k, v in (run.provenance or {}).items() if k not in run.cell}
         seconds = sum(map(duration, store.seconds(run.id)))
         yield {
             "id": run.id, **run.cell, "status": run.status, "rounds": run.rounds, "of": run.of, **summary,
-            "seconds": round(seconds, 3), **made, "error": run.error,
+            "seconds": round(seconds, 3), **origin, "error": run.error,
         }  # fmt: skip
 
 

@@ -78,15 +78,15 @@ class JsonLines:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
-        found: list[str] = []
+        lines: list[str] = []
         for line in text.split("\n")[:-1]:  # text after the last newline is incomplete
             try:
-                if fields(parse_json(line)).get("round") != len(found) + 1:
+                if fields(parse_json(line)).get("round") != len(lines) + 1:
                     break
             except ValueError:
                 break
-            found.append(line)
-        return found
+            lines.append(line)
+        return lines
 
     def keep(self, count: int) -> None:
         """Continue after that many lines; the file is rewritten only if it has other content."""
@@ -115,7 +115,7 @@ class JsonLines:
 
 def read_description(text: str) -> tuple[str, dict[str, Any]]:
     """The id and the settings in an `experiment.json`. ValueError if it is damaged."""
-    found = fields(parse_json(text))
-    if not isinstance(found.get("id"), str) or not isinstance(found.get("experiment"), dict):
+    description = fields(parse_json(text))
+    if not isinstance(description.get("id"), str) or not isinstance(description.get("experiment"), dict):
         raise ValueError(f"{EXPERIMENT} is damaged")
-    return found["id"], fields(found["experiment"])
+    return description["id"], fields(description["experiment"])

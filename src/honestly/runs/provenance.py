@@ -64,7 +64,7 @@ def commit() -> str | None:
 
 def _git(folder: Path, *words: str) -> str | None:
     try:
-        found = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
+        process = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() if found.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None

@@ -46,15 +46,15 @@ class Rounds:
 
 def read_rounds(path: Path) -> Rounds:
     """The rounds of a `rounds.jsonl`; incomplete and damaged lines are counted and left out."""
-    found: list[Any] = []
+    values: list[Any] = []
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             if line.strip():
                 try:
-                    found.append(parse_json(line))
+                    values.append(parse_json(line))
                 except ValueError:
-                    found.append(None)
-    return read(found)
+                    values.append(None)
+    return read(values)
 
 
 def read(raw: Iterable[Any]) -> Rounds:
@@ -83,14 +83,14 @@ def read_record(value: Any) -> tuple[RoundRecord, list[str]]:
     (None, None, [2], ['asr', 'attacked'])
     """
     given = fields(value)
-    found: dict[str, Any] = {"round": 0}
+    values: dict[str, Any] = {"round": 0}
     wrong: list[str] = [] if "round" in given else ["round"]
     for name, reader in FIELDS:
         if (held := given.get(name)) is not None:
-            found[name], right = reader(held)
+            values[name], right = reader(held)
             if not right:
                 wrong.append(name)
-    record = RoundRecord(**found)
+    record = RoundRecord(**values)
     return (record, wrong) if record.clients is None else _by_index(record, given, wrong)
 
 
@@ -102,8 +102,8 @@ def _by_index(record: RoundRecord, given: Mapping[str, Any], wrong: list[str]) -
     lists: dict[str, Any] = {}
     for field in NAMED:
         if isinstance(given.get(field), list):
-            found = [str(name) for name in given[field]]
-            lists[field] = [index.setdefault(name, len(index)) for name in found]
+            order = [str(name) for name in given[field]]
+            lists[field] = [index.setdefault(name, len(index)) for name in order]
             wrong = [name for name in wrong if name != field]
     names += [name for name, k in index.items() if k >= asked]
     here = range(asked) if record.participants is None else record.participants
@@ -118,8 +118,8 @@ def join(records: Sequence[RoundRecord]) -> tuple[list[RoundRecord], list[str]]:
     """The records with indices into one list of names, and that list: clients may join and leave between rounds."""
     names: dict[str, int] = {}
     for record in records:
-        found = record.clients if record.clients is not None else map(str, range(len(names), _width(record)))
-        for name in found:
+        clients = record.clients if record.clients is not None else map(str, range(len(names), _width(record)))
+        for name in clients:
             names.setdefault(name, len(names))
     return [record if record.clients is None else _place_clients(record, names) for record in records], list(names)
 
@@ -129,8 +129,8 @@ def _place_clients(record: RoundRecord, names: Mapping[str, int]) -> RoundRecord
     if own == list(range(len(names))):
         return record
 
-    def indices(found: Sequence[int] | None) -> list[int] | None:
-        return None if found is None else [own[k] for k in found]
+    def indices(clients: Sequence[int] | None) -> list[int] | None:
+        return None if clients is None else [own[k] for k in clients]
 
     def column(values: Sequence[float | None] | None) -> list[float | None] | None:
         if values is None:
@@ -155,7 +155,7 @@ def _width(record: RoundRecord) -> int:
     """The number of clients in a record without names."""
     rows = (record.honesty or (), record.weights or ())
     lists = (record.participants or (), record.attacked, record.accused or (), record.excluded)
-    return max([*map(len, rows), *(max(found) + 1 for found in lists if found)])
+    return max([*map(len, rows), *(max(clients) + 1 for clients in lists if clients)])
 
 
 # -- one reader per type: the value, and whether it was valid ----------------------------------------------------------
@@ -167,18 +167,18 @@ def _real(value: Any) -> tuple[float | None, bool]:
         value
     ):  # the usual case, which must be fast: studies have millions of numbers
         return value, True
-    found = number(value, None)
-    return found, found is not None or (isinstance(value, float) and not math.isfinite(value))
+    result = number(value, None)
+    return result, result is not None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _count(value: Any) -> tuple[int | None, bool]:
-    found = whole(value, most=LAST_ROUND)
-    return found, found is not None
+    result = whole(value, most=LAST_ROUND)
+    return result, result is not None
 
 
 def _always_count(value: Any) -> tuple[int, bool]:
-    found, right = _count(value)
-    return found or 0, right
+    result, right = _count(value)
+    return result or 0, right
 
 
 def _clients(value: Any) -> tuple[list[int] | None, bool]:
@@ -186,14 +186,14 @@ def _clients(value: Any) -> tuple[list[int] | None, bool]:
         return None, False
     if set(map(type, items(value))) == {int} and 0 <= min(value) <= max(value) <= MOST_CLIENTS:
         return value, True
-    found = [whole(item, most=MOST_CLIENTS) for item in items(value)]
-    kept = [k for k in found if k is not None]
-    return kept, len(kept) == len(found)
+    numbers = [whole(item, most=MOST_CLIENTS) for item in items(value)]
+    valid = [k for k in numbers if k is not None]
+    return valid, len(valid) == len(numbers)
 
 
 def _always_clients(value: Any) -> tuple[list[int], bool]:
-    found, right = _clients(value)
-    return found or [], right
+    clients, right = _clients(value)
+    return clients or [], right
 
 
 def _column(value: Any) -> tuple[list[float | None] | None, bool]:
@@ -201,8 +201,8 @@ def _column(value: Any) -> tuple[list[float | None] | None, bool]:
         return None, False
     if set(map(type, items(value))) <= {float, NoneType} and math.isfinite(sum(filter(None, value))):
         return value, True
-    found = [(None, True) if item is None else _real(item) for item in items(value)]
-    return [number for number, _ in found], all(right for _, right in found)
+    pairs = [(None, True) if item is None else _real(item) for item in items(value)]
+    return [number for number, _ in pairs], all(right for _, right in pairs)
 
 
 def _names(value: Any) -> tuple[list[str] | None, bool]:

@@ -74,12 +74,12 @@ class RoundRecord:
 
     def as_json(self) -> dict[str, Any]:
         """The record as in the files: lists and plain values in a fixed order, clients by name."""
-        found = {name: _plain(getattr(self, name)) for name in (SIMULATED if self.clients is None else SERVED)}
-        found |= {name: _plain(getattr(self, name)) for name in LATER if getattr(self, name) is not None}
+        values = {name: _plain(getattr(self, name)) for name in (SIMULATED if self.clients is None else SERVED)}
+        values |= {name: _plain(getattr(self, name)) for name in LATER if getattr(self, name) is not None}
         if self.clients is not None:
             for name in NAMED:
-                found[name] = None if found[name] is None else [self.clients[k] for k in found[name]]
-        return found | {name: _plain(value) for name in OPTIONAL if (value := getattr(self, name))}
+                values[name] = None if values[name] is None else [self.clients[k] for k in values[name]]
+        return values | {name: _plain(value) for name in OPTIONAL if (value := getattr(self, name))}
 
 
 #: The fields in the order of a simulation's file, and of a server's. Neither may change: records are compared bytewise.

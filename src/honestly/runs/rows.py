@@ -62,12 +62,12 @@ def run_of(row: Sequence[Any]) -> Run:
 def decode_object(text: Any, what: str) -> dict[str, Any]:
     """A JSON object of the store. Raises StoreError if there is something else."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise StoreError(f"the study is damaged: {what} is {str(text)[:40]!r}, not a JSON object; restore a copy of it")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", value)
 
 
 def canonical(experiment: dict[str, Any]) -> str:

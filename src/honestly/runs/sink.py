@@ -60,9 +60,9 @@ class StoreSink:
 
     def records(self) -> list[RoundRecord]:
         """The rounds in the store, up to the first missing one."""
-        found = [read_record(record)[0] for record in self.store.rounds(self.id)]
-        whole = next((n for n, record in enumerate(found) if record.round != n + 1), len(found))
-        return found[:whole]
+        records = [read_record(record)[0] for record in self.store.rounds(self.id)]
+        whole = next((n for n, record in enumerate(records) if record.round != n + 1), len(records))
+        return records[:whole]
 
     def keep(self, rounds: int) -> None:
         """Drop all rounds after that many."""

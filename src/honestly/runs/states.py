@@ -29,8 +29,8 @@ class States:
 
     def rounds(self) -> list[int]:
         """The rounds after which there is a state, the latest one first."""
-        found = (re.fullmatch(r"state-([0-9]{1,9})\.bin", path.name) for path in self.folder.glob("state-*.bin"))
-        return sorted((int(match[1]) for match in found if match), reverse=True)
+        matches = (re.fullmatch(r"state-([0-9]{1,9})\.bin", path.name) for path in self.folder.glob("state-*.bin"))
+        return sorted((int(match[1]) for match in matches if match), reverse=True)
 
     def latest(self, most: int) -> int | None:
         """The latest state that is not ahead of that many rounds."""

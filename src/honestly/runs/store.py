@@ -83,30 +83,30 @@ class Store:
 
     def run(self, id: str) -> Run:
         """The run of that id."""
-        found = self.database.rows(f"SELECT {COLUMNS} FROM runs WHERE id = ?", (id,))
-        if not found:
+        rows = self.database.rows(f"SELECT {COLUMNS} FROM runs WHERE id = ?", (id,))
+        if not rows:
             raise KeyError(f"no run {id!r} in {self.folder}")
-        return run_of(found[0])
+        return run_of(rows[0])
 
     def rounds(self, id: str) -> list[dict[str, Any]]:
         """The simulator's records of a run, in their order."""
-        found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round", (id,))
-        return [decode_object(record, f"a round of run {id[:12]!r}") for (record,) in found]
+        rows = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round", (id,))
+        return [decode_object(record, f"a round of run {id[:12]!r}") for (record,) in rows]
 
     def last_round(self, id: str) -> dict[str, Any] | None:
         """The latest record of a run."""
-        found = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT 1", (id,))
-        return decode_object(found[0][0], f"the last round of run {id[:12]!r}") if found else None
+        rows = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT 1", (id,))
+        return decode_object(rows[0][0], f"the last round of run {id[:12]!r}") if rows else None
 
     def seconds(self, id: str) -> list[dict[str, float]]:
         """How long each round of a run took, by part."""
-        found = self.database.rows("SELECT seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
-        return [decode_object(laps, f"the times of run {id[:12]!r}") if laps else {} for (laps,) in found]
+        rows = self.database.rows("SELECT seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
+        return [decode_object(laps, f"the times of run {id[:12]!r}") if laps else {} for (laps,) in rows]
 
     def count_open(self, ids: Collection[str]) -> int:
         """How many of these runs have not ended."""
-        found = self.database.rows("SELECT id FROM runs WHERE status IN ('pending', 'running')")
-        return sum(id in ids for (id,) in found)
+        rows = self.database.rows("SELECT id FROM runs WHERE status IN ('pending', 'running')")
+        return sum(id in ids for (id,) in rows)
 
     def version(self) -> int:
         """A number that changes when another connection has written."""
@@ -121,8 +121,8 @@ class Store:
 
     def needs(self) -> dict[str, str]:
         """Which run must be done before which, by id."""
-        found = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
-        return decode_object(found[0][0], "what needs what") if found else {}
+        rows = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
+        return decode_object(rows[0][0], "what needs what") if rows else {}
 
     def add(self, entries: Sequence[PlannedRun], *, replace: bool = False) -> None:
         """Add the runs of a study; runs that are already there keep their rounds.

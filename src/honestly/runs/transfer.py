@@ -37,11 +37,11 @@ class ImportResult:
     differ: int = 0
 
     def __str__(self) -> str:
-        told = [f"{self.done} finished run(s) imported", f"{self.begun} unfinished to resume"]
-        told += [f"{self.rounds} round(s) added"] if self.rounds else []
-        told += [f"{self.there} there already"]
-        told += [f"{self.differ} of those with other numbers (kept as they were here)"] if self.differ else []
-        return ", ".join(told)
+        parts = [f"{self.done} finished run(s) imported", f"{self.begun} unfinished to resume"]
+        parts += [f"{self.rounds} round(s) added"] if self.rounds else []
+        parts += [f"{self.there} there already"]
+        parts += [f"{self.differ} of those with other numbers (kept as they were here)"] if self.differ else []
+        return ", ".join(parts)
 
 
 def take_in(store: Store, path: Path, *, only: Collection[str] | None = None) -> ImportResult:
@@ -97,8 +97,8 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportRe
     with Store.read(folder) as other:
         mine, theirs = store.meta(), other.meta()
         if only is None and "study" not in mine and "study" in theirs:
-            kept = {key: value for key, value in theirs.items() if key != "schema"}
-            store.set_meta(**kept)
+            meta = {key: value for key, value in theirs.items() if key != "schema"}
+            store.set_meta(**meta)
         wanted = starts(other)
         for run in other.runs():
             if only is not None and run.id not in only:
@@ -145,11 +145,11 @@ def _to_go_on(run: Run) -> Run:
 
 def _copy(files: Path | None, folder: Path) -> None:
     """Copy the states of a run."""
-    found = [] if files is None else [States(files).path(n) for n in States(files).rounds()]
-    if found:
+    paths = [] if files is None else [States(files).path(n) for n in States(files).rounds()]
+    if paths:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for file in found:
+        for file in paths:
             shutil.copyfile(file, folder / file.name)
 
 

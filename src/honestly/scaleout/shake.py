@@ -32,23 +32,23 @@ class _Module:
 
     @classmethod
     def of(cls, module: ModuleType) -> _Module:
-        found = cls(module.__name__)
+        result = cls(module.__name__)
         for statement in ast.parse(inspect.getsource(module)).body:
             if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                found.definitions[statement.name] = statement
+                result.definitions[statement.name] = statement
             elif isinstance(statement, ast.Assign | ast.AnnAssign):
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 for target in targets:
                     for name in ast.walk(target):
                         if isinstance(name, ast.Name):
-                            found.definitions[name.id] = statement
+                            result.definitions[name.id] = statement
             elif isinstance(statement, ast.ImportFrom):
                 for alias in statement.names:
-                    found.imports[alias.asname or alias.name] = (str(statement.module), alias.name)
+                    result.imports[alias.asname or alias.name] = (str(statement.module), alias.name)
             elif isinstance(statement, ast.Import):
                 for alias in statement.names:
-                    found.imports[alias.asname or alias.name] = (alias.name, "")
-        return found
+                    result.imports[alias.asname or alias.name] = (alias.name, "")
+        return result
 
 
 class _Bare(ast.NodeTransformer):

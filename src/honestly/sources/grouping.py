@@ -118,11 +118,11 @@ def _layers_of_pieces(pieces: Sequence[Piece], buffers: Buffers) -> tuple[Layer,
     if not judged:  # there must be something to judge by
         judged, others = others, []
     names = sorted(piece.name for piece in judged)
-    found = [_layer(group, names) for group in _group(judged, MOST_LAYERS)]
+    layers = [_layer(group, names) for group in _group(judged, MOST_LAYERS)]
     names = sorted(piece.name for piece in others)
     for group in _group(others, MOST_BUFFERS):
-        found.append(_layer(group, names, follows=True, kept=buffers.mode == "ignore"))
-    return tuple(sorted(found, key=lambda layer: layer.spans[0]))
+        layers.append(_layer(group, names, follows=True, kept=buffers.mode == "ignore"))
+    return tuple(sorted(layers, key=lambda layer: layer.spans[0]))
 
 
 def _cut(leaves: Sequence[Leaf], sizes: Any) -> list[Piece]:

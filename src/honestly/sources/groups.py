@@ -65,17 +65,17 @@ class Groups:
             return {name: divide(update, count) for (name, update), count in pairs}
         return [divide(update, count) for update, count in zip(updates, counts.tolist(), strict=True)]
 
-    def describe(self, found: Aggregate) -> Aggregate:
+    def describe(self, result: Aggregate) -> Aggregate:
         """The result, with the number of clients behind each group and behind the groups that are believed."""
-        counts = self.ordered_counts(found.clients)
-        lost = [verdict in (Verdict.ACCUSED, Verdict.EXCLUDED) for verdict in found.verdicts]
+        counts = self.ordered_counts(result.clients)
+        lost = [verdict in (Verdict.ACCUSED, Verdict.EXCLUDED) for verdict in result.verdicts]
         believed = float(np.nansum(np.where(lost, 0.0, counts)))
         reasons = {
-            name: f"its number of clients is none; {reason}" if np.isnan(counts[found.clients.index(name)]) else reason
-            for name, reason in found.reasons.items()
+            name: f"its number of clients is none; {reason}" if np.isnan(counts[result.clients.index(name)]) else reason
+            for name, reason in result.reasons.items()
         }
         more = {"group_counts": counts, "clients_believed": believed}
-        return replace(found, reasons=reasons, diagnostics={**found.diagnostics, **more})
+        return replace(result, reasons=reasons, diagnostics={**result.diagnostics, **more})
 
 
 def identities(updates: Any) -> tuple[ClientId, ...] | None:

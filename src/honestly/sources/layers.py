@@ -78,11 +78,11 @@ class Layers(InMemorySource):
                 return tree.signature(tree.flatten(reference))
             except tree.UnusableError as reason:
                 raise ValueError(f"reference {reason}") from None
-        found = [layout for layout in layouts if layout is not None]
-        if all(layout == found[0] for layout in found[1:]):
-            return found[0] if found else {}
-        votes = Counter(frozenset(layout.items()) for layout in found)
-        return max(found, key=lambda layout: votes[frozenset(layout.items())], default={})
+        known = [layout for layout in layouts if layout is not None]
+        if all(layout == known[0] for layout in known[1:]):
+            return known[0] if known else {}
+        votes = Counter(frozenset(layout.items()) for layout in known)
+        return max(known, key=lambda layout: votes[frozenset(layout.items())], default={})
 
     def _extra(self, extra: Any, expected: dict[str, Any], name: str) -> dict[str, Any]:
         try:

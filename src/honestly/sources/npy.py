@@ -50,12 +50,12 @@ def read_header(start: bytes) -> NpyHeader:
         version = np.lib.format.read_magic(file)
         known = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         reader = known.get(version)
-        found = None if reader is None else reader(file, max_header_size=LONGEST_HEADER)
+        header = None if reader is None else reader(file, max_header_size=LONGEST_HEADER)
     except Exception as error:  # NumPy raises many kinds for a header that is garbage
         raise NpyHeaderError(f"has no readable header ({type(error).__name__}: {str(error)[:80]})") from None
-    if found is None:
+    if header is None:
         raise NpyHeaderError(f"is in version {version} of NumPy's format, expected 1.0 or 2.0")
-    shape, fortran, dtype = found
+    shape, fortran, dtype = header
     if dtype.hasobject:
         raise NpyHeaderError("holds Python objects, not numbers: they are never loaded")
     if dtype.names is not None or dtype.kind not in "biufc":

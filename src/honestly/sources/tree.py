@@ -17,12 +17,12 @@ class UnusableError(Exception):
 
 def flatten(update: Any) -> dict[str, Any]:
     """Path -> array of one update, in the order of its container; the path of a lone array is ''."""
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for path, leaf in _walk(update, "", 0):
-        if path in found:  # {"a.b": x, "a": {"b": y}}, {1: x, "1": y}
+        if path in leaves:  # {"a.b": x, "a": {"b": y}}, {1: x, "1": y}
             raise UnusableError(f"holds two arrays that are both called {path[:100]!r}")
-        found[path] = leaf
-    return found
+        leaves[path] = leaf
+    return leaves
 
 
 def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -71,7 +71,7 @@ def specs(leaves: Mapping[str, Any]) -> dict[str, ArraySpec]:
     """Path -> what the array is. Raises `UnusableError` if one of them cannot be averaged."""
     if not leaves:
         raise UnusableError("holds no arrays")
-    found: dict[str, ArraySpec] = {}
+    result: dict[str, ArraySpec] = {}
     for path, leaf in leaves.items():
         what = spec(leaf)
         if what.kind not in ("float", "integer", "bool"):
@@ -80,22 +80,22 @@ def specs(leaves: Mapping[str, Any]) -> dict[str, ArraySpec]:
             )
         if device_name(leaf) == "meta":
             raise UnusableError(f"{tensor_label(path)} is on device 'meta', which holds no values")
-        found[path] = what
-    return found
+        result[path] = what
+    return result
 
 
 def difference(
-    found: Mapping[str, tuple[tuple[int, ...], str]], expected: Mapping[str, tuple[tuple[int, ...], str]]
+    actual: Mapping[str, tuple[tuple[int, ...], str]], expected: Mapping[str, tuple[tuple[int, ...], str]]
 ) -> str:
     """The first way in which a client's layout differs from the expected one, as a sentence."""
     for path, (shape, kind) in expected.items():
-        if path not in found:
+        if path not in actual:
             return f"{tensor_label(path)} is missing"
-        if found[path][1] != kind:
-            return f"{tensor_label(path)} holds {found[path][1]} values, expected {kind}"
-        if found[path][0] != shape:
-            return f"{tensor_label(path)} has shape {found[path][0]}, expected {shape}"
-    extra = next((path for path in found if path not in expected), None)
+        if actual[path][1] != kind:
+            return f"{tensor_label(path)} holds {actual[path][1]} values, expected {kind}"
+        if actual[path][0] != shape:
+            return f"{tensor_label(path)} has shape {actual[path][0]}, expected {shape}"
+    extra = next((path for path in actual if path not in expected), None)
     return (
         f"{tensor_label(extra)} is not part of the model" if extra is not None else "its tensors come in another order"
     )

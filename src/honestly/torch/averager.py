@@ -213,8 +213,8 @@ class RobustAverager:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs: the memory, and how far the ranks have come."""
         memory: Any = getattr(self.rule, "memory", None)
-        kept = memory.to_dict() if hasattr(memory, "to_dict") else None
-        return {"step": self.step, "chain": self._chain, "memory": kept}
+        saved = memory.to_dict() if hasattr(memory, "to_dict") else None
+        return {"step": self.step, "chain": self._chain, "memory": saved}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a checkpoint."""

@@ -68,15 +68,15 @@ def sections(
     by_dtype: dict[tuple[str, int], list[int]] = {}
     for i, dtype in enumerate(dtypes):
         by_dtype.setdefault(dtype, []).append(i)
-    made: list[DtypeSection] = []
+    sections: list[DtypeSection] = []
     for (_, itemsize), tensors in by_dtype.items():
         starts = [0]
         for i in tensors:
             starts.append(starts[-1] + sizes[i])
         step = ranks * max(1, CHUNK // itemsize)
         chunks = [_chunk(start, min(starts[-1], start + step), ranks) for start in range(0, starts[-1], step)]
-        made.append(DtypeSection(tuple(first + i for i in tensors), tuple(starts), tuple(chunks)))
-    return tuple(made)
+        sections.append(DtypeSection(tuple(first + i for i in tensors), tuple(starts), tuple(chunks)))
+    return tuple(sections)
 
 
 def _chunk(start: int, stop: int, ranks: int) -> Chunk:

@@ -48,8 +48,8 @@ class OwnPasses:
         """(m + 1, L, k): the squared distances in these columns, and the squared norms."""
         if self._inner is None:
             return np.zeros((len(a) + 1, len(self.slices.layers), len(clients)))
-        found, own = self._inner.residuals(a, clients, centre, norms)
-        return np.concatenate([found, own[None]])
+        squared, own = self._inner.residuals(a, clients, centre, norms)
+        return np.concatenate([squared, own[None]])
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """The signs of these columns."""
@@ -59,11 +59,11 @@ class OwnPasses:
 
     def sample(self, clients: Sequence[int], columns: int) -> Float:
         """(k, columns) the first of these columns; zeros where there are fewer, which change no distance."""
-        found = np.zeros((len(clients), columns))
+        rows = np.zeros((len(clients), columns))
         if self._inner is not None:
             few = self._inner.sample(clients)[:, :columns]
-            found[:, : few.shape[1]] = few
-        return found
+            rows[:, : few.shape[1]] = few
+        return rows
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """The weighted mean of these columns."""
@@ -165,8 +165,8 @@ class RankPasses:
         """The first fault in the order of the tensors, found by the rank that holds that column."""
         if client >= self.members.K:
             return self._own_fault(client)
-        found = self.own.slices.first_fault(client)
-        word = np.array([-1, 0, 0] if found is None else [found[0], found[1], found[2]], dtype=np.float64)
+        fault = self.own.slices.first_fault(client)
+        word = np.array([-1, 0, 0] if fault is None else [fault[0], fault[1], fault[2]], dtype=np.float64)
         words = self.members.gather(word).reshape(-1, 3)
         if self.members.shards is not None:
             words = self.members.gather(words, self.members.shards).reshape(-1, 3)
@@ -179,5 +179,5 @@ class RankPasses:
     def _own_fault(self, position: int) -> str | None:
         """Whether the reference or the root holds values that cannot be used, anywhere."""
         inner = self.own._inner  # pyright: ignore[reportPrivateUsage]
-        found = inner.fault(position) if inner is not None else None
-        return None if self.members.every(found is None) else found or "holds values that cannot be used"
+        fault = inner.fault(position) if inner is not None else None
+        return None if self.members.every(fault is None) else fault or "holds values that cannot be used"

@@ -103,12 +103,12 @@ class Reduction:
         """What the rank at this position holds, given everybody's values of its columns."""
         device = self.local[0].device
         held = blocks(self.cut, rank)
-        made = Slices(self.members.ids, self.layers, held, [row.to(device) for row in rows])
+        slices = Slices(self.members.ids, self.layers, held, [row.to(device) for row in rows])
         for extra, tensors in self._extras.items():
             columns = [self.columns(tensors, self.cut[b.section], *b.chunk.own(rank)) for b in held if b.width]
-            made.put(extra, [column.to(device) for column in columns])
-        made.has_reference = REFERENCE in self._extras
-        return made
+            slices.put(extra, [column.to(device) for column in columns])
+        slices.has_reference = REFERENCE in self._extras
+        return slices
 
     def decide(self) -> tuple[Aggregate, list[torch.Tensor]]:
         """The decision, and this rank's slice of the result, a flat tensor for each block."""
@@ -122,9 +122,9 @@ class Reduction:
         if not self.kept:
             self.passes = None  # it holds everybody's slices
         del update, slices
-        made = iter(out.value)
+        values = iter(out.value)
         empty = {b.section: torch.empty(0, dtype=self.local[self.cut[b.section].tensors[0]].dtype) for b in self.blocks}
-        return out, [next(made) if block.width else empty[block.section] for block in self.blocks]
+        return out, [next(values) if block.width else empty[block.section] for block in self.blocks]
 
     def gather(self, values: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
         """Everybody's slices into the targets, which have the shapes of the tensors."""

@@ -122,7 +122,7 @@ class Slices(InMemorySource):
 
     def first_fault(self, client: int) -> tuple[int, int, float] | None:
         """(tensor, flat index, value) of the first value that cannot be used, in the order of the tensors."""
-        found: list[tuple[int, int, float]] = []
+        faults: list[tuple[int, int, float]] = []
         for row, pieces in zip(self.rows, self.pieces, strict=True):
             values = row[client]
             limit = arrays.LARGEST[arrays.COMPUTE[str(values.dtype).removeprefix("torch.")].__name__]
@@ -133,10 +133,10 @@ class Slices(InMemorySource):
             offset = 0
             for tensor, start, stop in pieces:
                 if column < offset + stop - start:
-                    found.append((tensor, start + column - offset, float(values[column])))
+                    faults.append((tensor, start + column - offset, float(values[column])))
                     break
                 offset += stop - start
-        return min(found, default=None)
+        return min(faults, default=None)
 
 
 def _median(

@@ -50,23 +50,23 @@ def verify_slices(
     checked: list[tuple[ClientId, ClientId]] = []
     for _ in range(number if members.K > 1 else 0):
         owner, *checkers = rng.permutation(members.K)[:3].tolist()
-        found = _check(reduction, updates, results, owner, checkers[0])
-        if found:
+        fault = _check(reduction, updates, results, owner, checkers[0])
+        if fault:
             names = [members.ids[k] for k in (owner, *checkers)]
             again = _check(reduction, updates, results, owner, checkers[1]) if len(checkers) > 1 else ""
-            raise VerificationError(_accusation(names, found, again))
+            raise VerificationError(_accusation(names, fault, again))
         checked.append((members.ids[owner], members.ids[checkers[0]]))
     return {"verified": tuple(checked)}
 
 
-def _accusation(names: Sequence[ClientId], found: str, again: str) -> str:
+def _accusation(names: Sequence[ClientId], fault: str, again: str) -> str:
     """A message that names the rank at fault. (It cannot tell the owner from a rank that sent it other values.)"""
     owner, checker, *others = names
     if again:
-        return f"the slice of rank {owner}: {found}; ranks {checker} and {others[0]} computed it again and agree"
+        return f"the slice of rank {owner}: {fault}; ranks {checker} and {others[0]} computed it again and agree"
     if others:
-        return f"rank {checker} says of the slice of rank {owner}: {found}; but rank {others[0]} finds nothing wrong"
-    return f"rank {checker} says of the slice of rank {owner}: {found}; of two ranks nobody can tell which is wrong"
+        return f"rank {checker} says of the slice of rank {owner}: {fault}; but rank {others[0]} finds nothing wrong"
+    return f"rank {checker} says of the slice of rank {owner}: {fault}; of two ranks nobody can tell which is wrong"
 
 
 def _check(
@@ -83,14 +83,14 @@ def _check(
         sent = [block.width if rank == checker else 0 for rank in range(members.K)]
         members.wait(members.swap(out.view(-1), given, sent, mine), "the exchange of a slice to check")
         rows.append(out)
-    found = ""
+    fault = ""
     if members.me == checker:
         got = [reduction.columns(results, reduction.cut[b.section], *b.chunk.own(owner)) for b in held if b.width]
-        found = _differences(reduction, owner, rows, got)
-    found = next((text for text in members.tell(found) if text), "")
+        fault = _differences(reduction, owner, rows, got)
+    fault = next((text for text in members.tell(fault) if text), "")
     if members.shards is None:
-        return found
-    return next((text for text in members.tell(found, members.shards) if text), "")
+        return fault
+    return next((text for text in members.tell(fault, members.shards) if text), "")
 
 
 def _differences(reduction: Reduction, owner: int, rows: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> str:

@@ -72,8 +72,8 @@ class Adapter:
 
     def signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name -> (shape, kind) of what the adapter changes, whatever its ranks."""
-        found = {module: ((p.rows, *p.a.spec.shape[1:]), "float") for module, p in self.pairs.items()}
-        return found | {name: (tensor.spec.shape, tensor.spec.kind) for name, tensor in self.plain.items()}
+        layout = {module: ((p.rows, *p.a.spec.shape[1:]), "float") for module, p in self.pairs.items()}
+        return layout | {name: (tensor.spec.shape, tensor.spec.kind) for name, tensor in self.plain.items()}
 
 
 def read_adapter(checkpoint: Checkpoint) -> Adapter:

@@ -78,8 +78,15 @@ def _read_folder(path: str, pool: Pool, follow: bool) -> Checkpoint:
     if ADAPTER_CONFIG in present:
         config_file = File(pool, str(Path(path) / ADAPTER_CONFIG), follow=follow)
         config = load_json(_whole(config_file, 1_000_000), f"its {ADAPTER_CONFIG}")
-        found = _read_single("adapter", File(pool, str(Path(path) / ADAPTER), follow=follow), config)
-        return Checkpoint(found.kind, found.tensors, found.shards, (*found.files, config_file), found.metadata, config)
+        checkpoint = _read_single("adapter", File(pool, str(Path(path) / ADAPTER), follow=follow), config)
+        return Checkpoint(
+            checkpoint.kind,
+            checkpoint.tensors,
+            checkpoint.shards,
+            (*checkpoint.files, config_file),
+            checkpoint.metadata,
+            config,
+        )
     indexes = sorted(name for name in present if name.endswith(".safetensors.index.json"))
     if len(indexes) == 1 or INDEX in indexes:
         return _read_sharded(path, INDEX if INDEX in indexes else indexes[0], pool, follow)

@@ -48,10 +48,10 @@ class OnDevice:
         rows = tuple(clients)
         self._asked.add(rows)
         loading = self._waiting.pop((leaf, start, stop, rows), None)
-        found = self._load(leaf, start, stop, rows) if loading is None else loading.result()
+        block = self._load(leaf, start, stop, rows) if loading is None else loading.result()
         if self._pinned:  # it was made on another stream, and must not be reused before this one is done with it
-            found.record_stream(self._torch.cuda.current_stream(self._device))
-        return found
+            block.record_stream(self._torch.cuda.current_stream(self._device))
+        return block
 
     def ahead(self, leaf: int, start: int, stop: int) -> None:
         """Start to read this piece of the rows that were last asked for."""
@@ -72,9 +72,9 @@ class OnDevice:
         if not self._pinned:
             return on_host.to(self._device)
         with torch.cuda.stream(self._stream):
-            found = on_host.to(self._device, non_blocking=True)
+            copy = on_host.to(self._device, non_blocking=True)
         self._stream.synchronize()  # this thread waits; the one that works on the block before does not
-        return found
+        return copy
 
     def close(self) -> None:
         """Stop reading, discard an unfinished output and close the files."""

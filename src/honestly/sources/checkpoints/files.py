@@ -112,9 +112,9 @@ class File:
         self._stamp: tuple[int, ...] | None = None
         self._held = pool.hold(self)
         with self._descriptor() as fd:
-            found = os.fstat(fd)
-        self.size = found.st_size
-        self._stamp = _stamp(found)
+            info = os.fstat(fd)
+        self.size = info.st_size
+        self._stamp = _stamp(info)
 
     def open(self) -> int:
         """A new descriptor. Raises `UnusableError`, whose message is the reason, for all but the regular file."""
@@ -129,9 +129,9 @@ class File:
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             raise UnusableError(f"{self.name[:100]!r} cannot be opened: {_cause(error)}") from None
         try:
-            found = os.fstat(fd)
-            self._check(found)
-            if self._stamp is not None and _stamp(found) != self._stamp:
+            info = os.fstat(fd)
+            self._check(info)
+            if self._stamp is not None and _stamp(info) != self._stamp:
                 raise UnusableError(f"{self.name[:100]!r} changed during the run")
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -140,15 +140,15 @@ class File:
             raise
         return fd
 
-    def _check(self, found: os.stat_result) -> None:
-        if stat.S_ISLNK(found.st_mode):
+    def _check(self, info: os.stat_result) -> None:
+        if stat.S_ISLNK(info.st_mode):
             raise UnusableError(
                 f"{self.name[:100]!r} is a symbolic link; to allow it, pass follow_symlinks=True or --follow-symlinks"
             )
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(info.st_mode):
             kind = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
             raise UnusableError(
-                f"{self.name[:100]!r} is {kind.get(stat.S_IFMT(found.st_mode), 'a device')}, not a regular file"
+                f"{self.name[:100]!r} is {kind.get(stat.S_IFMT(info.st_mode), 'a device')}, not a regular file"
             )
 
     @contextmanager
@@ -198,9 +198,9 @@ class File:
         return None if same else f"{self.name[:100]!r} changed during the run"
 
 
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
+def _stamp(info: os.stat_result) -> tuple[int, ...]:
     # The time of the last change of the inode cannot be set back by the file's owner, that of its content can.
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _cause(error: Exception) -> str:

@@ -68,13 +68,13 @@ def parse_header(text: bytes, data_size: int) -> Header:
     """Check the JSON text of a header against the number of bytes that follow it."""
     if not text.startswith(b"{"):
         raise UnusableError("its header does not begin with '{'")
-    found = load_json(text, "its header")
-    raw = found.pop("__metadata__", {})
+    header = load_json(text, "its header")
+    raw = header.pop("__metadata__", {})
     if not isinstance(raw, dict) or not all(isinstance(value, str) for value in raw.values()):
         raise UnusableError("its __metadata__ is not a mapping of text to text")
     start = 8 + len(text)
     entries: list[tuple[int, int, TensorEntry]] = []
-    for name, tensor in found.items():
+    for name, tensor in header.items():
         entries.append(_entry(name, tensor, data_size, start))
     entries.sort(key=lambda entry: entry[:2])
     at = 0
@@ -120,22 +120,22 @@ def _are_sizes(values: Any) -> bool:
 def load_json(text: bytes, what: str) -> dict[str, Any]:
     """A JSON object from an untrusted file: UTF-8, unique names, no lone surrogates, no endless numbers."""
     try:
-        found = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
-        if not isinstance(found, dict):
+        value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
+        if not isinstance(value, dict):
             raise UnusableError(f"{what} is not a JSON object")
-        for name in found:
+        for name in value:
             name.encode("utf-8")  # a lone surrogate, which JSON can write as \ud800, could never be written again
     except UnicodeError:
         raise UnusableError(f"{what} is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
         raise UnusableError(f"{what} is not valid JSON: {str(error)[:100]}") from None
-    return found
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise UnusableError(f"the name {twice[:100]!r} occurs twice in its header")
-    return found
+    return result

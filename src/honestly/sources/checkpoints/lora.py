@@ -72,8 +72,8 @@ def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], referenc
             refused[k] = f"is for the base model {row.base[:100]!r}, expected {base[:100]!r}"
             rows[k] = None
     layouts = Counter(frozenset(row.signature().items()) for row in rows if row is not None)
-    found = [reference] if reference else [row for row in rows if row is not None]
-    agreed = max(found, key=lambda row: layouts[frozenset(row.signature().items())], default=None)
+    known = [reference] if reference else [row for row in rows if row is not None]
+    agreed = max(known, key=lambda row: layouts[frozenset(row.signature().items())], default=None)
     for k, row in enumerate(rows):
         if row is not None and agreed is not None and row.signature() != agreed.signature():
             refused[k] = difference(row.signature(), agreed.signature())
@@ -83,8 +83,8 @@ def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], referenc
 def _refuse_other_ranks(rows: list[Adapter | None], refused: dict[int, str]) -> None:
     """Factors of different ranks have no mean: refuse the clients whose ranks differ from those of most clients."""
     ranks = [None if row is None else frozenset((m, pair.rank) for m, pair in row.pairs.items()) for row in rows]
-    votes = Counter(found for found in ranks if found is not None)
-    agreed = dict(max(votes, key=lambda found: votes[found], default=()))
+    votes = Counter(rank for rank in ranks if rank is not None)
+    agreed = dict(max(votes, key=lambda rank: votes[rank], default=()))
     for k, row in enumerate(rows):
         module = next((m for m, pair in row.pairs.items() if pair.rank != agreed[m]), None) if row else None
         if row is not None and module is not None:

@@ -28,8 +28,8 @@ class Flat(MemorySink):
 
     def commit(self) -> dict[str, Any]:
         """Tensors by name."""
-        found = {leaf.name: (leaf, values) for leaf, values in zip(self._leaves, self.finish(), strict=True)}
-        return {name: _shape(leaf, values) for name, (leaf, values) in (found | self._others).items()}
+        by_name = {leaf.name: (leaf, values) for leaf, values in zip(self._leaves, self.finish(), strict=True)}
+        return {name: _shape(leaf, values) for name, (leaf, values) in (by_name | self._others).items()}
 
     def discard(self) -> None:
         """Nothing to remove."""

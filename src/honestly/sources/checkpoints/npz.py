@@ -85,11 +85,11 @@ def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name:
     with archive.open(member) as stream:
         start = stream.read(ENOUGH)
     try:
-        found = read_header(start)
+        layout = read_header(start)
     except NpyHeaderError as error:
         raise UnusableError(f"{tensor_label(name)} {error}") from None
-    shape, dtype, header = found.shape, found.dtype, found.length
-    if found.fortran and len(shape) > 1:
+    shape, dtype, header = layout.shape, layout.dtype, layout.length
+    if layout.fortran and len(shape) > 1:
         raise UnusableError(f"{tensor_label(name)} is stored by columns; save np.ascontiguousarray of it")
     ours = dtype.newbyteorder("=").name
     if ours not in FORMAT_NAMES:

@@ -92,15 +92,15 @@ class _Opening:
             votes = Counter(look.digest for look in looks.values())
             agreed, expected = max(votes, key=lambda digest: votes[digest], default=b""), {}
         for k in sorted(looks, key=lambda k: looks[k].digest != agreed):  # those that agree define the layout
-            found = self._read(k)
-            if found is None:
+            checkpoint = self._read(k)
+            if checkpoint is None:
                 continue
-            if _digest(found) == agreed:
-                rows[k], expected = found, expected or signature(found)
+            if _digest(checkpoint) == agreed:
+                rows[k], expected = checkpoint, expected or signature(checkpoint)
             elif not expected:
                 self.refused[k] = "changed while it was opened"
             else:
-                self.refused[k] = difference(signature(found), expected)
+                self.refused[k] = difference(signature(checkpoint), expected)
         return rows, expected
 
     def _are_adapters(self, looks: dict[int, _Look], reference: Checkpoint | None) -> bool:
@@ -109,18 +109,18 @@ class _Opening:
         return 2 * sum(look.adapter for look in looks.values()) > len(looks)
 
     def _look(self, k: int) -> _Look | None:
-        found = self._read(k)
-        return None if found is None else _Look(found.kind == "adapter", _digest(found))
+        checkpoint = self._read(k)
+        return None if checkpoint is None else _Look(checkpoint.kind == "adapter", _digest(checkpoint))
 
     def _read(self, k: int) -> Checkpoint | None:
         try:
-            found = read_checkpoint(
+            checkpoint = read_checkpoint(
                 self.files.listed[k], self.pool,
                 follow_symlinks=self.files.follow_symlinks, allow_torch=self.files.allow_torch,
             )  # fmt: skip
-            if not found.tensors:
+            if not checkpoint.tensors:
                 raise UnusableError("holds no tensors")
-            if is_result(found) and not self.files.allow_results:
+            if is_result(checkpoint) and not self.files.allow_results:
                 raise UnusableError(RESULT)
         except UnusableError as reason:
             self.refused[k] = str(reason)
@@ -128,7 +128,7 @@ class _Opening:
         except MemoryError:
             self.refused[k] = "cannot be read: its header needs more memory than there is"
             return None
-        return found
+        return checkpoint
 
     def _extra(self, name: str, extra: Any) -> Checkpoint | None:
         """The reference or root. It is the caller's own, so links are followed and faults are raised."""

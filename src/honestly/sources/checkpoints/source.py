@@ -177,7 +177,7 @@ class CheckpointSource:
         self._pool.close()
 
     def _counter_rows(self, leaf: Leaf) -> list[Host | None]:
-        found: list[Host | None] = []
+        rows: list[Host | None] = []
         for k, row in enumerate(self.rows[: len(self.ids)]):
             values = None
             if row is not None and k not in self.refused:
@@ -185,8 +185,8 @@ class CheckpointSource:
                     values = row.tensors[leaf.name].raw(0, leaf.size).astype(storage(leaf.spec))
                 except UnusableError as reason:
                     self._refuse(k, str(reason))
-            found.append(values)
-        return found
+            rows.append(values)
+        return rows
 
     def _agreed_digest(self, leaf: Leaf) -> bytes:
         """Digest of an integer tensor that must be equal: the reference's, else that of most clients."""

@@ -26,10 +26,10 @@ def read_torch(file: File, *, allowed: bool) -> Checkpoint:
 
     try:
         try:
-            found = torch.load(file.path, map_location="cpu", weights_only=True, mmap=True)
+            content = torch.load(file.path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:  # the format before zip files cannot be mapped
-            found = torch.load(file.path, map_location="cpu", weights_only=True)
-        state: Any = found["state_dict"] if isinstance(found, Mapping) and "state_dict" in found else found
+            content = torch.load(file.path, map_location="cpu", weights_only=True)
+        state: Any = content["state_dict"] if isinstance(content, Mapping) and "state_dict" in content else content
         tensors = {name: _tensor(name, values) for name, values in tree.flatten(state).items()}
     except UnusableError:
         raise

@@ -211,8 +211,8 @@ class FileSink:
     def _index(self) -> bytes:
         total = sum(plan.size - len(plan.header) for plan in self._plans)
         weight_map = {name: plan.filename for plan in self._plans for name in plan.offsets}
-        found = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        return (json.dumps(found, ensure_ascii=False, indent=2) + "\n").encode()
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        return (json.dumps(index, ensure_ascii=False, indent=2) + "\n").encode()
 
     def _pack(self, raw: Path) -> Path:
         """The raw values as an .npz: uncompressed, with a fixed date, so the same values give the same bytes."""
