@@ -180,7 +180,7 @@ def test_an_address_without_a_cluster_is_refused_at_once() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for address, message in {
-        f"127.0.0.1:{port}": "nobody answers", "somewhere:port": "write HOST:PORT", "x:99999": "write HOST:PORT",
+        f"127.0.0.1:{port}": "no answer", "somewhere:port": "write HOST:PORT", "x:99999": "write HOST:PORT",
         "ray://head:10001": "start it on a node",
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=message):

@@ -49,7 +49,7 @@ def _stored_settings(path: Path, warn: Warn) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        warn(f"{path} is damaged: it is written anew")
+        warn(f"{path} is damaged: it is written again")
         return None
 
 

@@ -62,21 +62,21 @@ class Experiment(BaseModel):
     """`cnn`, `cnn_norm`, `mlp`, `lenet5`, `resnet8`, `resnet8_plain`, `resnet18`, `resnet18_half`,
     or `file.py:factory` of your own"""
     clients: int = Field(20, ge=1, le=100_000)
-    """how many clients there are"""
+    """the number of clients"""
     rounds: int = Field(20, ge=1)
-    """how many rounds are trained; a finished run can be prolonged"""
+    """the number of rounds; a finished run can be extended"""
     partition: Literal["balanced", "dirichlet", "iid", "shards"] = "balanced"
     """who has which images: Dirichlet by class with equal client sizes (the paper's); plain Dirichlet with unequal
     sizes; independent; sorted shards"""
     alpha: float = Field(0.5, gt=0, le=1e6, allow_inf_nan=False)
-    """of the Dirichlet: the smaller, the more the clients differ"""
+    """the parameter of the Dirichlet distribution: the smaller, the more the clients' data differ"""
     participation: float = Field(1.0, gt=0, le=1)
-    """share of the clients asked in a round"""
+    """share of the clients that are asked per round"""
     dropout: float = Field(0.0, ge=0, lt=1)
     """chance that a client that was asked does not answer"""
     buffer: int = Field(0, ge=0)
-    """above 0, the federation is asynchronous: the server averages as soon as so many clients have answered, each from
-    the model that it had, with stale updates discounted (FedBuff)"""
+    """above 0, the federation is asynchronous: the server averages as soon as this many clients have answered, each
+    from the model that it had, with stale updates discounted (FedBuff)"""
     delay: float = Field(1.0, ge=0, le=10, allow_inf_nan=False)
     """with `buffer`: how many versions late an update is on average"""
     # the defence
@@ -85,34 +85,34 @@ class Experiment(BaseModel):
     pre: tuple[Choice, ...] = ()
     """mixers in front of the rule"""
     server: str = ""
-    """what the server makes of the average: `fedadam:lr=0.03`, `fedyogi`, `fedadagrad`, `fedavgm:momentum=0.9`; nothing
-    if it is empty"""
+    """the server's optimiser, which is applied to the average: `fedadam:lr=0.03`, `fedyogi`, `fedadagrad`,
+    `fedavgm:momentum=0.9`; none if empty"""
     root: int = Field(100, ge=1)
-    """training images that the server has of its own, for rules that want a trusted update (`fltrust`)"""
+    """the number of the server's own training images, for rules that need a trusted update (`fltrust`)"""
     # the attack
     attack: Choice = Choice(name="none")
     """what malicious clients do, or `file.py:Class` of your own"""
     malicious: float = Field(0.0, ge=0, allow_inf_nan=False)
     """how many clients are malicious: a fraction below 1, or a number"""
     dynamic: bool = False
-    """each round a random number of the malicious clients attacks, the others behave"""
+    """a random number of the malicious clients attacks in each round, the others behave honestly"""
     chosen: Literal["last", "random"] = "last"
     """who is malicious: the last ones by index, or random ones"""
     start: int = Field(1, ge=1)
     """the first round with attacks"""
     stop: int = Field(0, ge=0)
-    """the last round with attacks; 0: they never end"""
+    """the last round with attacks; 0 for no end"""
     period: int = Field(1, ge=1)
-    """an attack only every so many rounds"""
+    """attack once in this many rounds"""
     burst: int = Field(1, ge=1)
-    """attacks in so many rounds of each period, then sleep"""
+    """attack in this many rounds at the beginning of each period"""
     turns: int = Field(1, ge=1)
-    """malicious clients take turns in so many groups, one group per round with attacks"""
+    """the number of groups in which malicious clients take turns, one group per round with attacks"""
     warm_up: int = Field(0, ge=0)
     """rounds of plain averaging among honest clients before the first round"""
     # local training
     epochs: int = Field(0, ge=0)
-    """passes over a client's images in a round; a fresh optimiser (SGD) every round"""
+    """passes over a client's images per round; every round starts with a new optimiser (SGD)"""
     batch: int = Field(0, ge=0)
     """images in a mini-batch"""
     lr: float = Field(0.0, ge=0, allow_inf_nan=False)
@@ -131,12 +131,12 @@ class Experiment(BaseModel):
     flip: bool | None = None
     """mirror training images at random"""
     crop: int = Field(0, ge=0, le=16)
-    """random crops out of a border of so many pixels"""
+    """random crops of images padded by this many pixels"""
     # measuring
     evaluate_every: int = Field(1, ge=1)
     """rounds between evaluations on the full test set"""
     seed: int = Field(0, ge=0, lt=2**63)
-    """of everything that is random"""
+    """the seed of everything that is random"""
 
     @field_validator("dataset")
     @classmethod

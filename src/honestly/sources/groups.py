@@ -71,7 +71,9 @@ class Groups:
         lost = [verdict in (Verdict.ACCUSED, Verdict.EXCLUDED) for verdict in result.verdicts]
         believed = float(np.nansum(np.where(lost, 0.0, counts)))
         reasons = {
-            name: f"its number of clients is none; {reason}" if np.isnan(counts[result.clients.index(name)]) else reason
+            name: f"its number of clients is invalid; {reason}"
+            if np.isnan(counts[result.clients.index(name)])
+            else reason
             for name, reason in result.reasons.items()
         }
         more = {"group_counts": counts, "clients_believed": believed}

@@ -145,9 +145,7 @@ def check_address(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
-        raise ValueError(
-            f"--ray {address}: nobody answers there ({error.strerror or error}); is the cluster up?"
-        ) from error
+        raise ValueError(f"--ray {address}: no answer ({error.strerror or error}); is the cluster up?") from error
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from honestly.show.report.sources import ReportedRun
 #: Where the paper's text and the authors' code differ, a run follows one of them.
 READINGS = {"code": "the authors' code", "text": "the paper's text"}
 SIGNS = {"code": "ᶜ", "text": "ᵗ"}
-#: CIFAR-10 in the authors' code is cropped at random out of a border of so many pixels.
+#: The authors' code pads CIFAR-10 by this many pixels and crops it at random.
 CROP = 4
 
 
