@@ -137,7 +137,7 @@ def clock(rules: list[Entry], settings: Settings):
         sent = forge(space, attack, rng("clock")) if M else np.zeros((0, space.b))
         assert sent is not None
         for entry in rules:
-            times, end = (list[float](), list[float]()), time.perf_counter() + 3.0
+            times, end = (list[float](), list[float]()), time.perf_counter() + 10.0
             while time.perf_counter() < end:
                 for way, worth_compiling in zip(times, (0.0, np.inf), strict=True):
                     compiled.WORTH_COMPILING = worth_compiling
