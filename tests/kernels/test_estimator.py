@@ -286,6 +286,14 @@ def test_threads_at_once_give_the_same_bits() -> None:
         np.testing.assert_array_equal(estimate_.evidence, first.evidence)
 
 
+def test_numpy_decides_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PROGRAM, "library", lambda: None)
+    monkeypatch.setattr(program, "estimate", lambda *_: pytest.fail("called a program that is not there"))
+    geometry = GramGeometry(np.eye(5), layer_sizes=np.array([1e9]))
+    assert compiled.estimator_for(geometry) is estimate
+    Bayesian().mix(geometry)
+
+
 def test_small_updates_do_not_start_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "available", lambda: pytest.fail("asked for a compiler"))
     Bayesian().mix(GramGeometry(np.eye(5)))

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from honestly.result import Float, Status
 from honestly.rules.bayesian.average import CHANCE
 from honestly.rules.bayesian.centre import survey
-from honestly.rules.bayesian.estimate import Estimate, estimate
+from honestly.rules.bayesian.compiled import estimator_for
+from honestly.rules.bayesian.estimate import Estimate
 from honestly.rules.bayesian.likeness import ABSURD, COMMON, NEAR, SEARCH, TIGHT
 from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, votes_by_size
 from honestly.rules.bayesian.views import TINY, kth
@@ -35,7 +36,8 @@ def stream_estimate(
     rng = np.random.default_rng(K)
     sample = np.sort(rng.choice(K, size=min(SAMPLE, K), replace=False))
     few = geometry.subset(sample.tolist())
-    part = estimate(few.layers, few.judged, tolerated=tolerated(few.K), size=None if size is None else size.of(sample))
+    some = None if size is None else size.of(sample)
+    part = estimator_for(few)(few.layers, few.judged, tolerated=tolerated(few.K), size=some)
     judged = geometry.judged if geometry.judged.any() else ~geometry.judged
     anchors = rng.choice(sample, size=min(ANCHORS, len(sample)), replace=False)
     rows = np.zeros((2 + len(anchors), K))
