@@ -10,13 +10,14 @@ from honestly.rules.rule import (
     GramGeometry,
     Mix,
     Mixer,
+    NearestRule,
     Rule,
     TooFewClientsError,
     require,
     squared_distances,
 )
 
-__all__ = ["AveragingRule", "ColumnRule", "Geometry", "GramGeometry", "Mix", "Mixer", "Rule"]
+__all__ = ["AveragingRule", "ColumnRule", "Geometry", "GramGeometry", "Mix", "Mixer", "NearestRule", "Rule"]
 __all__ += ["TooFewClientsError", "require", "squared_distances"]
 
 warnings.warn("honestly.rules.base is honestly.rules.rule now: import from there", DeprecationWarning, stacklevel=2)
