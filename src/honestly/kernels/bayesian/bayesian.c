@@ -104,7 +104,7 @@ struct work {
     struct space s;
     struct judgement all;
     struct view *views;          /* all layers together, then those that are judged, then those that follow */
-    double *grams, *q, *whole;   /* (layers + 1, n, p), all layers together behind the others; their diagonals */
+    double *grams, *q;           /* (layers + 1, n, p), all layers together behind the others; their diagonals */
     double *weights;             /* (layers, p) */
     double *D, *radius, *free, *votes, *kept;
     int64_t *order;              /* (layers + 1,) the layer of each view */
@@ -178,8 +178,8 @@ APART int take(const struct work *w, const struct job *job) {
     return bad == 0;
 }
 
-/* A centre for every layer that has a unit, the judged ones first, in `views` from 1 on, and for all of them together in
-   views[0], if there are several; false if that needs numbers too large. */
+/* A centre for every layer that has a unit, the judged ones first, in `views` from 1 on, and for all of them together
+   in views[0], if there are several; false if that needs numbers too large. */
 APART int survey_all(struct work *w, const struct job *job, int64_t *known, int64_t *measured) {
     struct space *s = &w->s;
     int64_t n = s->n, p = s->p;

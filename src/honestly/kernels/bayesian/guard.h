@@ -39,10 +39,10 @@ struct search {
 
 /* Whether |sum_S e_k|^2 <= f sum_S |e_k|^2 is certain for all sets S of h clients or more.
 
-   With x_k = |e_k| and C the cosines, or 0 where they are negative, the left is x.C x, summed over S. For every positive y
-   it is at most sum_S x_k^2 c_k, c_k = (C y)_k / y_k (Collatz and Wielandt): all is well if c_k <= f for all k. It still is
-   if the h smallest x_k^2 (f - c_k), and all others below 0, have a sum that is not: NumPy, which asks for the first alone,
-   would search and find nothing. */
+   With x_k = |e_k| and C the cosines, or 0 where they are negative, the left is at most x.C x, summed over S. For every
+   positive y that is at most sum_S x_k^2 c_k, c_k = (C y)_k / y_k (Collatz and Wielandt): all is well if c_k <= f for
+   all k. It still is if the h smallest x_k^2 (f - c_k), and all others below 0, have a sum that is not below 0: NumPy,
+   which asks for the first alone, would search and find nothing. */
 APART int is_certain(const struct space *s, const struct view *v, double f) {
     int64_t n = s->n, p = s->p;
     Row C = s->A, y = s->row[1], next = s->row[2], q = s->row[4], left = s->row[5];

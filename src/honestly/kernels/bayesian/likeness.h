@@ -70,7 +70,7 @@ APART double dimension(const struct space *s, const double *C, const int64_t *wh
 
 /* The far clients that err most alike: the top eigenvector of likeness beyond chance. */
 APART void top_group(const struct space *s, const double *C, const int64_t *far, int64_t count, double chance,
-                      uint8_t *members) {
+                     uint8_t *members) {
     struct space few = {.n = count, .p = (count + WIDTH - 1) / WIDTH * WIDTH};
     Row S = s->pairs, y = s->row[1], next = s->row[2];
     EACH(a, count) {
@@ -149,7 +149,7 @@ static double usual_agreement(const struct space *s, double usual, int64_t k) {
     return sqrt(odds / (1.0 + odds));
 }
 
-/* Evidence for opposition: minus the cosine of each update with the mean of the others', seen from the previous model. */
+/* Evidence for opposition: minus the cosine of each update with the mean of the others', from the previous model. */
 APART void oppose(const struct space *s, const struct view *v, double *x, uint8_t *opposing) {
     int64_t n = s->n;
     Row o = s->row[0], g = s->row[1];

@@ -1,8 +1,8 @@
 /* views.py and centre.py: one Gram matrix, a robust centre, and the honest spread about it.
 
    Gram matrices are kept by columns: if rounding left them not quite symmetric, products add up what NumPy adds up. The
-   errors about a centre a need no matrix of their own: E_ij = G_ij - g_i - g_j with g = G a - a.G a / 2, which is all that
-   is kept of them. */
+   errors about a centre a need no matrix of their own: E_ij = G_ij - g_i - g_j with g = G a - a.G a / 2, which is all
+   that is kept of them. */
 
 #define MEDIAN_STEPS 5
 #define TIE (1.0 + 1e-9)
@@ -148,7 +148,7 @@ static double in_own_unit(double r2, const double *unit, int64_t k) {
 /* average.py: c + sum_k v_k f_k (w_k - c) / sum_k v_k as weights, `out` from `centre`; and the factors, if asked for.
    g belongs to the centre. With `by_size` the clients' sizes count. */
 APART void shorten_errors(const struct space *s, In q, const double *centre, In g, In votes, double d, int by_size,
-                           double *out, Row kept) {
+                          double *out, Row kept) {
     int64_t p = s->p;
     const double *vote = by_size ? s->vote : NULL, *noise = by_size ? s->noise : NULL;
     Row r2 = s->row[6], moved = s->row[7];
