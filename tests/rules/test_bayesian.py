@@ -438,6 +438,14 @@ def test_streaming_agrees_with_the_gram_matrix(attack, spread, clients):
     assert [len(group) for group in a.diagnostics["groups"]] == ([M] if attack == "copies" else [])
 
 
+def test_streaming_accuses_nobody_of_a_small_error_that_points_to_large_lies():
+    X = federation(0, "none", clients=600)
+    lie = np.random.default_rng(3).normal(size=d) / np.sqrt(d)
+    X[5] += 1.5 * lie
+    X[500:] += 75.0 * lie
+    assert set(np.flatnonzero(Bayesian().mix(Streaming(X)).honesty < 0.5)) == set(range(500, 600))
+
+
 def test_streaming_is_deterministic_and_small_rounds_work():
     X = federation(200, "noise", clients=600, spread=3.0)
     np.testing.assert_array_equal(Bayesian().mix(Streaming(X)).matrix, Bayesian().mix(Streaming(X)).matrix)

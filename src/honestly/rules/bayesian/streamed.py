@@ -13,7 +13,7 @@ from honestly.rules.bayesian.average import CHANCE
 from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.compiled import estimator_for
 from honestly.rules.bayesian.estimate import Estimate
-from honestly.rules.bayesian.likeness import ABSURD, COMMON, NEAR, SEARCH, TIGHT
+from honestly.rules.bayesian.likeness import ABSURD, COMMON, LONGER, NEAR, SEARCH, TIGHT
 from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit, votes_by_size
 from honestly.rules.bayesian.views import TINY, kth
 from honestly.rules.geometry import Geometry
@@ -56,6 +56,7 @@ def stream_estimate(
         members = sample[part.accused]
         x = _likeness(distances[0], distances[1], members)
         far = t > np.maximum(NEAR[0] + NEAR[1] / np.sqrt(d)[:, None], 1.0)
+        far &= LONGER * r2 >= np.median(r2[:, members], axis=1)[:, None]
         nats = 0.5 * len(members) * d[:, None] * np.square(np.maximum(x - COMMON, 0.0)) - cost
         found = np.where(far & (d >= TIGHT)[:, None], nats, -cost)
     found = np.where(t > ABSURD, np.log(np.maximum(t, 1.0)), found)
