@@ -181,7 +181,8 @@ def test_reports_name_the_layer_that_gives_a_liar_away(files: list[str], tmp_pat
     parsed.feed(page.read_text())
     assert all(url.startswith("data:") for url in parsed.urls)
     assert "script" not in parsed.tags
-    assert "b.weight (100" in parsed.text
+    assert "b.weight (100 %)" in parsed.text
+    assert "(0 %)" not in parsed.text
     assert {"a.weight", "b.weight", "b.bias"} <= set(parsed.drawn)  # the map names its layers
     assert [name for name in parsed.drawn if name.startswith("client-")] == [f"client-{k}" for k in range(7)]
 

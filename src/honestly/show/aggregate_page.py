@@ -231,7 +231,7 @@ def _table(clients: Sequence[Mapping[str, Any]]) -> Any:
     rows: list[list[Any]] = []
     for c in clients:
         most = [layer for layer in (c.get("layers") or [])[:3] if layer["share"] >= 0.005]
-        layers = ", ".join(f"{layer['layer']} ({100 * layer['share']:.0f}\N{NO-BREAK SPACE}%)" for layer in most)
+        layers = ", ".join(f"{layer['layer']} ({100 * layer['share']:.0f} %)" for layer in most)
         why = f"excluded: {c['reason']}" if c["excluded"] else c["why"]
         numbers = [_digits(c["honesty"], 3), _digits(c["weight"], 4)]
         distance = "-" if c["distance"] is None else f"{c['distance']:.4g}"

@@ -20,7 +20,7 @@ from honestly.show.report.curves import ablation
 from honestly.show.report.detection import reliability_chart, roc_chart
 from honestly.show.report.other_rounds import other_rounds
 from honestly.show.report.published import compare, fits, half, of_the_paper
-from honestly.show.report.results import STATISTICS, Result, usual_statistic
+from honestly.show.report.results import STATISTICS, Result, default_first, usual_statistic
 from honestly.show.report.sources import ReportedRun, ReportedStudy
 from honestly.show.tables import Table
 from honestly.show.text import for_markdown, printable
@@ -119,7 +119,8 @@ def detection(results: Sequence[Result]) -> Section | None:
     overall, tables = generic.detection(results)
     if not overall:
         return None
-    charts = [c for c in (roc_chart(overall), reliability_chart(overall)) if c.lines]
+    ordered = {rule: overall[rule] for rule in default_first(list(overall), results)}
+    charts = [c for c in (roc_chart(ordered), reliability_chart(ordered)) if c.lines]
     by_setting = accusations(results)
     section = _of_tables("Detection", [*tables, *([by_setting] if by_setting else [])])
     note = "The area of a dot is the share of the statements." if len(charts) > 1 else ""
