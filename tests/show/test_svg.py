@@ -96,6 +96,7 @@ def test_columns_with_names_are_all_named() -> None:
     what = Heatmap("layers", "layer", "client", ["a"], names, np.ones((1, 30)), lambda k, t: "x")
     text = heatmap(what)
     assert [f">{name}<" in text for name in names] == [True] * 30
+    assert text.count("<title>client a, layer ") == 30  # names are not joined to a range
     assert 'class="scroll" tabindex="0"' in text
 
 

@@ -74,6 +74,11 @@ class Heatmap:
     marks: npt.NDArray[np.int8] | None = None
     chosen: Sequence[int] | None = None
 
+    @property
+    def numbered(self) -> bool:
+        """Whether the columns are rounds rather than names."""
+        return all(isinstance(column, int) for column in self.columns)
+
     def drawn_rows(self) -> list[int]:
         """The rows that are drawn: those that were chosen, all, or those with the lowest means."""
         return drawn_rows(self.values) if self.chosen is None else list(self.chosen)
@@ -86,7 +91,7 @@ class Heatmap:
         )
 
     def stretches(self, row: int) -> list[tuple[int, int, str]]:
-        """(start, end, words) of neighbours in a row with the same words, mark and, to two decimals, value."""
+        """(start, end, words) of cells in a row; neighbouring rounds with the same words, mark and value are joined."""
         return self._stretches[row]
 
     @cached_property
@@ -97,12 +102,14 @@ class Heatmap:
         values: list[float] = np.nan_to_num(np.round(self.values[row], 2), nan=-1.0).tolist()
         marks: list[int] = [0] * len(values) if self.marks is None else self.marks[row].tolist()
         stretches: list[tuple[int, int, str]] = []
+        numbered = self.numbered
         for t, (value, mark) in enumerate(zip(values, marks, strict=True)):
             if value < 0 and not mark:
                 continue
             word = self.word(row, t)
             start, end, before = stretches[-1] if stretches else (0, -1, "")
-            if end == t and word == before and value == values[t - 1] and mark == marks[t - 1]:
+            same = end == t and word == before and value == values[t - 1] and mark == marks[t - 1]
+            if same and numbered:  # "rounds 3–7" is clear, a range of names is not
                 stretches[-1] = (start, t + 1, word)
             else:
                 stretches.append((t, t + 1, word))

@@ -149,7 +149,7 @@ def _heatmap(
         return 1 - (power - BEST) / (WORST - BEST)
 
     def word(i: int, j: int) -> str:
-        return f"kappa {text(kappas[i][j])}, mean over populations"
+        return f"kappa {text(kappas[i][j])}"
 
     values = np.array([[good(kappa) for kappa in row] for row in kappas])
     return Heatmap(f"Rules under each attack, {M} malicious", "attack", "rule", rules, attacks, values, word)

@@ -131,7 +131,7 @@ def heatmap(what: Heatmap) -> Markup:
     drawing, K = _cells(what), len(what.drawn_rows())
     label = f"{what.title}: {K} {what.y}s by {len(what.columns)} {what.x}s; all values follow as a table"
     picture = drawing.frame(label)
-    if len(what.columns) > 24 and not _has_numbered_columns(what):  # vertical labels need room: the frame scrolls
+    if len(what.columns) > 24 and not what.numbered:  # vertical labels need room: the frame scrolls
         least = drawing.left + 14 * len(what.columns)
         inside = f'<div style="min-width:{least:g}px">{picture}</div>'
         picture = f'<div class="scroll" tabindex="0" role="region" aria-label="{_e(what.title)}">{inside}</div>'
@@ -143,15 +143,11 @@ def heatmap(what: Heatmap) -> Markup:
     )
 
 
-def _has_numbered_columns(what: Heatmap) -> bool:
-    return all(isinstance(column, int) for column in what.columns)
-
-
 def _cells(what: Heatmap) -> _Drawing:
     rows, T = what.drawn_rows(), max(len(what.columns), 1)
     K = len(rows)
-    tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 or not _has_numbered_columns(what) else 8.0
-    names = [_ends(what.rows[k], LETTERS if _has_numbered_columns(what) else 30) for k in rows]
+    tall = 16.0 if K <= 12 else 13.0 if K <= 24 else 12.0 if K <= 40 or not what.numbered else 8.0
+    names = [_ends(what.rows[k], LETTERS if what.numbered else 30) for k in rows]
     left = 14 + LETTER * max((len(name) for name in [*names, what.y]), default=1)
     drawing = _Drawing(K * tall, left=left, below=36, above=20)
     out = drawing.parts
@@ -209,7 +205,7 @@ def _marks(what: Heatmap, rows: Sequence[int], tall: float) -> list[str]:
 def _below(what: Heatmap, drawing: _Drawing, T: int) -> None:
     """The labels of the columns: some numbers of rounds, or every name, vertically."""
     out, height = drawing.parts, drawing.height
-    if _has_numbered_columns(what):
+    if what.numbered:
         column = {number: t for t, number in enumerate(what.columns)}
         numbers = [int(number) for number in what.columns]
         for number in ticks(numbers[0], numbers[-1]) if numbers else ():
