@@ -22,13 +22,20 @@ DOT, RING = 1, 2
 
 @dataclass(frozen=True)
 class Line:
-    """A curve; `spread` is the standard deviation at each point, `shares` its share of the data, where known."""
+    """A curve.
+
+    Attributes:
+        spread: the standard deviation at each point, where known.
+        shares: each point's share of the data, where known.
+        number: which colour and dashes it has; None for its position, so charts side by side can agree.
+    """
 
     name: str
     xs: Sequence[float]
     ys: Sequence[float]
     spread: Sequence[float] = ()
     shares: Sequence[float] = ()
+    number: int | None = None
 
     def sizes(self) -> list[float]:
         """Areas of the dots between 0 and 1; they grow with the share of the data."""
@@ -48,6 +55,10 @@ class Chart:
     dots: bool = False
     diagonal: bool = False
     ends: bool = False
+
+    def numbered(self) -> list[tuple[int, Line]]:
+        """The curves, each with the number of its colour."""
+        return [(i if line.number is None else line.number, line) for i, line in enumerate(self.lines)]
 
 
 @dataclass(frozen=True)

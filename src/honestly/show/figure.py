@@ -134,7 +134,7 @@ def _line_style(number: int) -> dict[str, Any]:
 
 
 def _draw(axis: Any, chart: Chart) -> None:
-    for number, line in enumerate(chart.lines):
+    for number, line in chart.numbered():
         style = {**_line_style(number), "lw": 1.6, "label": shorten(line.name, 40).replace("$", r"\$")}
         if chart.dots:
             axis.scatter(line.xs, line.ys, s=[6 + 60 * size for size in line.sizes()], color=style["color"])

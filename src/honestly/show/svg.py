@@ -62,7 +62,7 @@ def chart(what: Chart, height: float = 160) -> Markup:
         f"{_stroke(number)}/></svg><bdi>{_e(line.name, 80)}</bdi>"
         + (f" <b>{line.ys[-1]:.3f}</b>" if what.ends and line.ys else "")
         + "</li>"
-        for number, line in enumerate(what.lines)
+        for number, line in what.numbered()
     )
     title = what.title[:1].upper() + what.title[1:]
     return Markup(
@@ -99,7 +99,7 @@ def _curves(what: Chart, height: float) -> _Drawing:
     )
     if what.diagonal:
         out.append(f'<line class="diagonal" x1="0" y1="{height:g}" x2="1000" y2="0"/>')
-    numbered = list(enumerate(what.lines))[::-1]  # the first curve is drawn on top
+    numbered = what.numbered()[::-1]  # the first curve is drawn on top
     for number, line in numbered:
         points = " ".join(f"{1000 * x(a):.1f},{y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
         stroke = _stroke(number).replace('class="', 'class="curve ')
@@ -252,14 +252,14 @@ def standalone(parts: Sequence[Chart | Heatmap]) -> str:
     down = 0.0
     for what in parts:
         drawing = _curves(what, 160) if isinstance(what, Chart) else _cells(what)
-        keys = what.lines if isinstance(what, Chart) else ()
+        keys = what.numbered() if isinstance(what, Chart) else ()
         out.append(f'<text x="8" y="{down + 18:g}" font-weight="bold">{_e(what.title)}</text>')
         down += 26 + drawing.above
         wide = FILE_WIDTH - drawing.left - 20
         out.append(f'<svg x="{drawing.left:g}" y="{down:g}" width="{wide:g}" height="{drawing.height:g}" '
                    f'overflow="visible">{"".join(drawing.parts)}</svg>')  # fmt: skip
         down += drawing.height + drawing.below + 6
-        for number, line in enumerate(keys):
+        for number, line in keys:
             out.append(f'<line x1="38" x2="64" y1="{down:g}" y2="{down:g}" stroke-width="3" {_stroke(number)}/>')
             out.append(f'<text x="72" y="{down + 4:g}">{_e(line.name, 80)}</text>')
             down += 16

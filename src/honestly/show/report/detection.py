@@ -146,8 +146,10 @@ def _thin(xs: Sequence[float], ys: Sequence[float]) -> tuple[list[float], list[f
 def roc_chart(qualities: dict[str, Quality]) -> Chart:
     """The ROC curves of the rules, each with its area."""
     lines = [
-        Line(f"{rule} (AUC {q.auc:.3f})", *_thin(*q.roc)) for rule, q in qualities.items() if q.auc is not None
-    ]  # fmt: skip
+        Line(f"{rule} (AUC {q.auc:.3f})", *_thin(*q.roc), number=i)
+        for i, (rule, q) in enumerate(qualities.items())
+        if q.auc is not None
+    ]
     return Chart("ROC: attackers accused against honest clients accused", "honest clients accused (share)",
                  "attackers accused (share)", lines, diagonal=True)  # fmt: skip
 
@@ -157,9 +159,9 @@ def reliability_chart(qualities: dict[str, Quality]) -> Chart:
     lines = [
         Line(
             rule if q.brier is None else f"{rule} (Brier {q.brier:.3f})", [b.said for b in q.bins],
-            [b.true for b in q.bins], shares=[b.count / q.statements for b in q.bins],
+            [b.true for b in q.bins], shares=[b.count / q.statements for b in q.bins], number=i,
         )
-        for rule, q in qualities.items()
+        for i, (rule, q) in enumerate(qualities.items())
         if q.bins
     ]  # fmt: skip
     return Chart("Reliability of the honesty probabilities", "stated probability of being honest",

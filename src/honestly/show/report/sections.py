@@ -115,7 +115,8 @@ def ranking(results: Sequence[Result]) -> Section | None:
 
 
 def detection(results: Sequence[Result]) -> Section | None:
-    """ROC, calibration, accusations."""
+    """ROC, calibration, accusations; of finished runs, where there are any."""
+    results = [result for result in results if result.done] or results
     overall, tables = generic.detection(results)
     if not overall:
         return None
