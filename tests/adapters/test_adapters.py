@@ -50,7 +50,7 @@ class Net(torch.nn.Module):
         self.w, self.b = (torch.nn.Parameter(torch.from_numpy(np.array(OLD[name]))) for name in ("w", "b"))
 
 
-def test_appfl_averages_those_it_believes(tmp_path: Path) -> None:
+def test_appfl_averages_the_believed_clients(tmp_path: Path) -> None:
     with adapter("appfl") as module:
         aggregator = module.RobustAggregator(Net(), {"rule": "bayesian", "history": str(tmp_path), "num_clients": 11})
         assert torch.equal(aggregator.get_parameters(init_model=True)["w"], torch.zeros(4, 20))
@@ -83,7 +83,7 @@ def test_appfl_refuses_what_it_cannot_judge(tmp_path: Path) -> None:
             make(Net(), {}).aggregate({}, _chunk_idx={"a": 0})
 
 
-def test_fedbiomed_averages_those_it_believes_and_keeps_the_model_otherwise(tmp_path: Path) -> None:
+def test_fedbiomed_averages_believed_nodes_or_keeps_the_model(tmp_path: Path) -> None:
     with adapter("fedbiomed") as module:
         aggregator = module.RobustAggregator(history=str(tmp_path))
         params = {node: tensors(model) for node, model in federation().items()}
@@ -99,7 +99,7 @@ def test_fedbiomed_averages_those_it_believes_and_keeps_the_model_otherwise(tmp_
             aggregator.aggregate({"a": None}, {})
 
 
-def test_fedbiomed_goes_on_from_a_breakpoint() -> None:
+def test_fedbiomed_resumes_from_a_breakpoint() -> None:
     with adapter("fedbiomed") as module:
         aggregator = module.RobustAggregator(forgetting=0.8, quorum=0.25)
         for number in range(2):
@@ -124,7 +124,7 @@ def rows(models: dict[str, dict[str, np.ndarray]], number: int = 0) -> list[dict
     return found
 
 
-def test_openfl_judges_a_round_once_and_whole(tmp_path: Path) -> None:
+def test_openfl_judges_whole_models_once_per_round(tmp_path: Path) -> None:
     with adapter("openfl") as module:
         function = module.RobustAggregation(history=str(tmp_path))
         models = {who: model for who, model in federation().items() if who != "odd"}
@@ -141,7 +141,7 @@ def test_openfl_judges_a_round_once_and_whole(tmp_path: Path) -> None:
         assert len(function.rounds) == 2
 
 
-def test_openfl_keeps_the_old_values_or_says_that_there_are_none() -> None:
+def test_openfl_keeps_the_old_values_or_raises_without_any() -> None:
     with adapter("openfl") as module:
         function = module.RobustAggregation()
         broken = {f"site-{k}": {n: np.full_like(v, np.nan) for n, v in OLD.items()} for k in range(3)}

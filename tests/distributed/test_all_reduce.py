@@ -101,7 +101,7 @@ def test_few_ranks_all_dtypes_and_fewer_values_than_ranks(K: int) -> None:
         check([out[i] for out in found], given, dtype, options["rule"])
 
 
-def test_ranks_that_are_not_finite_lose_their_vote_and_are_named() -> None:
+def test_ranks_that_are_not_finite_are_excluded_and_named() -> None:
     given = updates(4)
     given[1][2][63] = np.nan
     large = updates(4)
@@ -159,7 +159,7 @@ def test_containers() -> None:
         ]
 
 
-def test_groups_by_themselves() -> None:
+def test_subgroups_of_ranks() -> None:
     found = run(jobs.two_groups, 4)
     assert [out[:2] for out in found] == [((0, 1), [0.5] * 5)] * 2 + [((2, 3), [2.5] * 5)] * 2
     assert [out[2:] for out in found] == [([float(k)] * 5, (k,)) for k in range(4)]

@@ -46,7 +46,7 @@ def test_different_dtypes() -> None:
         ({"layers": [3]}, "rank 1: layers is for one flat tensor"),
     ],
 )
-def test_one_rank_with_a_fault_of_its_own(options: dict, words: str) -> None:
+def test_an_error_on_one_rank_is_an_error_on_all(options: dict, words: str) -> None:
     assert words in the_same_error(run(jobs.failing, 3, GIVEN, [{}, options, {}]), "DisagreementError")
 
 
@@ -56,7 +56,7 @@ def test_too_few_ranks_for_the_rule() -> None:
 
 
 @pytest.mark.parametrize("how", ["dies", "hangs"])
-def test_a_rank_that_is_gone_is_an_error_in_time(how: str) -> None:
+def test_a_missing_rank_is_an_error_before_the_timeout(how: str) -> None:
     found = run(jobs.gone, 3, how, returns=2 if how == "dies" else 3)
     for text, seconds in found[:2]:
         assert text.startswith("RankError: rank ")

@@ -44,7 +44,7 @@ def test_fsdp2_is_robust_over_replicas() -> None:
         assert out["weights"][1] < 0.5 * min(out["weights"][0], out["weights"][2])
 
 
-def test_fsdp2_one_shard_that_is_not_finite_costs_the_replica_its_vote() -> None:
+def test_fsdp2_a_shard_that_is_not_finite_excludes_its_replica() -> None:
     found = run(jobs.sharded, 6, -1, 5)  # rank 5 is a shard of the last replica, of ranks 4 and 5
     for out in found:
         assert list(out["reasons"]) == [2]
@@ -52,7 +52,7 @@ def test_fsdp2_one_shard_that_is_not_finite_costs_the_replica_its_vote() -> None
         assert all(np.isfinite(x).all() for x in out["averaged"])
 
 
-def test_shards_that_ask_for_different_things_are_told_on_every_rank() -> None:
+def test_shards_that_disagree_get_an_error_on_every_rank() -> None:
     for text in run(jobs.shards_that_differ, 4):
         assert "rule Median()" in text
         assert "rank 3" in text
@@ -98,7 +98,7 @@ def test_without_a_usable_majority_a_scaler_can_skip_the_step() -> None:
     assert run(jobs.scaled, 3, [2]) == [(False, ["2"])] * 3
 
 
-def test_a_rank_that_has_gone_astray_is_found_at_the_next_step() -> None:
+def test_a_rank_with_another_state_is_detected_at_the_next_step() -> None:
     for text in run(jobs.astray, 3):
         assert "rank 1 asks for 'step 7 after" in text or "rank 1 asks for 'rule" in text
 

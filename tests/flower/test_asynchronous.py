@@ -101,7 +101,7 @@ def test_slow_nodes_and_liars(tmp_path: Path) -> None:
     assert away(plain) > 0.5
 
 
-def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+def test_it_resumes_where_it_was_stopped(tmp_path: Path) -> None:
     saved: list[tuple[int, ArrayRecord]] = []
     first = hn.Buffer(8, folder=tmp_path)
     train_buffered(Slow(), first, start(), versions=4, pull_interval=0, on_version=lambda *new: saved.append(new))  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert away(train_buffered(Slow(), again, model, versions=12, pull_interval=0)) < 0.3  # type: ignore[arg-type]
 
 
-def test_crashes_and_nodes_that_vanish_cost_themselves_alone() -> None:
+def test_crashing_and_vanishing_nodes_affect_nobody_else() -> None:
     buffer = hn.Buffer(8, log=lambda level, text: None)
     grid = Slow(crashing=3, silent=3)
     assert away(train_buffered(grid, buffer, start(), versions=12, pull_interval=0)) < 0.3  # type: ignore[arg-type]
@@ -120,13 +120,13 @@ def test_crashes_and_nodes_that_vanish_cost_themselves_alone() -> None:
     assert all(grid.asked[k] == 1 for k in range(19, 22))  # still waited for
 
 
-def test_a_message_that_is_given_up_is_sent_again_with_the_next_version() -> None:
+def test_an_abandoned_message_is_sent_again_with_the_next_version() -> None:
     grid = Slow(silent=1, forgets=True)
     train_buffered(grid, hn.Buffer(8), start(), versions=6, timeout=1e-9, pull_interval=0)  # type: ignore[arg-type]
     assert grid.asked[16] > 2
 
 
-def test_an_answer_in_anothers_name_counts_for_nobody() -> None:
+def test_a_reply_in_another_clients_name_is_ignored() -> None:
     buffer = hn.Buffer(8, "mean", log=lambda level, text: None)
     result = train_buffered(Slow(thief=True), buffer, start(), versions=8, pull_interval=0)  # type: ignore[arg-type]
     assert away(result) < 0.3  # the mean, and no liar in it

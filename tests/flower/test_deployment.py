@@ -141,7 +141,7 @@ def hostile_runs(folder: Path, attacks: str) -> dict[str, tuple[str, float]]:
     return found
 
 
-def test_side_by_side_one_client_sends_nan(tmp_path: Path) -> None:
+def test_compared_with_flower_one_client_sends_nan(tmp_path: Path) -> None:
     """Flower's FedAvg and FedMedian report a completed run whose model is NaN."""
     found = hostile_runs(tmp_path, "sign_flip,sign_flip,nan")
     assert all(status == "finished:completed" for status, _ in found.values())
@@ -151,7 +151,7 @@ def test_side_by_side_one_client_sends_nan(tmp_path: Path) -> None:
     assert found["krum"][1] <= found["robust"][1] + 0.05  # one client's model, told how many attackers there are
 
 
-def test_side_by_side_one_client_sends_a_wrong_shape(tmp_path: Path) -> None:
+def test_compared_with_flower_one_client_sends_a_wrong_shape(tmp_path: Path) -> None:
     """One array of the wrong shape ends the run of each of Flower's own."""
     found = hostile_runs(tmp_path, "sign_flip,sign_flip,wrong_shape")
     assert found["robust"][0] == "finished:completed"

@@ -151,9 +151,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("reference", [False, True], ids=["layout by majority", "layout of the global model"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_bad_reply_costs_its_client_the_vote_and_nobody_the_round(
-    fault: str, reference: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_reply_excludes_its_client_only(fault: str, reference: bool, caplog: pytest.LogCaptureFixture) -> None:
     make, words = FAULTS[fault]
     good, strategy = honest(6), RobustFedAvg(rule=Mean())
     if reference:

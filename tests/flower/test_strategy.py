@@ -37,7 +37,7 @@ from honestly.rules.nnm import NNM
 pytestmark = pytest.mark.usefixtures("inside_a_run")
 
 
-def test_a_duplicate_costs_its_client_the_vote() -> None:
+def test_a_duplicate_reply_excludes_its_client() -> None:
     good = honest(6)
     strategy = RobustFedAvg(rule=Mean())
     arrays, _ = strategy.aggregate_train(1, [*good, reply(BAD, update(BAD)), reply(BAD, update(BAD, seed=1))])
@@ -112,7 +112,7 @@ def test_any_rule_works(rule: Any) -> None:
     assert values(arrays)["bn.num_batches_tracked"] == 7
 
 
-def test_a_mixer_works() -> None:
+def test_mixers_work() -> None:
     arrays, _ = RobustFedAvg(rule=Median(), pre=NNM(f=2)).aggregate_train(1, [*honest(8), nan()])
     assert distance(values(arrays)) < 0.5
 

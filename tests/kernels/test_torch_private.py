@@ -28,7 +28,7 @@ def test_this_pytorch_still_copies_many_tensors_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["there", "gone"])
-def test_copies_with_and_without_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_with_and_without_the_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "gone":
         monkeypatch.delattr(torch, "_foreach_copy_")
     targets = [torch.zeros(2), torch.zeros(3, 1)]
@@ -37,7 +37,7 @@ def test_copies_with_and_without_it(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("path", [private.COMPILER, *private.LAUNCHER])
-def test_without_one_of_them_the_plain_ways_are_taken(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_one_of_them_the_plain_path_is_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from honestly.engine.passes import fused
     from honestly.sim.train import native
 
@@ -54,7 +54,7 @@ def test_without_one_of_them_the_plain_ways_are_taken(path: str, monkeypatch: py
         native.works_on.cache_clear()
 
 
-def test_nobody_else_uses_private_interfaces_of_pytorch() -> None:
+def test_only_one_module_uses_private_interfaces_of_pytorch() -> None:
     pattern = re.compile(r"\btorch\.(_C|_foreach|cuda\._|_dynamo|_inductor|distributed\._)|from torch\._")
     package = Path(honestly.__file__).parent
     users = {str(file.relative_to(package)) for file in package.rglob("*.py") if pattern.search(file.read_text())}

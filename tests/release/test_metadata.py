@@ -25,7 +25,7 @@ def test_the_version_is_written_once() -> None:
     assert re.search(r"^version: (.*)$", citation, re.M)[1] == __version__
 
 
-def test_the_changelog_tells_of_this_version() -> None:
+def test_the_changelog_has_this_version() -> None:
     sections = re.findall(r"^## (.*)$", CHANGELOG, re.M)
     assert sections[0] == "Unreleased"
     versions = [re.fullmatch(r"(\d+\.\d+\.\d+) - (\d{4}-\d\d-\d\d)", section) for section in sections[1:]]
@@ -64,17 +64,17 @@ def test_every_extra_that_a_message_or_page_names_exists() -> None:
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "SECURITY.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "CITATION.cff"])
-def test_a_file_that_a_release_needs(name: str) -> None:
+def test_files_that_a_release_needs_exist(name: str) -> None:
     assert len((ROOT / name).read_text(encoding="utf-8")) > 300
 
 
-def test_links_of_these_pages_lead_somewhere() -> None:
+def test_links_of_these_pages_are_not_dead() -> None:
     for page in ROOT.glob("*.md"):
         for target in re.findall(r"\]\((?!http|mailto)([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (ROOT / target).exists(), f"{page.name}: {target}"
 
 
-def test_contributors_are_told_the_layers_that_are_checked() -> None:
+def test_contributing_lists_the_layers_that_are_checked() -> None:
     layers = SETTINGS["tool"]["importlinter"]["contracts"][0]["layers"]
     told = " > ".join(layer.replace("honestly.", "") for layer in layers)
     assert told in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_contributors_are_told_the_layers_that_are_checked() -> None:
     assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == re.findall(r"\w+", told)
 
 
-def test_the_design_page_names_what_there_is() -> None:
+def test_the_design_page_names_existing_modules() -> None:
     page = (ROOT / "docs" / "explanation" / "design.md").read_text(encoding="utf-8")
     for path in re.findall(r"`([a-z_/]+/[a-z_]*(?:\.py)?)`", page):
         assert any((ROOT / top / path).exists() for top in ("", "src/honestly")), path

@@ -139,7 +139,7 @@ def test_a_batch_cut_short_or_missing(tmp_path: Path) -> None:
         load("cifar10", tmp_path, download=False)
 
 
-def test_the_official_archive_is_unpacked_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_official_archive_is_unpacked_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tarfile
 
     data = write_cifar(tmp_path / "cifar-10-batches-py")
@@ -159,13 +159,13 @@ def test_the_official_archive_is_unpacked_where_it_lies(tmp_path: Path, monkeypa
     ]  # fmt: skip
 
 
-def test_old_pickles_of_arrays_can_be_read() -> None:
+def test_old_pickles_of_arrays_are_readable() -> None:
     array = np.arange(6, dtype=np.uint8).reshape(2, 3)
     raw = pickle.dumps({b"data": array}, protocol=2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     assert np.array_equal(load_arrays(raw)[b"data"], array)
 
 
-def test_missing_without_download(tmp_path: Path) -> None:
+def test_missing_files_without_download_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"mnist.*MNIST/raw.*HONESTLY_DATA"):
         load("mnist", tmp_path, download=False)
 
@@ -178,7 +178,7 @@ def test_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         load("fmnist", tmp_path)
 
 
-def test_a_download_is_checked_and_the_next_mirror_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_is_verified_and_the_next_mirror_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer

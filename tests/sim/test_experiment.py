@@ -41,7 +41,7 @@ def test_a_new_rule_forgets_the_settings_of_the_old_one(tmp_path: Path) -> None:
     assert experiment([str(file), "rule.f=2"]).make_rule().f == 2  # type: ignore[attr-defined]
 
 
-def test_mixers_in_front() -> None:
+def test_mixers_before_the_rule() -> None:
     e = experiment(["pre=nnm", "pre.f=3", "rule=median"])
     assert [m.name for m in e.make_pipeline().mixers] == ["nnm"]
     assert Experiment.of({"pre": ["nnm"] if False else [{"name": "nnm", "f": 3}], "rule": "median"}).id == e.id
@@ -89,7 +89,7 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
         read(str(file))
 
 
-def test_every_preset_is_valid_and_the_papers() -> None:
+def test_every_preset_is_valid_and_matches_the_paper() -> None:
     assert len(presets()) == 10
     for name in presets():
         e = experiment([name, "rule=mean"])
@@ -119,7 +119,7 @@ def test_override_leaves_its_input_alone() -> None:
     assert values == {"rule": {"name": "krum", "f": 1}}
 
 
-def test_dynamic_attackers_are_drawn_anew_each_round_from_the_malicious_ones() -> None:
+def test_dynamic_attackers_are_drawn_from_the_malicious_clients_each_round() -> None:
     adversary = Adversary(clients=20, malicious=9, dynamic=True, seed=1)
     masks = [adversary.active(round=r) for r in range(1, 401)]
     counts = [int(m.sum()) for m in masks]
@@ -174,7 +174,7 @@ def test_files_hold_the_grammar(tmp_path: Path) -> None:
         ([], None),
     ],
 )
-def test_attacks_by_nobody_and_idle_attackers_are_doubted(words: list[str], message: str | None) -> None:
+def test_attacks_without_attackers_and_idle_attackers_warn(words: list[str], message: str | None) -> None:
     found = doubts(experiment(words))
     assert (message is None) == (found == [])
     assert message is None or message in found[0]
@@ -190,7 +190,7 @@ def test_the_table_of_data_sets_and_models_is_the_description() -> None:
     assert all(source.model in MODELS for source in DATASETS.values())
 
 
-def test_a_bug_in_a_check_is_not_taken_for_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_check_is_not_reported_as_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     """pydantic would make a mistake of every ValueError, also of NumPy's and Python's own."""
     space: dict[str, Any] = {"__name__": "honestly.sim.experiment"}
     exec("def broken(self):\n    return int('three')", space)
@@ -200,7 +200,7 @@ def test_a_bug_in_a_check_is_not_taken_for_the_users_mistake(monkeypatch: pytest
     assert not isinstance(caught.value, ExperimentError)
 
 
-def test_settings_that_came_later_leave_ids_as_they_were() -> None:
+def test_later_settings_do_not_change_ids() -> None:
     plain = Experiment.of({"attack": "sign_flip", "malicious": 0.4, "seed": 3})
     assert plain.id == "e8ebec6ebf3bdcb897f09a3174d1edd2c31a931047c05b9e084e02983c877bde"
     written_out = {"stop": 0, "burst": 1, "turns": 1, "warm_up": 0}

@@ -33,7 +33,7 @@ def test_the_text_is_the_same_everywhere_and_nothing_that_is_held_out_is_trained
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(corpus.private)))
 
 
-def test_the_base_model_has_learnt_something_and_comes_from_its_seed():
+def test_the_base_model_has_learned_and_depends_on_its_seed():
     one = model.base_model(0, PRETRAINING)
     model.base_model.cache_clear()
     again = model.base_model(0, PRETRAINING)
@@ -53,7 +53,7 @@ def test_the_model_does_not_look_ahead():
 
 
 @pytest.mark.parametrize("tune", ["lora", "all"])
-def test_clients_together_are_the_clients_one_by_one(tune):
+def test_clients_trained_together_equal_clients_trained_alone(tune):
     """The vectorised training is that of `torch.optim.Adam` on each client by itself."""
     fed = federation(tune=tune, steps=3, lr=0.01)
     found = fed.train_clients(fed.base, 1, ())

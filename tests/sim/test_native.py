@@ -115,7 +115,7 @@ def test_scores_of_a_test_set_of_any_size() -> None:
     ],
     ids=["padding", "large filter", "no pooling"],
 )
-def test_layers_without_a_kernel_take_the_plain_way(module: nn.Module) -> None:
+def test_layers_without_a_kernel_use_the_plain_path(module: nn.Module) -> None:
     layout = Layout.of_parameters(module)
     theta = torch.zeros((2, layout.size))
     program = compile_program(module, layout, theta, theta.clone(), size=(1, 8, 8), fused=True)
@@ -123,6 +123,6 @@ def test_layers_without_a_kernel_take_the_plain_way(module: nn.Module) -> None:
     assert not program.native
 
 
-def test_the_same_bits_again() -> None:
+def test_the_same_bits_twice() -> None:
     module, work = ODD[0], uneven_work(16)[1:3]
     assert np.array_equal(*(train(module, work, 16, (1, 8, 8)).numpy() for _ in range(2)))

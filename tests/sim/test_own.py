@@ -116,7 +116,7 @@ PARTS = """
 """
 
 
-def test_a_rule_and_an_attack_of_ones_own(tmp_path):
+def test_a_custom_rule_and_a_custom_attack(tmp_path):
     path = tmp_path / "parts.py"
     path.write_text(textwrap.dedent(PARTS))
     values = {"clients": 4, "malicious": 1, "rounds": 1, "model": "mlp", "epochs": 1}
@@ -141,7 +141,7 @@ def test_a_rule_and_an_attack_of_ones_own(tmp_path):
             Experiment.of({**values, **wrong})
 
 
-def test_a_misspelt_name_is_not_taken_for_code():
+def test_a_misspelt_name_is_not_treated_as_code():
     with pytest.raises(ExperimentError, match="dataset = 'digit': did you mean digits\\? Allowed: digits, mnist"):
         Experiment.of({"dataset": "digit"})
 

@@ -111,7 +111,7 @@ def test_clients_are_sampled_and_drop_out() -> None:
     assert [k for k, w in enumerate(weighted["weights"]) if w is not None] == weighted["participants"]
 
 
-def test_a_round_that_drop_outs_leave_too_small_is_refused_and_the_next_goes_on() -> None:
+def test_a_round_with_too_few_clients_after_drop_outs_is_refused() -> None:
     records = run(clients=8, dropout=0.4, rounds=6, rule={"name": "krum", "f": 1})
     small = [r["status"].startswith("refused: after drop-outs Krum(f=1) needs at least") for r in records]
     assert small == [len(r["participants"]) < 5 for r in records]
@@ -168,7 +168,7 @@ def test_recorded_updates_are_the_honest_ones(tmp_path: Path) -> None:
     assert not np.allclose(files["label_flip"]["label_flip"], files["none"]["honest"][-2:])
 
 
-def test_the_server_trains_a_root_update_for_the_rule_that_wants_one() -> None:
+def test_the_server_trains_a_root_update_for_a_rule_that_needs_one() -> None:
     attack = {"attack": "sign_flip", "malicious": 3, "rounds": 3, "model": "cnn", "epochs": 2, "seed": 1}
     records = run(**attack, rule="fltrust", root=50)
     assert records[-1]["accused"] == records[-1]["attacked"]
@@ -197,7 +197,7 @@ def test_same_seed_same_numbers_other_seed_other_numbers() -> None:
 
 
 @pytest.mark.parametrize("server", ["fedavgm:momentum=0.5", "fedadam:lr=0.02", "fedyogi:lr=0.02", "fedadagrad:lr=0.05"])
-def test_a_server_step_goes_on_after_an_interruption_to_the_same_bits(server: str, tmp_path: Path) -> None:
+def test_an_interrupted_server_step_resumes_with_the_same_bits(server: str, tmp_path: Path) -> None:
     experiment = Experiment.of({**SMALL, "rounds": 4, "rule": "bayesian", "server": server})
     whole = list(Federation(experiment).rounds())
     assert whole[-1].numbers["accuracy"] > 0.3
@@ -214,7 +214,7 @@ def test_a_server_step_goes_on_after_an_interruption_to_the_same_bits(server: st
     assert torch.equal(twice.state.model.theta, whole[2].state.model.theta)
 
 
-def test_a_server_step_of_nothing_is_the_average() -> None:
+def test_a_server_step_without_effect_is_the_average() -> None:
     plain, step = run(rounds=3), run(rounds=3, server="fedavgm:momentum=0.0")
     assert [r["accuracy"] for r in plain] == pytest.approx([r["accuracy"] for r in step], abs=0.01)
 

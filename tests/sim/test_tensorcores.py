@@ -118,7 +118,7 @@ def test_every_part_of_a_product_is_needed(part: int, monkeypatch: pytest.Monkey
         assert 1e-4 < error(got[name], exact[name]) < 1e-2
 
 
-def test_the_same_bits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_bits_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorcores, "BLOCKS", 5)
     c = Case(LENET, 1, 12, flat=True)
     first, second = c.run(), c.run()

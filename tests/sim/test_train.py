@@ -170,13 +170,13 @@ def test_unknown_layers_go_to_the_sequential_trainer(layer: nn.Module) -> None:
     assert not BatchedTrainer.supports(nn.Sequential(layer))
 
 
-def test_momentum_starts_afresh_between_phases() -> None:
+def test_momentum_is_reset_between_phases() -> None:
     schedule = plan([(1, np.arange(4)), (2, np.arange(8))], batch=4, rng=np.random.default_rng(0))
     assert schedule.fresh.tolist() == [True, True, False, False, False]
     assert schedule.images == 4 + 16
 
 
-def test_schedules_use_every_sample_once_an_epoch() -> None:
+def test_schedules_use_every_sample_once_per_epoch() -> None:
     members = np.arange(100, 137)
     schedule = plan([(3, members)], batch=8, rng=np.random.default_rng(0))
     flat = np.concatenate([s[:n] for s, n in zip(schedule.samples, schedule.counts, strict=True)])
@@ -212,7 +212,7 @@ def test_the_seed_alone_decides_the_initial_model() -> None:
 
 
 @pytest.mark.parametrize("trainer", [BatchedTrainer, pytest.param(CompiledTrainer, marks=needs_compiler)])
-def test_the_number_of_threads_does_not_change_a_bit(trainer: Callable[..., Trainer]) -> None:
+def test_the_number_of_threads_does_not_change_the_bits(trainer: Callable[..., Trainer]) -> None:
     module, pixels, work = build("cnn", (1, 8, 8), 10, 1), store((1, 8, 8)), uneven_work(16)
     found = []
     for threads in (1, 3):

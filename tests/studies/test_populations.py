@@ -35,7 +35,7 @@ def test_each_kind_differs_from_isotropic_in_the_way_it_says():
     assert clusters[2] > 4 * clusters[3]
 
 
-def test_recorded_updates_come_back(tmp_path):
+def test_recorded_updates_can_be_read(tmp_path):
     rng = np.random.default_rng(0)
     honest, flipped = rng.normal(size=(6, 9)).astype(np.float32), rng.normal(size=(3, 9)).astype(np.float32)
     np.savez(tmp_path / "round1.npz", honest=honest, label_flip=flipped, reference=honest[0], accuracy=np.float64(0.5))

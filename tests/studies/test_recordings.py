@@ -18,7 +18,7 @@ def course(**changes):
     return Course("a-b", ("x", "y", "z"), np.array([9, 9, 9]), rows, {1: grams(), 10: grams(seed=1)}, **given)
 
 
-def test_a_course_comes_back(tmp_path):
+def test_a_course_can_be_written_and_read(tmp_path):
     write(tmp_path / "r.npz", [course()])
     (found,) = read(tmp_path / "r.npz")
     assert (found.name, found.layers, found.rows, found.left_out) == ("a-b", ("x", "y", "z"), course().rows, 1)
@@ -34,7 +34,7 @@ def test_the_same_courses_give_the_same_bytes(tmp_path):
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
-def test_the_first_form_did_not_say_what_its_rows_are(tmp_path):
+def test_old_recordings_do_not_name_their_rows(tmp_path):
     np.savez(tmp_path / "r.npz", **{"c|r1": grams(n=38).astype(np.float32), "c|log": np.array("a note")})
     (found,) = read(tmp_path / "r.npz")
     assert found.rows == FIRST_FORM
@@ -82,7 +82,7 @@ def test_broken_files_are_refused(tmp_path):
     assert not is_recording(tmp_path / "nowhere.npz")
 
 
-def test_a_file_that_unpacks_to_too_much_is_not_unpacked(tmp_path, monkeypatch):
+def test_a_file_that_is_too_large_when_unpacked_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("honestly.studies.recordings.MOST_BYTES", 1000)
     write(tmp_path / "r.npz", [course()])
     with pytest.raises(ValueError, match="at most 1000 are read"):

@@ -123,7 +123,7 @@ def test_the_number_of_tries_is_stated_where_worst_cases_are(monkeypatch):
     assert "no attacker searched" in {table.name: table.note for table in tables(quiet, ["ipm"])}["worst"]
 
 
-def test_believed_f_is_apart_from_the_true_number():
+def test_believed_f_may_differ_from_the_true_number():
     study = StressStudy(
         rules=["multi_krum", "geometric_median"],
         attacks=["sign_flip"],
@@ -218,7 +218,7 @@ def test_tables_are_about_the_right_cases():
     assert aim["M = 4, all"][4] == pytest.approx(worst["bayesian"] / worst["mean"])
 
 
-def test_a_task_is_reproducible_alone():
+def test_a_task_is_reproducible_by_itself():
     study = StressStudy(rules=["mean"], attacks=["random"], populations=["isotropic"], malicious=[4])
     task = study.tasks()[0]
     assert isinstance(task, StressTask)

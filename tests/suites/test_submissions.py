@@ -186,7 +186,7 @@ def test_rules_of_the_package_that_a_suite_cannot_judge(rule, message):
         judge(TINY, [rule])
 
 
-def test_a_rule_that_never_answers_is_stopped_and_the_others_go_on(home):
+def test_a_rule_that_never_answers_is_stopped_and_the_others_continue(home):
     sleep, mean = judge(TINY, [f"{home / 'rules.py'}:Sleep", "mean"], folder=home, limit=0.5)
     assert "did not answer within 0.5 s, and was stopped" in sleep.error
     assert sleep.failed == sleep.rounds == 1, "it is not asked again"
@@ -204,7 +204,7 @@ def test_a_rule_cannot_look_at_the_judge(home, capfd):
     assert "a rule may print" not in capfd.readouterr().out, "it would spoil --json"
 
 
-def test_rules_and_mixers_of_all_kinds_answer_as_they_would_here(home):
+def test_sandboxed_rules_and_mixers_give_the_same_answers(home):
     file = home / "rules.py"
     words = ["median", f"{file}:Columns", "arc+mean", f"arc+{file}:Fair:f=1"]
     median, columns, mean, fair = judge(TINY, words, folder=home)

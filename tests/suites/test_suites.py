@@ -69,7 +69,7 @@ def test_making_a_suite_gives_the_same_content_twice(tmp_path):
     assert stored[0].clients == 5
 
 
-def test_making_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+def test_making_a_suite_resumes_where_it_was_stopped(tmp_path, monkeypatch):
     two = replace(TINY, courses=(*TINY.courses, replace(TINY.courses[0], name="two")))
     begun = []
 
@@ -90,7 +90,7 @@ def test_making_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["a.npz"]
 
 
-def test_recordings_of_other_machines_are_told_apart(monkeypatch):
+def test_recordings_of_other_machines_are_recognised(monkeypatch):
     suite = load("small-1")
     courses = open_courses(suite)
     assert compare(suite, _scaled(courses, 1.0001)).word == "equivalent"
@@ -178,7 +178,7 @@ def test_coordinate_wise_rules_are_judged_on_stand_ins(tmp_path):
     assert (median.milliseconds, mean.milliseconds > 0) == (None, True)
 
 
-def test_outline_is_what_training_is_like():
+def test_the_outline_has_lengths_and_variances():
     X = np.random.default_rng(1).standard_normal((3, 5)) + 10
     course = Course("c", ("w",), np.array([5]), (HONEST,) * 3, {1: (X @ X.T)[None]})
     mean = X.mean(0)

@@ -34,7 +34,7 @@ def only(look: Snapshot) -> RunRow:
     return run
 
 
-def test_a_run_that_goes_on_and_ends(tmp_path: Path) -> None:
+def test_a_run_that_continues_and_ends(tmp_path: Path) -> None:
     write(tmp_path, 0)
     source = open_source(tmp_path)
     assert only(source.look()).status == "running"
@@ -61,7 +61,7 @@ def test_a_run_without_news_is_stopped(tmp_path: Path) -> None:
     assert only(FolderSource(tmp_path).look()).status == "stopped"
 
 
-def test_half_a_line_is_waited_for_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
+def test_half_a_line_is_not_read_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
     source = FolderSource(tmp_path)
     write(tmp_path, 2, tail='{"round": 3, "accur')
     assert (only(source.look()).rounds, only(source.look()).error) == (2, "")
@@ -116,7 +116,7 @@ def test_the_history_of_a_federation(tmp_path: Path) -> None:
     assert run.accuracy == pytest.approx(0.6)
 
 
-def test_a_federation_goes_by_the_name_of_its_run(tmp_path: Path) -> None:
+def test_a_federation_is_named_by_its_run(tmp_path: Path) -> None:
     history = History(tmp_path)
     for t, name in ((1, ""), (2, "hospitals, spring")):
         history.run = name

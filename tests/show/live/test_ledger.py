@@ -43,7 +43,7 @@ def detail(values: list[int]) -> Detail:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_readers_with_breaks_end_where_the_ledger_is(seed: int) -> None:
+def test_interrupted_readers_end_in_the_state_of_the_ledger(seed: int) -> None:
     rng = random.Random(seed)
     ledger, readers = Ledger(), [Reader() for _ in range(3)]
     rounds = {"a": 0, "b": 0}
@@ -89,7 +89,7 @@ def test_nothing_new_is_no_event() -> None:
     assert reader.events == before
 
 
-def test_one_run_that_goes_on_sends_one_run_and_one_round() -> None:
+def test_a_new_round_sends_one_run_and_one_round() -> None:
     ledger = Ledger()
     many = {f"run-{i}": 5 for i in range(700)}
     ledger.take(look(many), "", {"run-3": detail(list(range(5)))})
@@ -115,5 +115,5 @@ def test_a_problem_leaves_what_was_read_last() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-", "x", "a-", "a-x", "a-²", "a--1", "a-" + "9" * 40, None])
-def test_a_cursor_that_is_none_means_that_nothing_is_known(text: str | None) -> None:
+def test_text_that_is_not_a_cursor_means_that_nothing_is_known(text: str | None) -> None:
     assert Cursor.parse(text) is None

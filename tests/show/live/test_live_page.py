@@ -200,7 +200,7 @@ def test_the_server_ends_and_comes_back(browser: Browser, study: FakeStudy, tmp_
     browser.log("browser")  # it complains about the refused connections, as it should
 
 
-def test_a_folder_that_is_not_there_yet_appears_and_vanishes(browser: Browser, tmp_path: Path) -> None:
+def test_a_missing_folder_appears_and_vanishes(browser: Browser, tmp_path: Path) -> None:
     folder = tmp_path / "later"
     problem = "document.getElementById('problem')"
     with watched(folder, interval=0.1) as server:
@@ -252,7 +252,7 @@ def test_a_huge_study_is_shown_and_kept_up(browser: Browser, tmp_path: Path) -> 
     study.close()
 
 
-def test_a_federation_that_really_runs(browser: Browser, tmp_path: Path) -> None:
+def test_a_running_federation(browser: Browser, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(honestly.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     words = ["rounds=5", "clients=10", "attack=sign_flip", "malicious=0.4", "seed=3", "--quiet"]
     headline = "document.querySelector('.headline')?.textContent"

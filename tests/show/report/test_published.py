@@ -80,7 +80,7 @@ def test_a_shift_of_all_runs_moves_all_540_verdicts(shift: float, name: str) -> 
     assert count(compare(everything(shift), "last")) == {name: 540}
 
 
-def test_what_was_not_finished_was_not_run() -> None:
+def test_unfinished_runs_count_as_not_run() -> None:
     runs = everything()
     runs = [replace(r, entry=replace(r.entry, status="running")) if r.cell["dataset"] == "cifar10" else r for r in runs]
     found = compare(runs, "last")

@@ -80,7 +80,7 @@ def test_deterministic_in_the_generator(name):
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_says_truly_whether_the_vectors_are_identical(name):
+def test_identical_is_true_only_for_identical_vectors(name):
     forged = make(name).forge(view(3))
     if ATTACKS[name].identical:
         assert (forged == forged[0]).all()
@@ -160,7 +160,7 @@ def test_phases_spend_exactly_the_epochs(name, epochs):
 
 
 @pytest.mark.parametrize("attack", attacks(), ids=lambda attack: attack.name)
-def test_every_attack_says_what_it_is(attack):
+def test_every_attack_describes_itself(attack):
     assert attack.name in ATTACKS
     assert attack.summary
     assert attack.knows in KNOWS
@@ -256,6 +256,6 @@ def test_a_misspelt_name_or_setting_is_explained():
         ("sensitivity_curve", "points", 2),
     ],
 )
-def test_settings_out_of_bounds_name_themselves(name, setting, value):
+def test_settings_out_of_bounds_are_named(name, setting, value):
     with pytest.raises(ValueError, match=rf"{setting} must be .*, got '?{value}"):
         make(name, **{setting: value})

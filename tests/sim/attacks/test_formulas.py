@@ -41,7 +41,7 @@ def test_random_colluding_is_the_average_of_random_weights():
     assert weights.mean() == pytest.approx(0, abs=0.5)
 
 
-def test_gaussian_is_as_long_as_told():
+def test_gaussian_has_the_length_of_its_setting():
     seen = view(d=20_000)
     forged = make("gaussian", scale=3.0).forge(seen)
     np.testing.assert_allclose(np.linalg.norm(forged, axis=1), 3 * np.linalg.norm(seen.own, axis=1), rtol=0.03)
@@ -133,7 +133,7 @@ def test_mpaf_pulls_to_the_same_model_every_round():
     np.testing.assert_allclose(base[0], base[1])
 
 
-def test_rop_steps_aside_at_the_angle_told():
+def test_rop_moves_at_the_given_angle():
     seen = view(seed=6)
     mu = seen.others.mean(0)
     s = np.sqrt(((seen.others - mu) ** 2).sum(1).mean())
@@ -164,7 +164,7 @@ def test_near_duplicates_keep_their_distance_and_their_jitter():
 
 
 @pytest.mark.parametrize(("name", "bad"), [("nan", np.isnan), ("inf", np.isinf)])
-def test_not_finite_spoils_as_many_coordinates_as_told(name, bad):
+def test_not_finite_spoils_the_given_number_of_coordinates(name, bad):
     seen = view()
     forged = make(name, coordinates=3).forge(seen)
     np.testing.assert_array_equal(bad(forged).sum(axis=1), 3)

@@ -83,7 +83,7 @@ class TestPoisonedFL:
     def test_destroys_a_mean(self, honest):
         assert numbers("poisoned_fl")[-1]["accuracy"] < 0.3 < honest[-1] - 0.3
 
-    def test_goes_on_after_a_stop_with_the_same_bits(self, tmp_path):
+    def test_resumes_with_the_same_bits(self, tmp_path):
         straight = [r.numbers for r in federation({"name": "poisoned_fl", "window": 2}).rounds()]
         first = federation({"name": "poisoned_fl", "window": 2})
         record = next(r for r in first.rounds() if r.state.round == 3)
@@ -221,7 +221,7 @@ class TestLearntTriggers:
         assert learnt[-1]["accuracy"] > 0.6
 
     @pytest.mark.parametrize("name", ["a3fl", "iba"])
-    def test_goes_on_after_a_stop_with_the_same_bits(self, name, tmp_path):
+    def test_resumes_with_the_same_bits(self, name, tmp_path):
         few = {**FEW, "rounds": 4, "stop": 3}
         straight = numbers(name, **few)
         record = next(r for r in federation(name, **few).rounds() if r.state.round == 2)
@@ -250,7 +250,7 @@ class TestLearntTriggers:
         again = run.attack.paint(run.painter.test, record.state.attack)
         assert float((again * 255 - painted.float()).abs().max()) < 0.51
 
-    def test_the_adapted_model_has_unlearnt_the_trigger(self):
+    def test_the_adapted_model_has_unlearned_the_trigger(self):
         from torch.nn.functional import cross_entropy
 
         run = federation("a3fl", **FEW)

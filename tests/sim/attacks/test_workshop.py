@@ -46,7 +46,7 @@ def test_every_attacker_sends_a_finite_update_of_its_own(name, model):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_goes_on_after_a_stop_with_the_same_bits(name, tmp_path):
+def test_resumes_with_the_same_bits(name, tmp_path):
     short = {"epochs": 1, "rounds": 3}
     straight = [record.numbers for record in federation(name, **short).rounds()]
     record = next(r for r in federation(name, **short).rounds() if r.state.round == 2)
@@ -87,7 +87,7 @@ def test_descend_is_sgd_with_momentum():
         torch.testing.assert_close(found[k], torch.tensor([w, 0.0]))
 
 
-def test_descend_shows_every_sample_once_per_pass_and_leaves_the_empty_handed_where_they_are():
+def test_descend_uses_every_sample_once_per_pass_and_skips_attackers_without_data():
     shop = dataclasses.replace(first_view(federation("chameleon", epochs=1)).workshop(), batch=2)
     seen = []
 
@@ -179,7 +179,7 @@ class TestThreeDFed:
         sizes = [np.linalg.norm(self.attack._masks(seen, seen.own[0], 4, alpha)) for alpha in (0.01, 0.8, 0.99)]
         assert sizes[0] < sizes[1] < sizes[2]
 
-    def test_a_short_backdoor_is_as_long_as_honest_training_at_most_k_over_m(self):
+    def test_a_backdoor_is_scaled_to_honest_length_at_most_by_k_over_m(self):
         seen = three()
         for factor, expected in ((0.5, 1.0), (1e-3, 2.5e-3), (3.0, 3.0)):
             own = np.tile(factor * seen.clean[0], (4, 1))
@@ -226,7 +226,7 @@ class TestThreeDFed:
         (_, decoys), _ = self.after([0.0], M=1)
         assert decoys == 0
 
-    def test_another_number_of_attackers_keeps_what_was_learnt(self):
+    def test_the_trigger_is_kept_when_the_number_of_attackers_changes(self):
         _, held = self.after([0.0] * 4)
         seen = dataclasses.replace(three(2, reference=np.ones(30)), memory=held)
         assert self.attack.tune(seen) == (held["alpha"], 0)

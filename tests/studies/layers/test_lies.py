@@ -21,14 +21,14 @@ def lie(space, **more):
     return Lie("random", 2.0, 0.0, "noise", np.ones(space.L, dtype=bool), **more)
 
 
-def test_effort_is_in_each_layer_what_it_says(space):
+def test_effort_scales_the_lie_in_each_layer(space):
     effort = np.linspace(0.0, 2.0, space.L)
     rows = rows_of(space, lie(space, effort=effort), directions_of(space))
     lengths = np.stack([space.length(rows[:, m]) for m in range(3)])
     np.testing.assert_allclose(lengths, np.tile(2.0 * effort * space.spread, (3, 1)), rtol=1e-9)
 
 
-def test_every_second_attacker_may_go_elsewhere(space):
+def test_every_second_attacker_may_move_in_another_direction(space):
     directions = directions_of(space)
     rows = rows_of(space, lie(space, second="against"), directions)
     np.testing.assert_allclose(rows[:, 0], rows[:, 2])

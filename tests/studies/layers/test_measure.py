@@ -102,7 +102,7 @@ def test_nobody_lies():
 # ---- the attacker that searches
 
 
-def test_it_finds_more_than_it_is_given_and_the_same_again():
+def test_the_search_improves_on_its_start_and_is_reproducible():
     _, space = make_space()
     fixed = max(measure(space, forge(space, spec, np.random.default_rng(0)), Pipeline.of("geometric_median")).kappa
                 for spec in ("alie", "ipm:epsilon=2", "mimic", "layer_duplicates"))  # fmt: skip
@@ -144,7 +144,7 @@ def test_the_bound_is_the_theorems():
 
 
 @pytest.mark.parametrize(("n", "f"), [(5, 1), (5, 2), (10, 4)])
-def test_patterns_are_centred_on_the_honest_and_of_their_variance(n, f):
+def test_patterns_are_centred_on_the_honest_mean_with_their_variance(n, f):
     found = list(patterns(n, f, np.random.default_rng(0)))
     assert len({p.name for p in found}) == len(found) > 300
     for pattern in found[::50]:

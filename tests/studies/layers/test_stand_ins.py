@@ -56,7 +56,7 @@ def test_a_column_counts_as_the_values_it_stands_for(space):
     np.testing.assert_allclose(counts.sum(axis=1), sum(SIZES))
 
 
-def test_rules_that_need_coordinates_are_known_and_refused_without(space):
+def test_rules_that_need_coordinates_are_recognised_and_refused_without_them(space):
     assert needs_coordinates([Median])
     assert needs_coordinates([NNM, SignGuard])
     assert not needs_coordinates([NNM, hn.GeometricMedian])

@@ -88,7 +88,7 @@ def test_rules_that_need_more_than_gram_matrices():
     assert told == {"bayesian": True, "nnm+krum": True, "median": False, "nnm+median": False, "fltrust": False}
 
 
-def test_cases_come_back_from_a_file(cases, tmp_path):
+def test_cases_can_be_written_and_read(cases, tmp_path):
     (tmp_path / "cases.jsonl").write_text(lines(cases))
     again = read(tmp_path / "cases.jsonl")
     assert [case.layer for case in again] == [case.layer for case in cases]
@@ -105,7 +105,7 @@ def test_tables_by_layer_are_apart_from_the_others(cases):
     assert {row[0]: row[2] for row in found["worst"].rows}["mean"] == max(case.kappa for case in plain)
 
 
-def test_it_says_which_attackers_were_run(cases):
+def test_the_table_says_which_attackers_were_run(cases):
     table = attacks_run(cases, STUDY.attacks)
     assert [row[:5] for row in table.rows] == [["updates", 1, 4, 2, 0], ["by layer", 8, 3, 3, 0]]
     assert "one_layer, label_flip" in table.note
@@ -130,5 +130,5 @@ def test_tables_fit_a_terminal_and_cut_no_word(cases, width):
         assert all(str(row[0]) in text for row in table.rows), table.name
 
 
-def test_a_source_without_course_is_as_before():
+def test_a_source_without_a_course_is_unchanged():
     assert PopulationSource("isotropic", 0).open(5).honest.shape == (5, 2000)
