@@ -40,7 +40,7 @@ def test_parts_rules_and_functions(tmp_path):
     words = ("--rule", "mean", f"{tmp_path / 'own.py'}:mean_by_layer", "--parts", "quiet,layers,adaptive,time")
     limits = ("--only", "cnn-a0.5-o0", "--malicious", "4", "--rounds", "1", "--tries", "5", "--seeds", "1")
     out = study(*words, *limits, "--out", str(tmp_path / "out"), "--page", str(page))
-    for text in ("== quiet", "== layers", "== adaptive", "own:mean_by_layer", "5 tries x 1 seeds", "L = 8, M = 8"):
+    for text in ("== quiet", "== layers", "== adaptive", "own:mean_by_layer", "5 tries x 1 seeds", "label_flip by 8"):
         assert text in out
     both = [line.split()[2:] for line in out.splitlines() if line.startswith("all ")]
     assert both[0] == both[1], "the mean of every layer is the mean"
