@@ -49,8 +49,11 @@ def commands(folder: Path) -> None:
     for k, file in enumerate(files):
         np.savez(file, w=np.random.default_rng(k).normal(size=(20, 3)).astype(np.float32))
     out = str(folder / "global.safetensors")
-    honestly("aggregate", *files, "-o", out, "--report", str(folder / "report.html"))
+    honestly("aggregate", *files, "-o", out, "--report", str(folder / "report.json"))
     assert Path(out).stat().st_size > 240
+    assert len(json.loads((folder / "report.json").read_text(encoding="utf-8"))["clients"]) == 5
+    page = honestly("aggregate", *files, "-o", str(folder / "other.npz"), "--report", str(folder / "a.html"), status=2)
+    assert "pip install 'honestly[cli]'" in page.stderr
     honestly("export", "scaleout", "-o", str(folder / "server_functions.py"))
     compile((folder / "server_functions.py").read_text(encoding="utf-8"), "server_functions.py", "exec")
     for words, extra in (
