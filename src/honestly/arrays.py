@@ -10,12 +10,14 @@ import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import array_api_compat as aac
 import numpy as np
 import numpy.typing as npt
+
+from honestly.lazy import cached_property
 
 Host: TypeAlias = npt.NDArray[Any]
 

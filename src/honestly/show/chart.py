@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+
+from honestly.lazy import cached_property
 
 Grid = npt.NDArray[np.float64]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from honestly.lazy import cached_property
 from honestly.runs.record import RoundRecord
 from honestly.show.chart import MOST_ROWS, Heatmap, drawn_rows
 from honestly.show.maps import belief_map, truth_map, weight_map

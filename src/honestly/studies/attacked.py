@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from honestly.lazy import cached_property
 from honestly.result import Float
 from honestly.sim.attacks.span import Span
 from honestly.studies.layers.measure import accused_by

@@ -15,7 +15,6 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from honestly.lazy import cached_property
 from honestly.result import Float
 
 HONEST = "honest"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any
 
 from honestly.catalog import Catalog, Spec
 from honestly.engine import Pipeline
+from honestly.lazy import cached_property
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG
 from honestly.rules.rule import ColumnRule, Mixer, Rule
 from honestly.sim.attacks import ATTACKS, Attack

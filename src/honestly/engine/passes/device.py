@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import array_api_compat as aac
@@ -18,6 +18,7 @@ from honestly.engine.passes.parts import Part, cuts, parts_of
 from honestly.engine.passes.plan import Block, blocks
 from honestly.engine.passes.protocol import BETWEEN, Verdict, symmetrize
 from honestly.engine.passes.ranking import network_of, rank_device, summary_of
+from honestly.lazy import cached_property
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule

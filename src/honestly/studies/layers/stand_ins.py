@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from honestly.lazy import cached_property
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates
 from honestly.rules.rule import ColumnRule, Mixer, Rule

@@ -7,7 +7,6 @@ import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from honestly.hints import unknown
+from honestly.lazy import cached_property
 from honestly.sim.data.files import home
 from honestly.studies.layers.forge import check
 from honestly.studies.recordings import Course, read

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from honestly.lazy import cached_property
 from honestly.sim.train.residual.layout import NormalisedConvolution, ResidualNetwork
 
 BLOCKS = (
