@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import importlib
-import platform
 import re
 import threading
 from collections.abc import Callable
@@ -14,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiler import needs_compiler
+from compiler import PROCESSORS, needs_compiler, use_as_compiled_for
 
-from honestly.kernels import build, find_compiler
 from honestly.kernels import estimator as program
 from honestly.kernels.estimator import MOST, PROGRAM
 from honestly.rules.bayesian import Bayesian, compiled, guard, likeness
@@ -32,9 +29,7 @@ pytestmark = needs_compiler
 Rng = np.random.Generator
 SOURCE = Path(program.__file__).parent / "bayesian"
 MODULES = ("views", "centre", "average", "likeness", "sizes", "guard", "estimate")
-PROCESSORS = ("native", "x86-64-v3", "x86-64")
 NUMBERS = ("votes", "kept", "distance", "against", "evidence")
-libraries: dict[str, ctypes.CDLL] = {}
 Updates = list[np.ndarray]  # of each layer, (n, size)
 
 
@@ -172,15 +167,8 @@ def draw(seed: int) -> tuple[np.ndarray, dict[str, Any]]:
 @pytest.fixture(params=PROCESSORS)
 def processor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The program as compiled for this processor, and for ones without AVX2 or FMA."""
-    name = request.param
-    if name != "native":
-        if platform.machine() != "x86_64":
-            pytest.skip("these are processors of one family")
-        if name not in libraries:
-            monkeypatch.setattr(build, "TUNING", ((f"-march={name}",),))
-            libraries[name] = ctypes.CDLL(str(PROGRAM.compile_to(tmp_path / "bayesian", str(find_compiler()))))
-        monkeypatch.setattr(PROGRAM, "library", lambda: libraries[name])
-    return name
+    use_as_compiled_for(request.param, PROGRAM, tmp_path, monkeypatch)
+    return request.param
 
 
 @pytest.mark.parametrize("chunk", range(4))

@@ -5,40 +5,29 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import platform
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from compiler import needs_compiler
+from compiler import PROCESSORS, needs_compiler, use_as_compiled_for
 
 from honestly.arrays import narrow, widen
-from honestly.kernels import build, find_compiler
 from honestly.kernels import rows as program
 from honestly.kernels.rows import KINDS, PROGRAM, RUN, CompiledNetwork, Places
 
 pytestmark = needs_compiler
 LIMITS = (1e17, 1e150)
-PROCESSORS = ("native", "x86-64-v3", "x86-64")
 #: What each kind of values is right to.
 EPSILON = {"float16": 1e-3, "uint16": 8e-3, "float32": 3e-7, "float64": 1e-14}
-libraries: dict[str, ctypes.CDLL] = {}
 
 
 @pytest.fixture(params=PROCESSORS)
 def processor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The program as compiled for this processor, and for ones without AVX2, FMA or conversions."""
-    name = request.param
-    if name != "native":
-        if platform.machine() != "x86_64":
-            pytest.skip("these are processors of one family")
-        if name not in libraries:
-            monkeypatch.setattr(build, "TUNING", ((f"-march={name}",),))
-            libraries[name] = ctypes.CDLL(str(PROGRAM.compile_to(tmp_path / "rows", str(find_compiler()))))
-        monkeypatch.setattr(PROGRAM, "library", lambda: libraries[name])
-    return name
+    use_as_compiled_for(request.param, PROGRAM, tmp_path, monkeypatch)
+    return request.param
 
 
 def places(arrays: list[list[np.ndarray]]) -> Places:

@@ -13,6 +13,7 @@ from honestly import arrays
 from honestly.arrays import COMPUTE, LARGEST
 from honestly.engine.passes import fused
 from honestly.engine.passes.coordinates import coordinates, statistics
+from honestly.engine.passes.gathering import LeafJoin, WaitingProducts
 from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
 from honestly.engine.passes.parts import Part, cuts, parts_of
 from honestly.engine.passes.plan import Block, blocks
@@ -32,8 +33,6 @@ BLOCK = 1 << 26
 WHOLE = 1 << 30
 # Columns of a layer so narrow that it is padded and multiplied together with others: a launch costs more.
 NARROW = 1024
-# Values of products that wait on the device.
-MOST_WAITING = 1 << 22
 
 
 class DevicePasses:
@@ -71,7 +70,7 @@ class DevicePasses:
         """G by layer from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
         n = len(clients)
         found = np.zeros((len(self.source.layers), n, n))
-        waiting = _Waiting(self._xp, found)
+        waiting = WaitingProducts(self._xp, found)
         whole = self._no_copies(n)
         for slab in self._slabs(n, whole=whole):
             rows = self._rows(slab, clients)
@@ -93,7 +92,7 @@ class DevicePasses:
         ready = fused.mixing(rows, fused.flag(self._like))
         self._ready = None if ready is None else (list(clients), ready)
 
-    def _products(self, rows: Any, middle: Any, slab: Block, parts: Sequence[Part], waiting: _Waiting) -> None:
+    def _products(self, rows: Any, middle: Any, slab: Block, parts: Sequence[Part], waiting: WaitingProducts) -> None:
         """`C C^T` of each part by the array library's own operations; narrow ones are padded and multiplied at once."""
         if isinstance(middle, int):  # BETWEEN
             a, b, c = (rows[i : i + 1, ...] for i in (0, rows.shape[0] // 2, rows.shape[0] - 1))
@@ -131,7 +130,7 @@ class DevicePasses:
         """`||c_k||^2 - 2 <c_k, wbar> + ||wbar||^2`, each summed over the layer's blocks in float64."""
         xp, n, m, L = self._xp, len(clients), len(a), len(self.source.layers)
         total, products, mean_norms = np.zeros((L, n)), np.zeros((L, m, n)), np.zeros((L, m))
-        waiting = [_Waiting(xp, sums) for sums in (total, products, mean_norms)]
+        waiting = [WaitingProducts(xp, sums) for sums in (total, products, mean_norms)]
         used = np.flatnonzero(a.any(axis=0)).tolist()
         some = [clients[j] for j in used] if len(used) < n else None  # 0 * NaN is not 0
         with arrays.full_precision(self._like), np.errstate(over="ignore", invalid="ignore"):
@@ -357,48 +356,4 @@ class DevicePasses:
 
     def _sink(self) -> Any:
         """Where `mix` and `reduce` put the result: on the device, unless a subclass says otherwise."""
-        return _LeafJoin(self._xp, self._like, len(self.leaves))
-
-
-class _Waiting:
-    """Small products that stay on the device until many can be copied at once; `sums[layer]` is where they go."""
-
-    def __init__(self, xp: Any, sums: Float) -> None:
-        self._xp, self._sums = xp, sums
-        self._layers: list[int] = []
-        self._held: list[Any] = []
-
-    def put(self, layers: Sequence[int], products: Any) -> None:
-        """Keep (n, ...) products of these layers."""
-        if self._held and self._held[0].dtype != products.dtype:
-            self.finish()
-        self._layers += layers
-        self._held.append(products)
-        if len(self._layers) * int(self._sums[0].size) > MOST_WAITING:
-            self.finish()
-
-    def finish(self) -> None:
-        """Copy what is held to the host and add it up there, in float64."""
-        if not self._held:
-            return
-        products = arrays.to_host(self._held[0] if len(self._held) == 1 else self._xp.concat(self._held, axis=0))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for layer, product in zip(self._layers, products.astype(np.float64), strict=True):
-                self._sums[layer] += product
-        self._layers, self._held = [], []
-
-
-class _LeafJoin:
-    """The pieces of each leaf, which come in order, as one flat device array."""
-
-    def __init__(self, xp: Any, like: Any, leaves: int) -> None:
-        self._xp, self._like = xp, like
-        self._parts: list[list[Any]] = [[] for _ in range(leaves)]
-
-    def put(self, leaf: int, start: int, stop: int, values: Any) -> None:
-        """Keep a piece."""
-        self._parts[leaf].append(values)
-
-    def finish(self) -> list[Any]:
-        """One array per leaf; of a leaf without values, an empty one."""
-        return [p[0] if len(p) == 1 else self._xp.concat(p) if p else self._like[0, :0] for p in self._parts]
+        return LeafJoin(self._xp, self._like, len(self.leaves))
