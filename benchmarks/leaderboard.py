@@ -1,11 +1,12 @@
 """Evaluate every rule on the suites, and write docs/results/leaderboard.md.
 
-    python benchmarks/leaderboard.py [--suites small-1,core-1,images-1] [--data FOLDER] [--jobs N] [--again RULE ...]
+    python benchmarks/leaderboard.py [--suites small-1,core-1,images-1] [--data FOLDER] [--jobs N] [--rules RULE ...]
     python benchmarks/leaderboard.py --page
 
 Writes one JSON line per suite and rule to results/leaderboard/standings.jsonl, as `honestly stress --suite NAME --json`
-prints it. Existing lines are not computed again, so the script can be stopped at any time (--again evaluates a rule
-again). First create a suite that is not in the package with `honestly stress --make-suite NAME`.
+prints it, and the commit that made it. A line of the same code and the same suite is not computed again, so the script
+can be stopped at any time and continues. First create a suite that is not in the package with
+`honestly stress --make-suite NAME`.
 """
 
 import study  # noqa: F401 - limits threads, before NumPy is loaded: processor time counts all of them
@@ -22,6 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from code_version import code_hash, commit
 
 from honestly._version import __version__
 from honestly.bars import Bars
@@ -37,6 +39,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "leaderboard.md"
 OUT = ROOT / "results" / "leaderboard"
 OURS = "bayesian"
+#: The code that decides a line; the others only read, write and present.
+CODE = ("engine", "kernels/bayesian", "rules", "sim/attacks", "studies/layers", "studies/suites", "studies/specs.py")
 #: Rules that are evaluated with other than their default settings, because an exact search would take too long.
 FORMS = {name: f"{name}:work=20000" for name in ("mda", "smea", "minimum_variance")}
 #: Rules with settings, and rules behind mixers.
@@ -76,33 +80,37 @@ def not_judged():
     return UNJUDGED | {name: ", ".join(missing_inputs(name)) for name in RULE_CATALOG if missing_inputs(name)}
 
 
-def evaluate(suite, courses, rule, args, bars):
+def evaluate(suite, facts, rule, args, bars):
     """The line of one rule."""
     bar = bars.add(f"{suite.name} {rule}")
+    start = time.process_time()
     (found,) = judge(
         suite, [rule], jobs=args.jobs, folder=args.data, progress=lambda n, of: bars.update(bar, done=n, total=of)
     )
-    facts = {"suite": suite.name, "spec": suite.hash, "content": content_hash(courses)}
-    return {**facts, "recording": compare(suite, courses).word, "seed": 0, "version": __version__, **found.asdict()}
+    return {**facts, "cost": round(time.process_time() - start, 1), **found.asdict()}
 
 
 def judge_all(lines, file, args):
-    """Evaluate what is missing; every finished line is kept."""
+    """Evaluate what is missing or was made by other code; every finished line is kept."""
+    code, made = code_hash(*CODE), commit()
     with Bars(stderr=True) as bars:
         for name in args.suites.split(","):
             suite = load(name)
             courses = open_courses(suite, args.data)
+            facts = {
+                "suite": name, "spec": suite.hash, "content": content_hash(courses),
+                "recording": compare(suite, courses).word, "seed": 0, "version": __version__, "code": code,
+            }  # fmt: skip
             for rule in args.rules or rules():
                 known = [line for line in lines if (line["suite"], line["rule"]) == (name, rule)]
-                if known and known[-1]["spec"] == suite.hash and rule not in args.again:
+                if any(line.items() >= facts.items() for line in known):
                     continue
-                start = time.process_time(), time.perf_counter()
-                lines = [line for line in lines if line not in known] + [evaluate(suite, courses, rule, args, bars)]
+                line = evaluate(suite, facts | {"commit": made}, rule, args, bars)
+                lines = [other for other in lines if other not in known] + [line]
                 draft = file.with_suffix(".new")
                 draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
                 draft.replace(file)
-                cpu, wall = time.process_time() - start[0], time.perf_counter() - start[1]
-                print(f"{name} {rule}: {cpu:.0f} s of processor time, {wall:.0f} s", flush=True)
+                print(f"{name} {rule}: {line['cost']:.0f} s of processor time", flush=True)
     return lines
 
 
@@ -173,6 +181,21 @@ def stand_ins(found):
     return Table("s", "Real coordinates and stand-ins", note, columns, rows).markdown()
 
 
+def origins(lines):
+    """Which commit made which lines, and the processor time that they took."""
+    rules_of = {}
+    for line in lines:
+        rules_of.setdefault(line.get("commit", "unknown"), []).append(line["rule"])
+    if len(rules_of) == 1:
+        words = [f"All at commit {made}" for made in rules_of]
+    else:
+        words = [f"At commit {made}: {', '.join(names)}" for made, names in rules_of.items()]
+    costs = [line["cost"] for line in lines if "cost" in line]
+    return (
+        f"{'. '.join(words)}. {sum(costs) / 60:.0f} minutes of processor time for {len(costs)} of {len(lines)} lines."
+    )
+
+
 def write_page(lines):
     parts = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
@@ -198,6 +221,7 @@ def write_page(lines):
             f"content `{rows[0]['content'][:16]}`; {max(s.rounds for s in standings)} attacked or quiet rounds for "
             f"each rule, and {suite.tries} tries of the adaptive attacker in each round for each of its two goals."
             + (f" Not judged yet: {', '.join(missing)}." if missing else "")
+            + f" {origins(rows)}"
         )
     PAGE.write_text(fill(PAGE.read_text(), parts))
 
@@ -208,7 +232,6 @@ def main():
     parser.add_argument("--suites", default="small-1,core-1,images-1")
     parser.add_argument("--data", type=Path, help="folder of suites that are not in the package")
     parser.add_argument("--rules", nargs="+")
-    parser.add_argument("--again", nargs="+", default=(), metavar="RULE")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--page", action="store_true", help="only write the page from the existing lines")
     args = parser.parse_args()
