@@ -162,8 +162,9 @@ def paper() -> str:
         here = [cell for cell in cells if rule in (cell["rule"], "all")]
         counted = Counter(cell["verdict"] for cell in here) | Counter(cell["reading"] for cell in here)
         rows.append(f"| {rule} | " + " | ".join(str(counted[one]) for one in (*verdicts, "code", "text")) + " |")
-    made = sorted({_code_of(cell["commits"]) for cell in cells if cell["rule"] == "Ours" and cell["commits"]})
-    return "\n".join([f"*Ours* is the default rule at {' and '.join(made)}.", "", *rows])
+    commits = Counter(_code_of(cell["commits"]) for cell in cells if cell["rule"] == "Ours" and cell["commits"])
+    shares = ", ".join(f"{count} by {commit}" for commit, count in sorted(commits.items()))
+    return "\n".join([f"*Ours* is the default rule: {shares}.", "", *rows])
 
 
 PAGES = {

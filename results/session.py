@@ -63,6 +63,7 @@ PLANS = {
     "tables": (
         Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "rule=Ours", "seed=0"), 8),
         Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "rule=Krum", "seed=0"), 8),
+        Part("code-tables", "paper-tables", ("dataset=fmnist", "config=2", "alpha=0.5", "seed=0"), 8),  # README's table
         Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "attack=backdoor", "seed=0"), 8),
         Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "seed=0"), 8),
         Part("code-tables", "paper-tables", ("dataset=fmnist,mnist", "seed=1,2"), 8),

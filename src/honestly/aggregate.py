@@ -55,9 +55,9 @@ def aggregate(
         >>> hn.aggregate(updates).accused
         (7, 8, 9)
     """
-    pipeline, ids = Pipeline.of(rule, pre), identities(updates)
+    pipeline = Pipeline.of(rule, pre)
     grouping = None if groups is None else Groups.of(groups)
-    if grouping is not None and ids is not None:
+    if grouping is not None and (ids := identities(updates)) is not None:
         updates = grouping.means(updates, ids)
         sizes = grouping.ordered_counts(ids) if sizes is None else sizes
     source = open_source(updates, reference=reference, root=pipeline.rule.root, out=out, layers=layers, buffers=buffers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +43,14 @@ def measure(screen: Screen, pipeline: Pipeline, sizes: Float | None = None) -> G
 
 def _bare(screen: Screen, sizes: Float | None) -> GramGeometry:
     """K, ids and sizes, for steps that need nothing else."""
-    k = len(screen.usable)
-    nothing: Float = np.broadcast_to(np.float64(0), (k, k))
     used = None if sizes is None else sizes[screen.usable]
-    return GramGeometry(nothing, screen.ids, used, screen.source.has_reference)
+    return GramGeometry(_nothing(len(screen.usable)), screen.ids, used, screen.source.has_reference)
+
+
+@lru_cache(maxsize=64)
+def _nothing(k: int) -> Float:
+    """(k, k) zeros that cannot be written to, in the memory of one."""
+    return np.broadcast_to(np.float64(0), (k, k))
 
 
 def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = False) -> GramGeometry:

@@ -15,7 +15,7 @@ from honestly.engine.passes import fused
 from honestly.engine.passes.coordinates import coordinates, statistics
 from honestly.engine.passes.gathering import LeafJoin, WaitingProducts
 from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
-from honestly.engine.passes.parts import Part, cuts, parts_of
+from honestly.engine.passes.parts import Cuts, Part, cuts, parts_of
 from honestly.engine.passes.plan import Block, blocks
 from honestly.engine.passes.protocol import BETWEEN, Verdict, symmetrize
 from honestly.engine.passes.ranking import network_of, rank_device, summary_of
@@ -46,12 +46,15 @@ class DevicePasses:
         else:
             usable = (k for k in range(len(source.ids)) if k not in source.refused)
             self._like = source.block(0, 0, 1, [next(usable, len(source.ids))])
-        self._cuts = cuts(source.layers)
         self._ready: tuple[Sequence[int], Any] | None = None  # clients, and `mix` of theirs but for the weights
 
     @cached_property
     def _xp(self) -> Any:
         return arrays.namespace(self._like)
+
+    @cached_property
+    def _cuts(self) -> Cuts:
+        return cuts(self.source.layers)
 
     def sample(self, clients: Sequence[int]) -> Float:
         """One run in the middle of the largest leaf: a copy to the host costs more than it carries."""
@@ -69,9 +72,13 @@ class DevicePasses:
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G by layer from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
         n = len(clients)
+        whole = self._no_copies(n)
+        if whole and len(self.source.layers) == 1 and self.leaves[0].size < WHOLE:
+            product = self._whole_gram(clients, centre)
+            if product is not None:
+                return product
         found = np.zeros((len(self.source.layers), n, n))
         waiting = WaitingProducts(self._xp, found)
-        whole = self._no_copies(n)
         for slab in self._slabs(n, whole=whole):
             rows = self._rows(slab, clients)
             middle = centre if centre in (None, BETWEEN) else self._rows(slab, [centre])
@@ -87,10 +94,26 @@ class DevicePasses:
         waiting.finish()
         return symmetrize(found)
 
+    def _whole_gram(self, clients: Sequence[int], centre: int | None) -> Float | None:
+        """The same of one matrix in one launch, which the host need not add up; symmetric by construction."""
+        size = self.leaves[0].size
+        rows = self.source.block(0, 0, size, clients)
+        middle = centre if centre in (None, BETWEEN) else self.source.block(0, 0, size, [centre])
+        return fused.gram(rows, middle, [Part(0, size, 0)], partial(self._make_ready, rows, clients))
+
     def _make_ready(self, rows: Any, clients: Sequence[int]) -> None:
         """Usually the measured clients are the ones that are mixed next, so the device need not wait for the host."""
         ready = fused.mixing(rows, fused.flag(self._like))
         self._ready = None if ready is None else (list(clients), ready)
+
+    def _mixing_of(self, clients: Sequence[int]) -> Any | None:
+        """`mix` of these clients' rows but for the weights: as `gram` made it ready, or of a whole matrix."""
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[0] == clients:
+            return ready[1]
+        if not self._no_copies(len(clients)) or self.leaves[0].size >= WHOLE:
+            return None
+        return fused.mixing(self.source.block(0, 0, self.leaves[0].size, clients), fused.flag(self._like))
 
     def _products(self, rows: Any, middle: Any, slab: Block, parts: Sequence[Part], waiting: WaitingProducts) -> None:
         """`C C^T` of each part by the array library's own operations; narrow ones are padded and multiplied at once."""
@@ -155,9 +178,9 @@ class DevicePasses:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
         by_layer = weights.ndim == 2
         used = np.flatnonzero(weights.any(axis=0) if by_layer else weights).tolist() or [0]  # perhaps all is reference
-        ready, self._ready = self._ready, None
-        if not by_layer and ready is not None and ready[0] == clients and 2 * len(used) > len(clients):
-            mixing = ready[1]
+        mixing = self._mixing_of(clients) if not by_layer and 2 * len(used) > len(clients) else None
+        self._ready = None
+        if mixing is not None:
             return [self._round(mixing(weights), 0)], mixing.flag.down
         rows, kept = clients, weights
         if 2 * len(used) <= len(clients):
