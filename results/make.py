@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from courses import tables  # pyright: ignore[reportMissingImports]: beside this file
 from session import join, take_over  # pyright: ignore[reportMissingImports]: beside this file
 
 from honestly.runs.export import archive, export
@@ -97,7 +98,7 @@ def report(out: Path) -> None:
                 export(store, "runs", out / "stores" / f"{name}.csv")
             studies.append(replace(load(folder), name=study))
     shutil.rmtree(out / "figures", ignore_errors=True)
-    preface = (RESULTS / "preface.md").read_text(encoding="utf-8")
+    preface = (RESULTS / "preface.md").read_text(encoding="utf-8").replace("<!-- courses -->", tables(BUILD))
     files = write(merge(studies), out, ReportOptions(pages=False, preface=preface))
     print(f"{len(files)} files in {out}")
 
