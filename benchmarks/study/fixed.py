@@ -126,6 +126,6 @@ def calibration(rules: list[Entry], settings: Settings):
     for name, tally in tallies.items():
         curve = reliability(tally.honesty, tally.honest)
         error = calibration_error(curve)
-        points = " ".join(f"{b.said:.2f}:{b.true:.2f}({b.count})" for b in curve)
+        points = " ".join(f"{b.stated:.2f}:{b.true:.2f}({b.count})" for b in curve)
         rows.append([name, "-" if error is None else f"{error:.3f}", points])
     return ["rule", "error", "said:true(clients)"], rows

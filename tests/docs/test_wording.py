@@ -35,6 +35,12 @@ PHRASES = {
 }
 # Names of functions are verbs, or nouns for what they return.
 PARTICIPLES = {"told", "made", "written", "meant", "shown", "alone", "one", "said", "asked"}
+# Names of variables are nouns: what a value is, not what was done with it.
+RIDDLES = {*PARTICIPLES, "kept", "found", "given", "held", "taken", "gone", "begun", "got", "heard"} - {"one"}
+# A keyword of `Referee.judge` and a field of a stored record: their names are known outside.
+KNOWN = {("federation/referee.py", "asked"), ("federation/referee.py", "kept"), ("sources/grouping.py", "kept"),
+         ("studies/suites/standings.py", "told")}  # fmt: skip
+FOLDERS = ("rules", "show", "studies", "sim", "sources", "federation")
 # Release notes are history, generated tables belong to their scripts.
 SKIPPED = {"CHANGELOG.md", "docs/results/which-rule.md"}
 
@@ -61,6 +67,19 @@ def participles(source: str) -> list[str]:
     return [f"{f.lineno}: def {f.name}: name it by a verb" for f in functions if f.name.strip("_") in PARTICIPLES]
 
 
+def riddles(source: str) -> list[tuple[int, str]]:
+    """Lines with variables, arguments and attributes of functions that are named by a participle."""
+    found: list[tuple[int, str]] = []
+    for function in (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)):
+        for node in ast.walk(function):
+            match node:
+                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                    found += [(node.lineno, name)] if name.strip("_") in RIDDLES else []
+                case _:
+                    pass
+    return found
+
+
 def test_texts_avoid_the_forbidden_phrases() -> None:
     found = [f"{p.relative_to(ROOT)}:{hit}" for p in _texts() for hit in phrases(p.read_text(encoding="utf-8"))]
     assert not found, "\n" + "\n".join(found)
@@ -69,6 +88,20 @@ def test_texts_avoid_the_forbidden_phrases() -> None:
 def test_functions_are_named_by_verbs() -> None:
     sources = [path for path in _texts() if path.suffix == ".py"]
     found = [f"{p.relative_to(ROOT)}:{hit}" for p in sources for hit in participles(p.read_text(encoding="utf-8"))]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_variables_are_named_by_nouns(folder: str) -> None:
+    package = ROOT / "src" / "honestly"
+    paths = {str(path.relative_to(package)): path for path in (package / folder).rglob("*.py")}
+    assert len(paths) > 5, "the folder was not found"
+    found = [
+        f"{file}:{line}: {name}: name it by what it is"
+        for file, path in paths.items()
+        for line, name in riddles(path.read_text(encoding="utf-8"))
+        if (file, name) not in KNOWN
+    ]
     assert not found, "\n" + "\n".join(found)
 
 
@@ -89,3 +122,4 @@ def test_the_check_finds_something(text: str) -> None:
 def test_the_check_leaves_other_text_alone() -> None:
     assert not phrases("chosen so that it fits; a round ends; one object per round; it refuses a round")
     assert participles("def told(): ...\ndef tell(): ...\n") == ["1: def told: name it by a verb"]
+    assert riddles("def f(held):\n    self._found, names = held, 1\n") == [(1, "held"), (2, "_found")]

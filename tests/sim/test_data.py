@@ -55,7 +55,7 @@ def test_digits_come_with_the_package_and_are_small() -> None:
     assert data.test_images.shape == (359, 1, 8, 8)
     assert sorted(np.unique(data.test_labels)) == list(range(10))
     assert data.images.max() == 255
-    place = DATASETS["digits"].found(None)
+    place = DATASETS["digits"].find(None)
     assert place is not None
     assert place.stat().st_size < 100_000
 

@@ -22,7 +22,7 @@ def test_probabilities_that_are_true_are_calibrated():
     true = rng.random(50_000) < said
     curve = reliability(said.tolist(), true.tolist())
     assert len(curve) == 10
-    assert all(abs(b.said - b.true) < 0.03 for b in curve)
+    assert all(abs(b.stated - b.true) < 0.03 for b in curve)
     assert calibration_error(curve) < 0.02
     overconfident = reliability(np.round(said).tolist(), true.tolist())
     assert calibration_error(overconfident) == pytest.approx(0.25, abs=0.02)

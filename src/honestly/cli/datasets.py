@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         load(name, args.data)
     rows: list[dict[str, Any]] = []
     for name, source in DATASETS.items():
-        place = source.found(args.data)
+        place = source.find(args.data)
         rows.append({"name": name, "summary": source.summary, "where": None if place is None else str(place)})
     if args.json:
         print(json.dumps(rows, indent=2))

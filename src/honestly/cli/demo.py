@@ -81,7 +81,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
                 if accused:
                     news += "  accused: " + " ".join(map(str, accused))
                 bars.update(bar, advance=1, news=news)
-                if stop.asked:
+                if stop.requested:
                     raise KeyboardInterrupt
             finished.append(RunView.of(title, e, records))
     rows: list[list[str]] = []

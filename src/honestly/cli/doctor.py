@@ -134,7 +134,7 @@ def _data(data: Path | None, problems: list[str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, source in DATASETS.items():
         try:
-            place = source.found(data)
+            place = source.find(data)
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
             place = None
             problems.append(f"cannot look for data set {name}: {_first_line(error)}; name a folder with --data")

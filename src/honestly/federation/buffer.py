@@ -167,8 +167,8 @@ class Buffer:
             raise ValueError(f"client is {client!r}; a buffer keeps ids that are text or integers")
         with self._lock:
             try:
-                held = host_difference(update, base)
-                self._check(client, held, version)
+                difference = host_difference(update, base)
+                self._check(client, difference, version)
             except UnusableError as fault:
                 self.refuse(client, str(fault))
                 return None
@@ -176,7 +176,7 @@ class Buffer:
                 self.refuse(client, unreadable(error))
                 return None
             known = size if isinstance(size, int | float) and np.isfinite(size) else None
-            entry = WaitingUpdate(client, version, held, self._next, known)
+            entry = WaitingUpdate(client, version, difference, self._next, known)
             if self._shelf is not None:
                 self._shelf.put(entry, self.version)
             self._next += 1
@@ -274,7 +274,7 @@ class Buffer:
         self._next = max(self._next, self._through + 1)
         shelf.write_state(state_of(self.version, self._counted, self.rule, self._through))
 
-    def _check(self, client: ClientId, held: Mapping[str, Host], version: Any) -> None:
+    def _check(self, client: ClientId, change: Mapping[str, Host], version: Any) -> None:
         """Raise `UnusableError` if the buffer must refuse the update."""
         if isinstance(version, bool) or not isinstance(version, int) or version < 0:
             raise UnusableError(f"comes from version {version!r}, which is not a version")
@@ -288,14 +288,14 @@ class Buffer:
         last, sent = self._counted.get(client, (-1, ""))
         if version < last:
             raise UnusableError(f"its newer update from version {last} was counted already")
-        if version == last and digest(held) == sent:
+        if version == last and digest(change) == sent:
             raise UnusableError(f"this update from version {last} was counted already")
         if client in self._entries and version < self._entries[client].version:
             raise UnusableError(f"its newer update from version {self._entries[client].version} is here already")
-        form = signature(held)
+        form = signature(change)
         if self._layout is not None and form != self._layout:
             raise UnusableError(difference(form, self._layout))
-        for name, values in held.items():
+        for name, values in change.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 raise UnusableError(f"{tensor_label(name)} holds values that are not finite")
 

@@ -38,8 +38,8 @@ def _array(leaf: Any) -> Host:
 
 def digest(arrays: Mapping[str, Host]) -> str:
     """A hash of the values: updates with the same hash are the same update."""
-    seen = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, values in arrays.items():
-        seen.update(repr((name, values.dtype.str, values.shape)).encode("utf-8", "backslashreplace"))
-        seen.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-    return seen.hexdigest()[:32]
+        hasher.update(repr((name, values.dtype.str, values.shape)).encode("utf-8", "backslashreplace"))
+        hasher.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+    return hasher.hexdigest()[:32]

@@ -16,7 +16,7 @@ except ImportError:  # Windows has no such locks: there, the operator has to pre
     fcntl = None
 
 #: the folders that this process writes to: descriptor of the lock, and the number of objects that use it
-_held: dict[str, tuple[int, int]] = {}
+_locks: dict[str, tuple[int, int]] = {}
 
 
 class FolderInUseError(OSError):
@@ -33,14 +33,14 @@ def claim(folder: Path, owner: object) -> None:
         FolderInUseError: another process holds the lock.
     """
     key = str(folder.resolve())
-    if key in _held:
-        descriptor, users = _held[key]
-        _held[key] = descriptor, users + 1
+    if key in _locks:
+        descriptor, users = _locks[key]
+        _locks[key] = descriptor, users + 1
     else:
         descriptor = _lock(folder)
         if descriptor is None:
             return
-        _held[key] = descriptor, 1
+        _locks[key] = descriptor, 1
         sweep(folder, "rounds.jsonl", "rounds.csv", "memory.json", "server.npz")
     weakref.finalize(owner, _let_go, key, os.getpid())
 
@@ -64,21 +64,21 @@ def _lock(folder: Path) -> int | None:
 
 
 def _let_go(key: str, process: int) -> None:
-    if process != os.getpid() or key not in _held:
+    if process != os.getpid() or key not in _locks:
         return
-    descriptor, users = _held.pop(key)
+    descriptor, users = _locks.pop(key)
     if users > 1:
-        _held[key] = descriptor, users - 1
+        _locks[key] = descriptor, users - 1
     else:
         os.close(descriptor)
 
 
 def _forget() -> None:
     """Release the locks in a forked child, which would otherwise hold them after its parent has died."""
-    for descriptor, _ in _held.values():
+    for descriptor, _ in _locks.values():
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    _held.clear()
+    _locks.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -43,7 +43,7 @@ class History(Sequence[Round]):
         self.folder = None if folder is None else Path(folder)
         self.run = run
         self._rounds: list[Round] = []
-        self._begun = False
+        self._started = False
         self._lines: list[str] = []  # of rounds.jsonl; all but the last one are final
         self._hashes: list[str] = []  # the previous hash of each line, see `audit`
         self._roster: dict[ClientId, None] = {}
@@ -69,10 +69,10 @@ class History(Sequence[Round]):
         """Replace the files by all rounds as they are now, and `memory.json` by a rule's memory that can be written."""
         if self.folder is None:
             return
-        if not self._begun:
+        if not self._started:
             self._hashes = [last_hash(self.folder / "rounds.jsonl")]
             _set_aside([self.folder / name for name in ("rounds.jsonl", "rounds.csv", "memory.json")])
-            self._begun = True
+            self._started = True
         self._seal()
         write_atomically(self.folder / "rounds.jsonl", "".join(line + "\n" for line in self._lines))
         write_atomically(self.folder / "rounds.csv", self._csv())
@@ -116,11 +116,11 @@ class History(Sequence[Round]):
 
 def _set_aside(files: Sequence[Path]) -> None:
     """Rename the files of an earlier federation with the first number that is free for all of them."""
-    held = [path for path in files if path.exists()]
-    if not held:
+    present = [path for path in files if path.exists()]
+    if not present:
         return
     number = next(n for n in itertools.count(1) if not any(_number_path(path, n).exists() for path in files))
-    for path in held:
+    for path in present:
         path.rename(_number_path(path, number))
 
 

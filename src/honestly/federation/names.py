@@ -32,19 +32,19 @@ class Names:
         ['Uppsala', 'Lund (2)', 'Lund (3)', '4']
     """
 
-    def __init__(self, given: Naming | None = None) -> None:
-        if given is not None and not isinstance(given, Mapping) and not callable(given):
+    def __init__(self, naming: Naming | None = None) -> None:
+        if naming is not None and not isinstance(naming, Mapping) and not callable(naming):
             raise ValueError(
-                f"names is {str(given)[:100]!r}, expected a mapping from client id to name or a function of the id"
+                f"names is {str(naming)[:100]!r}, expected a mapping from client id to name or a function of the id"
             )
-        self._given = given
+        self._naming = naming
         self._labels: dict[ClientId, str] = {}
-        self._taken: set[str] = set()
-        listed = list(given.values()) if isinstance(given, Mapping) else []
+        self._used: set[str] = set()
+        listed = list(naming.values()) if isinstance(naming, Mapping) else []
         self._shared = {name for name, times in Counter(map(clean_name, listed)).items() if times > 1}
 
     def __bool__(self) -> bool:
-        return self._given is not None
+        return self._naming is not None
 
     def __call__(self, client: ClientId) -> str:
         """The client's label; the same in every round."""
@@ -53,7 +53,7 @@ class Names:
         known = self._labels.get(client)
         if known is None:
             known = self._labels[client] = self._unique_label(client)
-            self._taken.add(known)
+            self._used.add(known)
         return known
 
     def both(self, client: ClientId) -> str:
@@ -66,21 +66,21 @@ class Names:
     def _unique_label(self, client: ClientId) -> str:
         own, name = clean_name(client) or "?", self._name(client)
         label = own if not name else f"{name} ({own})" if name in self._shared else name
-        if label not in self._taken:
+        if label not in self._used:
             return label
         label, number = f"{name or own} ({own})", 2
-        while label in self._taken:
+        while label in self._used:
             label, number = f"{name or own} ({own}, {number})", number + 1
         return label
 
     def _name(self, client: ClientId) -> str:
-        given = self._given
+        naming = self._naming
         try:
-            if isinstance(given, Mapping):
-                name = given.get(client, given.get(str(client)))
+            if isinstance(naming, Mapping):
+                name = naming.get(client, naming.get(str(client)))
             else:
-                assert given is not None
-                name = given(client)
+                assert naming is not None
+                name = naming(client)
         except Exception:
             logger.exception("names failed for client %s; its id is used", printable(client)[:LONGEST])
             return ""

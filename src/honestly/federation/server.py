@@ -74,22 +74,22 @@ class ServerStep(ABC):
 
     def _moment(self, moment: str, name: str, d: Any, xp: Any) -> Any:
         """The moment so far; 0 in the first step."""
-        held = self.moments.setdefault(moment, {}).get(name)
-        return xp.zeros_like(d) if held is None or held.shape != d.shape else xp.asarray(held)
+        old = self.moments.setdefault(moment, {}).get(name)
+        return xp.zeros_like(d) if old is None or old.shape != d.shape else xp.asarray(old)
 
     def save(self, folder: Path, model: Model) -> None:
         """Put the moments beside the history, with a mark of the model that they belong to."""
-        held = {f"{moment}/{name}": np.asarray(x) for moment, ts in self.moments.items() for name, x in ts.items()}
-        save_moments(folder, {"steps": np.array(self.steps), "optimiser": np.array(self.name), **held}, model)
+        moments = {f"{moment}/{name}": np.asarray(x) for moment, ts in self.moments.items() for name, x in ts.items()}
+        save_moments(folder, {"steps": np.array(self.steps), "optimiser": np.array(self.name), **moments}, model)
 
     def load(self, folder: Path, model: Model) -> bool:
         """Go on with the moments that were saved for this model; False, and a fresh start, if there are none."""
-        held = load_moments(folder, model)
-        if held is None or str(held.pop("optimiser", "")) != self.name:
+        moments = load_moments(folder, model)
+        if moments is None or str(moments.pop("optimiser", "")) != self.name:
             return False
-        self.steps = int(held.pop("steps"))
+        self.steps = int(moments.pop("steps"))
         self.moments = {}
-        for key, values in held.items():
+        for key, values in moments.items():
             moment, _, name = key.partition("/")
             self.moments.setdefault(moment, {})[name] = values
         return True
@@ -179,20 +179,20 @@ class FedYogi(_Adaptive):
 STEPS: Catalog[ServerStep] = Catalog("server", ServerStep, (FedAvgM, FedAdagrad, FedAdam, FedYogi))
 
 
-def make_server(given: ServerStep | str | None) -> ServerStep | None:
+def make_server(step: ServerStep | str | None) -> ServerStep | None:
     """A step from text such as `fedadam:lr=0.1,beta_1=0.9`; None for None, "" and "none" (the average itself).
 
     Raises ValueError, which names the text, if it is not a step.
     """
-    if given is None or isinstance(given, ServerStep):
-        return given
-    if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"server is {given!r}; expected a step such as 'fedadam:lr=0.1'")
-    if given in ("", "none"):
+    if step is None or isinstance(step, ServerStep):
+        return step
+    if not isinstance(step, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"server is {step!r}; expected a step such as 'fedadam:lr=0.1'")
+    if step in ("", "none"):
         return None
-    spec = Spec.parse(given)
+    spec = Spec.parse(step)
     if spec.name not in STEPS:
-        raise ValueError(f"server is {given!r}; expected one of none, {', '.join(STEPS)}, as in 'fedadam:lr=0.1'")
+        raise ValueError(f"server is {step!r}; expected one of none, {', '.join(STEPS)}, as in 'fedadam:lr=0.1'")
     return STEPS.build(spec)
 
 
@@ -207,7 +207,7 @@ class ServerSide:
 
     def __init__(self, step: ServerStep | str | None, folder: Path | None, follow: Callable[[str], bool]) -> None:
         self.step, self._folder, self._follow = make_server(step), folder, follow
-        self._begun = False
+        self._loaded = False
 
     def next(self, average: Any, reference: Any, *, difference: bool) -> tuple[Any, str | None]:
         """The new model, and a sentence for the log if it is the average itself because the step was not possible.
@@ -224,17 +224,17 @@ class ServerSide:
         named = _by_name(average)
         zeros = {name: 0 * values for name, values in named.items()} if difference else None
         old = _by_name(reference) if zeros is None else zeros
-        if not self._begun and self._folder is not None and not difference:
+        if not self._loaded and self._folder is not None and not difference:
             self.step.load(self._folder, old)
-        self._begun = True
+        self._loaded = True
         try:
-            found = self.step.next(old, named, self._follow)
+            new = self.step.next(old, named, self._follow)
         except FloatingPointError as error:
             return average, f"{error}; the average is used unchanged"
-        found = {name: _cast(values, old[name]) for name, values in found.items()}
+        new = {name: _cast(values, old[name]) for name, values in new.items()}
         if self._folder is not None:
-            self.step.save(self._folder, found)
-        return (found if isinstance(average, Mapping) else list(found.values())), None
+            self.step.save(self._folder, new)
+        return (new if isinstance(average, Mapping) else list(new.values())), None
 
 
 def _by_name(model: Any) -> Model:
@@ -261,10 +261,10 @@ def digest(model: Model) -> str:
     return hasher.hexdigest()
 
 
-def save_moments(folder: Path, held: Mapping[str, Any], model: Model) -> None:
+def save_moments(folder: Path, moments: Mapping[str, Any], model: Model) -> None:
     """Replace the file of moments as a whole, so a crash leaves either the old or the new ones."""
     stream = io.BytesIO()
-    np.savez(stream, allow_pickle=False, **{"model": np.array(digest(model)), **held})
+    np.savez(stream, allow_pickle=False, **{"model": np.array(digest(model)), **moments})
     write_atomically(folder / FILE, stream.getvalue())
 
 
@@ -272,7 +272,7 @@ def load_moments(folder: Path, model: Model) -> dict[str, Any] | None:
     """The moments that belong to this model; None if there are none, or if they cannot be read."""
     try:
         with np.load(folder / FILE, allow_pickle=False) as file:
-            held = {name: file[name] for name in file.files}
+            moments = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, KeyError):
         return None
-    return held if str(held.pop("model", "")) == digest(model) else None
+    return moments if str(moments.pop("model", "")) == digest(model) else None

@@ -70,6 +70,6 @@ def common_names(updates: Iterable[Any]) -> set[Any]:
         >>> sorted(common_names([{"w": 1, "b": 2}, {"w": 1, "b": 2}, {"w": 1, "x": 2}]))
         ['b', 'w']
     """
-    held = [update for update in updates if isinstance(update, Mapping)]
-    votes = Counter(name for update in held for name in update)
-    return {name for name, count in votes.items() if 2 * count > len(held)}
+    mappings = [update for update in updates if isinstance(update, Mapping)]
+    votes = Counter(name for update in mappings for name in update)
+    return {name for name, count in votes.items() if 2 * count > len(mappings)}

@@ -64,10 +64,12 @@ class AlignIns(Rule):
         agree = signs == np.sign(signs.sum(axis=0))
         mask = largest(np.abs(U), self.top)
         mpsa = (agree & mask).sum(axis=1) / mask.sum(axis=1)
-        kept = (median_z(tda) < self.radius_c) & (median_z(mpsa) < self.radius_s)
-        report = {"tda": tda, "mpsa": mpsa, "selected": np.flatnonzero(kept)}
-        if not kept.any():
+        selected = (median_z(tda) < self.radius_c) & (median_z(mpsa) < self.radius_s)
+        report = {"tda": tda, "mpsa": mpsa, "selected": np.flatnonzero(selected)}
+        if not selected.any():
             weights = np.zeros(geometry.K) if geometry.has_reference else np.full(geometry.K, 1.0 / geometry.K)
             return Mix.of_weights(weights, diagnostics=report)
-        radius = float(np.median(lengths[kept]))
-        return Mix.of_weights(np.where(kept, clip_factors(lengths, radius), 0.0) / kept.sum(), diagnostics=report)
+        radius = float(np.median(lengths[selected]))
+        return Mix.of_weights(
+            np.where(selected, clip_factors(lengths, radius), 0.0) / selected.sum(), diagnostics=report
+        )

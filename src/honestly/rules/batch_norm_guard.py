@@ -55,7 +55,7 @@ class BatchNormGuard(Rule):
         label = two_means(features)
         sides = [np.flatnonzero(label == side) for side in np.unique(label)]
         ranks = [(len(side), -float(np.round(features[side].var(axis=0).sum(), 12))) for side in sides]
-        kept = np.concatenate([side for side, rank in zip(sides, ranks, strict=True) if rank == max(ranks)])
+        selected = np.concatenate([side for side, rank in zip(sides, ranks, strict=True) if rank == max(ranks)])
         weights = np.zeros(K)
-        weights[kept] = 1.0 / len(kept)
-        return Mix.of_weights(weights, diagnostics={"features": features, "selected": np.sort(kept)})
+        weights[selected] = 1.0 / len(selected)
+        return Mix.of_weights(weights, diagnostics={"features": features, "selected": np.sort(selected)})

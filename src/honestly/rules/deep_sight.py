@@ -67,14 +67,14 @@ class DeepSight(Rule):
         suspect = exceed <= np.median(exceed) / 2.0
         views = (np.linalg.norm(energy[:, None] - energy[None], axis=2), 1.0 - cosines(bias @ bias.T))
         clusters = hdbscan(np.mean([_apart(hdbscan(D)) for D in views], axis=0))
-        kept = ~suspect
+        selected = ~suspect
         for cluster in set(clusters.tolist()) - {OUTLIER}:
             members = clusters == cluster
-            kept[members] = suspect[members].mean() < self.tau
-        report = {"threshold_exceedings": exceed, "clusters": clusters, "selected": np.flatnonzero(kept)}
-        if not kept.any() and geometry.has_reference:
+            selected[members] = suspect[members].mean() < self.tau
+        report = {"threshold_exceedings": exceed, "clusters": clusters, "selected": np.flatnonzero(selected)}
+        if not selected.any() and geometry.has_reference:
             return Mix.of_weights(np.zeros(K), diagnostics=report)
-        used = kept if kept.any() else np.ones(K, bool)
+        used = selected if selected.any() else np.ones(K, bool)
         clip = clip_factors(lengths, float(np.median(lengths)))
         return Mix.of_weights(np.where(used, clip, 0.0) / used.sum(), diagnostics=report)
 

@@ -83,10 +83,10 @@ class FLDetector(Rule):
             old = FLDetectorMemory(removed=old.removed)  # a model of another shape: nothing to compare with
         scores = self._score(old, ids, g)
         removed = (*old.removed, *self._caught(scores, len(old.steps)))
-        kept = np.array([name not in removed for name in ids])
-        if not kept.any():
-            kept[:] = True
-        weights = kept / kept.sum()
+        believed = np.array([name not in removed for name in ids])
+        if not believed.any():
+            believed[:] = True
+        weights = believed / believed.sum()
         memory = self._remember(old, ids, g, weights, scores, removed)
         return Mix.of_weights(weights, diagnostics={"memory": memory, "removed": removed})
 
@@ -129,9 +129,9 @@ class FLDetector(Rule):
         if len(old.ids):
             steps = np.vstack([steps.reshape(-1, g.shape[1]), old.step])[-self.window :]
             changes = np.vstack([changes.reshape(-1, g.shape[1]), mean - old.mean])[-self.window :]
-        kept = {name: row for name, row in scores.items() if name not in removed}
+        histories = {name: row for name, row in scores.items() if name not in removed}
         return FLDetectorMemory(
-            ids=ids, gradients=g, step=-mean, mean=mean, steps=steps, changes=changes, scores=kept, removed=removed
+            ids=ids, gradients=g, step=-mean, mean=mean, steps=steps, changes=changes, scores=histories, removed=removed
         )
 
 

@@ -159,11 +159,11 @@ class GramGeometry:
     layer_sizes: Float = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        given: Any = self.layers
-        if given is None:
+        layers: Any = self.layers
+        if layers is None:
             object.__setattr__(self, "layers", self.gram[None])
-        elif given.shape[1:] != self.gram.shape:
-            raise ValueError(f"layers has shape {given.shape}, but gram {self.gram.shape}: use GramGeometry.of_layers")
+        elif layers.shape[1:] != self.gram.shape:
+            raise ValueError(f"layers has shape {layers.shape}, but gram {self.gram.shape}: use GramGeometry.of_layers")
         count = len(self.layers)
         judged: Any = self.judged
         if judged is None:

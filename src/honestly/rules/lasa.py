@@ -60,7 +60,7 @@ class LASA(Rule):
         sparse = U * clip[:, None]
         if self.sparsity > 0.0:
             sparse = np.where(largest(np.abs(sparse), 1.0 - self.sparsity), sparse, 0.0)
-        rows, kept, start = np.zeros((len(geometry.judged), K)), np.zeros((len(parts), K), bool), 0
+        rows, selected, start = np.zeros((len(geometry.judged), K)), np.zeros((len(parts), K), bool), 0
         for i, part in enumerate(parts):
             S = sparse[:, start : start + part.shape[1]]
             start += part.shape[1]
@@ -68,9 +68,9 @@ class LASA(Rule):
             used = np.abs(signs).sum(axis=1)
             purity = 0.5 * (1.0 + (1.0 - self.sparsity) * signs.sum(axis=1) / np.where(used > 0, used, 1.0))
             norms = np.sqrt(np.einsum("kd,kd->k", S, S))
-            kept[i] = (median_z(norms) < self.radius_n) & (median_z(purity) < self.radius_s)
-            if not kept[i].any():
-                kept[i] = True
-        rows[geometry.judged] = np.where(kept, clip, 0.0) / kept.sum(axis=1, keepdims=True)
+            selected[i] = (median_z(norms) < self.radius_n) & (median_z(purity) < self.radius_s)
+            if not selected[i].any():
+                selected[i] = True
+        rows[geometry.judged] = np.where(selected, clip, 0.0) / selected.sum(axis=1, keepdims=True)
         rows[~geometry.judged] = rows[geometry.judged].mean(axis=0)
-        return Mix.of_layers(rows, geometry.layer_sizes, diagnostics={"kept": kept})
+        return Mix.of_layers(rows, geometry.layer_sizes, diagnostics={"kept": selected})

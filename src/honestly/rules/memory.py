@@ -52,15 +52,15 @@ class Memory:
 
     def with_round(self, ids: Sequence[ClientId], q: Float) -> Memory:
         """The memory after a round in which the clients `ids` looked honest with probabilities `q`."""
-        kept = {
+        records = {
             name: (self.forgetting * honest, self.forgetting * dishonest)
             for name, (honest, dishonest) in self.records.items()
             if self.forgetting * max(honest, dishonest) > 1e-6
         }
         for name, p in zip(ids, q.tolist(), strict=True):
-            honest, dishonest = kept.get(name, (0.0, 0.0))
-            kept[name] = (honest + p, dishonest + 1.0 - p)
-        return Memory(forgetting=self.forgetting, records=kept)
+            honest, dishonest = records.get(name, (0.0, 0.0))
+            records[name] = (honest + p, dishonest + 1.0 - p)
+        return Memory(forgetting=self.forgetting, records=records)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for a checkpoint. Ids stay what they are (JSON keeps strings and integers)."""

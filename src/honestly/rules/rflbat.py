@@ -60,10 +60,10 @@ class RFLBAT(Rule):
         groups = [left[label == c] for c in np.unique(label)]
         groups = [g for g in groups if len(g) > 1] or [left]
         agreement = [float(np.median(C[np.ix_(g, g)].mean(axis=1))) for g in groups]
-        kept = within(plane, groups[int(np.argmin(np.round(agreement, 12)))], self.eps2)
+        selected = within(plane, groups[int(np.argmin(np.round(agreement, 12)))], self.eps2)
         weights = np.zeros(K)
-        weights[kept] = 1.0 / len(kept)
-        return Mix.of_weights(weights, diagnostics={"plane": plane, "selected": kept})
+        weights[selected] = 1.0 / len(selected)
+        return Mix.of_weights(weights, diagnostics={"plane": plane, "selected": selected})
 
 
 def principal_plane(G: Float) -> Float:
@@ -79,5 +79,5 @@ def within(plane: Float, clients: np.ndarray, eps: float) -> np.ndarray:
     P = plane[clients]
     sums = np.sqrt(((P[:, None] - P[None]) ** 2).sum(axis=2)).sum(axis=1)
     median = float(np.median(sums))
-    kept = clients[sums < eps * median]
-    return kept if len(kept) else clients
+    near = clients[sums < eps * median]
+    return near if len(near) else clients

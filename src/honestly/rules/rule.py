@@ -152,8 +152,8 @@ class Rule(_Step, ABC):
 
     def after(self, diagnostics: Mapping[str, Any]) -> Self:
         """The same rule for the next round: with the memory of this one, if it needs a memory."""
-        found = diagnostics.get("memory") if "memory" in self.needs else None
-        return self if found is None else replace(self, memory=found)
+        memory = diagnostics.get("memory") if "memory" in self.needs else None
+        return self if memory is None else replace(self, memory=memory)
 
 
 class ColumnRule(Rule):

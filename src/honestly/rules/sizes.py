@@ -61,10 +61,10 @@ def _cap(a: Float, f: int) -> float:
     others = np.where(i < few, below[i + 1] + np.maximum(few - 1 - i, 0) * a, below[few])
     largest = np.where(i < few, f * a, below[i + 1] - below[few] + (K - 1 - i) * a)
     beyond = others - largest
-    held = beyond >= -1e-12 * (others + largest)
-    if held[-1]:
+    fits = beyond >= -1e-12 * (others + largest)
+    if fits[-1]:
         return float(a[-1])
-    last = int(np.flatnonzero(held)[-1])  # the cap lies between this size and the next
+    last = int(np.flatnonzero(fits)[-1])  # the cap lies between this size and the next
     rise = (beyond[last + 1] - beyond[last]) / (a[last + 1] - a[last])
     return float(a[last] - max(beyond[last], 0.0) / rise)
 

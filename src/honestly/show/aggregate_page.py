@@ -95,11 +95,11 @@ def as_json(
             report[name] = result.diagnostics[name]
     if layers:
         report["layers"] = {shown(name): [_plain(value) for value in values] for name, values in layers.items()}
-    held: Any = result.diagnostics.get("layers")
-    if isinstance(held, np.ndarray) and len(held) == len(result.clients):
+    by_layer: Any = result.diagnostics.get("layers")
+    if isinstance(by_layer, np.ndarray) and len(by_layer) == len(result.clients):
         names = result.diagnostics["layer_names"]
         report["evidence"] = {
-            shown(name): [_plain(v) for v in column] for name, column in zip(names, held.T, strict=True)
+            shown(name): [_plain(v) for v in column] for name, column in zip(names, by_layer.T, strict=True)
         }
     return report
 
@@ -211,7 +211,7 @@ def sentence(report: Mapping[str, Any]) -> str:
     from honestly.show.layer_map import bare_names
 
     clients = report["clients"]
-    said = [f"{len(clients) - len(report['excluded'])} of {len(clients)} updates were usable"]
+    clauses = [f"{len(clients) - len(report['excluded'])} of {len(clients)} updates were usable"]
     ids = [c["id"] for c in clients]
     short = dict(zip(ids, bare_names(ids), strict=True))
     words = {"accused": "accused of lying", "unusual": "unusual", "abstained": "abstained", "excluded": "excluded"}
@@ -219,10 +219,10 @@ def sentence(report: Mapping[str, Any]) -> str:
         names = [shorten(short[c["id"]], 40) for c in clients if c["verdict"] == verdict]
         if names:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-            said.append(f"{word}: {', '.join(names[:MOST_NAMES])}{more}")
+            clauses.append(f"{word}: {', '.join(names[:MOST_NAMES])}{more}")
         elif verdict == "accused" and report["malicious"] is not None:
-            said.append("nobody accused of lying")
-    return "; ".join(said) + "."
+            clauses.append("nobody accused of lying")
+    return "; ".join(clauses) + "."
 
 
 def _table(clients: Sequence[Mapping[str, Any]]) -> Any:

@@ -31,8 +31,8 @@ def layer_map(report: Mapping[str, Any]) -> Heatmap | None:
     ratios, evidence = ratios[np.ix_(rows, columns)], evidence[np.ix_(rows, columns)]
 
     def word(i: int, j: int) -> str:
-        held = f", evidence against it {evidence[i, j]:.1f}" if evidence[i, j] > 0 else ""
-        return f"{ratios[i, j]:.3g} times as far as the median client{held}"
+        suffix = f", evidence against it {evidence[i, j]:.1f}" if evidence[i, j] > 0 else ""
+        return f"{ratios[i, j]:.3g} times as far as the median client{suffix}"
 
     tensors = list(layers)
     values = 1 - np.clip(np.log10(np.maximum(ratios, 1.0)) / math.log10(FARTHEST), 0, 1)
@@ -52,8 +52,8 @@ def _ratios(table: Grid) -> Grid:
 def _evidence(report: Mapping[str, Any], tensors: Sequence[str], usable: Sequence[int]) -> Grid:
     """The evidence against each client in the layer that a tensor belongs to; 0 if there is none."""
     evidence = np.zeros((len(tensors), len(usable)))
-    held: Mapping[str, Sequence[float | None]] = report.get("evidence") or {}
-    for name, values in held.items():
+    by_client: Mapping[str, Sequence[float | None]] = report.get("evidence") or {}
+    for name, values in by_client.items():
         for i, tensor in enumerate(tensors):
             if tensor == name or tensor.startswith(f"{name}."):
                 evidence[i] = [values[k] or 0.0 for k in usable]

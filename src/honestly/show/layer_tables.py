@@ -34,11 +34,11 @@ from honestly.studies.stress import ADAPTIVE, SUITE
 def layer_tables(cases: Sequence[Case], K: int) -> list[Table]:
     """Worst cases, means, and what is said of the clients, for one number of clients."""
     counts = counts_of(cases)
-    found: list[Table] = []
+    tables: list[Table] = []
     if counts:
-        found += [worst_layers(cases, K), mean_layers(cases, K)]
-        found += [by_attack(cases, K, M) for M in counts[-2:]]
-    return [*found, truth_by_layer(cases, K)]
+        tables += [worst_layers(cases, K), mean_layers(cases, K)]
+        tables += [by_attack(cases, K, M) for M in counts[-2:]]
+    return [*tables, truth_by_layer(cases, K)]
 
 
 def _worst_layer(cases: Iterable[Case]) -> float | None:
@@ -53,7 +53,7 @@ def worst_layers(cases: Sequence[Case], K: int) -> Table:
     """The worst case of all layers together and of a single one, for each number of attackers."""
     counts = counts_of(cases)
     columns = [with_malicious(M, measured) for M in counts for measured in (worst, _worst_layer)]
-    rows, alone = by_rule(cases, columns, told=False)
+    rows, uninformed = by_rule(cases, columns, with_knowledge=False)
     return Table(
         "layer_worst",
         f"Worst case by layer, {K} clients",
@@ -61,7 +61,7 @@ def worst_layers(cases: Sequence[Case], K: int) -> Table:
         f"({search_clause(cases)} for each of the two goals). Bold: the lowest of the rules that are told nothing.",
         ["rule", *(f"M = {M}{what}" for M in counts for what in ("", ", layer"))],
         rows,
-        lowest(rows, range(1, 1 + len(columns)), alone),
+        lowest(rows, range(1, 1 + len(columns)), uninformed),
     )
 
 
@@ -69,14 +69,14 @@ def mean_layers(cases: Sequence[Case], K: int) -> Table:
     """The mean over the fixed attacks, of the whole update and of its worst layer."""
     counts = counts_of(cases)
     columns = [with_malicious(M, measured) for M in counts for measured in (mean_kappa, _mean_layer)]
-    rows, alone = by_rule(fixed_attacks(cases), columns, told=False)
+    rows, uninformed = by_rule(fixed_attacks(cases), columns, with_knowledge=False)
     return Table(
         "layer_mean",
         f"Mean over the fixed attacks by layer, {K} clients",
         "Populations known by layer: mean kappa of the whole update, and of the layer where it is largest.",
         ["rule", *(f"M = {M}{what}" for M in counts for what in ("", ", layer"))],
         rows,
-        lowest(rows, range(1, 1 + len(columns)), alone),
+        lowest(rows, range(1, 1 + len(columns)), uninformed),
     )
 
 
@@ -90,17 +90,17 @@ def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
 def truth_by_layer(cases: Sequence[Case], K: int) -> Table:
     """What the rules say of the clients."""
 
-    def accused(found: list[Case]) -> Cell:
-        share = accused_share(found)
+    def accused(cases: list[Case]) -> Cell:
+        share = accused_share(cases)
         return None if share is None else K * share
 
-    def most(found: list[Case]) -> Cell:
-        return max((round(K * (case.accused or 0.0)) for case in found if not case.malicious), default=None)
+    def most(cases: list[Case]) -> Cell:
+        return max((round(K * (case.accused or 0.0)) for case in cases if not case.malicious), default=None)
 
-    def blamed(found: list[Case]) -> Cell:
-        return mean(None if case.accused is None else case.accused * (K - case.malicious) for case in attacked(found))
+    def blamed(cases: list[Case]) -> Cell:
+        return mean(None if case.accused is None else case.accused * (K - case.malicious) for case in attacked(cases))
 
-    rows, _ = by_rule(cases, [quiet, accused, most, blamed, missed, calibration, milliseconds], told=False)
+    rows, _ = by_rule(cases, [quiet, accused, most, blamed, missed, calibration, milliseconds], with_knowledge=False)
     return Table(
         "layer_truth",
         f"What the rules say of the clients by layer, {K} clients",
@@ -118,22 +118,22 @@ def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
     missing: list[str] = []
     really: list[str] = []
     for label, layered in (("updates", False), ("by layer", True)):
-        found = [case for case in cases if (case.layer is not None) == layered]
-        if not found:
+        of_kind = [case for case in cases if (case.layer is not None) == layered]
+        if not of_kind:
             continue
-        ran = {case.attack for case in found if case.attack != "none"}
+        ran = {case.attack for case in of_kind if case.attack != "none"}
         searched = {attack for attack in ran if words(attack)[0] == ADAPTIVE}
         rows.append(
             [
                 label,
-                len({(case.population, case.seed) for case in found}),
-                len(rules_of(found)),
+                len({(case.population, case.seed) for case in of_kind}),
+                len(rules_of(of_kind)),
                 len(ran - searched),
-                len(attacks_of(case for case in found if words(case.attack)[0] == ADAPTIVE)),
-                tries_of(found),
+                len(attacks_of(case for case in of_kind if words(case.attack)[0] == ADAPTIVE)),
+                tries_of(of_kind),
             ]
         )
-        counts = Counter(words(attack)[0] for attack in attacks_of(case for case in found if case.attack != "none"))
+        counts = Counter(words(attack)[0] for attack in attacks_of(case for case in of_kind if case.attack != "none"))
         names = ", ".join(f"{name} in {n} ways" if n > 1 else name for name, n in counts.items())
         really.append(f"On {'populations known by layer' if layered else 'updates'}: {names or 'no attacker'}.")
         absent = dict.fromkeys(

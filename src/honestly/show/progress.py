@@ -88,8 +88,8 @@ class Live(Monitor):
         super().__init__(folder, ids)
         self.bars = Bars()
         self.whole = self.bars.add("study")
-        self.shown: dict[str, int] = {}
-        self.begun: tuple[float, int] | None = None
+        self.bar_of_run: dict[str, int] = {}
+        self.start: tuple[float, int] | None = None
 
     def __enter__(self) -> Monitor:
         self.bars.__enter__()
@@ -117,19 +117,19 @@ class Live(Monitor):
         )
         self.bars.update(self.whole, total=total, done=done, news=text)
         working = {run.id: run for run in runs if run.status == "running"}
-        for id in [id for id in self.shown if id not in working]:
-            self.bars.remove(self.shown.pop(id))
+        for id in [id for id in self.bar_of_run if id not in working]:
+            self.bars.remove(self.bar_of_run.pop(id))
         for id, run in list(working.items())[:16]:
-            if id not in self.shown:
-                self.shown[id] = self.bars.add("  run", run.of)
-            self.bars.update(self.shown[id], done=run.rounds, news=_now(run, store))
+            if id not in self.bar_of_run:
+                self.bar_of_run[id] = self.bars.add("  run", run.of)
+            self.bars.update(self.bar_of_run[id], done=run.rounds, news=_now(run, store))
 
     def _time_left(self, done: int, total: int) -> str:
         """The remaining time at the speed since the start."""
         now = time.monotonic()
-        if self.begun is None:
-            self.begun = (now, done)
-        since, first = self.begun
+        if self.start is None:
+            self.start = (now, done)
+        since, first = self.start
         if done <= first or now - since < 2:
             return ""
         return f", {duration((total - done) * (now - since) / (done - first))} left"

@@ -41,13 +41,13 @@ def page(heading: str, runs: Sequence[RunView], *, lead: str = "", back: str = "
 
 def body(runs: Sequence[RunView]) -> Markup:
     """Curves of all runs, truth beside belief for the one in question, and everything else folded."""
-    begun = [run for run in runs if run.records]
-    if not begun:
+    started = [run for run in runs if run.records]
+    if not started:
         return Markup("")
-    main = verdict.in_question(begun)
-    others = [run for i, run in enumerate(begun) if i != main]
-    return part("runs", charts=charts(begun), main=_story(begun[main]), others=[_story(run) for run in others],
-                numbers=numbers(begun), several=len(begun) > 1)  # fmt: skip
+    main = verdict.in_question(started)
+    others = [run for i, run in enumerate(started) if i != main]
+    return part("runs", charts=charts(started), main=_story(started[main]), others=[_story(run) for run in others],
+                numbers=numbers(started), several=len(started) > 1)  # fmt: skip
 
 
 def charts(runs: Sequence[RunView]) -> list[Chart]:
@@ -104,25 +104,25 @@ def accusations(run: RunView) -> Table | None:
         counts["wrongly"].update(accused - attacked)
         counts["missed"].update(attacked - accused - excluded if r.accused is not None else ())
         counts["excluded"].update(excluded)
-    held = sorted(set().union(*counts.values()), key=lambda k: (-counts["accused"][k] - counts["excluded"][k], k))
-    if not held:
+    clients = sorted(set().union(*counts.values()), key=lambda k: (-counts["accused"][k] - counts["excluded"][k], k))
+    if not clients:
         return None
     columns = [
         key for key in counts
         if any(counts[key].values()) and (run.known or key in ("accused", "excluded")) and (judged or key != "missed")
     ]  # fmt: skip
-    rows: list[list[Cell]] = [[run.clients[k], *(counts[key][k] for key in columns)] for k in held[:MOST_ROWS]]
-    note = f"{len(held) - MOST_ROWS} more clients are not shown." if len(held) > MOST_ROWS else ""
+    rows: list[list[Cell]] = [[run.clients[k], *(counts[key][k] for key in columns)] for k in clients[:MOST_ROWS]]
+    note = f"{len(clients) - MOST_ROWS} more clients are not shown." if len(clients) > MOST_ROWS else ""
     return Table("accusations", "", f"The number of rounds in which each happened. {note}".strip(),
                  ["client", *columns], rows)  # fmt: skip
 
 
 def files(runs: Sequence[RunView]) -> list[Download]:
     """Rounds as CSV and JSON, the drawings as SVG."""
-    begun = [run for run in runs if run.records]
-    if not begun:
+    started = [run for run in runs if run.records]
+    if not started:
         return []
-    drawn = [*charts(begun), *begun[verdict.in_question(begun)].maps()]
+    drawn = [*charts(started), *started[verdict.in_question(started)].maps()]
     rows = [
         [
             run.title,
@@ -131,14 +131,14 @@ def files(runs: Sequence[RunView]) -> list[Download]:
             r.asr,
             *(_client_names(run, clients) for clients in (r.attacked, r.accused, r.excluded)),
         ]
-        for run in begun
+        for run in started
         for r in run.records
     ]
     columns = ["run", "round", "accuracy", "asr", "attacked", "accused", "excluded"]
     values = [
         {"run": run.title, "clients": list(run.clients),
          "rounds": [{k: v for k, v in r.as_json().items() if k not in ("per_class", "clients")} for r in run.records]}
-        for run in begun
+        for run in started
     ]  # fmt: skip
     return [
         *downloads.inside("rounds.csv", downloads.as_csv(columns, rows)),

@@ -19,14 +19,14 @@ Column: TypeAlias = Callable[[list[Case]], Cell]
 
 def mean(values: Iterable[float | None]) -> float | None:
     """The mean of the known values."""
-    found = [v for v in values if v is not None]
-    return float(np.mean(found)) if found else None
+    numbers = [v for v in values if v is not None]
+    return float(np.mean(numbers)) if numbers else None
 
 
 def worst(cases: Iterable[Case]) -> float | None:
     """The largest kappa."""
-    found = [case.kappa for case in cases]
-    return max(found) if found else None
+    kappas = [case.kappa for case in cases]
+    return max(kappas) if kappas else None
 
 
 def fixed_attacks(cases: Iterable[Case]) -> list[Case]:
@@ -41,9 +41,9 @@ def group_of(case: Case) -> str:
 
 def attacks_of(cases: Iterable[Case]) -> list[str]:
     """The attacks in the order of the suite, others after it in order of appearance."""
-    found = list(dict.fromkeys(case.attack for case in cases))
-    order = {attack: i for i, attack in enumerate((*SUITE, *(a for a in found if a not in SUITE)))}
-    return sorted(found, key=order.__getitem__)
+    attacks = list(dict.fromkeys(case.attack for case in cases))
+    order = {attack: i for i, attack in enumerate((*SUITE, *(a for a in attacks if a not in SUITE)))}
+    return sorted(attacks, key=order.__getitem__)
 
 
 def rules_of(cases: Iterable[Case]) -> list[str]:
@@ -58,24 +58,24 @@ def counts_of(cases: Iterable[Case]) -> list[int]:
 
 def statements(cases: Iterable[Case]) -> tuple[list[float], list[bool]]:
     """Every stated honesty, and whether that client was honest."""
-    said: list[float] = []
+    honesty: list[float] = []
     true: list[bool] = []
     for case in cases:
         if case.honesty is not None:
-            said += case.honesty
+            honesty += case.honesty
             true += [k < case.clients - case.malicious for k in range(case.clients)]
-    return said, true
+    return honesty, true
 
 
 def attack_rows(
     cases: Sequence[Case], M: int, measure: Callable[[Case], float | None]
 ) -> tuple[list[str], list[list[Cell]]]:
     """Columns and rows of a table of attacks: the mean of a measure for each rule."""
-    found = [case for case in cases if case.malicious == M]
-    rules = rules_of(found)
+    of_count = [case for case in cases if case.malicious == M]
+    rules = rules_of(of_count)
     rows: list[list[Cell]] = []
-    for attack in attacks_of(found):
-        of_attack = [case for case in found if case.attack == attack]
+    for attack in attacks_of(of_count):
+        of_attack = [case for case in of_count if case.attack == attack]
         rows.append([attack, *(mean(measure(case) for case in of_attack if case.rule == rule) for rule in rules)])
     return ["attack", *rules], rows
 
@@ -96,22 +96,22 @@ def search_clause(cases: Iterable[Case]) -> str:
 
 
 def by_rule(
-    cases: Sequence[Case], columns: Sequence[Column], *, told: bool = True
+    cases: Sequence[Case], columns: Sequence[Column], *, with_knowledge: bool = True
 ) -> tuple[list[list[Cell]], list[bool]]:
     """A row for each rule: its name, what it is told, and the columns; and which rows are told nothing."""
     rows: list[list[Cell]] = []
-    alone: list[bool] = []
+    uninformed: list[bool] = []
     for rule in rules_of(cases):
         of_rule = [case for case in cases if case.rule == rule]
         knows = Contestant(rule).knows
-        rows.append([rule, *([knows] if told else []), *(column(of_rule) for column in columns)])
-        alone.append(knows == "nothing")
-    return rows, alone
+        rows.append([rule, *([knows] if with_knowledge else []), *(column(of_rule) for column in columns)])
+        uninformed.append(knows == "nothing")
+    return rows, uninformed
 
 
 def where(chosen: Callable[[Case], bool], measured: Callable[[list[Case]], Cell]) -> Column:
     """A measure of the cases that are chosen."""
-    return lambda found: measured([case for case in found if chosen(case)])
+    return lambda cases: measured([case for case in cases if chosen(case)])
 
 
 def with_malicious(M: int, measured: Callable[[list[Case]], Cell]) -> Column:
@@ -119,36 +119,36 @@ def with_malicious(M: int, measured: Callable[[list[Case]], Cell]) -> Column:
     return where(lambda case: case.malicious == M, measured)
 
 
-def mean_kappa(found: list[Case]) -> Cell:
+def mean_kappa(cases: list[Case]) -> Cell:
     """The mean kappa."""
-    return mean(case.kappa for case in found)
+    return mean(case.kappa for case in cases)
 
 
-def attacked(found: list[Case]) -> list[Case]:
+def attacked(cases: list[Case]) -> list[Case]:
     """The cases under a fixed attack."""
-    return [case for case in fixed_attacks(found) if case.malicious]
+    return [case for case in fixed_attacks(cases) if case.malicious]
 
 
 #: kappa where nobody lies
 quiet: Column = where(lambda case: not case.malicious, mean_kappa)
 
 
-def accused_share(found: list[Case]) -> float | None:
+def accused_share(cases: list[Case]) -> float | None:
     """The share of the honest clients that are accused where nobody lies."""
-    return mean(case.accused for case in found if not case.malicious)
+    return mean(case.accused for case in cases if not case.malicious)
 
 
-def missed(found: list[Case]) -> Cell:
+def missed(cases: list[Case]) -> Cell:
     """Attackers that are not accused under the fixed attacks, in %."""
-    share = mean(case.missed for case in attacked(found))
+    share = mean(case.missed for case in attacked(cases))
     return None if share is None else 100 * share
 
 
-def calibration(found: list[Case]) -> Cell:
+def calibration(cases: list[Case]) -> Cell:
     """The calibration error of honesty under the fixed attacks."""
-    return calibration_error(reliability(*statements(fixed_attacks(found))))
+    return calibration_error(reliability(*statements(fixed_attacks(cases))))
 
 
-def milliseconds(found: list[Case]) -> Cell:
+def milliseconds(cases: list[Case]) -> Cell:
     """The median time of the rule itself."""
-    return float(1e3 * np.median([case.seconds for case in found]))
+    return float(1e3 * np.median([case.seconds for case in cases]))

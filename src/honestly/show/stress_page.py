@@ -47,7 +47,7 @@ def about(study: StressStudy, seconds: float) -> dict[str, Any]:
 def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds: float) -> list[Path]:
     """Write all files to the directory and return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
-    found = tables(cases, study.attacks)
+    all_tables = tables(cases, study.attacks)
     facts = about(study, seconds)
     maps, reliable = heatmaps(cases), reliability_chart(cases)
     pictures: dict[str, bytes] = {}
@@ -58,7 +58,7 @@ def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds
     drawn = [*maps[::-1], *([reliable] if reliable is not None else [])]
     files = [
         *downloads.inside("cases.csv", _csv(cases)),
-        *downloads.inside("summary.json", downloads.as_json({t.name: t.records() for t in found})),
+        *downloads.inside("summary.json", downloads.as_json({t.name: t.records() for t in all_tables})),
         *(downloads.inside("figure.svg", svg.standalone(drawn)) if drawn else []),
         *(file for name, picture in pictures.items() for file in downloads.inside(name, picture)),
     ]
@@ -66,10 +66,10 @@ def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds
         "cases.jsonl": lines(cases),
         "cases.csv": _csv(cases),
         "summary.json": json.dumps(
-            {**facts, "tables": {t.name: t.records() for t in found}}, indent=1, allow_nan=False
+            {**facts, "tables": {t.name: t.records() for t in all_tables}}, indent=1, allow_nan=False
         ),
-        "summary.md": "\n".join(table.markdown() for table in found),
-        "index.html": page(found, maps, reliable, facts, files),
+        "summary.md": "\n".join(table.markdown() for table in all_tables),
+        "index.html": page(all_tables, maps, reliable, facts, files),
     }
     for name, content in texts.items():
         (directory / name).write_text(content, encoding="utf-8")
@@ -100,41 +100,41 @@ def _csv(cases: Sequence[Case]) -> str:
 
 
 def page(
-    found: Sequence[Table], maps: Sequence[Heatmap], reliable: Chart | None, facts: dict[str, Any],
+    all_tables: Sequence[Table], maps: Sequence[Heatmap], reliable: Chart | None, facts: dict[str, Any],
     files: Sequence[Download],
 ) -> str:  # fmt: skip
     """The self-contained HTML page."""
-    ran = [table for table in found if table.name == "run"]
+    ran = [table for table in all_tables if table.name == "run"]
     return render(
-        "stress.html", heading="Which rule withstands which attack", verdict=sentence(found), maps=maps[::-1],
-        tables=[*ran, *(table for table in found if table.name != "run")], reliability=reliable,
+        "stress.html", heading="Which rule withstands which attack", verdict=sentence(all_tables), maps=maps[::-1],
+        tables=[*ran, *(table for table in all_tables if table.name != "run")], reliability=reliable,
         facts=json.dumps(facts, indent=1), downloads=files,
     )  # fmt: skip
 
 
-def sentence(found: Sequence[Table]) -> str:
+def sentence(tables: Sequence[Table]) -> str:
     """The worst case of the three best rules and of the plain mean, with the most attackers that were tried."""
-    said: list[str] = []
+    sentences: list[str] = []
     for name, words in (("worst", "worst kappa"), ("layer_worst", "worst kappa of a single layer")):
-        for table in (one for one in found if one.name == name):
+        for table in (one for one in tables if one.name == name):
             column = len(table.columns) - 1
             ranked = sorted((row[column], str(row[0])) for row in table.rows if isinstance(row[column], float))
             chosen = [*ranked[:3], *(one for one in ranked[3:] if one[1] == "mean")]
             most = re.sub(r"\D", "", table.columns[column])
             ends = ", ".join(f"{rule} {text(kappa)}" for kappa, rule in chosen)
-            said.append(f"{most} attackers among {table.title.rpartition(', ')[2]}, {words}: {ends}.")
-    return " ".join(said)
+            sentences.append(f"{most} attackers among {table.title.rpartition(', ')[2]}, {words}: {ends}.")
+    return " ".join(sentences)
 
 
 def heatmaps(cases: Sequence[Case]) -> list[Heatmap]:
     """Rules by attacks, one for each of the three largest numbers of attackers; where layers are known, the worst."""
-    shown = [case for case in cases if case.malicious and not case.guessed]
+    informed = [case for case in cases if case.malicious and not case.guessed]
     cells: dict[tuple[int, str, str], list[float]] = {}
-    for case in shown:
+    for case in informed:
         kappa = case.kappa if case.layer is None else case.layer
         cells.setdefault((case.malicious, case.rule, case.attack), []).append(kappa)
-    rules, attacks = list(dict.fromkeys(case.rule for case in shown)), attacks_of(shown)
-    return [_heatmap(M, cells, rules, attacks) for M in sorted({case.malicious for case in shown})[-MOST_MAPS:]]
+    rules, attacks = list(dict.fromkeys(case.rule for case in informed)), attacks_of(informed)
+    return [_heatmap(M, cells, rules, attacks) for M in sorted({case.malicious for case in informed})[-MOST_MAPS:]]
 
 
 def _heatmap(
@@ -163,7 +163,7 @@ def reliability_chart(cases: Sequence[Case]) -> Chart | None:
         total = sum(b.count for b in curve)
         if curve:
             shares = [b.count / total for b in curve]
-            lines.append(Line(rule, [b.said for b in curve], [b.true for b in curve], shares=shares))
+            lines.append(Line(rule, [b.stated for b in curve], [b.true for b in curve], shares=shares))
     title = "Reliability of honesty under the fixed attacks"
     if not lines:
         return None

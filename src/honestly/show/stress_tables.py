@@ -38,25 +38,25 @@ def tables(cases: Sequence[Case], attacks: Sequence[str] = ()) -> list[Table]:
 
     ``attacks`` are the requested ones; a table says which of them were run.
     """
-    found = [attacks_run(cases, attacks)] if attacks else []
+    result = [attacks_run(cases, attacks)] if attacks else []
     whole = [case for case in cases if case.layer is None]
     layered = [case for case in cases if case.layer is not None and not case.guessed]
     for K in sorted({case.clients for case in cases}):
         of_layers = [case for case in layered if case.clients == K]
-        found += layer_tables(of_layers, K) if of_layers else []
+        result += layer_tables(of_layers, K) if of_layers else []
         of_K = [case for case in whole if case.clients == K]
         informed = [case for case in of_K if not case.guessed]
         if any(case.malicious for case in informed):
-            found += [aim(informed, K), worst_cases(informed, K), means(informed, K)]
-            found += [by_population(informed, K, M) for M in counts_of(informed)]
-            found += [by_attack(informed, K, M) for M in counts_of(informed)[-2:]]
+            result += [aim(informed, K), worst_cases(informed, K), means(informed, K)]
+            result += [by_population(informed, K, M) for M in counts_of(informed)]
+            result += [by_attack(informed, K, M) for M in counts_of(informed)[-2:]]
         if informed:
-            found.append(truthfulness(informed, K))
+            result.append(truthfulness(informed, K))
         if any(case.guessed for case in of_K):
-            found.append(wrong_f(of_K, K))
+            result.append(wrong_f(of_K, K))
     if len({case.clients for case in whole}) > 1:
-        found.append(by_clients([case for case in whole if not case.guessed]))
-    return [table for table in found if table.rows]
+        result.append(by_clients([case for case in whole if not case.guessed]))
+    return [table for table in result if table.rows]
 
 
 def _lies(case: Case) -> bool:
@@ -66,7 +66,7 @@ def _lies(case: Case) -> bool:
 def worst_cases(cases: Sequence[Case], K: int) -> Table:
     """The worst case over all populations and attacks, the adaptive one included, for each number of attackers."""
     counts = counts_of(cases)
-    rows, alone = by_rule(cases, [with_malicious(M, worst) for M in counts])
+    rows, uninformed = by_rule(cases, [with_malicious(M, worst) for M in counts])
     return Table(
         "worst",
         f"Worst case, {K} clients",
@@ -74,7 +74,7 @@ def worst_cases(cases: Sequence[Case], K: int) -> Table:
         "that are told nothing: neither the number of attackers f nor a trusted update or client.",
         ["rule", "told", *(f"M = {M}" for M in counts)],
         rows,
-        lowest(rows, range(2, 2 + len(counts)), alone),
+        lowest(rows, range(2, 2 + len(counts)), uninformed),
     )
 
 
@@ -82,29 +82,29 @@ def means(cases: Sequence[Case], K: int) -> Table:
     """The mean over populations and fixed attacks."""
     counts = counts_of(cases)
     columns = [*(with_malicious(M, mean_kappa) for M in (0, *counts)), *(where(_lies, m) for m in (mean_kappa, worst))]
-    rows, alone = by_rule(fixed_attacks(cases), columns)
+    rows, uninformed = by_rule(fixed_attacks(cases), columns)
     return Table(
         "mean",
         f"Mean over the fixed attacks, {K} clients",
         "Mean kappa over all populations and all attacks that do not search; the last column is their worst case.",
         ["rule", "told", *(f"M = {M}" for M in (0, *counts)), "all M > 0", "worst fixed"],
         rows,
-        lowest(rows, range(2, 5 + len(counts)), alone),
+        lowest(rows, range(2, 5 + len(counts)), uninformed),
     )
 
 
 def by_population(cases: Sequence[Case], K: int, M: int) -> Table:
     """The worst case on each population."""
-    found = [case for case in cases if case.malicious == M]
-    groups = list(dict.fromkeys(group_of(case) for case in found))
-    rows, alone = by_rule(found, [where(lambda case, g=group: group_of(case) == g, worst) for group in groups])
+    of_count = [case for case in cases if case.malicious == M]
+    groups = list(dict.fromkeys(group_of(case) for case in of_count))
+    rows, uninformed = by_rule(of_count, [where(lambda case, g=group: group_of(case) == g, worst) for group in groups])
     return Table(
         f"population_{M}",
         f"Worst case on each population, {M} of {K} malicious",
-        f"The largest kappa over all attacks ({search_clause(found)}).",
+        f"The largest kappa over all attacks ({search_clause(of_count)}).",
         ["rule", "told", *groups],
         rows,
-        lowest(rows, range(2, 2 + len(groups)), alone),
+        lowest(rows, range(2, 2 + len(groups)), uninformed),
     )
 
 
@@ -113,14 +113,14 @@ def by_clients(cases: Sequence[Case]) -> Table:
     most = {K: max(case.malicious for case in cases if case.clients == K) for K in {case.clients for case in cases}}
     sizes = sorted(K for K in most if most[K])
     columns = [where(lambda case, at=(K, most[K]): (case.clients, case.malicious) == at, worst) for K in sizes]
-    rows, alone = by_rule(cases, columns)
+    rows, uninformed = by_rule(cases, columns)
     return Table(
         "clients",
         "Worst case for different numbers of clients",
         "The largest kappa over all populations and attacks, with the largest number of attackers of the study.",
         ["rule", "told", *(f"{most[K]} of {K}" for K in sizes)],
         rows,
-        lowest(rows, range(2, 2 + len(sizes)), alone),
+        lowest(rows, range(2, 2 + len(sizes)), uninformed),
     )
 
 
@@ -134,17 +134,17 @@ def by_attack(cases: Sequence[Case], K: int, M: int) -> Table:
 def truthfulness(cases: Sequence[Case], K: int) -> Table:
     """What the rules say of the clients: false accusations, detection, calibration."""
 
-    def accused(found: list[Case]) -> Cell:
-        share = accused_share(found)
+    def accused(cases: list[Case]) -> Cell:
+        share = accused_share(cases)
         return None if share is None else 100 * share
 
-    def count_error(found: list[Case]) -> Cell:
+    def count_error(cases: list[Case]) -> Cell:
         return mean(
-            None if case.estimated is None else abs(case.estimated - case.malicious) for case in attacked(found)
+            None if case.estimated is None else abs(case.estimated - case.malicious) for case in attacked(cases)
         )
 
-    def auc(found: list[Case]) -> Cell:
-        return mean(case.auc for case in attacked(found))
+    def auc(cases: list[Case]) -> Cell:
+        return mean(case.auc for case in attacked(cases))
 
     rows, _ = by_rule(cases, [quiet, accused, auc, missed, count_error, calibration, milliseconds])
     return Table(
@@ -191,8 +191,8 @@ def _guesses(cases: Sequence[Case]) -> list[tuple[str, list[Case]]]:
 def _mean_worst(cases: Sequence[Case], counts: Sequence[int]) -> list[Cell]:
     cells: list[Cell] = []
     for M in counts:
-        found = [case for case in cases if case.malicious == M]
-        cells += [mean(case.kappa for case in fixed_attacks(found)), worst(found)]
+        of_count = [case for case in cases if case.malicious == M]
+        cells += [mean(case.kappa for case in fixed_attacks(of_count)), worst(of_count)]
     return cells
 
 
@@ -200,19 +200,25 @@ def aim(cases: Sequence[Case], K: int) -> Table:
     """The default Bayesian rule beside the best of those that are not told f, and of those that are."""
     rows: list[list[Cell]] = []
     for M in counts_of(cases):
-        found = [case for case in cases if case.malicious == M]
-        groups = list(dict.fromkeys(group_of(case) for case in found))
+        of_count = [case for case in cases if case.malicious == M]
+        groups = list(dict.fromkeys(group_of(case) for case in of_count))
         for group in (*groups, "all") if len(groups) > 1 else groups:
-            here = [case for case in found if group in ("all", group_of(case))]
+            here = [case for case in of_count if group in ("all", group_of(case))]
             worsts = {rule: worst(case for case in here if case.rule == rule) for rule in rules_of(here)}
             ours = worsts.get(OURS)
             if ours is None:
                 continue
             rivals = {rule: x for rule, x in worsts.items() if rule != OURS and x is not None}
-            alone = min(((x, r) for r, x in rivals.items() if Contestant(r).knows == "nothing"), default=(None, "-"))
+            uninformed = min(
+                ((x, r) for r, x in rivals.items() if Contestant(r).knows == "nothing"), default=(None, "-")
+            )
             informed = min(((x, r) for r, x in rivals.items() if Contestant(r).knows == "f"), default=(None, "-"))
             rows.append(
-                [f"M = {M}, {group}", ours, *(c for x, r in (alone, informed) for c in (x, r, ours / x if x else None))]
+                [
+                    f"M = {M}, {group}",
+                    ours,
+                    *(c for x, r in (uninformed, informed) for c in (x, r, ours / x if x else None)),
+                ]
             )
     return Table(
         "aim",

@@ -24,7 +24,7 @@ def suite_table(suite: Suite, standings: Sequence[Standing]) -> Table:
         ]
         for s in ordered
     ]
-    alone = [s.told == "nothing" and not s.failed + s.refused for s in ordered]
+    uninformed = [s.told == "nothing" and not s.failed + s.refused for s in ordered]
     tries = standings[0].tries if standings else suite.tries
     return Table(
         suite.name,
@@ -37,7 +37,7 @@ def suite_table(suite: Suite, standings: Sequence[Standing]) -> Table:
         "nothing.",
         COLUMNS,
         rows,
-        lowest(rows, range(3, 12), alone),
+        lowest(rows, range(3, 12), uninformed),
     )
 
 

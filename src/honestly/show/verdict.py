@@ -38,7 +38,7 @@ def sentence(runs: Sequence[RunView]) -> str:
     run = runs[in_question(runs)]
     bad = liars(run)
     chosen = [r for r in runs if bool(liars(r)) == bool(bad)]
-    ends = _list([text for r in chosen if (text := _end(r, alone=len(chosen) == 1))])
+    ends = _list([text for r in chosen if (text := _end(r, single=len(chosen) == 1))])
     ends = ends.replace(" ended at", "\0", 1).replace(" ended at", " at").replace("\0", " ended at")
     if not run.known:
         return _join(
@@ -70,12 +70,12 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %"
 
 
-def _end(run: RunView, *, alone: bool) -> str:
+def _end(run: RunView, *, single: bool) -> str:
     accuracy = [r.accuracy for r in run.records if r.accuracy is not None]
     asr = [r.asr for r in run.records if r.asr is not None]
     if not accuracy:
         return ""
-    name = "the accuracy" if alone else shorten(run.title, 60)
+    name = "the accuracy" if single else shorten(run.title, 60)
     success = f" (attack success {percent(asr[-1])})" if asr else ""
     return f"{name} ended at {percent(accuracy[-1])}{success}"
 

@@ -37,8 +37,8 @@ def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, 
     run = RunFolder(folder, experiment.id, described)
     if restart:
         run.clear()
-    elif (held := _stored_settings(folder / EXPERIMENT, warn)) is not None:
-        _check_same(folder, held, described)
+    elif (stored := _stored_settings(folder / EXPERIMENT, warn)) is not None:
+        _check_same(folder, stored, described)
         _check_not_longer(folder, experiment.rounds)
     return run
 
@@ -53,10 +53,10 @@ def _stored_settings(path: Path, warn: Warn) -> dict[str, Any] | None:
         return None
 
 
-def _check_same(folder: Path, held: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
-    differ = sorted(k for k in {*held, *mine} if k != "rounds" and held.get(k) != mine.get(k))
+def _check_same(folder: Path, stored: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    differ = sorted(k for k in {*stored, *mine} if k != "rounds" and stored.get(k) != mine.get(k))
     if differ:
-        changes = ", ".join(f"{k} = {held.get(k)!r} there, {mine.get(k)!r} now" for k in differ)
+        changes = ", ".join(f"{k} = {stored.get(k)!r} there, {mine.get(k)!r} now" for k in differ)
         raise ExperimentError(
             f"{folder} holds another experiment ({changes}): choose another folder with --out, "
             "or add --restart to replace it"

@@ -42,13 +42,13 @@ class Differentiable:
 
     def features(self, theta: Tensor, images: Tensor) -> Tensor:
         """(n, f) the input of the last layer that has parameters."""
-        seen: list[Tensor] = []
-        hook = self.last.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        inputs: list[Tensor] = []
+        hook = self.last.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
         try:
             self.logits(theta, images)
         finally:
             hook.remove()
-        return seen[-1].flatten(1)
+        return inputs[-1].flatten(1)
 
 
 def fit_images(federation: Federation, images: Any) -> Tensor:
@@ -64,15 +64,15 @@ def open_workshop(federation: Federation, state: State, plan: RoundPlan) -> Work
     e, clients, model = federation.experiment, federation.clients, Differentiable(federation, state)
     attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]
     clean = {k: (clients.parts[k], np.zeros(len(clients.parts[k]), dtype=np.bool_)) for k in attackers}
-    held = [clients.poisoned.get(k, clean[k]) for k in attackers]
-    ends = np.cumsum([len(samples) for samples, _ in held])
-    rows = torch.as_tensor(np.concatenate([samples for samples, _ in held]), device=federation.device)
+    data = [clients.poisoned.get(k, clean[k]) for k in attackers]
+    ends = np.cumsum([len(samples) for samples, _ in data])
+    rows = torch.as_tensor(np.concatenate([samples for samples, _ in data]), device=federation.device)
     return Workshop(
         theta=state.model.theta,
         images=clients.pixels.batch(rows).float() / 255.0,
         labels=clients.pixels.labels[rows],
-        poisoned=torch.as_tensor(np.concatenate([mask for _, mask in held]), device=federation.device),
-        samples=[np.arange(end - len(samples), end) for end, (samples, _) in zip(ends.tolist(), held, strict=True)],
+        poisoned=torch.as_tensor(np.concatenate([mask for _, mask in data]), device=federation.device),
+        samples=[np.arange(end - len(samples), end) for end, (samples, _) in zip(ends.tolist(), data, strict=True)],
         logits=torch.vmap(model.logits),
         features=torch.vmap(model.features),
         size=federation.data.size,

@@ -210,10 +210,10 @@ class Experiment(BaseModel):
     def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out keys added after the first release if they have their default, so old ids do not change."""
         values: dict[str, Any] = write(self)
-        kept = {key: value for key, value in values.items() if LATER.get(key) != value}
-        if "buffer" not in kept:
-            kept.pop("delay", None)
-        return kept
+        fields = {key: value for key, value in values.items() if LATER.get(key) != value}
+        if "buffer" not in fields:
+            fields.pop("delay", None)
+        return fields
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Experiment:

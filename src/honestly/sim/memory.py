@@ -28,7 +28,7 @@ def memory_arrays(state: State) -> dict[str, Any]:
     parts = [_encode(part, arrays, own) for part in (state.rule, *state.pipeline.mixers)]
     if state.server is not None:
         arrays["server"] = np.array(state.server.steps)
-        arrays |= {f"server/{name}": held["theta"].cpu().numpy() for name, held in state.server.moments.items()}
+        arrays |= {f"server/{name}": moment["theta"].cpu().numpy() for name, moment in state.server.moments.items()}
     attack = {f"{ATTACK}{name}": to_device(array, "cpu") for name, array in state.attack.items()}
     return {**arrays, "memory": np.array(json.dumps(parts)), **{k: np.asarray(v) for k, v in attack.items()}}
 
@@ -80,8 +80,8 @@ def _encode(value: Any, arrays: dict[str, Any], own: set[str]) -> Any:
     module = type(value).__module__
     if dataclasses.is_dataclass(value) and (module.startswith(HOME) or module in own):
         fields = [f for f in dataclasses.fields(value) if f.init]
-        held = {f.name: _encode(getattr(value, f.name), arrays, own) for f in fields}
-        return {"class": [module, type(value).__qualname__], "fields": held}
+        values = {f.name: _encode(getattr(value, f.name), arrays, own) for f in fields}
+        return {"class": [module, type(value).__qualname__], "fields": values}
     raise TypeError(f"cannot save a {type(value).__name__} that a rule remembers")
 
 

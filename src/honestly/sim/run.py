@@ -43,12 +43,12 @@ class Stop:
     """Turn Ctrl-C and SIGTERM into a flag; a second signal interrupts at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
     def __enter__(self) -> Stop:
         self.before: dict[int, Any] = {}
@@ -117,7 +117,7 @@ def run(
             rounds.append(latest.found)
             if on_round is not None:
                 on_round(latest)
-            if stop.asked:
+            if stop.requested:
                 break
     return Outcome(experiment, rounds, len(rounds) >= experiment.rounds, resumed_at)
 

@@ -22,10 +22,10 @@ def presets() -> list[str]:
 
 def read(path: str) -> dict[str, Any]:
     """The settings in a TOML file: one of yours, else a preset of that name."""
-    given = Path(path)
+    file = Path(path)
     try:
-        if given.is_file():
-            text = given.read_text(encoding="utf-8")
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
         else:
             name = path if path.endswith(".toml") else f"{path}.toml"
             if name not in presets():
@@ -93,16 +93,16 @@ def change(values: Mapping[str, Any], pairs: Iterable[tuple[str, Any]]) -> dict[
 
 def _choice_table(values: Mapping[str, Any], owner: str, wanted: str) -> dict[str, Any]:
     """The rule, attack or single mixer whose setting is wanted, as a table."""
-    held = values.get(owner, {})
+    choice = values.get(owner, {})
     if owner == "pre":
-        mixers = sequence(held)
-        held = mixers[0] if isinstance(mixers, list) and len(mixers) == 1 else {}
-    held = parse_choice(held)
-    if isinstance(held, dict) and "name" in held:
-        return held
+        mixers = sequence(choice)
+        choice = mixers[0] if isinstance(mixers, list) and len(mixers) == 1 else {}
+    choice = parse_choice(choice)
+    if isinstance(choice, dict) and "name" in choice:
+        return choice
     if owner == "pre":
         raise ExperimentError(f"{wanted}: name the mixer first, such as pre=nnm")
-    return {"name": Experiment.model_fields[owner].default.name, **(held if isinstance(held, dict) else {})}
+    return {"name": Experiment.model_fields[owner].default.name, **(choice if isinstance(choice, dict) else {})}
 
 
 def experiment(words: Sequence[str]) -> Experiment:
@@ -117,13 +117,13 @@ def experiment(words: Sequence[str]) -> Experiment:
 def doubts(experiment: Experiment) -> list[str]:
     """Warnings about settings that contradict each other: an attack without attackers, or attackers without one."""
     if experiment.attack.name != "none" and experiment.malicious_clients == 0:
-        given = (
+        setting = (
             f"malicious={experiment.malicious:g} of {experiment.clients} clients"
             if experiment.malicious
             else "malicious=0"
         )
-        return [f"attack={experiment.attack.name}, but nobody attacks ({given}): add malicious=0.4"]
+        return [f"attack={experiment.attack.name}, but nobody attacks ({setting}): add malicious=0.4"]
     if experiment.attack.name == "none" and experiment.malicious_clients > 0:
-        given = f"malicious={experiment.malicious:g}"
-        return [f"{given}, but attack=none, so these clients behave like the others: add attack=sign_flip"]
+        setting = f"malicious={experiment.malicious:g}"
+        return [f"{setting}, but attack=none, so these clients behave like the others: add attack=sign_flip"]
     return []

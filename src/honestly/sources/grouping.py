@@ -65,22 +65,24 @@ class Buffers:
     names: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, given: Any) -> Buffers:
+    def of(cls, buffers: Any) -> Buffers:
         """From the caller's argument: a mode, a torch module that has the buffers, or their names."""
-        if isinstance(given, Buffers):
-            return given
-        if isinstance(given, str):
-            if given not in BUFFERS:
+        if isinstance(buffers, Buffers):
+            return buffers
+        if isinstance(buffers, str):
+            if buffers not in BUFFERS:
                 listed = ", ".join(map(repr, BUFFERS))
-                raise ValueError(f"buffers is {given!r}; expected {listed}, a torch module, or the buffers' names")
-            return cls(given)
-        if hasattr(given, "named_buffers") and hasattr(given, "state_dict"):
-            held = {name for name, _ in given.named_buffers()}
-            positions = {f"[{i}]" for i, name in enumerate(given.state_dict()) if name in held}
-            return cls("follow", frozenset(held | positions))  # by position for those who send lists of arrays
-        if isinstance(given, Iterable) and not isinstance(given, bytes):
-            return cls("follow", frozenset(str(name) for name in given))
-        raise ValueError(f"buffers is {given!r}; expected 'follow', 'judge', 'ignore', a torch module, or their names")
+                raise ValueError(f"buffers is {buffers!r}; expected {listed}, a torch module, or the buffers' names")
+            return cls(buffers)
+        if hasattr(buffers, "named_buffers") and hasattr(buffers, "state_dict"):
+            names = {name for name, _ in buffers.named_buffers()}
+            positions = {f"[{i}]" for i, name in enumerate(buffers.state_dict()) if name in names}
+            return cls("follow", frozenset(names | positions))  # by position for those who send lists of arrays
+        if isinstance(buffers, Iterable) and not isinstance(buffers, bytes):
+            return cls("follow", frozenset(str(name) for name in buffers))
+        raise ValueError(
+            f"buffers is {buffers!r}; expected 'follow', 'judge', 'ignore', a torch module, or their names"
+        )
 
     def hold(self, name: str) -> bool:
         """Whether the tensor of this name is a buffer that is not judged."""
@@ -112,9 +114,9 @@ def _tensors_as_layers(leaves: tuple[Leaf, ...], buffers: Buffers) -> tuple[Laye
 
 
 def _layers_of_pieces(pieces: Sequence[Piece], buffers: Buffers) -> tuple[Layer, ...]:
-    held = [buffers.hold(piece.name) for piece in pieces]
-    judged = [piece for piece, is_buffer in zip(pieces, held, strict=True) if not is_buffer]
-    others = [piece for piece, is_buffer in zip(pieces, held, strict=True) if is_buffer]
+    flags = [buffers.hold(piece.name) for piece in pieces]
+    judged = [piece for piece, is_buffer in zip(pieces, flags, strict=True) if not is_buffer]
+    others = [piece for piece, is_buffer in zip(pieces, flags, strict=True) if is_buffer]
     if not judged:  # there must be something to judge by
         judged, others = others, []
     names = sorted(piece.name for piece in judged)

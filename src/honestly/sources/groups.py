@@ -42,9 +42,9 @@ class Groups:
         check_claims("groups", self.counts)
 
     @classmethod
-    def of(cls, given: Any) -> Groups:
+    def of(cls, layers: Any) -> Groups:
         """From what the caller says: the counts, or a `Groups`."""
-        return given if isinstance(given, Groups) else cls(given)
+        return layers if isinstance(layers, Groups) else cls(layers)
 
     def ordered_counts(self, ids: Sequence[ClientId]) -> Float:
         """(K,) counts in the groups' order; NaN for what is no count."""

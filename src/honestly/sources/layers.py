@@ -35,9 +35,9 @@ class Layers(InMemorySource):
         self.ids = tuple(ids)
         self.has_reference = reference is not None
         self.refused: dict[int, str] = {}
-        found = [self._flatten(k, update) for k, update in enumerate(updates)]
-        flat = [None if one is None else one[0] for one in found]
-        layouts = [None if one is None else {path: what.layout for path, what in one[1].items()} for one in found]
+        flattened = [self._flatten(k, update) for k, update in enumerate(updates)]
+        flat = [None if one is None else one[0] for one in flattened]
+        layouts = [None if one is None else {path: what.layout for path, what in one[1].items()} for one in flattened]
         expected = self._expected_layout(layouts, reference)
         for k, layout in enumerate(layouts):
             if layout is not None and layout != expected:
@@ -49,7 +49,7 @@ class Layers(InMemorySource):
             for name, extra in (("reference", reference), ("root", root))
         ]
         named = [rows[k] for k in usable] or [extras[0]]
-        described = [one[1] for k in usable if (one := found[k]) is not None]
+        described = [one[1] for k in usable if (one := flattened[k]) is not None]
         described = described or [tree.specs(extra) for extra in extras[:1] if extra is not None]
         specs = {path: majority_spec([one[path] for one in described]) for path in expected}
         self.leaves = tuple(Leaf(path, specs[path]) for path in expected if specs[path].kind == "float")

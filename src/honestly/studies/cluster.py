@@ -190,7 +190,7 @@ class Driver:
             raise ValueError(f"no node of the cluster has {need}: ask for less with --gpus-per-run and --cpus-per-run")
         with Heartbeat(self.store.folder, self.base), Stop() as stop:
             try:
-                while not stop.asked:
+                while not stop.requested:
                     if (
                         self.options.ends is not None
                         and time.time() >= self.options.ends

@@ -45,12 +45,12 @@ class TimeEstimate:
 
 def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) -> TimeEstimate:
     """How long the unfinished runs will take, one after the other on this device."""
-    held = {} if store is None else {run.id: run for run in store.runs()}
+    stored = {} if store is None else {run.id: run for run in store.runs()}
     speeds = {} if store is None else median_times(store, device)
     calibrated: dict[str, float] = {}
     rounds, seconds, from_store, left = 0, 0.0, 0, 0
     for entry in entries:
-        run = held.get(entry.id)
+        run = stored.get(entry.id)
         if run is not None and run.status == "done":
             continue
         left += 1

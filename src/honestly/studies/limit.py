@@ -47,8 +47,8 @@ def seconds_of(text: str) -> float:
     (560.0, 540.0, 5400.0, 5400.0)
     """
     parts = re.findall(rf"({NUMBER})(min|[smhd])", text)
-    alone = re.fullmatch(NUMBER, text) is not None
-    seconds = float(text) if alone else sum(float(number) * UNITS[unit] for number, unit in parts)
-    if not seconds or not (alone or "".join(number + unit for number, unit in parts) == text):
+    bare_number = re.fullmatch(NUMBER, text) is not None
+    seconds = float(text) if bare_number else sum(float(number) * UNITS[unit] for number, unit in parts)
+    if not seconds or not (bare_number or "".join(number + unit for number, unit in parts) == text):
         raise StudyError(f"--stop-after {text}: write a duration such as 560, 9m, 1.5h or 1h30m")
     return seconds

@@ -86,18 +86,18 @@ def plans(words: Sequence[str]) -> list[RecordingPlan]:
     >>> [plan.name for plan in plans(["alpha=0.1,1", "rounds=1"])]
     ['digits-cnn-a0.1-o0-s0', 'digits-cnn-a1-o0-s0']
     """
-    given = dict(DEFAULTS)
+    options = dict(DEFAULTS)
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise ValueError(f"'{word}' is not of the form key=value, such as rounds=1,10 or left_out=8")
-        given[key] = value
-    own = {key: given.pop(key) for key in DEFAULTS}
+        options[key] = value
+    own = {key: options.pop(key) for key in DEFAULTS}
     rounds = _integers("rounds", own["rounds"])
     attacks = tuple(name for name in own["attack"].split(",") if name not in ("", "none"))
     courses: list[RecordingPlan] = []
-    for values in itertools.product(*(value.split(",") for value in given.values())):
-        settings = override({}, [f"{key}={value}" for key, value in zip(given, values, strict=True)])
+    for values in itertools.product(*(value.split(",") for value in options.values())):
+        settings = override({}, [f"{key}={value}" for key, value in zip(options, values, strict=True)])
         e = Experiment.of({**settings, "rule": "mean", "rounds": max(rounds, default=1)})
         poisoned = _integers("poisoned", own["poisoned"]) or (most_tolerated(e.clients),)
         images = (*_integers("images", own["images"]), None)[0]

@@ -29,7 +29,7 @@ class Bin:
 
     low: float
     high: float
-    said: float
+    stated: float
     true: float
     count: int
 
@@ -37,21 +37,21 @@ class Bin:
 def reliability(honesty: Sequence[float], honest: Sequence[bool], bins: int = 10) -> list[Bin]:
     """The reliability curve: in each interval of stated honesty, the mean statement and the share that was honest.
 
-    >>> [(b.said, b.true, b.count) for b in reliability([0.0, 1.0, 1.0, 1.0], [False, True, True, False], bins=2)]
+    >>> [(b.stated, b.true, b.count) for b in reliability([0.0, 1.0, 1.0, 1.0], [False, True, True, False], bins=2)]
     [(0.0, 0.0, 1), (1.0, 0.6666666666666666, 3)]
     """
-    said, true = np.asarray(honesty, dtype=np.float64), np.asarray(honest, dtype=np.float64)
-    index = np.minimum((said * bins).astype(int), bins - 1)
+    stated, true = np.asarray(honesty, dtype=np.float64), np.asarray(honest, dtype=np.float64)
+    index = np.minimum((stated * bins).astype(int), bins - 1)
     curve: list[Bin] = []
     for b in range(bins):
         inside = index == b
         if inside.any():
             n = int(inside.sum())
-            curve.append(Bin(b / bins, (b + 1) / bins, float(said[inside].mean()), float(true[inside].mean()), n))
+            curve.append(Bin(b / bins, (b + 1) / bins, float(stated[inside].mean()), float(true[inside].mean()), n))
     return curve
 
 
 def calibration_error(curve: Sequence[Bin]) -> float | None:
     """Expected calibration error: the mean gap between statement and truth, weighted by the number of clients."""
     total = sum(b.count for b in curve)
-    return sum(b.count * abs(b.said - b.true) for b in curve) / total if total else None
+    return sum(b.count * abs(b.stated - b.true) for b in curve) / total if total else None

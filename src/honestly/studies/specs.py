@@ -69,25 +69,25 @@ class Contestant:
 
     def build(self, *, K: int, f: int, root: Any) -> tuple[Pipeline, int]:
         """Mixers and rule, and the f that they were told: the largest up to ``f`` that they accept with K clients."""
-        for told in range(f, -1, -1):
+        for count in range(f, -1, -1):
             try:
-                *mixers, rule = (self._step(part, settings, told, root) for part, settings in self.parts)
+                *mixers, rule = (self._step(part, settings, count, root) for part, settings in self.parts)
                 for step in (*mixers, rule):
                     step.check(K)
             except ValueError:
-                if told == 0:
+                if count == 0:
                     raise
                 continue
-            return Pipeline(tuple(mixers), rule), told
+            return Pipeline(tuple(mixers), rule), count
         raise ValueError(f"f = {f}: must be at least 0")
 
     def _step(self, part: type[Rule] | type[Mixer], settings: Mapping[str, Any], f: int, root: Any) -> Any:
-        given = dict(settings)
+        arguments = dict(settings)
         if _takes_f(part):
-            given.setdefault("f", f)
+            arguments.setdefault("f", f)
         if "root" in part.needs:
-            given.setdefault("root", root)
-        return part(**given)
+            arguments.setdefault("root", root)
+        return part(**arguments)
 
 
 def _takes_f(part: type[Rule] | type[Mixer]) -> bool:

@@ -124,8 +124,8 @@ class Study(BaseModel):
                 continue
             settings = dict(self.base)
             for name, value in zip(self.axes, values, strict=True):
-                given = {k: v for k, v in value.items() if k != "label"} if _has_label(value) else {name: value}
-                settings = change(settings, given.items())
+                changes = {k: v for k, v in value.items() if k != "label"} if _has_label(value) else {name: value}
+                settings = change(settings, changes.items())
             for override in self.overrides:
                 if matches(cell, override.where):
                     settings = change(settings, override.set.items())
@@ -244,11 +244,11 @@ def select(
 ) -> list[PlannedRun]:
     """The entries that are asked for, and the warm-ups that they need."""
     warm_ups = {e.needs for e in entries if e.needs is not None}
-    asked = [e for e in entries if e.id not in warm_ups and matches(e.cell, conditions)]
+    chosen = [e for e in entries if e.id not in warm_ups and matches(e.cell, conditions)]
     if part is not None:
         i, n = part
-        asked = asked[i - 1 :: n]
-    ids = {e.id for e in asked} | {e.needs for e in asked if e.needs is not None}
+        chosen = chosen[i - 1 :: n]
+    ids = {e.id for e in chosen} | {e.needs for e in chosen if e.needs is not None}
     return [e for e in entries if e.id in ids]
 
 
@@ -260,10 +260,10 @@ def shipped_studies() -> list[str]:
 
 def text_of(path: str) -> str:
     """The text of a study's file: one of yours, else the shipped one of that name."""
-    given = Path(path)
+    file = Path(path)
     try:
-        if given.is_file():
-            return given.read_text(encoding="utf-8")
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"cannot read {path}: {error}") from error
     name = path.removesuffix(".toml")

@@ -29,7 +29,7 @@ def side_by_side(folder: Path, ids: Collection[str], count: int, options: WorkOp
         raise ValueError(f"--together is for a GPU, the device is {options.device}: use --workers on CPU cores")
     data, broken = Datasets(options.data), threading.Event()
     with Stop() as stop, ThreadPoolExecutor(count) as pool:
-        own = replace(options, halt=lambda: stop.asked or broken.is_set())
+        own = replace(options, halt=lambda: stop.requested or broken.is_set())
 
         def serve() -> bool:
             try:

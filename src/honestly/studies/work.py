@@ -53,15 +53,15 @@ class Datasets:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.held: dict[str, Dataset] = {}
+        self.datasets: dict[str, Dataset] = {}
         self.lock = threading.Lock()
 
     def get(self, name: str) -> Dataset:
         """The data set of that name."""
         with self.lock:
-            if name not in self.held:
-                self.held[name] = load(name, self.folder)
-            return self.held[name]
+            if name not in self.datasets:
+                self.datasets[name] = load(name, self.folder)
+            return self.datasets[name]
 
 
 def work(

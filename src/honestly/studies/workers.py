@@ -30,7 +30,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: WorkOptio
     context = get_context("spawn")  # a forked process would inherit torch's threads and the driver's connections
     threads = max(1, usable_cores() // count)
     alive: dict[str, BaseProcess] = {}
-    asked: set[str] = set()
+    signalled: set[str] = set()
     late = False
 
     def hire() -> None:
@@ -50,21 +50,21 @@ def processes(folder: Path, ids: Collection[str], count: int, options: WorkOptio
                 hire()
             while alive:
                 time.sleep(0.2)
-                for name in alive.keys() - asked if stop.asked else ():
-                    asked.add(name)  # only once: a second signal would end it in the middle of a round
+                for name in alive.keys() - signalled if stop.requested else ():
+                    signalled.add(name)  # only once: a second signal would end it in the middle of a round
                     alive[name].terminate()
                 for name in [name for name, process in alive.items() if not process.is_alive()]:
                     code = alive.pop(name).exitcode
                     store.release(name, died=code not in (0, STOPPED, LATE))
                     late = late or code == LATE
                     if code == BROKEN:
-                        stop.asked = True
+                        stop.requested = True
                         raise StoreError(_why(folder))
-                    if code != 0 and not late and not stop.asked and store.count_open(ids):
+                    if code != 0 and not late and not stop.requested and store.count_open(ids):
                         hire()
-            if late and not stop.asked and store.count_open(ids):
+            if late and not stop.requested and store.count_open(ids):
                 raise OutOfTimeError
-            return not stop.asked
+            return not stop.requested
     finally:
         for process in alive.values():
             process.kill()

@@ -94,10 +94,10 @@ def test_seeds_are_averaged_and_axes_may_be_text() -> None:
     cells = [cell_of(key, seed) for seed in range(3)]
     cells[1] |= {"config": "2", "alpha": "0.5"}
     found = compare([result(c, a, 0.1) for c, a in zip(cells, (0.80, 0.82, 0.90), strict=True)], "mean_last_20")[key]
-    assert found.found is not None
-    assert found.found.n == 3
-    assert found.found.mean == pytest.approx(0.84)
-    assert found.found.sd == pytest.approx(0.0529150262)
+    assert found.seeds is not None
+    assert found.seeds.n == 3
+    assert found.seeds.mean == pytest.approx(0.84)
+    assert found.seeds.sd == pytest.approx(0.0529150262)
 
 
 def test_the_published_algorithm_is_shown_beside_ours_and_not_counted() -> None:

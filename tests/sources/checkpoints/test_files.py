@@ -72,7 +72,7 @@ def test_permission_denied_is_a_reason(path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("held", [256, 0])
 def test_a_change_is_noticed(path: Path, held: int) -> None:
-    file = File(Pool(held=held, limit=0), str(path))
+    file = File(Pool(keep_open=held, limit=0), str(path))
     assert file.change_reason() is None
     before = path.stat()
     path.write_bytes(bytes(100))  # as long as before, and its time is set back
@@ -81,7 +81,7 @@ def test_a_change_is_noticed(path: Path, held: int) -> None:
 
 
 def test_replaced_by_another_file_while_it_was_closed(path: Path, tmp_path: Path) -> None:
-    file = File(Pool(held=0, limit=0), str(path))
+    file = File(Pool(keep_open=0, limit=0), str(path))
     (tmp_path / "new").write_bytes(path.read_bytes())
     (tmp_path / "new").replace(path)
     with pytest.raises(UnusableError, match="changed during the run"):
@@ -98,7 +98,7 @@ def descriptors() -> set[str]:
 
 
 def test_few_descriptors_serve_many_files(tmp_path: Path) -> None:
-    pool = Pool(held=3, limit=2)
+    pool = Pool(keep_open=3, limit=2)
     before = descriptors()
     opened = []
     for i in range(40):

@@ -40,14 +40,14 @@ def mean_of_rows(rows: Any) -> Any:
         >>> mean_of_rows(np.array([[1.5e308], [1.7e308]]))
         array([1.6e+308])
     """
-    held: list[Any] = rows if isinstance(rows, list) else [rows[i, ...] for i in range(rows.shape[0])]
-    if len(held) <= 2:
-        total = held[0] * (1.0 / len(held))
-        if len(held) == 2:
-            total += held[1] * 0.5
+    row_list: list[Any] = rows if isinstance(rows, list) else [rows[i, ...] for i in range(rows.shape[0])]
+    if len(row_list) <= 2:
+        total = row_list[0] * (1.0 / len(row_list))
+        if len(row_list) == 2:
+            total += row_list[1] * 0.5
         return total
-    total = held[0] + held[1]
-    for row in held[2:]:
+    total = row_list[0] + row_list[1]
+    for row in row_list[2:]:
         total += row
-    total *= 1.0 / len(held)
+    total *= 1.0 / len(row_list)
     return total

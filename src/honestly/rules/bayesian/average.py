@@ -33,9 +33,9 @@ def shorten_errors(
 
 def among(centre: Float, free: Float) -> Float:
     """(V, n) the centre's weights without the accused (0 in `free`), unless it is all theirs."""
-    kept = centre * free
-    total = kept.sum(1, keepdims=True)
-    return np.where(total > 1e-3, kept / np.maximum(total, 1e-3), free / free.sum())
+    weights = centre * free
+    total = weights.sum(1, keepdims=True)
+    return np.where(total > 1e-3, weights / np.maximum(total, 1e-3), free / free.sum())
 
 
 def _factor(longest: Float, r2: Float) -> Float:

@@ -42,5 +42,5 @@ def survey(gram: Float, h: int, D: Float | None = None, radius: Float | None = N
     middle = Views.about(gram, medians(gram, radius), h)
     moved = shorten_errors(gram, middle.centre, np.ones(n), h, effective_dimension(middle.errors))[0]
     middle = Views.about(gram, moved, h)
-    found = tight.where(majority(tight, h) < majority(middle, h), middle)
-    return found, effective_dimension(found.errors)
+    centre = tight.where(majority(tight, h) < majority(middle, h), middle)
+    return centre, effective_dimension(centre.errors)

@@ -39,31 +39,31 @@ def compiled_estimate(
     """`estimate` by the program; by NumPy if nobody may lie, or if numbers are as large as floats can be."""
     vote, noise = (None, None) if size is None else (size.vote, size.noise)
     n = layers.shape[1]
-    found = None
+    answer = None
     if tolerated and n <= program.MOST:
         first, sizes = first_clients(n), set_sizes(n, n - tolerated)
-        found = program.estimate(layers, judged, tolerated, prior, from_reference, vote, noise, first, sizes)
-    if found is None:
+        answer = program.estimate(layers, judged, tolerated, prior, from_reference, vote, noise, first, sizes)
+    if answer is None:
         return estimate(layers, judged, tolerated=tolerated, prior=prior, from_reference=from_reference, size=size)
-    if not found.decided:
-        return undecided_estimate(found.weights, Status.MAJORITY_IDENTICAL)
-    if not found.judged:
+    if not answer.decided:
+        return undecided_estimate(answer.weights, Status.MAJORITY_IDENTICAL)
+    if not answer.judged:
         status = Status.MAJORITY_IDENTICAL
-    elif found.contradiction:
+    elif answer.contradiction:
         status = Status.MAJORITY_BOUND
     else:
-        status = Status.CONVERGED if found.settled else Status.STEP_LIMIT
+        status = Status.CONVERGED if answer.settled else Status.STEP_LIMIT
     return Estimate(
-        found.weights,
-        found.accused,
-        found.against,
-        found.evidence,
-        found.kept,
-        found.distance,
-        found.votes,
-        groups_of(found.copies),
-        found.spread,
+        answer.weights,
+        answer.accused,
+        answer.against,
+        answer.evidence,
+        answer.kept,
+        answer.distance,
+        answer.votes,
+        groups_of(answer.copies),
+        answer.spread,
         status,
-        Reasons(found.group, found.opposed, found.absurd, found.rounds) if found.judged else None,
-        found.pulled,
+        Reasons(answer.group, answer.opposed, answer.absurd, answer.rounds) if answer.judged else None,
+        answer.pulled,
     )

@@ -118,12 +118,12 @@ def estimate(
         votes = shared_votes(np.tensordot(share / verdict.views.s2, verdict.views.errors, 1))
         views = verdict.views + rest
     d = np.concatenate([d, effective_dimension(rest.errors)]) if len(rest.s2) else d
-    centre, kept = shorten_errors(views.gram, among(first, free), votes_by_size(votes * free, size), h, d, size)
+    centre, factors = shorten_errors(views.gram, among(first, free), votes_by_size(votes * free, size), h, d, size)
     skip = len(views.s2) - len(measured)
     weights[measured] = centre[skip:]
     weights, pulled = guard(G, weights, tolerated)
     factor, far = np.ones((n, L)), np.zeros((n, L))
-    factor[:, measured] = kept[skip:].T
+    factor[:, measured] = factors[skip:].T
     far[:, measured] = np.sqrt(views.r2[skip:] / views.s2[skip:, None]).T
     if verdict is None:
         status = Status.MAJORITY_IDENTICAL

@@ -34,9 +34,9 @@ def guard(gram: Float, a: Float, f: int) -> tuple[Float, int]:
     a, changed = a.copy(), 0
     for layer in suspects:
         start = a[layer]
-        kept = pull(gram[layer], start, f)
-        changed += kept is not start
-        a[layer] = kept
+        shares = pull(gram[layer], start, f)
+        changed += shares is not start
+        a[layer] = shares
     return a, changed
 
 

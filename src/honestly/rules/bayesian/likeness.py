@@ -92,17 +92,17 @@ def judge(
     first, accused, moved = views, np.zeros(n, bool), np.zeros(V, bool)
     contradiction, settled, rounds = False, False, 0
     while True:
-        found = look(views, ~accused, prior, reference, size)
+        current = look(views, ~accused, prior, reference, size)
         if contradiction:
             break
-        side = camps(views, found)
+        side = camps(views, current)
         erring = (side.sum(1) >= h) & ~moved
         if erring.any():  # a majority errs alike there: it is the centre that errs
             moved, accused = moved | erring, np.zeros(n, bool)
             shares = side / np.maximum(side.sum(1, keepdims=True), 1)
             first = views = Views.about(views.gram, np.where(erring[:, None], shares, first.centre), h)
             continue
-        guilty = found.against - (0.0 if prior is None else prior) > 0.0
+        guilty = current.against - (0.0 if prior is None else prior) > 0.0
         contradiction = int(guilty.sum()) > n - h
         settled = bool((guilty == accused).all())
         if not contradiction and (settled or rounds == ROUNDS):
@@ -112,15 +112,15 @@ def judge(
             views = first
             continue
         free = (~accused).astype(np.float64)
-        centre, _ = shorten_errors(views.gram, among(first.centre, free), free, h, found.dimension)
+        centre, _ = shorten_errors(views.gram, among(first.centre, free), free, h, current.dimension)
         views = Views.about(views.gram, centre, h)
     return Judgement(
         accused,
-        np.minimum(found.evidence, 0.0) if contradiction else found.evidence,
-        found.view,
-        found.group,
-        found.opposed,
-        found.dimension,
+        np.minimum(current.evidence, 0.0) if contradiction else current.evidence,
+        current.view,
+        current.group,
+        current.opposed,
+        current.dimension,
         views,
         first.centre,
         contradiction,
@@ -129,14 +129,14 @@ def judge(
     )
 
 
-def camps(views: Views, found: Look) -> npt.NDArray[np.bool_]:
+def camps(views: Views, current: Look) -> npt.NDArray[np.bool_]:
     """(V, n) who stands nearer to the mean of those who err alike than to the centre; nobody where none does.
 
     Liars that are nearer to one another than honest clients are can capture the centre. All the honest then err alike,
     and the clearest of them look guilty; the others stand on their side.
     """
     near = views.r2 <= FARAWAY * views.s2[:, None]  # a decoy far away must not draw the line
-    guilty = (found.alike & near).astype(np.float64)
+    guilty = (current.alike & near).astype(np.float64)
     m = guilty.sum(1, keepdims=True)
     products = np.matmul(views.errors, guilty[:, :, None])[:, :, 0]
     products -= guilty * views.errors.diagonal(0, 1, 2)
@@ -202,8 +202,8 @@ def look(
     support = half[tight].max(0, initial=-cost)
     loose = np.where(alike > SAME, x, np.minimum(x, support))
     x = np.where(tight[:, None], x, np.where(d[:, None] >= LOOSEST, loose, -cost))
-    alone = np.minimum(x, companion(x))
-    x = alone if prior is None else np.where(prior <= SUSPECTED, x, alone)
+    bounded = np.minimum(x, companion(x))
+    x = bounded if prior is None else np.where(prior <= SUSPECTED, x, bounded)
     convicted = x > 0.0
     opposing = np.zeros_like(far)
     if reference is not None:
@@ -256,9 +256,9 @@ def likeness(C: Float, members: Float, r2: Float) -> tuple[Float, Float, Float]:
 
     Members that err much farther do not count: a small honest error may point to where large lies go.
     """
-    heard = members[:, None, :] * (r2[:, None, :] <= LONGER * r2[:, :, None])
-    m = heard.sum(2) - members
-    own = (C * heard).sum(2) / np.maximum(m, 1.0)
+    peers = members[:, None, :] * (r2[:, None, :] <= LONGER * r2[:, :, None])
+    m = peers.sum(2) - members
+    own = (C * peers).sum(2) / np.maximum(m, 1.0)
     size = members.sum(1, keepdims=True)
     total = np.matmul(C, members[:, :, None])[:, :, 0]
     together = (total * members).sum(1, keepdims=True) / np.maximum(size * (size - 1.0), 1.0)

@@ -37,8 +37,8 @@ def paper_mix(geometry: Geometry, *, scale_free: bool) -> Mix:
             break
     if sigma2 <= 0.0:
         status = Status.MAJORITY_IDENTICAL
-    found = {"spread": float(np.sqrt(sigma2)), "eps": 1.0 - float(pi.mean())}
-    return Mix.of_weights(a, honesty=pi, status=status, steps=steps, diagnostics=found)
+    report = {"spread": float(np.sqrt(sigma2)), "eps": 1.0 - float(pi.mean())}
+    return Mix.of_weights(a, honesty=pi, status=status, steps=steps, diagnostics=report)
 
 
 def fixed_point(log_p: Float) -> Float:

@@ -101,11 +101,11 @@ class Bayesian(Rule):
         size = client_sizes(geometry.sizes, self.tolerated(K))
         if K <= 2:
             L = len(geometry.layer_sizes)
-            found = undecided_estimate(np.full((L, K), 1.0 / K), Status.CLOSED_FORM)  # nothing to compare
+            estimate = undecided_estimate(np.full((L, K), 1.0 / K), Status.CLOSED_FORM)  # nothing to compare
         elif geometry.streaming:
-            found = stream_estimate(geometry, self.tolerated, prior, size)
+            estimate = stream_estimate(geometry, self.tolerated, prior, size)
         else:
-            found = estimator_for(geometry)(
+            estimate = estimator_for(geometry)(
                 geometry.layers,
                 geometry.judged,
                 tolerated=self.tolerated(K),
@@ -113,29 +113,29 @@ class Bayesian(Rule):
                 from_reference=_about_reference(geometry),
                 size=size,
             )
-        honesty = 1.0 / (1.0 + np.exp(np.clip(found.against - (0.0 if prior is None else prior), -500.0, 500.0)))
-        honesty = np.where(found.accused, np.minimum(honesty, 0.5 - 1e-9), np.maximum(honesty, 0.5))
-        judged, explanations = verdicts(found, geometry, ids)
+        honesty = 1.0 / (1.0 + np.exp(np.clip(estimate.against - (0.0 if prior is None else prior), -500.0, 500.0)))
+        honesty = np.where(estimate.accused, np.minimum(honesty, 0.5 - 1e-9), np.maximum(honesty, 0.5))
+        judged, explanations = verdicts(estimate, geometry, ids)
         diagnostics: dict[str, Any] = {
-            "groups": tuple(tuple(ids[k] for k in group) for group in found.groups),
-            "evidence": -found.against,
-            "votes": found.votes,
-            "spread": found.spread,
-            "eps": float(found.accused.mean()),
-            "layers": found.evidence,
+            "groups": tuple(tuple(ids[k] for k in group) for group in estimate.groups),
+            "evidence": -estimate.against,
+            "votes": estimate.votes,
+            "spread": estimate.spread,
+            "eps": float(estimate.accused.mean()),
+            "layers": estimate.evidence,
             "layer_names": tuple(geometry.layer_names),
-            "guarded_layers": found.pulled,
+            "guarded_layers": estimate.pulled,
         }
         if geometry.sizes is not None:
             diagnostics |= size_shares(geometry.sizes, np.ones(K) if size is None else size.vote)
         if self.memory is not None:
-            diagnostics["memory"] = self.memory.with_round(ids, _evidence_probability(found))
-        steps = 0 if found.reasons is None else found.reasons.rounds + 1
+            diagnostics["memory"] = self.memory.with_round(ids, _evidence_probability(estimate))
+        steps = 0 if estimate.reasons is None else estimate.reasons.rounds + 1
         return Mix.of_layers(
-            found.weights,
+            estimate.weights,
             geometry.layer_sizes,
             honesty=honesty,
-            status=found.status,
+            status=estimate.status,
             steps=steps,
             diagnostics=diagnostics,
             verdicts=judged,
@@ -152,6 +152,6 @@ def _about_reference(geometry: Geometry) -> bool:
     return geometry.has_reference and isinstance(geometry, GramGeometry) and geometry.about_reference is None
 
 
-def _evidence_probability(found: Estimate) -> Float:
+def _evidence_probability(estimate: Estimate) -> Float:
     """Probability from this round's evidence alone, at even odds: what a memory may keep."""
-    return 0.5 - 0.5 * np.tanh(0.5 * found.against)
+    return 0.5 - 0.5 * np.tanh(0.5 * estimate.against)

@@ -51,28 +51,28 @@ def stream_estimate(
     evidence = np.full((K, len(s2)), np.nan)
     cost = SEARCH * math.log(few.K)
     t = in_own_unit(r2 / s2[:, None], None if size is None else size.vote)
-    found = np.full(t.shape, -cost)
+    scores = np.full(t.shape, -cost)
     if part.accused.any():
         members = sample[part.accused]
         x = _likeness(distances[0], distances[1], members)
         far = t > np.maximum(NEAR[0] + NEAR[1] / np.sqrt(d)[:, None], 1.0)
         far &= LONGER * r2 >= np.median(r2[:, members], axis=1)[:, None]
         nats = 0.5 * len(members) * d[:, None] * np.square(np.maximum(x - COMMON, 0.0)) - cost
-        found = np.where(far & (d >= TIGHT)[:, None], nats, -cost)
-    found = np.where(t > ABSURD, np.log(np.maximum(t, 1.0)), found)
-    evidence[:, judged] = found[judged].T
-    against = found[judged].max(axis=0)
+        scores = np.where(far & (d >= TIGHT)[:, None], nats, -cost)
+    scores = np.where(t > ABSURD, np.log(np.maximum(t, 1.0)), scores)
+    evidence[:, judged] = scores[judged].T
+    against = scores[judged].max(axis=0)
     accused = against - (0.0 if prior is None else prior) > 0.0
     contradiction = int(accused.sum()) > K - h
     if contradiction:  # more look guilty than may lie, a contradiction: nobody can be accused
         accused, against = np.zeros(K, bool), np.minimum(against, 0.0)
     longest = s2 * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
     own = in_own_unit(np.maximum(r2, TINY), None if size is None else size.vote)
-    kept = np.minimum(longest[:, None], own) / own
+    factors = np.minimum(longest[:, None], own) / own
     whole = (distances[:, judged] / s2[judged][:, None]).sum(axis=1)
     group = _equal(whole[[0, *range(2, len(whole))]])
     votes = _votes(whole[0], whole[2:], anchors, group)
-    weights = votes_by_size(votes * kept.min(axis=0) * ~accused, size)
+    weights = votes_by_size(votes * factors.min(axis=0) * ~accused, size)
     weights /= weights.sum()
     copies = [tuple(np.flatnonzero(group == g).tolist()) for g in np.flatnonzero(np.bincount(group) > 1)]
     return Estimate(
@@ -80,7 +80,7 @@ def stream_estimate(
         accused,
         against,
         evidence,
-        kept.T,
+        factors.T,
         np.sqrt(t).T,
         votes,
         tuple(copies),

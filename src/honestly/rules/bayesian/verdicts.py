@@ -17,27 +17,31 @@ CUT = 0.01  # the same for a single layer: ten times as far as usual there
 NAMED = 5  # clients or layers that a sentence names at most
 
 
-def verdicts(found: Estimate, geometry: Geometry, ids: Sequence[ClientId]) -> tuple[tuple[Verdict, ...], Explanations]:
+def verdicts(
+    estimate: Estimate, geometry: Geometry, ids: Sequence[ClientId]
+) -> tuple[tuple[Verdict, ...], Explanations]:
     """One verdict and one sentence per client."""
     sizes = np.where(geometry.judged, geometry.layer_sizes, 0.0)
     total = float(sizes.sum())
-    share: Float = found.kept @ (sizes / total) if total else np.ones(len(ids))
-    unusual = (share < SHORT) | (found.kept[:, geometry.judged] < CUT).any(axis=1)
-    said = tuple(
+    share: Float = estimate.kept @ (sizes / total) if total else np.ones(len(ids))
+    unusual = (share < SHORT) | (estimate.kept[:, geometry.judged] < CUT).any(axis=1)
+    statements = tuple(
         Verdict.ACCUSED if guilty else Verdict.UNUSUAL if far else Verdict.TRUSTED
-        for guilty, far in zip(found.accused.tolist(), unusual.tolist(), strict=True)
+        for guilty, far in zip(estimate.accused.tolist(), unusual.tolist(), strict=True)
     )
-    return said, Explanations(found, said, ids, tuple(geometry.layer_names))
+    return statements, Explanations(estimate, statements, ids, tuple(geometry.layer_names))
 
 
 class Explanations(Sequence[str]):
     """One sentence per client, written when it is read: the engine does that while a device averages."""
 
-    def __init__(self, found: Estimate, said: Sequence[Verdict], ids: Sequence[ClientId], names: Sequence[str]) -> None:
-        self._found, self._said, self._ids, self._names = found, said, ids, names
+    def __init__(
+        self, estimate: Estimate, statements: Sequence[Verdict], ids: Sequence[ClientId], names: Sequence[str]
+    ) -> None:
+        self._estimate, self._statements, self._ids, self._names = estimate, statements, ids, names
 
     def __len__(self) -> int:
-        return len(self._said)
+        return len(self._statements)
 
     @overload
     def __getitem__(self, k: int) -> str: ...
@@ -48,23 +52,23 @@ class Explanations(Sequence[str]):
         if isinstance(k, slice):
             return tuple(self[i] for i in range(*k.indices(len(self))))
         client = range(len(self))[k]
-        if self._said[client] is Verdict.ACCUSED:
-            return _accusation(self._found, client, self._ids, self._names)
-        if self._said[client] is Verdict.UNUSUAL:
-            return _distance(self._found, client, self._names)
+        if self._statements[client] is Verdict.ACCUSED:
+            return _accusation(self._estimate, client, self._ids, self._names)
+        if self._statements[client] is Verdict.UNUSUAL:
+            return _distance(self._estimate, client, self._names)
         return "its update is like the others'"
 
 
-def _accusation(found: Estimate, k: int, ids: Sequence[ClientId], names: Sequence[str]) -> str:
-    reasons = found.reasons
+def _accusation(estimate: Estimate, k: int, ids: Sequence[ClientId], names: Sequence[str]) -> str:
+    reasons = estimate.reasons
     if reasons is None:
         return "it errs in the same direction as other clients"
-    where = _layers(found.evidence[k], names)
+    where = _layers(estimate.evidence[k], names)
     if reasons.absurd[k]:
         return "its update is more than a thousand times as far from the others as usual"
     if reasons.opposed[k]:
         return f"its update opposes what the others agree on{where}"
-    others = [j for j in np.flatnonzero(reasons.group[k] & found.accused).tolist() if j != k]
+    others = [j for j in np.flatnonzero(reasons.group[k] & estimate.accused).tolist() if j != k]
     if not others:
         return f"it errs in the same direction as other clients{where}"
     named = ", ".join(printable(ids[j])[:60] for j in others[:NAMED])
@@ -86,8 +90,8 @@ def _layers(evidence: Float, names: Sequence[str]) -> str:
     )
 
 
-def _distance(found: Estimate, k: int, names: Sequence[str]) -> str:
-    layer = int(found.distance[k].argmax())
+def _distance(estimate: Estimate, k: int, names: Sequence[str]) -> str:
+    layer = int(estimate.distance[k].argmax())
     where = f" in {printable(names[layer])[:80]}" if len(names) > 1 else ""
-    times = float(found.distance[k, layer])
+    times = float(estimate.distance[k, layer])
     return f"its update is {times:.2g} times as far from the others as usual{where}, alone: it counts for less"

@@ -77,7 +77,7 @@ class Feed:
                 if self.readers:
                     look, problem, details = await loop.run_in_executor(self._thread, self._look, list(self.wanted))
                     # the reader of a run may have left in the meantime
-                    still = {run: found for run, found in details.items() if run in self.wanted}
+                    still = {run: detail for run, detail in details.items() if run in self.wanted}
                     if self.ledger.take(look, problem, still) or not self.fresh:
                         self.fresh = True
                         self._wake()
@@ -106,7 +106,7 @@ class Feed:
         if self._source is None:
             self._source = open_source(self.folder)
         look = self._source.look()
-        return look, "", {run: found for run in wanted if (found := self._source.detail(run)) is not None}
+        return look, "", {run: detail for run in wanted if (detail := self._source.detail(run)) is not None}
 
     def _close(self) -> None:
         if self._source is not None:

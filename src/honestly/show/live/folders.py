@@ -35,17 +35,17 @@ class WatchedRun:
     seconds: float | None = None
     updated: float | None = None
     damage: str = ""
-    seen: Detail | None = None
+    detail: Detail | None = None
 
     def refresh(self) -> None:
         """Read what is new."""
         files = {name: self.folder / name for name in (ROUNDS, EXPERIMENT, SECONDS)}
-        found = {name: _stat(path) for name, path in files.items()}
-        signature = tuple((s.st_mtime_ns, s.st_size, s.st_ino) if s else None for s in found.values())
+        stats = {name: _stat(path) for name, path in files.items()}
+        signature = tuple((s.st_mtime_ns, s.st_size, s.st_ino) if s else None for s in stats.values())
         if signature == self.signature:
             return
-        self.damage, self.seen = "", None
-        rounds = found[ROUNDS] or found[EXPERIMENT]
+        self.damage, self.detail = "", None
+        rounds = stats[ROUNDS] or stats[EXPERIMENT]
         self.updated = rounds.st_mtime if rounds else None
         try:
             described = _read(files[EXPERIMENT])  # a federation has none
@@ -76,8 +76,8 @@ class WatchedRun:
     @property
     def name(self) -> str:
         """What a federation's server calls its run, else the folder's name."""
-        given = (fields(r).get("run") for r in reversed(self.records))
-        return text(next((name for name in given if isinstance(name, str) and name), self.folder.resolve().name), 100)
+        names = (fields(r).get("run") for r in reversed(self.records))
+        return text(next((name for name in names if isinstance(name, str) and name), self.folder.resolve().name), 100)
 
     def run(self, now: float) -> RunRow:
         """The run as a row of the overview."""
@@ -136,8 +136,8 @@ class FolderSource:
         """One run with its rounds."""
         for path, one in self.known.items():
             if path.name == run:
-                one.seen = one.seen or detail(one.records, one.experiment)
-                return one.seen
+                one.detail = one.detail or detail(one.records, one.experiment)
+                return one.detail
         return None
 
     def close(self) -> None:
@@ -162,11 +162,11 @@ def _read(path: Path) -> str:
 
 def _seconds_a_round(content: str) -> float | None:
     """The mean time of the last ten rounds: the laps of each, without its number and its images."""
-    found: list[float] = []
+    durations: list[float] = []
     for line in content.splitlines()[-10:]:
         try:
             laps = fields(parse_json(line))
         except ValueError:
             continue
-        found.append(duration({name: number(v) or 0.0 for name, v in laps.items()}))
-    return number(fmean(found), 3) if found else None
+        durations.append(duration({name: number(v) or 0.0 for name, v in laps.items()}))
+    return number(fmean(durations), 3) if durations else None

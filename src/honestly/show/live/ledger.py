@@ -43,7 +43,7 @@ class Cursor:
 class _Rounds:
     """A run's rounds with the number of the last change of each, and of the last time that rounds were dropped."""
 
-    taken: Detail | None = None
+    detail: Detail | None = None
     head: dict[str, Any] = field(default_factory=dict[str, Any])
     rounds: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     numbers: list[int] = field(default_factory=list[int])
@@ -84,8 +84,8 @@ class Ledger:
         if look is not None:
             self._take_look(look)
         self._set_head({**self.head, "problem": problem})
-        for run, found in details.items():
-            self._take_detail(run, found)
+        for run, detail in details.items():
+            self._take_detail(run, detail)
         return self.cursor != before
 
     def forget(self, run: str) -> None:
@@ -109,24 +109,24 @@ class Ledger:
             self.number += 1
             self.head, self.head_changed = head, self.number
 
-    def _take_detail(self, run: str, found: Detail) -> None:
-        held = self.details.setdefault(run, _Rounds())
-        if found is held.taken:  # nothing new was read
+    def _take_detail(self, run: str, detail: Detail) -> None:
+        history = self.details.setdefault(run, _Rounds())
+        if detail is history.detail:  # nothing new was read
             return
-        held.taken = found
-        new, head = list(found.rounds), found.head()
+        history.detail = detail
+        new, head = list(detail.rounds), detail.head()
         same = 0
-        while same < min(len(new), len(held.rounds)) and new[same] == held.rounds[same]:
+        while same < min(len(new), len(history.rounds)) and new[same] == history.rounds[same]:
             same += 1
-        if same == len(new) == len(held.rounds) and head == held.head:
+        if same == len(new) == len(history.rounds) and head == history.head:
             return
         self.number += 1
-        if same < len(held.rounds):
-            held.cut = self.number
-        if head != held.head:
-            held.head, held.head_changed = head, self.number
-        held.rounds = new
-        held.numbers = held.numbers[:same] + [self.number] * (len(new) - same)
+        if same < len(history.rounds):
+            history.cut = self.number
+        if head != history.head:
+            history.head, history.head_changed = head, self.number
+        history.rounds = new
+        history.numbers = history.numbers[:same] + [self.number] * (len(new) - same)
 
     def after(self, known: Cursor | None, runs: Mapping[str, Cursor | None]) -> list[Event]:
         """The events that a reader has not seen.

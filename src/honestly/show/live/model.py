@@ -47,8 +47,8 @@ class RunRow:
 
     def as_json(self) -> dict[str, Any]:
         """The run as plain values without empty fields, because a study has hundreds of runs."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {key: value for key, value in found.items() if value not in (None, "") or key == "of"}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {key: value for key, value in values.items() if value not in (None, "") or key == "of"}
 
 
 @dataclass(frozen=True)

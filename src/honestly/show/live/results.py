@@ -15,11 +15,11 @@ MOST_COLUMNS = 12
 
 def results_svg(runs: Iterable[RunRow]) -> str:
     """Rules by settings, the latest accuracy of every run, as an SVG file; "" if no run has an accuracy yet."""
-    begun = [run for run in runs if run.accuracy is not None]
-    if not begun:
+    started = [run for run in runs if run.accuracy is not None]
+    if not started:
         return ""
-    found = accuracy_map([({"rule": "any rule", **_plain(run.cell)}, run.accuracy) for run in begun])
-    return svg.standalone([found.transpose() if len(found.columns) > MOST_COLUMNS else found])
+    heatmap = accuracy_map([({"rule": "any rule", **_plain(run.cell)}, run.accuracy) for run in started])
+    return svg.standalone([heatmap.transpose() if len(heatmap.columns) > MOST_COLUMNS else heatmap])
 
 
 def _plain(cell: dict[str, Any]) -> dict[str, Any]:

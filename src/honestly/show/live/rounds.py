@@ -39,19 +39,19 @@ def detail(raw: Sequence[Any], experiment: Any) -> Detail:
     records, roster = join([read_record(value)[0] for value in raw[-MOST_ROUNDS:]])
     named = any(record.clients is not None for record in records)
     clients = len(roster) if named else whole(fields(experiment).get("clients"), most=10**6) or len(roster)
-    shown = _sample(clients)
+    visible = _sample(clients)
     honesty = any(record.honesty for record in records)
     judged = honesty or any(record.weights for record in records)
     weights = honesty and any(_has_shortened(record) for record in records)
     return Detail(
         clients=clients,
-        shown=shown,
-        names=tuple(text(roster[k], 100) for k in shown) if named else None,
+        shown=visible,
+        names=tuple(text(roster[k], 100) for k in visible) if named else None,
         belief=("honesty" if honesty else "weight") if judged else None,
         weights=weights,
         truth=not named,
         settings=flat(experiment),
-        rounds=tuple(_round(record, t, honesty, weights, shown) for t, record in enumerate(records)),
+        rounds=tuple(_round(record, t, honesty, weights, visible) for t, record in enumerate(records)),
     )
 
 
@@ -62,11 +62,11 @@ def _sample(clients: int) -> tuple[int, ...]:
     return tuple(round(i * (clients - 1) / (MOST_CLIENTS - 1)) for i in range(MOST_CLIENTS))
 
 
-def _round(record: RoundRecord, t: int, honesty: bool, weights: bool, shown: Sequence[int]) -> dict[str, Any]:
-    visible = set(shown)
+def _round(record: RoundRecord, t: int, honesty: bool, weights: bool, sample: Sequence[int]) -> dict[str, Any]:
+    visible = set(sample)
 
-    def clients(found: Sequence[int]) -> list[int]:
-        return sorted(visible.intersection(found))
+    def clients(indices: Sequence[int]) -> list[int]:
+        return sorted(visible.intersection(indices))
 
     names = record.clients
     slim: dict[str, Any] = {
@@ -74,16 +74,16 @@ def _round(record: RoundRecord, t: int, honesty: bool, weights: bool, shown: Seq
         "accuracy": number(record.accuracy),
         "asr": number(record.asr),
         "estimate": number(record.malicious_estimate, 2),
-        "belief": _belief(record.honesty, shown) if honesty else _belief(_relative(record.weights), shown),
+        "belief": _belief(record.honesty, sample) if honesty else _belief(_relative(record.weights), sample),
         "attacked": clients(record.attacked),
         "accused": None if record.accused is None else clients(record.accused),
         "false": number(record.false_accusations, 2),
         "missed": number(record.misses, 2),
     }
     if weights:
-        slim["weight"] = _belief(_relative(record.weights), shown)
+        slim["weight"] = _belief(_relative(record.weights), sample)
     here = clients(record.participants or ())
-    if here and len(here) < len(shown):
+    if here and len(here) < len(sample):
         slim["here"] = here
     if excluded := clients(record.excluded):
         reasons = record.reasons
@@ -93,11 +93,11 @@ def _round(record: RoundRecord, t: int, honesty: bool, weights: bool, shown: Seq
     return slim
 
 
-def _belief(values: Sequence[float | None] | None, shown: Sequence[int]) -> list[int | None] | None:
+def _belief(values: Sequence[float | None] | None, clients: Sequence[int]) -> list[int | None] | None:
     if not values:
         return None
-    found = [values[k] if k < len(values) else None for k in shown]
-    return [None if v is None else round(1000 * min(max(v, 0.0), 1.0)) for v in found]
+    sample = [values[k] if k < len(values) else None for k in clients]
+    return [None if v is None else round(1000 * min(max(v, 0.0), 1.0)) for v in sample]
 
 
 def _has_shortened(record: RoundRecord) -> bool:

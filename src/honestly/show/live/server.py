@@ -47,10 +47,10 @@ class Server(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; an `OSError` says what to do if the address is not available."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise OSError(f"--host {host}: no such address on this machine; the default is 127.0.0.1") from error
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = addresses[0]
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -94,13 +94,13 @@ class StudySource:
         return self._ask(lambda: self.store.database.rows(query, values))
 
     def _row(self, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], store.Run]:
-        held = self.rows.get(row[0])
-        return held if held and held[0] == row else (row, self._ask(lambda: self.store.run(row[0])))
+        cached = self.rows.get(row[0])
+        return cached if cached and cached[0] == row else (row, self._ask(lambda: self.store.run(row[0])))
 
     def _run(self, row: store.Run, status: Status) -> tuple[store.Run, RunRow]:
-        held = self.runs.get(row.id)
-        if held is not None and held[0] is row and held[1].status == status:
-            return held
+        cached = self.runs.get(row.id)
+        if cached is not None and cached[0] is row and cached[1].status == status:
+            return cached
         return row, self._ask(lambda: self._run_row(row, status))
 
     def _run_row(self, row: store.Run, status: Status) -> RunRow:
@@ -126,14 +126,14 @@ class StudySource:
 
     def _tail(self, row: store.Run) -> list[RoundRecord]:
         """The last records of a run; only new ones are read."""
-        held = self.tails.get(row.id, [])
-        known = held[-1].round if held else 0
+        records = self.tails.get(row.id, [])
+        known = records[-1].round if records else 0
         if known > (row.rounds or 0):  # the run was reset to an earlier round
-            held, known = [], 0
+            records, known = [], 0
         query = "SELECT round, record FROM rounds WHERE run = ? AND round > ? ORDER BY round"
         for n, record in self._rows(query, (row.id, max(known, (row.rounds or 0) - LAST))):
-            held.append(replace(read_record(parse_json(record))[0], round=n))
-        self.tails[row.id] = held[-LAST:]
+            records.append(replace(read_record(parse_json(record))[0], round=n))
+        self.tails[row.id] = records[-LAST:]
         return self.tails[row.id]
 
 
@@ -157,5 +157,5 @@ def _scalar(value: Any) -> Any:
     """A value of an axis: numbers stay numbers, so they are put in order."""
     if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
         return value
-    found = number(value, 9)
-    return text(value, 100) if found is None else found
+    finite = number(value, 9)
+    return text(value, 100) if finite is None else finite

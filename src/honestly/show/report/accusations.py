@@ -24,10 +24,10 @@ def accusations(results: Sequence[Result]) -> Table | None:
     """Honest clients that were accused and attackers that were not, of rules that infer honesty."""
     settings: dict[str, list[Statements]] = {}
     for result in results:
-        said = result.statements
-        if said is not None and said.probability and not is_warm_up(result.cell):
+        statements = result.statements
+        if statements is not None and statements.probability and not is_warm_up(result.cell):
             parts = [f"{k} {v}" if k not in ("rule", "dataset") else str(v) for k, v in _sort_axes(result.cell)]
-            settings.setdefault(printable(", ".join(parts)), []).append(said)
+            settings.setdefault(printable(", ".join(parts)), []).append(statements)
     if len(settings) < 2:
         return None
     rows: list[list[Cell]] = []
@@ -46,10 +46,10 @@ def by_form(results: Sequence[Result]) -> Table | None:
     """Honest clients that each form of "Ours" accused in the paper's cells, by data set, configuration and half."""
     halves: dict[tuple[str, str, str, str], dict[str, list[Half]]] = {}
     for r in results:
-        said = r.statements
-        if not r.done or said is None or not said.probability or not of_the_paper(r):
+        statements = r.statements
+        if not r.done or statements is None or not statements.probability or not of_the_paper(r):
             continue
-        for half, part in zip(("early", "late"), said.halves, strict=True):
+        for half, part in zip(("early", "late"), statements.halves, strict=True):
             key = (str(r.cell["dataset"]), str(r.cell["config"]), reading_of(r.entry), half)
             halves.setdefault(key, {}).setdefault(str(r.cell["rule"]), []).append(part)
     forms = sorted({form for by in halves.values() for form in by}, key=lambda form: (form != "Ours", form))

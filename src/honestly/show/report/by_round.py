@@ -25,13 +25,13 @@ def series_of(rounds: Rounds) -> Series:
 
 def by_round(results: Sequence[Result], series: Mapping[str, Series]) -> list[Chart]:
     """A chart for each metric, attack and setting of the other axes; none if there would be too many."""
-    shown = [r for r in results if r.entry.id in series and not is_warm_up(r.cell)]
-    axes = axes_of(r.cell for r in shown)
-    rules = default_first(axes.pop(RULE, [""]), shown)
+    chosen = [r for r in results if r.entry.id in series and not is_warm_up(r.cell)]
+    axes = axes_of(r.cell for r in chosen)
+    rules = default_first(axes.pop(RULE, [""]), chosen)
     charts: list[Chart] = []
     for values in itertools.product(*axes.values()):
         where = dict(zip(axes, values, strict=True))
-        here = [r for r in shown if all(r.cell.get(a) == v for a, v in where.items())]
+        here = [r for r in chosen if all(r.cell.get(a) == v for a, v in where.items())]
         named = [f"{v}" if a in (ATTACK, "dataset") else f"{a} {v}" for a, v in where.items() if len(axes[a]) > 1]
         for metric, words in METRIC_WORDS.items():
             lines = [

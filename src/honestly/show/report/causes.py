@@ -86,8 +86,8 @@ def _cause(one: Comparison, comparisons: Mapping[Key, Comparison], noise_means: 
         return Cause("noise", sentence)
     if (sentence := _images(one, one.counted, comparisons)) is not None:
         return Cause("images", sentence)
-    alone = one.counted.reading == "text"
-    return Cause("unexplained", "unexplained" + ("; not run by the authors' code's reading" if alone else ""))
+    text_only = one.counted.reading == "text"
+    return Cause("unexplained", "unexplained" + ("; not run by the authors' code's reading" if text_only else ""))
 
 
 def _training_failure(one: Comparison, counted: Measurement) -> str | None:
@@ -113,9 +113,9 @@ def _rounds(one: Comparison, counted: Measurement) -> str | None:
 
 def _repairs(one: Comparison, comparisons: Mapping[Key, Comparison]) -> str | None:
     beside = comparisons.get(one.key._replace(rule="Ours (paper)")) if one.key.rule == "Ours" else None
-    if beside is None or beside.verdict != "reproduced" or beside.found is None:
+    if beside is None or beside.verdict != "reproduced" or beside.seeds is None:
         return None
-    return f"the published algorithm gives {beside.found.mean:.3f} here"
+    return f"the published algorithm gives {beside.seeds.mean:.3f} here"
 
 
 def _noise(one: Comparison, counted: Measurement, noise_means: Noise) -> str | None:
@@ -144,7 +144,7 @@ def _images(one: Comparison, counted: Measurement, comparisons: Mapping[Key, Com
         alike = (key.dataset, key.column.attack, key.column.metric) == (
             one.key.dataset, one.key.column.attack, one.key.column.metric,
         )  # fmt: skip
-        by = {m.reading: m.found.mean for m in other.measured}
+        by = {m.reading: m.seeds.mean for m in other.measured}
         if not alike or len(by) < 2 or key not in published_numbers():
             continue
         code, text = (abs(by[reading] - other.published) for reading in ("code", "text"))

@@ -13,17 +13,17 @@ from honestly.show.report.results import Result, axes_of, default_first, is_warm
 
 def ablation(results: Sequence[Result]) -> list[Chart]:
     """One chart for each attack, metric and setting of the other axes; none unless the share of liars is an axis."""
-    shown = [r for r in results if SHARE in r.cell and not is_warm_up(r.cell)]
-    axes = axes_of(r.cell for r in shown)
+    chosen = [r for r in results if SHARE in r.cell and not is_warm_up(r.cell)]
+    axes = axes_of(r.cell for r in chosen)
     shares = sorted(v for v in axes.pop(SHARE, []) if isinstance(v, int | float))
     if len(shares) < 2:
         return []
-    rules = default_first(axes.pop(RULE, [""]), shown)
+    rules = default_first(axes.pop(RULE, [""]), chosen)
     attacks = axes.pop(ATTACK, [""])
     charts: list[Chart] = []
     for values in itertools.product(*axes.values()):
         where = dict(zip(axes, values, strict=True))
-        here = [r for r in shown if all(r.cell.get(a) == v for a, v in where.items())]
+        here = [r for r in chosen if all(r.cell.get(a) == v for a, v in where.items())]
         for attack, metric in itertools.product(attacks, METRIC_WORDS):
             lines = [line for rule in rules if (line := _line(here, rule, attack, metric, shares)) is not None]
             if lines:

@@ -158,7 +158,7 @@ def reliability_chart(qualities: dict[str, Quality]) -> Chart:
     """Stated honesty against the share that was honest; a dot grows with the share of the statements."""
     lines = [
         Line(
-            rule if q.brier is None else f"{rule} (Brier {q.brier:.3f})", [b.said for b in q.bins],
+            rule if q.brier is None else f"{rule} (Brier {q.brier:.3f})", [b.stated for b in q.bins],
             [b.true for b in q.bins], shares=[b.count / q.statements for b in q.bins], number=i,
         )
         for i, (rule, q) in enumerate(qualities.items())

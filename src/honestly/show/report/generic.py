@@ -25,8 +25,8 @@ METRIC_WORDS = {"ACC": "test accuracy", "ASR": "attack success rate"}
 
 def tables(study: str, results: Sequence[Result]) -> list[Table]:
     """Rules by the other axes: one table for each metric, statistic, and value of the axes that are too many."""
-    shown = [r for r in results if not is_warm_up(r.cell)]
-    axes = axes_of(r.cell for r in shown)
+    chosen = [r for r in results if not is_warm_up(r.cell)]
+    axes = axes_of(r.cell for r in chosen)
     if not axes:
         return []
     row = RULE if RULE in axes else next(iter(axes))
@@ -40,7 +40,7 @@ def tables(study: str, results: Sequence[Result]) -> list[Table]:
     for metric, (statistic, words) in itertools.product(METRIC_WORDS, STATISTICS.items()):
         for values in itertools.product(*(others[axis] for axis in apart)):
             where = dict(zip(apart, values, strict=True))
-            here = [r for r in shown if all(r.cell.get(a) == v for a, v in where.items())]
+            here = [r for r in chosen if all(r.cell.get(a) == v for a, v in where.items())]
             table = _table(here, metric, statistic, row, {a: others[a] for a in across}, axes[row])
             if table is not None:
                 fixed, columns, rows, best = table
@@ -98,12 +98,12 @@ def accuracies(results: Sequence[Result]) -> Heatmap | None:
 
 def accuracy_map(results: Sequence[tuple[Mapping[str, Any], float | None]]) -> Heatmap:
     """Rules by settings, the mean accuracy over seeds, from the cell and the accuracy of each run."""
-    shown = [(cell, value) for cell, value in results if RULE in cell and not is_warm_up(cell)]
-    axes = axes_of(cell for cell, _ in shown)
+    runs = [(cell, value) for cell, value in results if RULE in cell and not is_warm_up(cell)]
+    axes = axes_of(cell for cell, _ in runs)
     rules = axes.pop(RULE, [])
     varying = [axis for axis, values in axes.items() if len(values) > 1]
     cells: dict[tuple[Any, Any], list[float | None]] = {}
-    for cell, value in shown:
+    for cell, value in runs:
         cells.setdefault((cell[RULE], tuple(cell.get(axis) for axis in varying)), []).append(value)
     settings = list(dict.fromkeys(setting for _, setting in cells))
     means = [[mean_of(cells.get((rule, setting), [])) for setting in settings] for rule in rules]
@@ -121,11 +121,11 @@ def accuracy_map(results: Sequence[tuple[Mapping[str, Any], float | None]]) -> H
 
 def ranking(results: Sequence[Result]) -> list[Table]:
     """Rules by their worst case over attacks and the other settings, for each data set; needs at least two rules."""
-    done = [r for r in results if r.done and RULE in r.cell and not is_warm_up(r.cell)]
-    statistic = usual_statistic(done)
+    ended = [r for r in results if r.done and RULE in r.cell and not is_warm_up(r.cell)]
+    statistic = usual_statistic(ended)
     tables: list[Table] = []
-    for dataset in dict.fromkeys(r.cell.get("dataset") for r in done):
-        table = _ranking_table([r for r in done if r.cell.get("dataset") == dataset], dataset, statistic)
+    for dataset in dict.fromkeys(r.cell.get("dataset") for r in ended):
+        table = _ranking_table([r for r in ended if r.cell.get("dataset") == dataset], dataset, statistic)
         if table is not None:
             tables.append(table)
     return tables
@@ -191,10 +191,10 @@ def detection(results: Sequence[Result]) -> tuple[dict[str, Quality], list[Table
     areas: list[list[Cell]] = []
     for rule in rules:
         mine = [r for r in judged if name(r) == rule]
-        found = quality([r.statements for r in mine if r.statements is not None])
-        if found is None:
+        scores = quality([r.statements for r in mine if r.statements is not None])
+        if scores is None:
             continue
-        overall[rule] = found
+        overall[rule] = scores
         by = [quality([r.statements for r in mine if r.statements is not None and attack(r) == a]) for a in attacks]
         areas.append([printable(rule), *(None if q is None else q.auc for q in by)])
     if not overall:

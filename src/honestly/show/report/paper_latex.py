@@ -79,5 +79,5 @@ def _latex_cell(one: Comparison) -> str:
 
 
 def _latex_number(m: Measurement) -> str:
-    spread = "" if m.found.sd is None else f"{{\\scriptsize$\\,\\pm\\,${m.found.sd:.3f}}}"
-    return f"{m.found.mean:.3f}{spread}{LATEX_SIGNS[m.reading]}"
+    spread = "" if m.seeds.sd is None else f"{{\\scriptsize$\\,\\pm\\,${m.seeds.sd:.3f}}}"
+    return f"{m.seeds.mean:.3f}{spread}{LATEX_SIGNS[m.reading]}"

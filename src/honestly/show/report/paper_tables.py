@@ -88,17 +88,19 @@ def sentence(comparisons: Found, statistic: str) -> str:
 
 def seeds(comparisons: Found) -> str:
     """How many of the numbers rest on how many seeds, and how much these differ."""
-    here = [one for key, one in comparisons.items() if key in published_numbers() and one.found is not None]
-    held = Counter(one.found.n for one in here if one.found is not None)
-    if not held:
+    here = [one for key, one in comparisons.items() if key in published_numbers() and one.seeds is not None]
+    counts = Counter(one.seeds.n for one in here if one.seeds is not None)
+    if not counts:
         return "None of them was run."
-    parts = [f"{held[n]} of {n} seed{'' if n == 1 else 's'}" for n in sorted(held)]
-    spread = [(one.found.sd, one) for one in here if one.found is not None and one.found.sd is not None]
-    said = f"Numbers that were run: {', '.join(parts)}."
+    parts = [f"{counts[n]} of {n} seed{'' if n == 1 else 's'}" for n in sorted(counts)]
+    spread = [(one.seeds.sd, one) for one in here if one.seeds is not None and one.seeds.sd is not None]
+    sentence = f"Numbers that were run: {', '.join(parts)}."
     if spread:
         sd, widest = max(spread, key=lambda pair: pair[0])
-        said += f" Where there are several seeds, the standard deviation is at most {sd:.3f} ({_cell_label(widest)})."
-    return said
+        sentence += (
+            f" Where there are several seeds, the standard deviation is at most {sd:.3f} ({_cell_label(widest)})."
+        )
+    return sentence
 
 
 def readings(comparisons: Found) -> str:
@@ -183,10 +185,10 @@ def _cell(one: Comparison) -> dict[str, str]:
 
 def _words(m: Measurement, value: float) -> str:
     """Where a number comes from."""
-    seeds = f"{m.found.n} seed{'s' if m.found.n > 1 else ''}"
+    seeds = f"{m.seeds.n} seed{'s' if m.seeds.n > 1 else ''}"
     commit = f", commit {m.commits}" if m.commits else ""
     return (
-        f"by {READINGS[m.reading]}, {m.rounds} rounds: {m.found.mean - value:+.3f} against the paper's {value:.2f}; "
+        f"by {READINGS[m.reading]}, {m.rounds} rounds: {m.seeds.mean - value:+.3f} against the paper's {value:.2f}; "
         f"{seeds}{commit}"
     )
 
@@ -194,7 +196,7 @@ def _words(m: Measurement, value: float) -> str:
 def _numbers(one: Comparison) -> str:
     """The number that counts with the sign of its reading, and that of the other reading."""
     measurements = [m for m in (one.counted, one.beside) if m is not None]
-    return " ".join(f"{m.found.text()}{SIGNS[m.reading]}" for m in measurements)
+    return " ".join(f"{m.seeds.text()}{SIGNS[m.reading]}" for m in measurements)
 
 
 # -- Markdown and CSV -----------------------------------------------------------------------------------------------
@@ -223,13 +225,13 @@ def _markdown_table(table: PaperTable, comparisons: Found) -> Iterator[str]:
     yield "| data set | rule | " + " | ".join(names) + " |"
     yield "|---|---|" + "---:|" * len(names)
     lines = list(lines_of(comparisons, table))
-    run = {dataset for dataset, _, row in lines if any(one.found is not None for one in row)}
+    run = {dataset for dataset, _, row in lines if any(one.seeds is not None for one in row)}
     for dataset, rule, row in lines:
         if dataset not in run:
             continue
         cells = [
             f"{MARKS['not run']} ({one.published:.2f})"
-            if one.found is None
+            if one.seeds is None
             else f"{_numbers(one)} ({one.published:.2f}) {MARKS[one.verdict]}"
             for one in row
         ]
@@ -280,8 +282,8 @@ def cells_csv(all_found: Mapping[str, Found], all_causes: Mapping[str, Why]) -> 
                 rows.append([*cell, "", "", 0, "", one.verdict, "", 0, "", "yes", ""])
             cause = _sentence(all_causes.get(statistic, {}).get(key))
             for m in one.measured:
-                sd = "" if m.found.sd is None else f"{m.found.sd:.6f}"
-                ours = [f"{m.found.mean:.6f}", sd, m.found.n, f"{m.found.mean - one.published:+.6f}"]
+                sd = "" if m.seeds.sd is None else f"{m.seeds.sd:.6f}"
+                ours = [f"{m.seeds.mean:.6f}", sd, m.seeds.n, f"{m.seeds.mean - one.published:+.6f}"]
                 verdict = replace(one, measured=(m,)).verdict
                 counts = m is one.counted
                 origin = [m.reading, m.rounds, m.commits, "yes" if counts else "no", cause if counts else ""]

@@ -91,7 +91,7 @@ class Key(NamedTuple):
 @cache
 def published_numbers() -> Mapping[Key, float]:
     """The paper's numbers."""
-    back = {shown: name for names in (DATASETS, ATTACKS) for name, shown in names.items()}
+    back = {label: name for names in (DATASETS, ATTACKS) for name, label in names.items()}
     with (files("honestly.show") / "report" / "paper.csv").open(encoding="utf-8") as file:
         return {
             Key(
@@ -107,7 +107,7 @@ class Measurement:
     """A number of ours: the mean over seeds, and where it comes from.
 
     Attributes:
-        found: mean, spread and number of seeds.
+        seeds: mean, spread and number of seeds.
         reading: "code" or "text", the reading of the paper by which it was run.
         rounds: of each run.
         half: True if that is half of the paper's.
@@ -115,7 +115,7 @@ class Measurement:
         span: the lowest and the highest value in the last 20 rounds of the runs; None if that is not known.
     """
 
-    found: SeedMean
+    seeds: SeedMean
     reading: str
     rounds: int
     half: bool
@@ -142,14 +142,14 @@ class Comparison:
         return next((m for m in self.measured[1:] if m.reading != self.measured[0].reading), None)
 
     @property
-    def found(self) -> SeedMean | None:
+    def seeds(self) -> SeedMean | None:
         """The mean that counts."""
-        return self.measured[0].found if self.measured else None
+        return self.measured[0].seeds if self.measured else None
 
     @property
     def difference(self) -> float | None:
         """Ours minus the paper's."""
-        return None if self.found is None else self.found.mean - self.published
+        return None if self.seeds is None else self.seeds.mean - self.published
 
     @property
     def verdict(self) -> str:
@@ -157,7 +157,7 @@ class Comparison:
         if it was run for half of the rounds."""
         if self.counted is not None and self.counted.half:
             return "half"
-        return verdict(None if self.found is None else self.found.mean, self.published, self.key.column.metric)
+        return verdict(None if self.seeds is None else self.seeds.mean, self.published, self.key.column.metric)
 
 
 def verdict(ours: float | None, published: float, metric: str) -> str:
@@ -215,19 +215,19 @@ def compare(results: Sequence[Result], statistic: str) -> dict[Key, Comparison]:
 
 def _measurement(results: Sequence[Result], metric: str, statistic: str) -> Measurement | None:
     """The mean over runs of one reading and length; None if none of them is done."""
-    done = [r for r in results if r.get(metric, statistic) is not None]
-    mean = mean_of([r.get(metric, statistic) for r in done])
+    ended = [r for r in results if r.get(metric, statistic) is not None]
+    mean = mean_of([r.get(metric, statistic) for r in ended])
     if mean is None:
         return None
-    spans = [r.spans[metric] for r in done if metric in r.spans]
+    spans = [r.spans[metric] for r in ended if metric in r.spans]
     span = (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
-    first = done[0]
-    entries = [r.entry for r in done]
+    first = ended[0]
+    entries = [r.entry for r in ended]
     return Measurement(mean, reading_of(first.entry), first.entry.of, half(first), commits_of(entries), span)
 
 
-def _wanted_numbers(done: Set[str]) -> Iterator[tuple[Key, float]]:
-    extra = [rule for rule in EXTRA if rule in done]
+def _wanted_numbers(rules: Set[str]) -> Iterator[tuple[Key, float]]:
+    extra = [rule for rule in EXTRA if rule in rules]
     for key, value in published_numbers().items():
         yield key, value
         for rule in extra:

@@ -133,16 +133,16 @@ def provenance(studies: Sequence[ReportedStudy]) -> Section | None:
     """The machines of the runs, from their own records."""
     import json
 
-    seen: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for entry in (e for study in studies for e in study.entries):
-        held: dict[str, Any] = json.loads(entry.details.get("provenance") or "{}")
-        for key, value in held.items():
+        facts: dict[str, Any] = json.loads(entry.details.get("provenance") or "{}")
+        for key, value in facts.items():
             if key not in ("seed", "resumed_at"):  # each run has its own
-                seen.setdefault(key, Counter())[str(value)] += 1
-    if not seen:
+                counts.setdefault(key, Counter())[str(value)] += 1
+    if not counts:
         return None
     rows: list[list[str | int]] = [
-        [printable(key), printable(value), n] for key, values in seen.items() for value, n in values.most_common(10)
+        [printable(key), printable(value), n] for key, values in counts.items() for value, n in values.most_common(10)
     ]
     return _of_tables(
         "Made on", [Table("made", "Made on", "From the runs' own records.", ["what", "value", "runs"], rows)]

@@ -69,12 +69,12 @@ def load(path: Path) -> ReportedStudy:
         raise ValueError(f"{path} is not a report's source: give a folder, a {STORE} or a {ROUNDS}")
     if not path.is_dir():
         raise ValueError(f"{path} does not exist: give the folder of a study, of a run or of a federation's history")
-    held = contents(path)
-    if held.kind is Kind.STUDY:
+    folder = contents(path)
+    if folder.kind is Kind.STUDY:
         return _study(path)
-    if begun := held.runs_with_rounds():
-        return _runs(path.resolve().name, begun)
-    if held.kind is Kind.RUN:
+    if runs := folder.runs_with_rounds():
+        return _runs(path.resolve().name, runs)
+    if folder.kind is Kind.RUN:
         return ReportedStudy(path.resolve().name, [], notes=["the run has not finished a round yet"])
     raise ValueError(
         f"{path} has neither {STORE} (a study), nor {ROUNDS} (a run or a federation's history), nor folders with one"
@@ -91,8 +91,8 @@ def merge(studies: Sequence[ReportedStudy]) -> list[ReportedStudy]:
             continue
         best: dict[str, ReportedRun] = {}
         for entry in [*before.entries, *study.entries]:
-            held = best.get(entry.id)
-            if held is None or _progress(entry) > _progress(held):
+            other = best.get(entry.id)
+            if other is None or _progress(entry) > _progress(other):
                 best[entry.id] = entry
         notes = [*before.notes, *(note for note in study.notes if note not in before.notes)]
         merged[study.name] = ReportedStudy(study.name, list(best.values()), before.about or study.about, notes)
@@ -159,21 +159,21 @@ def _runs(name: str, files: Sequence[Path]) -> ReportedStudy:
     flat = [_flat(experiment) for _, experiment in settings]
     varying = [key for key in dict.fromkeys(k for one in flat for k in one) if len({str(f.get(key)) for f in flat}) > 1]
     for file, (id, experiment), one in zip(files, settings, flat, strict=True):
-        found = read_rounds(file)
-        if found.damaged:
-            notes.append(f"{file.parent.name}/{file.name}: {found.damaged} damaged lines are left out")
-        done = len(found.records)
+        rounds = read_rounds(file)
+        if rounds.damaged:
+            notes.append(f"{file.parent.name}/{file.name}: {rounds.damaged} damaged lines are left out")
+        done = len(rounds.records)
         of = int(experiment.get("rounds") or 0)
         cell = {key: one.get(key) for key in varying} if len(files) > 1 else {}
         if experiment:
             cell = {"rule": _name(experiment.get("rule")), "attack": _name(experiment.get("attack")), **cell}
         else:
-            cell = {"run": found.run or file.parent.resolve().name}
+            cell = {"run": rounds.run or file.parent.resolve().name}
         details = {"experiment": json.dumps(experiment, sort_keys=True)} if experiment else {}
         entries.append(
             ReportedRun(
                 id or file.parent.resolve().name, cell, "done" if done >= of else "stopped", done, of,
-                read=lambda found=found: found, details=details, rule=_name(experiment.get("rule")),
+                read=lambda rounds=rounds: rounds, details=details, rule=_name(experiment.get("rule")),
                 attack=_name(experiment.get("attack")),
             )
         )  # fmt: skip

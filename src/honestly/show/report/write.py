@@ -123,8 +123,10 @@ def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter
             if section.charts:
                 files += figure.draw_charts(section.charts, out / _picture(study.name, section))
     runs = [_run(entry, rounds) for entry, rounds in few_runs if rounds.records]
-    said = verdict.sentence(runs) if runs else sections.worst_cases(results)
-    return Chapter(study.name, _heading(study, few_runs), said, results, parts, files, _downloads(runs, results, parts))
+    sentence = verdict.sentence(runs) if runs else sections.worst_cases(results)
+    return Chapter(
+        study.name, _heading(study, few_runs), sentence, results, parts, files, _downloads(runs, results, parts)
+    )
 
 
 def _is_unfinished(study: ReportedStudy) -> bool:
@@ -194,12 +196,12 @@ def _few(
     study: ReportedStudy, few_runs: Sequence[tuple[ReportedRun, Rounds]], out: Path | None, files: list[Path]
 ) -> Section | None:
     """All runs of a small study side by side: maps, curves and accusations, as in the paper's Figure 1."""
-    begun = [(entry, rounds) for entry, rounds in few_runs if rounds.records]
-    if not begun:
+    started = [(entry, rounds) for entry, rounds in few_runs if rounds.records]
+    if not started:
         return None
-    body = run_page.body([_run(entry, rounds) for entry, rounds in begun])
+    body = run_page.body([_run(entry, rounds) for entry, rounds in started])
     lines: list[str] = []
-    for number, (entry, rounds) in enumerate(begun, start=1):
+    for number, (entry, rounds) in enumerate(started, start=1):
         lines += [f"**{for_markdown(run_label(entry))}**", ""]
         if out is not None:
             stem = f"{_slug(study.name)}-{number}"
@@ -220,12 +222,12 @@ def _blame_lines(rounds: Rounds) -> list[str]:
             accused[k] += 1
         for k in record.excluded:
             excluded[k] += 1
-    held = [k for k in range(len(rounds.clients)) if accused[k] or excluded[k]]
-    if not held:
+    blamed = [k for k in range(len(rounds.clients)) if accused[k] or excluded[k]]
+    if not blamed:
         return ["Nobody was accused or excluded."]
-    held.sort(key=lambda k: -(accused[k] + excluded[k]))
-    rows = [f"| {for_markdown(rounds.clients[k])} | {accused[k]} | {excluded[k]} |" for k in held[:50]]
-    more = [] if len(held) <= 50 else ["", f"{len(held) - 50} more clients are not shown."]
+    blamed.sort(key=lambda k: -(accused[k] + excluded[k]))
+    rows = [f"| {for_markdown(rounds.clients[k])} | {accused[k]} | {excluded[k]} |" for k in blamed[:50]]
+    more = [] if len(blamed) <= 50 else ["", f"{len(blamed) - 50} more clients are not shown."]
     return ["| client | rounds accused | rounds excluded |", "|---|---:|---:|", *rows, *more]
 
 
@@ -250,13 +252,13 @@ def _index(chapters: Sequence[Chapter], paper: Section | None, origin: Section |
             links.append((f"c{number}", chapter.name))
         else:
             links += [(id, section.title.lower()) for id, section in numbered if section.title]
-    said = " ".join(f"{c.name}: {c.verdict}" if several else c.verdict for c in chapters if c.verdict)
+    verdicts = " ".join(f"{c.name}: {c.verdict}" if several else c.verdict for c in chapters if c.verdict)
     drawn = [file for chapter in chapters for file in chapter.files if file.suffix == ".png"]
     pictures = [Download(file.name, Markup(f"figures/{quote(file.name)}")) for file in drawn[:1]]
     files = [file for chapter in chapters for file in chapter.downloads]
     return render(
-        "study.html", heading=_title(chapters), verdict=said, links=links, paper=paper, chapters=entries, made=origin,
-        downloads=[*files, *pictures],
+        "study.html", heading=_title(chapters), verdict=verdicts, links=links, paper=paper, chapters=entries,
+        made=origin, downloads=[*files, *pictures],
     )  # fmt: skip
 
 

@@ -217,8 +217,8 @@ def check_poison(attack: DataAttack, images: Array, result: Any) -> tuple[Array,
     poisoned, labels, mask = result
     wanted, pixels = tuple(images.shape[1:]), tuple(np.shape(poisoned))
     if pixels[1:] != wanted or getattr(poisoned, "dtype", None) != images.dtype:
-        given = f"{_describe(poisoned)} of {getattr(poisoned, 'dtype', 'no dtype')}"
-        raise ValueError(f"{who} returned images that are {given}; expected (n, {str(wanted)[1:]} of {images.dtype}")
+        form = f"{_describe(poisoned)} of {getattr(poisoned, 'dtype', 'no dtype')}"
+        raise ValueError(f"{who} returned images that are {form}; expected (n, {str(wanted)[1:]} of {images.dtype}")
     for name, one in (("labels", labels), ("mask", mask)):
         if np.shape(one) != pixels[:1]:
             raise ValueError(f"{who} returned {name} that are {_describe(one)}; expected {pixels[0]}, one per image")

@@ -109,10 +109,10 @@ class ThreeDFed(BadNets, UpdateAttack):
         feedback = np.array([float(host(change[int(i)])) for i in place]) / value
         if not ((feedback >= -SEEN) & (feedback <= 1.0 + SEEN)).all():
             return NOISY, min(decoys, most)
-        seen = feedback > SEEN / view.K
-        accepted = seen & (feedback > ACCEPTED * feedback.max())
+        accounted = feedback > SEEN / view.K
+        accepted = accounted & (feedback > ACCEPTED * feedback.max())
         attackers, decoyed = slice(0, view.M - decoys), slice(view.M - decoys, view.M)
-        if not seen[attackers].any() and not accepted[decoyed].any():
+        if not accounted[attackers].any() and not accepted[decoyed].any():
             decoys += 1
         decoys -= int(accepted[decoyed].sum())
         if not accepted[attackers].any():

@@ -59,6 +59,6 @@ class XFED(UpdateAttack):
 
     def _changes(self, view: View) -> np.ndarray:
         """The last lengths, this round's included."""
-        held = host(view.memory["changes"]) if "changes" in view.memory else np.zeros(0)
+        changes = host(view.memory["changes"]) if "changes" in view.memory else np.zeros(0)
         change = last_change(view)
-        return held if change is None else np.append(held, norm(change))[-self.window :]
+        return changes if change is None else np.append(changes, norm(change))[-self.window :]

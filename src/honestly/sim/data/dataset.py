@@ -53,7 +53,7 @@ class DatasetSource:
     Attributes:
         size: channels, side of the images in pixels, training images, test images.
         read: the data set from a folder (None: the usual one), downloaded if that is allowed.
-        found: where it is on this machine.
+        find: where it is on this machine.
         model, training: the default model, and local training where it differs from the paper's.
         flip: whether training images are mirrored at random.
     """
@@ -62,7 +62,7 @@ class DatasetSource:
     summary: str
     size: tuple[int, int, int, int]
     read: Callable[[Path | None, bool], Dataset]
-    found: Callable[[Path | None], Path | None]
+    find: Callable[[Path | None], Path | None]
     model: str = "lenet5"
     training: Mapping[str, float] = field(default_factory=dict[str, float])
     flip: bool = False
@@ -128,17 +128,17 @@ def _own(name: str) -> Dataset:
         ("test_images", data.test_images, data.test_labels),
     ):
         if images.dtype != np.uint8 or images.ndim != 4:
-            given = f"{images.dtype} of shape {images.shape}"
-            raise ValueError(f"dataset '{name}': {part} must be uint8 (n, channels, height, width), got {given}")
+            form = f"{images.dtype} of shape {images.shape}"
+            raise ValueError(f"dataset '{name}': {part} must be uint8 (n, channels, height, width), got {form}")
         if len(images) != len(labels) or len(labels) == 0:
             raise ValueError(f"dataset '{name}': {len(images)} {part} and {len(labels)} labels; there must be as many")
         if labels.dtype != np.int64 or labels.min() < 0 or labels.max() >= len(data.classes):
-            given = f"{labels.dtype} from {labels.min()} to {labels.max()}"
-            raise ValueError(f"dataset '{name}': labels must be int64 in 0 .. {len(data.classes) - 1}, got {given}")
+            form = f"{labels.dtype} from {labels.min()} to {labels.max()}"
+            raise ValueError(f"dataset '{name}': labels must be int64 in 0 .. {len(data.classes) - 1}, got {form}")
     if not len(data.mean) == len(data.std) == data.size[0]:
-        given = f"{len(data.mean)} and {len(data.std)}"
+        form = f"{len(data.mean)} and {len(data.std)}"
         raise ValueError(
-            f"dataset '{name}': mean and std need one entry for each of {data.size[0]} channels, got {given}"
+            f"dataset '{name}': mean and std need one entry for each of {data.size[0]} channels, got {form}"
         )
     return data
 

@@ -73,8 +73,8 @@ class LanguageFederation:
         weights = dict(self.base)
         for round in range(1, self.settings.rounds + 1):
             sent = self.make_updates(weights, round)
-            seen = self.judged_values(sent) if products else sent
-            value, out = average(seen)
+            judged = self.judged_values(sent) if products else sent
+            value, out = average(judged)
             for name, step in value.items():
                 weights[name] = weights[name] + step.to(weights[name].dtype)
             yield self.outcome(round, weights, out)
@@ -171,8 +171,8 @@ def round_up(x: float) -> int:
 @torch.no_grad()
 def bits(weights: model.Weights) -> float:
     """Cross-entropy of held-out text, in bits per character."""
-    held = torch.from_numpy(text.corpus().held_out)
-    return float(model.loss(weights, held[:, :-1], held[:, 1:])) / float(np.log(2))
+    windows = torch.from_numpy(text.corpus().held_out)
+    return float(model.loss(weights, windows[:, :-1], windows[:, 1:])) / float(np.log(2))
 
 
 @torch.no_grad()

@@ -40,8 +40,8 @@ class TransformerBlock(nn.Module):
 
         scores = heads(self.query) @ heads(self.key).transpose(-1, -2) / math.sqrt(WIDTH // HEADS)
         future = torch.ones(T, T, dtype=torch.bool).triu(1)
-        seen = scores.masked_fill(future, -math.inf).softmax(dim=-1) @ heads(self.value)
-        x = x + self.out(seen.transpose(1, 2).reshape(N, T, WIDTH))
+        attention = scores.masked_fill(future, -math.inf).softmax(dim=-1) @ heads(self.value)
+        x = x + self.out(attention.transpose(1, 2).reshape(N, T, WIDTH))
         return x + self.down(nn.functional.gelu(self.up(self.between(x))))
 
 

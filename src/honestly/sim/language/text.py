@@ -54,8 +54,8 @@ def corpus() -> Corpus:
     private = [(number, i, w) for number, i, w in windows if number % 2 == 1]
     # windows overlap by half: the neighbours of what is held out are not trained on either
     train = [(number, w) for number, i, w in private if i % 5 not in (3, 4) and i % 5 != 2]
-    held = np.stack([w for _, i, w in private if i % 5 == 3])
-    return Corpus(public, np.stack([w for _, w in train]), np.array([n for n, _ in train], dtype=np.int64), held)
+    test = np.stack([w for _, i, w in private if i % 5 == 3])
+    return Corpus(public, np.stack([w for _, w in train]), np.array([n for n, _ in train], dtype=np.int64), test)
 
 
 def shares(clients: int, *, alpha: float, seed: int) -> Parts:

@@ -192,16 +192,16 @@ class BatchedTrainer(Trainer):
         return torch.cat(scores)
 
     def _evaluator(self, theta: Tensor) -> BatchedModel:
-        held: BatchedModel | None = getattr(self.mine, "evaluator", None)
-        if held is None:
+        evaluator: BatchedModel | None = getattr(self.mine, "evaluator", None)
+        if evaluator is None:
             row = torch.empty((1, self.layout.size), device=self.device)
             size = self.pixels.size
-            held = self.mine.evaluator = compile_program(
+            evaluator = self.mine.evaluator = compile_program(
                 self.module, self.layout, row, row, size=size, fused=self.fused
             )
-            assert held is not None
-        held.theta.copy_(theta[None])
-        return held
+            assert evaluator is not None
+        evaluator.theta.copy_(theta[None])
+        return evaluator
 
     def _chunk(self, K: int) -> ClientChunk:
         """This thread's chunk of K clients, made once."""

@@ -96,9 +96,9 @@ class Lanes:
     def _capture(self, places: tuple[int, ...], n: int) -> torch.cuda.CUDAGraph:
         """A graph of one step of these lanes, on a stream each; the clients' state is left as it was."""
         weights = torch.full((n,), 1.0 / n, device=self.device)
-        with ExitStack() as held:
+        with ExitStack() as stack:
             for place in places:
-                held.enter_context(self.lanes[place].preserve())
+                stack.enter_context(self.lanes[place].preserve())
             main = torch.cuda.current_stream(self.device)
             for place in places:  # on the stream that it will run on: libraries keep workspaces for each stream
                 side = self.streams[place] if len(places) > 1 else torch.cuda.Stream(self.device)

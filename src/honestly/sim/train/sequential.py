@@ -79,10 +79,10 @@ class Lane:
     @contextlib.contextmanager
     def preserve(self) -> Generator[None]:
         """Restore the client's state at the end of the context."""
-        held = [self.theta, self.velocity, self.loss, *self.buffers.values()]
-        before = [t.clone() for t in held]
+        tensors = [self.theta, self.velocity, self.loss, *self.buffers.values()]
+        before = [t.clone() for t in tensors]
         yield
-        for tensor, value in zip(held, before, strict=True):
+        for tensor, value in zip(tensors, before, strict=True):
             tensor.copy_(value)
 
     def step(

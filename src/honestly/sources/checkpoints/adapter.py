@@ -113,10 +113,10 @@ def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config:
     if a.spec.kind != "float" or b.spec.kind != "float" or not fits:
         raise UnusableError(f"{tensor_label(module)}: its factors {shape_a} and {shape_b} cannot be multiplied")
     rank = int(next(iter(shape_a)))
-    said = _setting(config, "r", "rank_pattern", module)
-    if type(said) is not int or not 1 <= said <= LARGEST_RANK or said != rank:
+    declared = _setting(config, "r", "rank_pattern", module)
+    if type(declared) is not int or not 1 <= declared <= LARGEST_RANK or declared != rank:
         raise UnusableError(
-            f"{tensor_label(module)} has rank {rank}, but its adapter_config.json says {str(said)[:40]}"
+            f"{tensor_label(module)} has rank {rank}, but its adapter_config.json says {str(declared)[:40]}"
         )
     alpha = _setting(config, "lora_alpha", "alpha_pattern", module)
     if type(alpha) not in (int, float) or not 1e-6 < abs(alpha) < 1e6:

@@ -41,12 +41,12 @@ class OnDevice:
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="honestly-ahead")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="honestly-read")
         self._waiting: dict[tuple[Any, ...], Future[Any]] = {}
-        self._asked: set[tuple[int, ...]] = set()
+        self._requests: set[tuple[int, ...]] = set()
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
         """(k, stop - start) on the device, in the leaf's own dtype: read ahead if `ahead` was told, else now."""
         rows = tuple(clients)
-        self._asked.add(rows)
+        self._requests.add(rows)
         loading = self._waiting.pop((leaf, start, stop, rows), None)
         block = self._load(leaf, start, stop, rows) if loading is None else loading.result()
         if self._pinned:  # it was made on another stream, and must not be reused before this one is done with it
@@ -55,12 +55,12 @@ class OnDevice:
 
     def ahead(self, leaf: int, start: int, stop: int) -> None:
         """Start to read this piece of the rows that were last asked for."""
-        for rows in sorted(self._asked):
+        for rows in sorted(self._requests):
             self._waiting[leaf, start, stop, rows] = self._loader.submit(self._load, leaf, start, stop, rows)
 
     def new_pass(self) -> None:
         """What was read ahead and not used is dropped."""
-        self._asked.clear()
+        self._requests.clear()
         self._waiting.clear()
 
     def _load(self, leaf: int, start: int, stop: int, rows: tuple[int, ...]) -> Any:

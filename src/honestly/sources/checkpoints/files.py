@@ -32,14 +32,14 @@ def affordable(least: int = 8) -> tuple[int, int]:
 
 
 class Pool:
-    """The descriptors of many files: the first `held` stay open, of the others at most `limit` at a time."""
+    """The descriptors of many files: the first `keep_open` stay open, of the others at most `limit` at a time."""
 
-    def __init__(self, held: int | None = None, limit: int | None = None) -> None:
+    def __init__(self, keep_open: int | None = None, limit: int | None = None) -> None:
         may_hold, may_open = affordable()
         self._limit = may_open if limit is None else limit
-        self._held: list[int] = []
+        self._descriptors: list[int] = []
         self._spool, self._spooled = -1, 0
-        self._may_hold = may_hold if held is None else held
+        self._may_hold = may_hold if keep_open is None else keep_open
         self._lock = threading.Lock()
         self._idle: OrderedDict[File, int] = OrderedDict()  # the longest unused first
         self._used: dict[File, tuple[int, int]] = {}  # descriptor and number of threads reading from it
@@ -47,10 +47,10 @@ class Pool:
     def hold(self, file: File) -> int:
         """A descriptor that stays open until the pool is closed; -1 if there are too many of them."""
         with self._lock:
-            if len(self._held) >= self._may_hold:
+            if len(self._descriptors) >= self._may_hold:
                 return -1
             fd = file.open()
-            self._held.append(fd)
+            self._descriptors.append(fd)
             return fd
 
     def room(self, nbytes: int) -> tuple[int, int]:
@@ -92,8 +92,8 @@ class Pool:
     def close(self) -> None:
         """Close all that is not being read."""
         with self._lock:
-            while self._held:
-                os.close(self._held.pop())
+            while self._descriptors:
+                os.close(self._descriptors.pop())
             if self._spool >= 0:
                 os.close(self._spool)
                 self._spool = -1
@@ -110,7 +110,7 @@ class File:
         self.pool = pool
         self._follow = follow
         self._stamp: tuple[int, ...] | None = None
-        self._held = pool.hold(self)
+        self._open_fd = pool.hold(self)
         with self._descriptor() as fd:
             info = os.fstat(fd)
         self.size = info.st_size
@@ -153,17 +153,17 @@ class File:
 
     @contextmanager
     def _descriptor(self) -> Generator[int]:
-        if self._held >= 0:
-            yield self._held
+        if self._open_fd >= 0:
+            yield self._open_fd
         else:
             with self.pool.descriptor(self) as fd:
                 yield fd
 
     def fill(self, offset: int, out: Any) -> None:
         """Fill a contiguous array from `offset` on: one call to the system in nearly all cases."""
-        if self._held >= 0:
+        if self._open_fd >= 0:
             try:
-                if os.preadv(self._held, (out,), offset) == out.nbytes:
+                if os.preadv(self._open_fd, (out,), offset) == out.nbytes:
                     return
             except OSError:
                 pass  # tried again below, where the reason is found
@@ -171,14 +171,14 @@ class File:
 
     def read(self, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` from `offset` on. Raises `UnusableError` if the file ends before it is full."""
-        wanted, got = len(buffer), 0
+        wanted, count = len(buffer), 0
         try:
             with self._descriptor() as fd:
-                while got < wanted:
-                    n = os.preadv(fd, [buffer[got:] if got else buffer], offset + got)
+                while count < wanted:
+                    n = os.preadv(fd, [buffer[count:] if count else buffer], offset + count)
                     if n == 0:
-                        raise UnusableError(f"{self.name[:100]!r} ends at byte {offset + got}: it was cut short")
-                    got += n
+                        raise UnusableError(f"{self.name[:100]!r} ends at byte {offset + count}: it was cut short")
+                    count += n
         except OSError as error:
             raise UnusableError(f"{self.name[:100]!r} cannot be read: {_cause(error)}") from None
 

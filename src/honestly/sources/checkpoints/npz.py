@@ -50,9 +50,9 @@ class _View:
         left = max(0, self._file.size - self._at)
         if min(n, left) > LONGEST_READ or (n < 0 and left > LONGEST_READ):  # a directory of the archive as long as that
             raise UnusableError(f"asks for {left} bytes at once, the limit is {LONGEST_READ}")
-        got = self._file.bytes(self._at, left if n < 0 else min(n, left))
-        self._at += len(got)
-        return got
+        data = self._file.bytes(self._at, left if n < 0 else min(n, left))
+        self._at += len(data)
+        return data
 
 
 def read_npz(file: File) -> Checkpoint:
@@ -121,7 +121,7 @@ class _PackedArray:
     ) -> None:
         self.spec = spec
         self._stored, self._file, self._member, self._header = stored, file, member, header
-        self._found: InFile | None = None
+        self._file_range: InFile | None = None
         self._lock = threading.Lock()
 
     def _unpack(self) -> InFile:
@@ -151,9 +151,9 @@ class _PackedArray:
 
     def _place(self) -> InFile:
         with self._lock:
-            if self._found is None:
-                self._found = self._unpack()
-            return self._found
+            if self._file_range is None:
+                self._file_range = self._unpack()
+            return self._file_range
 
     def raw(self, start: int, stop: int) -> Host:
         """Values start..stop as they are stored."""

@@ -40,8 +40,8 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
     """Write all bytes at a position."""
     view = memoryview(data)
     while len(view):
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written
+        count = os.pwrite(fd, view, offset)
+        view, offset = view[count:], offset + count
 
 
 def replace_folder(new: Path, target: Path) -> None:

@@ -56,7 +56,7 @@ class Unit:
             }
             sent = {spec: rows for spec, rows in forged.items() if rows is not None}
         stand_ins: StandIns | None = None
-        found: list[Trial] = []
+        trials: list[Trial] = []
         for spec in self.rules:
             judged = contestant(spec, self.limit)
             used = None
@@ -64,8 +64,8 @@ class Unit:
                 if stand_ins is None:
                     stand_ins = StandIns.of(space, np.random.default_rng([self.seed, M, 1, *population.name.encode()]))
                 used = stand_ins
-            found += self._trials(judged, space, population, sent, used)
-        return found
+            trials += self._trials(judged, space, population, sent, used)
+        return trials
 
     def _trials(
         self,
@@ -133,7 +133,7 @@ class Unit:
         # a rule in a process of its own says how long it took there
         clock = judged.clock if isinstance(judged, RemoteContestant) else time.process_time
         squared = space.products[:, space.n, space.n]
-        taken: list[float] = []
+        seconds: list[float] = []
         for _ in range(REPEATS):
             geometry = geometry_of(space.grams(rows), space.towards_mean(rows), squared, space.sizes)
             start = clock()
@@ -141,8 +141,8 @@ class Unit:
                 pipeline.decide(geometry)
             except (RuleError, ValueError):
                 return None
-            taken.append(clock() - start)
-        return min(taken)
+            seconds.append(clock() - start)
+        return min(seconds)
 
 
 def units(
@@ -188,9 +188,9 @@ def judge(
             yield replace(unit, rules=tuple(spec for spec in unit.rules if spec not in stopped))
 
     try:
-        for done, found in enumerate(map_units(Unit.run, left(), jobs), start=1):
-            trials += found
-            stopped |= {trial.rule for trial in found if trial.stopped}
+        for done, part in enumerate(map_units(Unit.run, left(), jobs), start=1):
+            trials += part
+            stopped |= {trial.rule for trial in part if trial.stopped}
             if progress is not None:
                 progress(done, len(work))
     finally:

@@ -92,12 +92,12 @@ def record_language(words: list[str]) -> Course:
 
     ``rounds`` are those that are kept, ``poisoned`` how many of the last clients also train on poisoned text.
     """
-    given = dict(word.split("=", 1) for word in words)
-    numbers = tuple(int(number) for number in given.pop("rounds", "1").split(","))
-    poisoned, tune, pretraining = given.pop("poisoned", ""), given.pop("language"), given.pop("pretraining", "")
+    options = dict(word.split("=", 1) for word in words)
+    numbers = tuple(int(number) for number in options.pop("rounds", "1").split(","))
+    poisoned, tune, pretraining = options.pop("poisoned", ""), options.pop("language"), options.pop("pretraining", "")
     kinds = {field.name: field.type for field in fields(Settings)}
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in options.items():
         if key not in kinds:
             raise ValueError(unknown("setting of a language course", key, [*kinds, "rounds", "poisoned", "language"]))
         values[key] = float(value) if kinds[key] == "float" else int(value)

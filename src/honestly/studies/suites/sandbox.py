@@ -151,9 +151,9 @@ class RemoteContestant:
     def build(self, *, K: int, f: int, root: Any) -> tuple[Pipeline, int]:
         """Mixers and rule, and the f that they were told; raises ValueError if they do not accept K clients."""
         box = sandbox(self.spec, self.limit)
-        told = int(box.ask("build", K, f)["told"])
+        count = int(box.ask("build", K, f)["told"])
         rule = (RemoteColumns if box.reduces else RemoteRule)(box=box, step=box.mixers)
-        return Pipeline(tuple(RemoteMixer(box=box, step=step) for step in range(box.mixers)), rule), told
+        return Pipeline(tuple(RemoteMixer(box=box, step=step) for step in range(box.mixers)), rule), count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,20 +34,20 @@ def serve(pipe: Connection, spec: str) -> None:
     steps: tuple[Any, ...] = ()
     while True:
         try:
-            what, *given = pipe.recv()
+            what, *arguments = pipe.recv()
         except EOFError:
             return
         try:
             if what == "build":
-                K, f = given
-                pipeline, told = contestant.build(K=K, f=f, root=None)
+                K, f = arguments
+                pipeline, count = contestant.build(K=K, f=f, root=None)
                 steps = pipeline.steps
-                _send(pipe, told=told)
+                _send(pipe, told=count)
             elif what == "reduce":
-                first, last = steps[-1].ranks(len(given[0]))
-                _send(pipe, values=steps[-1].reduce(given[0][first:last], np))
+                first, last = steps[-1].ranks(len(arguments[0]))
+                _send(pipe, values=steps[-1].reduce(arguments[0][first:last], np))
             else:
-                _send(pipe, **_answer(steps[given[0]], *given[1:]))
+                _send(pipe, **_answer(steps[arguments[0]], *arguments[1:]))
         except ValueError as error:
             key = "refused" if what == "build" else "error"
             _send(pipe, **{key: f"raised {type(error).__name__}: {str(error)[:200]}"})

@@ -99,8 +99,8 @@ def standing(
     spec: str, trials: Sequence[Trial], tries: int, told: str = "nothing", basis: str = "inner products"
 ) -> Standing:
     """The line of one rule."""
-    asked = [trial for trial in trials if not trial.refused]
-    fine = [trial for trial in asked if not trial.error]
+    counted = [trial for trial in trials if not trial.refused]
+    fine = [trial for trial in counted if not trial.error]
     quiet = [trial for trial in fine if not trial.malicious]
     fixed = [trial for trial in fine if trial.malicious and not trial.attack.startswith("adaptive")]
     whole = [trial for trial in fine if trial.attack == "adaptive:whole"]
@@ -110,7 +110,7 @@ def standing(
         rule=spec,
         told=told,
         basis=basis,
-        rounds=len(asked),
+        rounds=len(counted),
         mean=_mean([min(trial.kappa, CAP) for trial in fixed]),
         mean_layer=_mean([min(trial.layer, CAP) for trial in fixed]),
         median=_median([trial.kappa for trial in fixed]),
@@ -128,9 +128,9 @@ def standing(
         accused=_mean([100 * trial.accused for trial in fixed if trial.accused is not None]),
         missed=_mean([100 * trial.missed for trial in fixed if trial.missed is not None]),
         milliseconds=None if not times else 1e3 * float(np.median(times)),
-        failed=len(asked) - len(fine),
-        refused=len(trials) - len(asked),
-        error=next((trial.error for trial in asked if trial.error), ""),
+        failed=len(counted) - len(fine),
+        refused=len(trials) - len(counted),
+        error=next((trial.error for trial in counted if trial.error), ""),
     )
 
 

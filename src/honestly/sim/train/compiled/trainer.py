@@ -39,7 +39,7 @@ class CompiledTrainer(Trainer):
         self.layers = layers
         self.pixels, self.sgd, self.batch = pixels, sgd, batch
         self.size = Layout.of_parameters(module).size
-        self.shown = ImageBuffer.of(layers, self.size, pixels)
+        self.images = ImageBuffer.of(layers, self.size, pixels)
 
     @staticmethod
     def supports(module: nn.Module, pixels: Pixels) -> bool:
@@ -80,13 +80,13 @@ class CompiledTrainer(Trainer):
             nesterov=int(s.nesterov),
         )  # fmt: skip
         address = ctypes.c_void_p(theta.data_ptr())
-        model = ctypes.byref(self.shown.model)
+        model = ctypes.byref(self.images.model)
         if self.program.honestly_train(model, ctypes.byref(task), address, ctypes.c_void_p(loss.data_ptr())):
             raise MemoryError("no memory left for the training of a client")
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
         """(N, classes) scores of all samples."""
-        images = self.shown if pixels is self.pixels else ImageBuffer.of(self.layers, self.size, pixels)
+        images = self.images if pixels is self.pixels else ImageBuffer.of(self.layers, self.size, pixels)
         theta = model.theta.to(torch.float32).contiguous()
         N = len(pixels.labels)
         samples = torch.arange(N)

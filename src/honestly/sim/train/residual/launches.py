@@ -84,17 +84,17 @@ def convolve(at: StepClients, c: NormalisedConvolution, x: Tensor, filters: Tens
     tiles = tiles_forward(c)
     outs, threads = outs_of(c.outside), 32 * tiles.warps
     number, phases = tiles.number(at.B), Phases.of(c.extent**2, c.inside, stride=c.stride)
-    held = sums[: at.K * number * 2 * c.outside].view(at.K, number, 1, 2, c.outside)
+    partial = sums[: at.K * number * 2 * c.outside].view(at.K, number, 1, 2, c.outside)
     defines = [
         "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.inside}", f"OUT {c.outside}", f"OUTS {outs}",
         f"EXTENT_W {c.extent}", f"BLOCKS_A_PROCESSOR {16 // tiles.warps}", "CLASSES 1", *phases.defines,
     ]  # fmt: skip
     own = filters[:, c.filters :]
     none = at.weights
-    args = [x, own, y, held, at.weights, at.t, *[none] * 8, filters.stride(0), at.K]
+    args = [x, own, y, partial, at.weights, at.t, *[none] * 8, filters.stride(0), at.K]
     grid = (number * (c.outside // outs), 1)
     at.launch("convolve", defines, grid, threads, args, shared=phases.shared_bytes(tiles, outs, 2))
-    return Sums(held, tiles.an_image, tiles.several)
+    return Sums(partial, tiles.an_image, tiles.several)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def convolve_back(
     outs, threads, classes = outs_of(c.inside), 32 * tiles.warps, 4 if halved else 1
     many = 3 if before.shortcut is not None else 2
     number, phases = tiles.number(at.B), Phases.of(9, c.outside, halved=halved)
-    held = sums[: at.K * number * classes * many * c.inside].view(at.K, number, classes, many, c.inside)
+    partial = sums[: at.K * number * classes * many * c.inside].view(at.K, number, classes, many, c.inside)
     defines = [
         "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.outside}", f"OUT {c.inside}", f"OUTS {outs}",
         "EXTENT_W 3", f"BLOCKS_A_PROCESSOR {16 // tiles.warps}", f"CLASSES {classes}", *phases.defines, "BACKWARD",
@@ -146,13 +146,13 @@ def convolve_back(
     cut_filters = none if shortcut is None else filters[:, shortcut[0].filters :]
     cut = before.shortcut
     args = [
-        gradient, filters[:, c.filters :], out, held, at.weights, at.t, cut_gradient, cut_filters,
+        gradient, filters[:, c.filters :], out, partial, at.weights, at.t, cut_gradient, cut_filters,
         none if add is None else add, none if before.z is None else before.z, before.main.y, before.main.norm,
         none if cut is None else cut.y, none if cut is None else cut.norm, filters.stride(0), at.K,
     ]  # fmt: skip
     grid = (number * (c.inside // outs) * classes, 1)
     at.launch("convolve", defines, grid, threads, args, shared=phases.shared_bytes(tiles, outs, many))
-    return Sums(held, tiles.an_image, tiles.several)
+    return Sums(partial, tiles.an_image, tiles.several)
 
 
 def weight_gradient(
