@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import shots
 from browser import Browser
+
+from honestly.show import svg
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -124,7 +127,40 @@ def test_what_a_page_offers_to_save_is_what_it_says(pages: dict[str, str], brows
         kinds = set(
             browser.script("return [...document.querySelectorAll('.downloads a')].map((a) => a.download.slice(-3))")
         )
-        assert {"csv", "son", "svg"} <= kinds, name
+        assert {"csv", "son", "svg", "png"} <= kinds, name
+
+
+def test_a_page_of_many_runs_draws_its_png_on_click(pages: dict[str, str], browser: Browser) -> None:
+    browser.complaints()
+    browser.goto(next(address for address in pages.values() if "/report/runs/" in address))
+    browser.script("""
+        window.saved = new Promise((resolve) => {
+            URL.createObjectURL = (blob) => { resolve(blob); return "#"; };
+        });
+        document.querySelector(".downloads a[download='figure.png']").click();
+    """)
+    size = browser.wait_for("window.saved.then(createImageBitmap).then((image) => [image.width, image.height])")
+    assert size[0] == 2 * svg.FILE_WIDTH
+    assert size[1] > 400
+    inked = browser.wait_for("""window.saved.then(createImageBitmap).then((image) => {
+        const pen = new OffscreenCanvas(image.width, image.height).getContext("2d");
+        pen.drawImage(image, 0, 0);
+        const colours = new Set(new Uint32Array(pen.getImageData(0, 0, image.width, image.height).data.buffer));
+        return colours.size;
+    })""")
+    assert inked > 10
+    assert browser.complaints() == []
+
+
+def test_no_other_script_runs(pages: dict[str, str], browser: Browser, tmp_path: Path) -> None:
+    """A page refuses a script that got into it, should the escaping ever fail."""
+    for name in ("demo", "federation"):
+        page = Path(unquote(urlsplit(pages[name]).path)).read_text(encoding="utf-8")
+        evil = tmp_path / "evil.html"
+        evil.write_text(page.replace("</main>", "<script>document.title = 'evil'</script></main>"), encoding="utf-8")
+        browser.goto(evil.as_uri())
+        assert browser.script("return document.title") != "evil"
+        assert any("Content Security Policy" in text for text in browser.complaints())
 
 
 def test_a_cell_says_its_value_by_pointer_and_in_words(pages: dict[str, str], browser: Browser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import io
 import json
 import re
@@ -83,7 +84,7 @@ def test_strangers_texts_are_escaped_and_bounded() -> None:
     rounds = [record(t, hostile, K=3, M=1) for t in (1, 2)]
     found = RunView(HOSTILE, rounds, [HOSTILE, "b", "c"], details={HOSTILE: HOSTILE})
     text = page(HOSTILE, [found, RunView("other", rounds, ["a", "b", "c"])], lead=HOSTILE)
-    assert "<script" not in text
+    assert re.findall(r"<script[^>]*>", text) == ['<script type="module">']  # our own, which draws a PNG file
     assert "\x1b" not in text
     assert "\u202e" not in text
     without_downloads = re.sub(r'href="data:[^"]*"', "", text)
@@ -99,6 +100,14 @@ def test_downloads_hold_the_rounds() -> None:
     assert rows[0]["attacked"] == "3"
     (held,) = json.loads(base64.b64decode(found["application/json"]))
     assert [len(r["honesty"]) for r in held["rounds"]] == [4, 4, 4]
+
+
+def test_a_page_without_a_png_file_draws_it_and_runs_nothing_else() -> None:
+    embedded, drawn = (page("x", [run(3)], picture=picture) for picture in (b"\x89PNG...", b""))
+    assert "<script" not in embedded
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', drawn, flags=re.S)
+    (allowed,) = re.findall(r"script-src &#39;sha256-([^&]+)&#39;", drawn)
+    assert allowed == base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def test_spreadsheets_get_no_formulas_and_pages_no_large_files() -> None:

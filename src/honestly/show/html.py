@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,23 @@ def whole(value: Any) -> Markup:
 
 
 @cache
+def script() -> str:
+    """The only script of a page: links that draw its SVG files as PNG files, where the page contains none."""
+    folder = Path(__file__).parent
+    files = (folder / "live" / "static" / "picture.js", folder / "templates" / "png_links.js")
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def policy() -> str:
+    """What a page may load and run: its own styles and drawings, and that script, recognised by its hash."""
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
 def environment() -> Environment:
     """The templates, with the drawings as functions."""
     templates: Any = Environment(
@@ -40,7 +59,7 @@ def environment() -> Environment:
     templates.filters["whole"] = whole
     templates.globals.update(
         chart=svg.chart, heatmap=svg.heatmap, ramp_key=svg.ramp_key, style=Markup(palette.stylesheet()),
-        version=__version__,
+        version=__version__, script=Markup(script()), policy=policy(),
     )  # fmt: skip
     return templates
 

@@ -25,8 +25,6 @@ from honestly.show.text import for_markdown, printable, shorten
 
 #: Up to this many runs are shown on the index with their maps; otherwise each run has its own page.
 FEW = 6
-#: Up to this many pages of runs also offer a PNG file, which takes a third of a second to draw; all offer the SVG file.
-MOST_PICTURES = 60
 PREAMBLE = (
     "% \\input this; it needs \\usepackage{booktabs,multirow,graphicx,amssymb}\n"
     "% (tables-document.tex is a document that does)\n\n"
@@ -92,7 +90,6 @@ class Chapter:
 
 def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter:
     few = len(study.entries) <= FEW
-    picture = options.figures and len(study.entries) <= MOST_PICTURES
     few_runs: list[tuple[ReportedRun, Rounds]] = []
     address: dict[str, str] = {}
 
@@ -104,7 +101,7 @@ def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter
         if few:
             few_runs.append((entry, rounds))
         elif options.pages and rounds.records:
-            address[entry.id] = _write_page(entry, rounds, out, picture)
+            address[entry.id] = _write_page(entry, rounds, out)
 
     results = examine(study.entries, each)
     files: list[Path] = []
@@ -175,13 +172,13 @@ def _run(entry: ReportedRun, rounds: Rounds) -> run_page.RunView:
     return run_page.RunView(run_label(entry), rounds.records, rounds.clients, rounds.known, entry.details)
 
 
-def _write_page(entry: ReportedRun, rounds: Rounds, out: Path, picture: bool) -> str:
+def _write_page(entry: ReportedRun, rounds: Rounds, out: Path) -> str:
+    """Write the page of one of many runs; the browser draws its PNG file, which would take ten times as long here."""
     name = page_name(entry.id)
     path = out / name
     path.parent.mkdir(exist_ok=True)
     progress = "" if entry.status == "done" else f"{entry.status}: {entry.rounds} of {entry.of} rounds. {entry.error}"
-    drawn = figure.png(_figure(entry, rounds)) if picture else b""
-    text = run_page.page(run_label(entry), [_run(entry, rounds)], lead=progress, back="../index.html", picture=drawn)
+    text = run_page.page(run_label(entry), [_run(entry, rounds)], lead=progress, back="../index.html")
     path.write_text(text, encoding="utf-8")
     return name
 

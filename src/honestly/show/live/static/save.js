@@ -1,6 +1,7 @@
 // What a view offers to save: numbers as CSV and JSON, drawings as SVG and PNG.
 
 import { el } from "./dom.js";
+import { offer, pngOf, toPng } from "./picture.js";
 
 const STYLE = "text{font:11px system-ui,sans-serif;fill:#1b1f24}.axis{fill:#57606a}.rule{stroke:#d0d7de}";
 const SPACE = "http://www.w3.org/2000/svg";
@@ -34,7 +35,7 @@ export function resultFiles(runs) {
     "results.csv": () => text(table(), "text/csv"),
     "results.json": () => json(runs()),
     "results.svg": async () => (await fetch("/results.svg")).blob(),
-    "results.png": () => drawn("/results.svg"),
+    "results.png": () => toPng("/results.svg"),
   };
 }
 
@@ -44,8 +45,8 @@ export function csv(...details) {
   const columns = ["round", "accuracy", "asr", "attacked", "accused", "excluded"];
   const rows = details.flatMap(({ name, head, rounds }) => rounds.map((r) => {
     const names = (clients) => (clients ?? []).map((k) => head.names?.[head.shown.indexOf(k)] ?? String(k)).join(" ");
-    const found = [names(r.attacked), names(r.accused), names(Object.keys(r.excluded ?? {}).map(Number))];
-    return [...(several ? [name] : []), r.round, r.accuracy ?? "", r.asr ?? "", ...found];
+    const clients = [names(r.attacked), names(r.accused), names(Object.keys(r.excluded ?? {}).map(Number))];
+    return [...(several ? [name] : []), r.round, r.accuracy ?? "", r.asr ?? "", ...clients];
   }));
   return lines([[...(several ? ["run"] : []), ...columns], ...rows]);
 }
@@ -95,26 +96,5 @@ function png(canvases) {
   pen.fillStyle = getComputedStyle(document.body).backgroundColor;
   pen.fillRect(0, 0, all.width, all.height);
   canvases.reduce((down, one) => (pen.drawImage(one, 0, down), down + one.height), 0);
-  return blob(all);
-}
-
-// A drawing of the server as pixels, at twice its size.
-async function drawn(address) {
-  const image = new Image();
-  image.src = address;
-  await image.decode();
-  const all = document.createElement("canvas");
-  [all.width, all.height] = [2 * image.naturalWidth, 2 * image.naturalHeight];
-  all.getContext("2d").drawImage(image, 0, 0, all.width, all.height);
-  return blob(all);
-}
-
-function blob(canvas) {
-  return new Promise((resolve) => { canvas.toBlob(resolve, "image/png"); });
-}
-
-function offer(name, content) {
-  const link = el("a", { href: URL.createObjectURL(content), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  return pngOf(all);
 }
