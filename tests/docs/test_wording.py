@@ -105,6 +105,14 @@ def test_variables_are_named_by_nouns(folder: str) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def test_variables_of_the_live_page_are_named_by_nouns() -> None:
+    files = sorted((ROOT / "src" / "honestly" / "show" / "live" / "static").glob("*.js"))
+    assert len(files) > 10, "the page was not found"
+    names = "|".join(RIDDLES)
+    found = [hit for p in files for hit in re.findall(rf"(?:const|let|function) (?:{names})\b", p.read_text())]
+    assert not found
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -17,15 +17,15 @@ export function accusations() {
   return {
     root,
     update({ head, rounds }) {
-      const found = tally(head, rounds);
+      const counts = tally(head, rounds);
       const judged = rounds.some((r) => r.accused !== null);
-      say(sum, found.length ? summary(head, rounds, judged) : judged ? "Nobody was accused or excluded." : "This rule accuses nobody.");
-      set(scroll, "hidden", found.length === 0);
+      say(sum, counts.length ? summary(head, rounds, judged) : judged ? "Nobody was accused or excluded." : "This rule accuses nobody.");
+      set(scroll, "hidden", counts.length === 0);
       // a phone has no room for columns that say nothing
-      const excluded = found.some((one) => one.excluded);
+      const excluded = counts.some((one) => one.excluded);
       const known = [true, head.truth, judged, head.truth && judged, head.truth && judged, excluded, excluded];
       top.forEach((cell, i) => set(cell, "hidden", !known[i]));
-      keyed(body, found.slice(0, MOST), (one) => one.client, row, (node, one) => node.fill(one, known));
+      keyed(body, counts.slice(0, MOST), (one) => one.client, row, (node, one) => node.fill(one, known));
     },
   };
 }

@@ -2,15 +2,15 @@
 
 // Axis name -> its values in the order in which the study names them; axes with one value are left out.
 export function axesOf(runs) {
-  const found = new Map();
+  const all = new Map();
   for (const run of runs) {
     for (const [name, value] of Object.entries(run.cell)) {
-      if (!found.has(name)) found.set(name, new Map());
-      found.get(name).set(String(value), value);
+      if (!all.has(name)) all.set(name, new Map());
+      all.get(name).set(String(value), value);
     }
   }
   const axes = new Map();
-  for (const [name, values] of found) {
+  for (const [name, values] of all) {
     if (values.size < 2) continue;
     const list = [...values.keys()];
     // numbers in their order, names as they come

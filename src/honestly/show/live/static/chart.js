@@ -14,13 +14,13 @@ export function chart(title) {
   const root = el("figure", { class: "chart" }, el("figcaption", {}, title), picture, legend);
   let series = [];
   let last = 1;
-  let drawn = "";
+  let form = "";
 
   function draw() {
     const width = Math.max(240, picture.clientWidth || 600);
     const now = JSON.stringify([series, last, width, line(0).colour]);
-    if (now === drawn) return;
-    drawn = now;
+    if (now === form) return;
+    form = now;
     picture.replaceChildren(drawing(title, series, last, width));
     legend.replaceChildren(...series.map((one, i) => entry(one, i)));
   }
@@ -74,9 +74,9 @@ function drawing(title, series, last, width) {
 export function ticks(last, width) {
   const room = Math.max(2, Math.floor(width / 60));
   const step = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000].find((s) => last / s <= room) ?? Math.ceil(last / room);
-  const found = [1];
-  for (let t = step; t <= last; t += step) if (t > 1 && t - found.at(-1) >= step / 2) found.push(t);
-  return found;
+  const list = [1];
+  for (let t = step; t <= last; t += step) if (t > 1 && t - list.at(-1) >= step / 2) list.push(t);
+  return list;
 }
 
 function entry(one, i) {

@@ -20,11 +20,11 @@ function colour(name) {
 
 const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 
-const held = new Map();
+const cache = new Map();
 
 function stops() {
-  if (!held.has(theme())) held.set(theme(), ["low", "middle", "high"].map((name) => rgb(colour(name))));
-  return held.get(theme());
+  if (!cache.has(theme())) cache.set(theme(), ["low", "middle", "high"].map((name) => rgb(colour(name))));
+  return cache.get(theme());
 }
 
 export function scale(value) {

@@ -48,7 +48,7 @@ export function compareView(ids) {
   }
 
   const redraw = () => {
-    for (const node of pictures.children) node.drawn = "";
+    for (const node of pictures.children) node.form = "";
     accuracy.draw();
     asr.draw();
     update();
@@ -86,14 +86,14 @@ function picture(run) {
   const title = el("h2");
   const heat = maps();
   const node = el("section", {}, title, heat.root);
-  node.drawn = "";
+  node.form = "";
   node.canvases = heat.canvases;
   node.fill = (now, text) => {
     if (title.textContent !== text) title.replaceChildren(foreign(text));
     const detail = state.details.get(run.id);
     const form = JSON.stringify([detail.rounds.length, now.of, detail.rounds.at(-1)]);
-    if (form === node.drawn) return;
-    node.drawn = form;
+    if (form === node.form) return;
+    node.form = form;
     heat.update(now, detail);
   };
   return node;

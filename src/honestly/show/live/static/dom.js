@@ -34,12 +34,12 @@ export function set(node, name, value) {
 
 // Children for items, one each and in their order; a child whose item stays keeps its focus.
 export function keyed(parent, items, key, create, update) {
-  const held = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const nodes = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   let at = parent.firstElementChild;
   for (const item of items) {
     const name = String(key(item));
-    let child = held.get(name);
-    held.delete(name);
+    let child = nodes.get(name);
+    nodes.delete(name);
     if (!child) {
       child = create(item);
       child.dataset.key = name;
@@ -48,7 +48,7 @@ export function keyed(parent, items, key, create, update) {
     if (child === at) at = at.nextElementSibling;
     else parent.insertBefore(child, at);
   }
-  for (const child of held.values()) child.remove();
+  for (const child of nodes.values()) child.remove();
 }
 
 let lastId = 0;

@@ -14,28 +14,28 @@ const SIGNS = { pending: "·", running: "…", failed: "✕", stopped: "‖", mi
 
 // layout: {row, column, rest, axes, metric}; filters: axis -> value
 export function grids(open) {
-  const begun = el("div", { class: "grids" });
+  const started = el("div", { class: "grids" });
   const later = el("div", { class: "grids" });
   const many = el("span");
   const rest = el("details", {}, el("summary", {}, many), later);
   let form = "";
   return {
-    root: el("div", {}, begun, rest),
+    root: el("div", {}, started, rest),
     update(runs, layout, filters) {
       const groups = grouped(runs, layout, filters);
       const next = JSON.stringify([layout.row, layout.column, layout.rest, [...layout.axes]]);
       if (next !== form) {
         // other axes make other tables
-        begun.replaceChildren();
+        started.replaceChildren();
         later.replaceChildren();
-        rest.open = !groups.some((group) => group.begun);
+        rest.open = !groups.some((group) => group.started);
       }
       form = next;
       const fill = (node, list) =>
         keyed(node, list, (group) => group.key, (group) => section(group, layout, open), (one, group) => one.fill(group, layout));
       // a phone should not have to scroll past tables that are empty
-      const empty = groups.filter((group) => !group.begun);
-      fill(begun, groups.filter((group) => group.begun));
+      const empty = groups.filter((group) => !group.started);
+      fill(started, groups.filter((group) => group.started));
       fill(later, empty);
       say(many, `${count(empty.length, "table")} to come`);
       set(rest, "hidden", !empty.length);
@@ -59,7 +59,7 @@ function grouped(runs, { row, column, rest, axes }, filters) {
       const order = rest.map((axis) => axes.get(axis).indexOf(at(axis)));
       groups.set(key, { key, order, title: rest.filter(at).map((axis) => named(axis, at(axis))).join(" · "), cells: new Map() });
     }
-    if (run.status !== "pending") groups.get(key).begun = true;
+    if (run.status !== "pending") groups.get(key).started = true;
     const place = JSON.stringify([row ? at(row) : "", column ? at(column) : ""]);
     const { cells } = groups.get(key);
     if (!cells.has(place)) cells.set(place, []);
@@ -90,12 +90,12 @@ function section(group, { row, column, axes }, open) {
   set(table, "aria-label", [group.title, `${row ?? "run"} by ${column ?? "value"}`].filter(Boolean).join(": "));
   let current = matrix[1][1];
   set(current, "tabindex", 0);
-  let held = group;
+  let latest = group;
 
   const runsAt = (i, j) => {
     const wide = i ? [i - 1] : rows.map((_, n) => n);
     const long = j ? [j - 1] : columns.map((_, n) => n);
-    return wide.flatMap((r) => long.flatMap((c) => held.cells.get(JSON.stringify([rows[r], columns[c]])) ?? []));
+    return wide.flatMap((r) => long.flatMap((c) => latest.cells.get(JSON.stringify([rows[r], columns[c]])) ?? []));
   };
   const place = (cell) => {
     const i = matrix.findIndex((line) => line.includes(cell));
@@ -134,7 +134,7 @@ function section(group, { row, column, axes }, open) {
     open(runsAt(...at));
   });
   node.fill = (next, layout) => {
-    held = next;
+    latest = next;
     rows.forEach((r, i) => columns.forEach((c, j) => {
       const runs = next.cells.get(JSON.stringify([r, c])) ?? [];
       fill(matrix[i + 1][j + 1], runs, layout.metric, [row && named(row, r), column && named(column, c)]);

@@ -11,7 +11,7 @@ const LETTERS = 22; // of a name; a node id of Flower has 20
 export function heatmap(title, { move }) {
   const canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "heatmap" });
   const root = el("figure", { class: "heat" }, el("figcaption", {}, title), el("div", { class: "picture" }, canvas));
-  let shape = { names: [], columns: 0, last: 1, cells: () => null };
+  let shape = { names: [], columns: 0, last: 1, cells: () => ({ value: null }) };
   let cursor = null;
 
   const left = () => 12 + 6.6 * Math.max(6, ...shape.names.map((n) => Math.min(n.length, LETTERS)));
@@ -31,25 +31,26 @@ export function heatmap(title, { move }) {
     const style = getComputedStyle(canvas);
     pen.fillStyle = style.getPropertyValue("--hollow");
     pen.fillRect(left(), 0, side(width) * shape.last, shape.names.length * tall());
-    paint(pen, width);
+    paint(pen, width, style);
     letters(pen, width, style);
     axes(pen, width, style);
     outline(pen, width, style);
   }
 
-  function paint(pen, width) {
+  function paint(pen, width, style) {
     const w = side(width);
     const h = tall();
     const gap = w >= 8 ? 1 : 0;
     for (let t = 0; t < shape.columns; t += 1) {
       for (let k = 0; k < shape.names.length; k += 1) {
         const cell = shape.cells(k, t);
-        if (!cell || cell.value === null) continue;
-        const rgb = scale(cell.value);
-        pen.fillStyle = css(rgb);
-        pen.fillRect(left() + t * w, k * h, w - gap, h - (h >= 5 ? 1 : 0));
+        const rgb = cell.value === null ? null : scale(cell.value);
+        if (rgb) {
+          pen.fillStyle = css(rgb);
+          pen.fillRect(left() + t * w, k * h, w - gap, h - (h >= 5 ? 1 : 0));
+        }
         if (cell.mark && w >= 4 && h >= 5) {
-          pen.fillStyle = pen.strokeStyle = ink(rgb);
+          pen.fillStyle = pen.strokeStyle = rgb ? ink(rgb) : style.color;
           pen.beginPath();
           pen.arc(left() + (t + 0.5) * w - gap / 2, (k + 0.5) * h - 0.5, Math.min(w, h) / 5, 0, 7);
           if (cell.mark === "dot") pen.fill();

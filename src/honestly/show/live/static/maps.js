@@ -8,12 +8,12 @@ const BELIEF = { honesty: "Probability of being honest", weight: "Weight, relati
 
 export function maps() {
   const readout = el("p", { class: "readout", "aria-live": "polite" });
-  let held = null;
+  let current = null;
   let cursor = null;
   const move = (next) => {
     cursor = next;
     for (const map of all) map.point(cursor);
-    say(readout, cursor ? tell(held, cursor) : "");
+    say(readout, cursor ? tell(current, cursor) : "");
   };
   const truth = heatmap("Who really attacked", { move });
   const belief = heatmap(BELIEF.honesty, { move });
@@ -24,7 +24,7 @@ export function maps() {
   const root = el("div", {}, el("div", { class: "pair" }, truth.root, belief.root, weight.root), key, none, readout);
 
   function update(run, detail) {
-    held = detail;
+    current = detail;
     const { head, rounds } = detail;
     const names = head.shown.map((k, i) => head.names?.[i] ?? String(k));
     const last = Math.max(run?.of ?? 0, rounds.length);
@@ -60,26 +60,26 @@ export function maps() {
       belief.update({
         ...shape,
         cells: (k, t) => {
-          const value = rounds[t].belief?.[k];
-          if (value === null || value === undefined) return null;
           const client = head.shown[k];
-          return { value: value / 1000, mark: excluded[t].has(client) ? "ring" : accused[t].has(client) ? "dot" : "" };
+          return { value: part(rounds[t].belief?.[k]), mark: excluded[t].has(client) ? "ring" : accused[t].has(client) ? "dot" : "" };
         },
       }, `${names.length} clients, ${rounds.length} rounds.`);
     }
     if (head.weights) {
       weight.update({
         ...shape,
-        cells: (k, t) => {
-          const value = rounds[t].weight?.[k];
-          return value === null || value === undefined ? null : { value: value / 1000 };
-        },
+        cells: (k, t) => ({ value: part(rounds[t].weight?.[k]) }),
       }, `${names.length} clients, ${rounds.length} rounds.`);
     }
     if (cursor && (cursor.t >= rounds.length || cursor.k >= names.length)) move(null);
   }
 
   return { root, update, draw: () => all.forEach((map) => map.draw()), canvases: () => all.filter((map) => !map.root.hidden).map((map) => map.canvas) };
+}
+
+// The server sends 0 to 1000, or null.
+function part(value) {
+  return value === null || value === undefined ? null : value / 1000;
 }
 
 // What orange and blue stand for, in the words of the written pages.

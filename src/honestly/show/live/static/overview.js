@@ -49,7 +49,7 @@ export function overview() {
 
   function buildControls(axes, { row, column, rest }, metrics) {
     const names = [...axes.keys()].filter((axis) => axis !== "seed").map((axis) => [axis, axis]);
-    const held = controls.contains(document.activeElement) ? document.activeElement.previousSibling?.textContent : null;
+    const focused = controls.contains(document.activeElement) ? document.activeElement.previousSibling?.textContent : null;
     const fields = [select("show", metrics.map(([id, m]) => [id, m.name]), chosen.metric, (v) => change("metric", v))];
     if (names.length > 1) {
       fields.push(select("rows", names, row, (v) => change("row", v)), select("columns", names, column, (v) => change("column", v)));
@@ -63,7 +63,7 @@ export function overview() {
       }));
     }
     controls.replaceChildren(...fields);
-    if (held) [...controls.querySelectorAll("label")].find((l) => l.textContent === held)?.nextSibling.focus();
+    if (focused) [...controls.querySelectorAll("label")].find((l) => l.textContent === focused)?.nextSibling.focus();
   }
 
   function change(what, value) {

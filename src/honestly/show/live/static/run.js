@@ -32,7 +32,7 @@ export function runView(id) {
   const parts = [curves.root, el("h2", {}, "Clients by round"), heat.root, blame.root, noted, about, save];
   const body = el("div", {}, ...parts);
   const root = el("div", {}, title, news, bar, error, pick, body);
-  let drawn = "";
+  let form = "";
 
   function update() {
     const run = state.runs.get(id);
@@ -51,8 +51,8 @@ export function runView(id) {
     if (!detail) return;
     // heatmaps are drawn only when a round came in
     const now = JSON.stringify([detail.rounds.length, run?.of, detail.rounds.at(-1), detail.head.clients]);
-    if (now !== drawn) draw(run, detail);
-    drawn = now;
+    if (now !== form) draw(run, detail);
+    form = now;
   }
 
   function draw(run, detail) {
@@ -78,7 +78,7 @@ export function runView(id) {
   }
 
   const redraw = () => {
-    drawn = "";
+    form = "";
     update();
   };
   return { root, update, redraw, wanted: () => [id] };

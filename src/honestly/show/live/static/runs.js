@@ -21,10 +21,10 @@ export function working() {
   return {
     root,
     update(runs, axes, kind) {
-      const found = runs.filter((run) => run.status === "running");
-      set(root, "hidden", found.length === 0);
-      keyed(list, found.slice(0, MOST), (run) => run.id, working.item, (node, run) => node.fill(run, axes, kind));
-      say(more, found.length > MOST ? `and ${count(found.length - MOST, "more run")}` : "");
+      const active = runs.filter((run) => run.status === "running");
+      set(root, "hidden", active.length === 0);
+      keyed(list, active.slice(0, MOST), (run) => run.id, working.item, (node, run) => node.fill(run, axes, kind));
+      say(more, active.length > MOST ? `and ${count(active.length - MOST, "more run")}` : "");
     },
   };
 }
@@ -57,10 +57,10 @@ export function troubled() {
   return {
     root,
     update(runs, axes, kind) {
-      const found = runs.filter((run) => run.status === "failed" || run.error);
-      set(root, "hidden", found.length === 0);
-      keyed(list, found.slice(0, MOST), (run) => run.id, troubled.item, (node, run) => node.fill(run, axes, kind));
-      say(more, found.length > MOST ? `and ${count(found.length - MOST, "more run")}` : "");
+      const troubles = runs.filter((run) => run.status === "failed" || run.error);
+      set(root, "hidden", troubles.length === 0);
+      keyed(list, troubles.slice(0, MOST), (run) => run.id, troubled.item, (node, run) => node.fill(run, axes, kind));
+      say(more, troubles.length > MOST ? `and ${count(troubles.length - MOST, "more run")}` : "");
     },
   };
 }
@@ -86,30 +86,30 @@ troubled.item = () => {
 export function everyRun() {
   const body = el("tbody");
   const search = el("input", { type: "search", id: "search", input: () => draw(), autocomplete: "off", spellcheck: "false" });
-  const found = el("p", { class: "muted", role: "status" });
+  const tally = el("p", { class: "muted", role: "status" });
   const heads = ["compare", "run", "status", "rounds", "accuracy", "ASR"].map((name) => el("th", { scope: "col" }, name));
   const table = el("table", { class: "list" }, el("thead", {}, el("tr", {}, ...heads)), body);
   const field = el("p", { class: "field" }, el("label", { for: "search" }, "find"), search);
-  const root = el("details", { class: "all" }, el("summary", {}, el("h2", {}, "All runs")), field, found, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "All runs" }, table));
+  const root = el("details", { class: "all" }, el("summary", {}, el("h2", {}, "All runs")), field, tally, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "All runs" }, table));
   root.addEventListener("toggle", () => draw());
-  let held = { runs: [], axes: new Map(), kind: "study" };
+  let current = { runs: [], axes: new Map(), kind: "study" };
 
   function draw() {
     if (!root.open) return; // 700 rows cost nothing while nobody looks
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = held.runs.filter((run) => {
-      const text = `${label(run, held.axes, held.kind)} ${run.status} ${run.id}`.toLowerCase();
+    const fits = current.runs.filter((run) => {
+      const text = `${label(run, current.axes, current.kind)} ${run.status} ${run.id}`.toLowerCase();
       return words.every((word) => text.includes(word));
     });
     const many = fits.length > MOST_ROWS ? `, the first ${MOST_ROWS} are shown` : "";
-    say(found, `${count(fits.length, "run")}${many}`);
-    keyed(body, fits.slice(0, MOST_ROWS), (run) => run.id, everyRun.row, (node, run) => node.fill(run, held));
+    say(tally, `${count(fits.length, "run")}${many}`);
+    keyed(body, fits.slice(0, MOST_ROWS), (run) => run.id, everyRun.row, (node, run) => node.fill(run, current));
   }
 
   return {
     root,
     update(runs, axes, kind) {
-      held = { runs, axes, kind };
+      current = { runs, axes, kind };
       draw();
     },
   };

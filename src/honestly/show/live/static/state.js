@@ -23,11 +23,11 @@ export function takeState(data) {
 }
 
 export function takeRounds(data) {
-  const held = state.details.get(data.run) ?? { head: null, rounds: [] };
-  if (data.head) held.head = data.head;
-  held.rounds.length = Math.min(held.rounds.length, data.start);
-  held.rounds.push(...data.rounds);
-  if (held.head) state.details.set(data.run, held);
+  const detail = state.details.get(data.run) ?? { head: null, rounds: [] };
+  if (data.head) detail.head = data.head;
+  detail.rounds.length = Math.min(detail.rounds.length, data.start);
+  detail.rounds.push(...data.rounds);
+  if (detail.head) state.details.set(data.run, detail);
 }
 
 export function takeBeat(data) {
