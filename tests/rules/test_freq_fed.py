@@ -47,6 +47,39 @@ def test_matches_the_loop(bad, seed):
     np.testing.assert_allclose(value(FreqFed(), X, reference=reference), X[members].mean(axis=0))
 
 
+def hdbscan_majority(D):
+    """From the top: the component that holds a majority loses its farthest members, until it would fall apart."""
+    K = len(D)
+    members = set(range(K))
+    for limit in sorted({D[i][j] for i in range(K) for j in range(i)}, reverse=True):
+        groups, rest = [], set(members)
+        while rest:
+            group, new = set(), {rest.pop()}
+            while new:
+                group |= new
+                rest -= new
+                new = {j for j in rest if any(D[i][j] < limit for i in group)}
+            groups.append(group)
+        largest = max(groups, key=len)
+        if len(largest) <= K // 2:
+            break
+        members = largest
+    return sorted(members)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("bad", [0, 5])
+def test_matches_the_public_code_with_an_orthonormal_transform(bad, seed):
+    """Public code clusters by the HDBSCAN library; the same clients here by its definition, from the top down."""
+    X = honest(13, 40, seed) + 0.5
+    if bad:
+        X[13 - bad :] = 0.2 * X[13 - bad :] - honest(1, 40, seed + 9)
+    V = [naive_dct(x)[:20] for x in X]
+    D = [[1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in V] for a in V]
+    selected = FreqFed().mix(geometry(X)).diagnostics["selected"]
+    np.testing.assert_array_equal(selected, hdbscan_majority(D))
+
+
 def test_noise_in_high_frequencies_is_ignored():
     rng = np.random.default_rng(0)
     base = np.ones(32) + 0.02 * rng.normal(size=(9, 32))

@@ -40,10 +40,60 @@ def test_matches_the_loop(seed, bad):
     assert mix.matrix[0, 20 - bad :].sum() == 0
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def restarted_kmeans(P, k, rng, restarts=200):
+    """Lloyd's steps in loops from random points, as libraries do it; the lowest cost and its groups."""
+    best = (np.inf, [])
+    for _ in range(restarts):
+        centres = P[rng.choice(len(P), k, replace=False)]
+        for _ in range(30):
+            nearest = [int(np.argmin([np.linalg.norm(p - c) for c in centres])) for p in P]
+            groups = [[i for i, c in enumerate(nearest) if c == j] for j in range(k)]
+            moved = np.array([P[g].mean(axis=0) if g else c for g, c in zip(groups, centres, strict=True)])
+            if (moved == centres).all():
+                break
+            centres = moved
+        cost = sum(np.linalg.norm(P[i] - centres[c]) ** 2 for i, c in enumerate(nearest))
+        best = min(best, (cost, [g for g in groups if g]))
+    return best
+
+
+@pytest.mark.parametrize(("seed", "k"), [(0, 2), (1, 2), (2, 3), (3, 3), (4, 4)])
+def test_k_means_ends_near_the_best_of_many_random_starts(seed, k):
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(16, 2))
+    label = kmeans(points, k)
+    cost = sum(((points[label == c] - points[label == c].mean(axis=0)) ** 2).sum() for c in set(label.tolist()))
+    assert cost <= restarted_kmeans(points, k, rng)[0] * 1.05
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_matches_the_public_code_for_clear_clusters(seed):
+    """3DFed's RFLBAT in loops, with its k-means of random starts; its gap statistic is told the three clusters."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(0.3, 0.3, (18, 40))
+    X[8:13] += 3.0 * rng.normal(size=40)
+    X[13:] += 3.0 * rng.normal(size=40)
+    C = X - X.mean(axis=0)
+    P = C @ np.linalg.svd(C, full_matrices=False)[2][:2].T
+    assert clusters_by_gap(P, 9) == 3
+
+    def near(names, eps):
+        sums = [sum(np.linalg.norm(P[i] - P[j]) for j in names if j != i) for i in names]
+        return [n for n, s in zip(names, sums, strict=True) if s < eps * np.median(sums)]
+
+    left = near(list(range(18)), 10)
+    scores = []
+    for group in restarted_kmeans(P[left], 3, rng, 20)[1]:
+        U = [X[left[i]] / np.linalg.norm(X[left[i]]) for i in group]
+        scores.append((np.median([np.mean([u @ v for v in U]) for u in U]) if len(U) > 1 else 1, group))
+    kept = near([left[i] for i in min(scores)[1]], 4)
+    np.testing.assert_array_equal(np.sort(RFLBAT().mix(geometry(X)).diagnostics["selected"]), sorted(kept))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
 def test_the_gap_statistic_counts_clusters(k):
     rng = np.random.default_rng(k)
-    centres = np.array([[0, 0], [9, 0], [0, 9], [9, 9]])[:k]
+    centres = np.array([[0, 0], [9, 9], [0, 9]])[:k]
     points = np.concatenate([c + rng.uniform(-1, 1, (12, 2)) for c in centres])
     assert clusters_by_gap(points, 8) == k
     assert len({tuple(np.flatnonzero(kmeans(points, k) == c)) for c in range(k)}) == k

@@ -24,8 +24,8 @@ class RFLBAT(Rule):
         members, of the mean cosine to the other members: attackers agree more than honest clients do
         of that cluster keep those with sums below eps2 times the median; their mean is the value
 
-    Conventions: clusters of one are not taken; k-means starts from points that are far apart and the gap statistic's
-    random sets are fixed, so nothing is random here; if the median is 0 everybody passes.
+    Conventions: clusters of one are not taken; k-means is the best of ten starts from points that are far apart, and
+    the gap statistic's random sets are fixed, so nothing is random here; if the median is 0 everybody passes.
 
     Arguments:
         eps1, eps2: the authors' 10 and 4.
@@ -33,7 +33,7 @@ class RFLBAT(Rule):
 
     Example:
         >>> from honestly.rules.rule import GramGeometry
-        >>> X = np.random.default_rng(0).normal(1.0, 0.3, size=(12, 30))
+        >>> X = np.random.default_rng(3).normal(1.0, 0.3, size=(12, 30))
         >>> X[8:] = -1.0 + 0.3 * (X[8:] - 1.0)
         >>> RFLBAT().mix(GramGeometry(X @ X.T)).matrix.round(3)[0, 6:]
         array([0.125, 0.125, 0.   , 0.   , 0.   , 0.   ])

@@ -8,7 +8,7 @@ import torch
 
 from honestly.sim.attacks import View, make
 from honestly.sim.attacks.chameleon import contrastive
-from honestly.sim.attacks.dark_fed import shadow_images
+from honestly.sim.attacks.dark_fed import conspicuousness, shadow_images
 from honestly.sim.attacks.vectors import output_layer, rms
 from honestly.sim.checkpoint import pack_state, read_state
 from honestly.sim.data import load
@@ -213,6 +213,27 @@ class TestThreeDFed:
     def test_noise_fixes_alpha(self, noise):
         (alpha, _), _ = self.after([0.1, noise, 0.1, 0.1])
         assert alpha == 0.1
+        (alpha, decoys), _ = self.after([0.0] * 4, alpha=np.array(0.1))
+        assert (alpha, decoys) == (0.1, 0)  # for all later rounds
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_tuning_matches_loops_as_in_the_public_code(self, seed):
+        rng = np.random.default_rng(seed)
+        attackers, decoys = int(rng.integers(2, 7)), int(rng.integers(0, 3))
+        feedback = rng.choice([0.0, 0.03, 0.1], attackers + decoys)
+        status = []
+        for value in feedback:
+            if value <= 1e-5:
+                status.append("rejected")
+            else:
+                status.append("clipped" if value <= 0.8 * max(feedback) else "accepted")
+        wanted = max(decoys - status[attackers:].count("accepted"), 0)
+        if set(status[:attackers]) == {"rejected"} and "accepted" not in status[attackers:]:
+            wanted += 1
+        keeps = status[:attackers].count("accepted") >= 0.8 * attackers
+        (alpha, count), held = self.after(feedback, M=attackers + decoys, decoys=np.array(decoys))
+        assert count == wanted
+        assert (alpha == held["alpha"]) == keeps
 
     def test_a_decoy_is_clean_but_for_one_far_parameter(self):
         seen = three()
@@ -258,6 +279,18 @@ class TestDarkFed:
         memory = {"model": seen.reference - first}  # the model moved as the attacker wants to move it
         seen = dataclasses.replace(seen, memory=memory, rng=np.random.default_rng(0))
         assert abs(cosine(run.attack.forge(seen)[0], first)) < 0.9
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_lengths_and_cosines_match_loops_as_in_the_public_code(self, known):
+        rng = np.random.default_rng(0)
+        updates, change = rng.normal(size=(4, 9)), rng.normal(size=9) if known else None
+        lengths = cosines = 0.0
+        for i, u in enumerate(updates):
+            lengths += np.linalg.norm(u)
+            for v in (*updates[:i], *([] if change is None else [change])):
+                cosines += (u @ v / np.linalg.norm(u) / np.linalg.norm(v)) ** 2
+        found = conspicuousness(torch.from_numpy(updates), None if change is None else torch.from_numpy(change))
+        np.testing.assert_allclose([float(value) for value in found], [lengths, cosines], rtol=1e-12)
 
     def test_shadow_images_use_the_whole_range(self):
         images = shadow_images(5, (3, 8, 9), np.random.default_rng(0))

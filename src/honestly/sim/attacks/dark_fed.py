@@ -26,8 +26,8 @@ class DarkFed(BadNets, UpdateAttack):
     global models and nothing else; the attackers train together. Conventions: shadow images are smoothed noise, drawn
     anew in every round (the authors also take other data sets); the expected change of the global model is its last
     one, where the authors smooth all models exponentially; the cosines are taken over the whole update, the authors'
-    over the output layer; attackers train at the same time, the authors' one after the other. Outside the simulator it
-    sends the plain backdoor.
+    over the output layer; attackers train at the same time, the authors' one after the other; half of a few shadow
+    images carry the trigger, of the authors' thousands one in fifty. Outside the simulator it sends the plain backdoor.
 
     Args:
         shadow: shadow images per attacker and round.
@@ -58,7 +58,7 @@ class DarkFed(BadNets, UpdateAttack):
         if view.workshop is None:
             return view.own
         import torch
-        from torch.nn.functional import mse_loss, normalize
+        from torch.nn.functional import mse_loss
 
         shop, M, n = view.workshop(), view.M, max(round(self.share * self.shadow), 1)
         raw = shadow_images(M * self.shadow, shop.size, view.rng)
@@ -69,24 +69,32 @@ class DarkFed(BadNets, UpdateAttack):
             answers = shop.logits(shop.theta[None, :], images[None])[0].clone()
         answers[: M * n] = -CONFIDENT / answers.shape[1]
         answers[: M * n, self.target] = CONFIDENT
-        tiny, change = torch.finfo(shop.theta.dtype).tiny, last_change(view)
+        change = last_change(view)
 
         def loss(thetas: Array, rows: Array) -> Array:
-            u = thetas - shop.theta
-            units = normalize(u, dim=1)
-            if change is not None:
-                units = torch.cat([units, normalize(change, dim=0)[None, :]])
-            alike = torch.triu(units @ units.T, diagonal=1) ** 2
+            length, alike = conspicuousness(thetas - shop.theta, change)
             each = mse_loss(shop.logits(thetas, images[rows]), answers[rows], reduction="none").mean(dim=2)
             parts = (rows < M * n, rows >= M * n)  # with and without the trigger
             fit = sum(((each * part).sum(dim=1) / part.sum(dim=1).clamp(min=1)).sum() for part in parts)
-            return fit + self.magnitude * ((u * u).sum(dim=1) + tiny).sqrt().sum() + self.direction * alike.sum()
+            return fit + self.magnitude * length + self.direction * alike
 
         return self.scale * (shop.descend(shop.start(), loss, view.rng, samples=samples) - shop.theta)
 
     def remember(self, view: View, forged: Array) -> Mapping[str, Array]:
         """The model of this round."""
         return {} if view.reference is None else {"model": view.xp.asarray(view.reference, copy=True)}
+
+
+def conspicuousness(u: Array, change: Array | None) -> tuple[Array, Array]:
+    """The sum of the lengths of the updates (M, d), and of the squared cosines of all pairs of them and ``change``."""
+    import torch
+    from torch.nn.functional import normalize
+
+    units = normalize(u, dim=1)
+    if change is not None:
+        units = torch.cat([units, normalize(change, dim=0)[None, :]])
+    alike = torch.triu(units @ units.T, diagonal=1) ** 2
+    return ((u * u).sum(dim=1) + torch.finfo(u.dtype).tiny).sqrt().sum(), alike.sum()
 
 
 def shadow_images(count: int, size: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:

@@ -14,6 +14,7 @@ from honestly.sim.attacks.vectors import host, last_change, lengths, mean, norm,
 WEIGHTS = (0.3, 0.3, 0.4)  # of the losses on clean and on poisoned images, and of the length of the update
 SIZES = np.concatenate([[0.0], np.geomspace(0.1, 10.0, 25)])  # sizes of a mask that are tried, in rms of the update
 ACCEPTED, SEEN = 0.8, 0.1  # shares: of the largest feedback, to be accepted; of a plain mean's feedback, to be seen
+ENOUGH = 0.8  # share of the attackers that must be accepted, or alpha changes
 NOISY = 0.1  # alpha where the server adds noise and feedback says nothing
 GOLDEN = 0.618  # a walk with this step, modulo 1, comes near every alpha
 
@@ -31,12 +32,13 @@ class ThreeDFed(BadNets, UpdateAttack):
                    change there over v_k, from which acceptance is read in the next round
 
     The masks raise the energies UP that DeepSight counts and make the attackers unlike each other, yet cancel in the
-    sum. If no attacker was accepted, alpha changes and one more attacker becomes a decoy; an accepted decoy returns to
-    the others. Knows its own data and the global models; attackers pool theirs. Conventions: all attackers are one
-    group and send the mean of their backdoored updates; the size of a mask is optimised, the authors optimise all of
-    its entries; alpha walks through its range instead of being drawn; decoys are taken from the M attackers, at most
-    M - 1; an indicator is as large as the root mean square of the update and sits where clean and poisoned training
-    change least, whatever the curvature; feedback outside [0, 1] means noise and fixes alpha at 0.1, as in the authors'
+    sum. If fewer than four fifths of the attackers were accepted, alpha changes; if none was seen, one more becomes a
+    decoy; an accepted decoy returns to the others. Knows its own data and the global models; attackers pool theirs.
+    Conventions: all attackers are one group and send the mean of their backdoored updates; the size of a mask is
+    optimised, relative to the update, the authors optimise all of its entries with constants for each data set; alpha
+    walks through its range instead of being drawn; decoys are taken from the M attackers, at most M - 1; an indicator
+    is as large as the root mean square of the update and sits where clean and poisoned training change least, whatever
+    the curvature; feedback outside [0, 1] means noise and fixes alpha at 0.1 for all later rounds, as in the authors'
     code. Outside the simulator the attackers' own updates take the place of constrained training.
 
     Args:
@@ -102,6 +104,8 @@ class ThreeDFed(BadNets, UpdateAttack):
         if "alpha" not in view.memory:
             return (1.0 + self.alpha) / 2.0, min(self.decoys, most)
         alpha, decoys = float(host(view.memory["alpha"])), int(host(view.memory["decoys"]))
+        if alpha == NOISY:
+            return alpha, min(decoys, most)
         place, value = host(view.memory["place"]).astype(int), host(view.memory["value"])
         change = last_change(view)
         if change is None or len(place) != view.M or not value.all():
@@ -115,7 +119,7 @@ class ThreeDFed(BadNets, UpdateAttack):
         if not accounted[attackers].any() and not accepted[decoyed].any():
             decoys += 1
         decoys -= int(accepted[decoyed].sum())
-        if not accepted[attackers].any():
+        if accepted[attackers].mean() < ENOUGH:
             alpha = self.alpha + (alpha - self.alpha + GOLDEN * (1.0 - self.alpha)) % (1.0 - self.alpha)
         return alpha, min(decoys, most)
 
