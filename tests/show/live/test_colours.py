@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import shots
 from browser import Browser
 from watch_page import show
 from watch_server import watched
 
+from honestly.federation.history import History
+from honestly.federation.record import Round
+from honestly.result import ClientId
 from honestly.runs.reader import read_rounds
 from honestly.show import palette
 from honestly.show.run import RunView
@@ -19,7 +21,13 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def test_heatmaps_have_the_colours_and_marks_of_the_written_page(browser: Browser, tmp_path: Path) -> None:
-    shots.federation(tmp_path)
+    history, rng = History(tmp_path / "federation", run="spring"), np.random.default_rng(0)
+    for t in range(1, 13):
+        beliefs: dict[ClientId, float] = {f"node-{k}": float(rng.uniform()) for k in range(6) if (k, t) != (5, 4)}
+        excluded: dict[ClientId, str] = {"node-5": "sent NaN"} if t == 4 else {"node-1": "late"} if t == 7 else {}
+        clients = tuple(f"node-{k}" for k in range(6))
+        history.add(Round(t, clients, beliefs, None, excluded, False, "converged", False))
+    history.write()
     rounds = read_rounds(tmp_path / "federation" / "rounds.jsonl")
     (drawn,) = RunView("x", rounds.records, rounds.clients, known=False).maps()
     left, tall = 12 + 6.6 * min(22, max(map(len, rounds.clients))), 16
@@ -42,3 +50,4 @@ def test_heatmaps_have_the_colours_and_marks_of_the_written_page(browser: Browse
             across = {tuple(middle[i : i + 3]) for i in range(0, len(middle), 4)}
             assert drawn.marks is not None
             assert (len(across) > 1) == bool(drawn.marks[k, t]), (k, t)
+    assert np.isnan(drawn.values[5, 3])  # nobody judges an excluded client, who is marked all the same
