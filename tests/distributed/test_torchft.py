@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import rank_jobs as jobs
+import rank_training as jobs
 from ranks import run
 from torchft.coordination import LighthouseServer
 

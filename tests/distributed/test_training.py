@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import rank_jobs as jobs
+import rank_training as jobs
 import torch
 from ranks import run
 

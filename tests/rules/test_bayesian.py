@@ -1,8 +1,6 @@
-"""The Bayesian rule: equivariance, breakdown, layers, small and degenerate rounds, diagnostics, streaming."""
+"""The Bayesian rule: equivariance, breakdown, layers, small and degenerate rounds."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,51 +9,10 @@ from hypothesis import strategies as st
 
 from honestly.result import Status, Verdict
 from honestly.rules.bayesian import Bayesian
-from honestly.rules.bayesian.average import copies
-from honestly.rules.bayesian.likeness import companion
 from honestly.rules.rule import GramGeometry
 
+from .bayesian_rounds import K, by_layer, d, federation, measure
 from .clients import geometry
-
-K, d = 20, 400
-
-
-def federation(M: int, attack: str, seed: int = 0, clients: int = K, spread: float = 1.0) -> np.ndarray:
-    """Honest clients around a common mean, the last M of them malicious."""
-    rng = np.random.default_rng(seed)
-    noise = rng.normal(size=(clients, d)) / np.sqrt(d)
-    mean = rng.normal(size=d) / np.sqrt(d)
-    X = mean + noise
-    bad = slice(clients - M, clients)
-    direction = rng.normal(size=d) / np.sqrt(d)
-    if attack == "copies":
-        X[bad] = mean + spread * direction
-    elif attack == "sign flip":
-        X[bad] *= -spread
-    elif attack == "noise":
-        X[bad] = mean + spread * noise[bad]
-    elif attack == "collusion with jitter":
-        X[bad] = mean + spread * direction + 0.25 * noise[bad]
-    elif attack == "shifted cluster":
-        X[bad] += spread * direction
-    else:
-        assert attack == "none"
-    return X
-
-
-def kappa(X: np.ndarray, M: int, weights: np.ndarray) -> float:
-    """|aggregate - honest mean|^2 / honest variance, without overflow for huge entries."""
-    H = X[: len(X) - M]
-    e = weights.copy()
-    e[: len(H)] -= 1.0 / len(H)
-    error = e[: len(H)] @ H + e[len(H) :] @ X[len(H) :]
-    return float(error @ error / ((H - H.mean(axis=0)) ** 2).sum(axis=1).mean())
-
-
-def measure(X: np.ndarray, M: int, rule: Bayesian | None = None):
-    mix = (rule or Bayesian()).mix(geometry(X))
-    return kappa(X, M, mix.matrix[0]), mix
-
 
 # ------------------------------------------------------------------ equivariance
 
@@ -170,13 +127,6 @@ def test_a_single_client_that_opposes_the_others_is_accused_with_a_reference():
 
 
 # ------------------------------------------------------------------ layers
-
-
-def by_layer(X: np.ndarray, sizes: list[int], **more) -> GramGeometry:
-    parts = np.split(X - np.median(X, axis=0), np.cumsum(sizes)[:-1], axis=1)
-    return GramGeometry.of_layers(
-        np.stack([P @ P.T for P in parts]), layer_sizes=np.array(sizes, dtype=np.float64), **more
-    )
 
 
 def test_an_attack_in_one_small_layer_is_seen_there():
@@ -315,209 +265,3 @@ def test_any_arrangement_gives_weights_and_probabilities(X):
     assert np.isclose(mix.matrix.sum(), 1.0)
     assert (mix.matrix >= 0).all()
     assert ((mix.honesty >= 0) & (mix.honesty <= 1)).all()
-
-
-# ------------------------------------------------------------------ diagnostics
-
-
-def test_nobody_is_accused_without_attackers_and_the_mean_is_nearly_the_answer():
-    for seed in range(50):
-        found, mix = measure(federation(0, "none", seed), 0)
-        assert set(mix.verdicts) == {Verdict.TRUSTED}
-        assert found < 1e-3
-        assert mix.status is Status.CONVERGED
-
-
-def test_near_identical_updates_are_named():
-    X = federation(4, "copies")
-    mix = Bayesian().mix(geometry(X, ids=[f"c{k}" for k in range(K)]))
-    assert mix.diagnostics["groups"] == (("c16", "c17", "c18", "c19"),)
-    assert Bayesian().mix(geometry(federation(4, "noise"))).diagnostics["groups"] == ()
-
-
-def test_accusations_name_the_others():
-    mix = Bayesian().mix(geometry(federation(4, "shifted cluster", spread=3.0), ids=[f"c{k}" for k in range(K)]))
-    assert mix.explanations[16] == "it errs in the same direction as c17, c18, c19"
-    assert [str(verdict) for verdict in mix.verdicts] == ["trusted"] * 16 + ["accused"] * 4
-
-
-def test_client_names_are_escaped():
-    ids = [f"c{k}\x1b[2J\n" for k in range(K)]
-    mix = Bayesian().mix(geometry(federation(4, "shifted cluster", spread=3.0), ids=ids))
-    assert all(sentence.isprintable() for sentence in mix.explanations)
-
-
-def test_the_status_warns_when_more_than_half_err_alike():
-    X = federation(0, "none")
-    X[:10] += 8.0 * np.random.default_rng(1).normal(size=d) / np.sqrt(d)
-    X[10:] += 8.0 * np.random.default_rng(2).normal(size=d) / np.sqrt(d)
-    mix = Bayesian().mix(geometry(X))
-    assert (mix.honesty < 0.5).sum() <= 9
-
-
-def test_diagnostics_for_plots():
-    found = Bayesian().mix(geometry(federation(4, "shifted cluster", spread=5.0))).diagnostics
-    names = {"groups", "evidence", "votes", "spread", "eps", "layers", "layer_names", "guarded_layers"}
-    assert set(found) == names
-    assert found["evidence"].shape == found["votes"].shape == (K,)
-    assert found["evidence"][16:].max() < 0 < found["evidence"][:16].min()
-    assert 0.7 < found["spread"] < 1.3
-    assert abs(found["eps"] - 0.2) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"variant": "other"}, "Bayesian: variant must be .* got 'other'"),
-        ({"scale_free": "yes"}, "scale_free must be True or False, got 'yes'"),
-        ({"at_most": 0.5}, "at_most .*0.5"),
-        ({"at_most": -0.1}, "at_most .*-0.1"),
-        ({"at_most": 0.2, "variant": "paper"}, "at_most must be None"),
-    ],
-)
-def test_bad_settings(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Bayesian(**settings)
-
-
-def test_a_ceiling_on_the_liars():
-    assert [Bayesian(at_most=0.2).tolerated(n) for n in (3, 5, 10, 20, 21)] == [0, 1, 2, 4, 4]
-    assert [Bayesian().tolerated(n) for n in (3, 5, 10, 20, 21)] == [1, 2, 4, 9, 10]
-    X = federation(4, "shifted cluster", spread=3.0)
-    mix = Bayesian(at_most=0.2).mix(geometry(X))
-    assert set(np.flatnonzero(mix.honesty < 0.5)) == {16, 17, 18, 19}
-    np.testing.assert_allclose(Bayesian(at_most=0.0).mix(geometry(X)).matrix, 1 / K)
-
-
-# ------------------------------------------------------------------ thousands of clients, from passes over the data
-
-
-@dataclass
-class Streaming:
-    """A geometry that has no Gram matrix of all clients and counts its passes."""
-
-    X: np.ndarray
-    passes: int = 0
-    streaming: bool = True
-    has_reference: bool = False
-    ids: tuple = ()
-    sizes: None = None
-    judged = np.array([True])
-    layer_names = ("",)
-    layer_sizes = np.array([float(d)])
-
-    @property
-    def K(self) -> int:
-        return len(self.X)
-
-    def layer_residuals(self, a):
-        self.passes += 1
-        rows = np.atleast_2d(a) @ self.X
-        r2 = (self.X**2).sum(1) - 2 * rows @ self.X.T + (rows**2).sum(1)[:, None]
-        return np.maximum(r2, 0.0)[:, None, :]
-
-    def subset(self, clients):
-        self.passes += 1
-        few = self.X[np.asarray(clients)]
-        return GramGeometry(few @ few.T)
-
-
-@pytest.mark.parametrize(
-    ("attack", "spread"),
-    [("none", 1.0), ("noise", 3.0), ("sign flip", 4.0), ("copies", 1.0), ("copies", 50.0), ("shifted cluster", 3.0)],
-)
-@pytest.mark.parametrize("clients", [30, 700])
-def test_streaming_agrees_with_the_gram_matrix(attack, spread, clients):
-    M = 0 if attack == "none" else int(0.4 * clients)
-    X = federation(M, attack, spread=spread, clients=clients)
-    stream = Streaming(X)
-    a, b = Bayesian().mix(stream), Bayesian().mix(geometry(X))
-    assert stream.passes == 2
-    assert ((a.honesty < 0.5) != (b.honesty < 0.5)).mean() < 0.01
-    assert kappa(X, M, a.matrix[0]) < 0.05
-    assert [len(group) for group in a.diagnostics["groups"]] == ([M] if attack == "copies" else [])
-
-
-def test_streaming_accuses_nobody_of_a_small_error_that_points_to_large_lies():
-    X = federation(0, "none", clients=600)
-    lie = np.random.default_rng(3).normal(size=d) / np.sqrt(d)
-    X[5] += 1.5 * lie
-    X[500:] += 75.0 * lie
-    assert set(np.flatnonzero(Bayesian().mix(Streaming(X)).honesty < 0.5)) == set(range(500, 600))
-
-
-def test_streaming_is_deterministic_and_small_rounds_work():
-    X = federation(200, "noise", clients=600, spread=3.0)
-    np.testing.assert_array_equal(Bayesian().mix(Streaming(X)).matrix, Bayesian().mix(Streaming(X)).matrix)
-    for clients in (1, 2, 3, 5):
-        assert np.isclose(Bayesian().mix(Streaming(federation(0, "none", clients=clients))).matrix.sum(), 1.0)
-    same = Bayesian().mix(Streaming(np.ones((40, 3))))
-    assert same.status is Status.MAJORITY_IDENTICAL
-
-
-# ------------------------------------------------------------------ verdicts and centres
-
-
-def test_a_single_client_cannot_err_alike():
-    """Evidence against a single client, however large, is limited by that against its best companion."""
-    x = np.array([[9.0, -3.0, -10.0], [9.0, 4.0, 9.0]])
-    assert np.minimum(x, companion(x)).tolist() == [[-3.0, -3.0, -10.0], [9.0, 4.0, 9.0]]
-
-
-@pytest.mark.parametrize("distance", [5.0, 75.0, 1000.0])
-def test_nine_far_liars_are_accused_and_nobody_of_the_majority(distance):
-    """An honest client that leans towards them is within the majority: it must not make a tenth, a contradiction."""
-    X = federation(0, "none")
-    lie = np.random.default_rng(3).normal(size=d) / np.sqrt(d)
-    X[5] += 0.7 * lie
-    X[11:] = X[11:].mean(0) + 0.1 * (X[11:] - X[11:].mean(0)) + distance * lie
-    mix = Bayesian().mix(geometry(X))
-    assert set(np.flatnonzero(mix.honesty < 0.5)) == set(range(11, 20))
-
-
-@pytest.mark.parametrize("distance", [15.0, 75.0, 1000.0])
-def test_a_small_error_that_points_to_large_lies_is_no_lie(distance):
-    """What liars far away do says nothing about a client whose own error is hardly larger than the others'."""
-    X = federation(0, "none")
-    lie = np.random.default_rng(3).normal(size=d) / np.sqrt(d)
-    X[5] += 1.5 * lie
-    X[16:] += distance * lie
-    mix = Bayesian().mix(geometry(X))
-    assert set(np.flatnonzero(mix.honesty < 0.5)) == set(range(16, 20))
-    X[6] += 1.5 * lie  # a second one, and now two of a length err alike
-    assert set(np.flatnonzero(Bayesian().mix(geometry(X)).honesty < 0.5)) == {5, 6, *range(16, 20)}
-
-
-def test_nobody_is_accused_if_more_than_f_look_guilty():
-    """Five err alike in one layer and five others in another, f = 9: ten look guilty, which is impossible."""
-    X = federation(0, "none")
-    rng = np.random.default_rng(4)
-    X[10:15, :200] += 3.0 * rng.normal(size=200) / np.sqrt(d)
-    five = Bayesian().mix(by_layer(X, [200, 200]))
-    assert set(np.flatnonzero(five.honesty < 0.5)) == set(range(10, 15))
-    X[15:20, 200:] += 3.0 * rng.normal(size=200) / np.sqrt(d)
-    ten = Bayesian().mix(by_layer(X, [200, 200]))
-    assert ten.status is Status.MAJORITY_BOUND
-    assert "nobody was accused" in str(ten.status)
-    assert (ten.honesty >= 0.5).all()
-
-
-@pytest.mark.parametrize("few", [3, 4, 5])
-def test_rounding_does_not_change_verdicts_among_few_clients(few):
-    """One far client, any order, values changed in their last bits: the same answer and the same verdicts."""
-    rng = np.random.default_rng(few)
-    for far in (1.0, 3.0, 100.0, 1e4):
-        X = rng.normal(size=(few, 50)) + 10.0 * rng.normal(size=50)
-        X[-1] *= far
-        one = Bayesian().mix(GramGeometry(X @ X.T))
-        for _ in range(5):
-            order = rng.permutation(few)
-            Y = (X * (1.0 + 1e-14 * rng.normal(size=X.shape)))[order]
-            other = Bayesian().mix(GramGeometry(Y @ Y.T))
-            np.testing.assert_allclose(other.matrix[0], one.matrix[0][order], atol=1e-6)
-            assert [other.verdicts[i] for i in range(few)] == [one.verdicts[k] for k in order]
-
-
-def test_copies_are_found_if_rounding_sees_only_one_of_two_near_the_other() -> None:
-    distances = np.array([[0.0, 1.0, 9.0], [2.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
-    assert copies(distances, 150.0) == copies(distances.T, 150.0) == ((0, 1),)

@@ -7,8 +7,8 @@ import pytest
 
 from honestly.rules.bayesian import Bayesian
 
+from .bayesian_rounds import K, federation, kappa
 from .clients import geometry
-from .test_bayesian import K, federation, kappa
 
 
 def algorithm_1(W: np.ndarray, *, scale_free: bool, outer: int = 100) -> tuple[np.ndarray, np.ndarray]:

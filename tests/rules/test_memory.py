@@ -12,8 +12,8 @@ from honestly.engine import Pipeline
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.memory import Memory
 
+from .bayesian_rounds import K, d, federation
 from .clients import geometry
-from .test_bayesian import K, d, federation
 
 
 def rounds(attack, *, T: int, rule: Bayesian, seed: int = 0):

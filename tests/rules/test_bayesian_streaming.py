@@ -1,0 +1,78 @@
+"""The Bayesian rule for thousands of clients, from passes over the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from honestly.result import Status
+from honestly.rules.bayesian import Bayesian
+from honestly.rules.rule import GramGeometry
+
+from .bayesian_rounds import d, federation, kappa
+from .clients import geometry
+
+
+@dataclass
+class Streaming:
+    """A geometry that has no Gram matrix of all clients and counts its passes."""
+
+    X: np.ndarray
+    passes: int = 0
+    streaming: bool = True
+    has_reference: bool = False
+    ids: tuple = ()
+    sizes: None = None
+    judged = np.array([True])
+    layer_names = ("",)
+    layer_sizes = np.array([float(d)])
+
+    @property
+    def K(self) -> int:
+        return len(self.X)
+
+    def layer_residuals(self, a):
+        self.passes += 1
+        rows = np.atleast_2d(a) @ self.X
+        r2 = (self.X**2).sum(1) - 2 * rows @ self.X.T + (rows**2).sum(1)[:, None]
+        return np.maximum(r2, 0.0)[:, None, :]
+
+    def subset(self, clients):
+        self.passes += 1
+        few = self.X[np.asarray(clients)]
+        return GramGeometry(few @ few.T)
+
+
+@pytest.mark.parametrize(
+    ("attack", "spread"),
+    [("none", 1.0), ("noise", 3.0), ("sign flip", 4.0), ("copies", 1.0), ("copies", 50.0), ("shifted cluster", 3.0)],
+)
+@pytest.mark.parametrize("clients", [30, 700])
+def test_streaming_agrees_with_the_gram_matrix(attack, spread, clients):
+    M = 0 if attack == "none" else int(0.4 * clients)
+    X = federation(M, attack, spread=spread, clients=clients)
+    stream = Streaming(X)
+    a, b = Bayesian().mix(stream), Bayesian().mix(geometry(X))
+    assert stream.passes == 2
+    assert ((a.honesty < 0.5) != (b.honesty < 0.5)).mean() < 0.01
+    assert kappa(X, M, a.matrix[0]) < 0.05
+    assert [len(group) for group in a.diagnostics["groups"]] == ([M] if attack == "copies" else [])
+
+
+def test_streaming_accuses_nobody_of_a_small_error_that_points_to_large_lies():
+    X = federation(0, "none", clients=600)
+    lie = np.random.default_rng(3).normal(size=d) / np.sqrt(d)
+    X[5] += 1.5 * lie
+    X[500:] += 75.0 * lie
+    assert set(np.flatnonzero(Bayesian().mix(Streaming(X)).honesty < 0.5)) == set(range(500, 600))
+
+
+def test_streaming_is_deterministic_and_small_rounds_work():
+    X = federation(200, "noise", clients=600, spread=3.0)
+    np.testing.assert_array_equal(Bayesian().mix(Streaming(X)).matrix, Bayesian().mix(Streaming(X)).matrix)
+    for clients in (1, 2, 3, 5):
+        assert np.isclose(Bayesian().mix(Streaming(federation(0, "none", clients=clients))).matrix.sum(), 1.0)
+    same = Bayesian().mix(Streaming(np.ones((40, 3))))
+    assert same.status is Status.MAJORITY_IDENTICAL
