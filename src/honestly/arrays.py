@@ -191,7 +191,9 @@ def namespace(x: Any) -> Any:
 
 def widen(source: Host, out: Host) -> None:
     """Write float values of any width into `out`, float32 or float64; uint16 holds the bits of bfloat16."""
-    if source.dtype == np.uint16:
+    if source.dtype == out.dtype:
+        np.copyto(out, source)
+    elif source.dtype == np.uint16:
         if out.dtype == np.float32:
             bits = out.view(np.uint32)
             bits[...] = source
@@ -199,9 +201,28 @@ def widen(source: Host, out: Host) -> None:
         else:
             with np.errstate(invalid="ignore"):
                 out[...] = (source.astype(np.uint32) << 16).view(np.float32)
+    elif source.dtype == np.float16 and out.dtype == np.float32 and _all_finite_halves(source):
+        # NumPy converts value by value, which takes six times as long. A float32 has three bits more in its exponent,
+        # thirteen more in its fraction, and another bias. Where denormal numbers count as zero, NumPy's way is right.
+        bits = out.view(np.int32)
+        np.copyto(bits, source.view(np.int16))
+        np.left_shift(bits, 13, out=bits)
+        np.bitwise_and(bits, HALF_BITS, out=bits)
+        np.multiply(out, HALF_BIAS, out=out)
     else:
         with np.errstate(over="ignore", invalid="ignore"):
             np.copyto(out, source, casting="same_kind")
+
+
+#: Sign, exponent and fraction of a float16 in the bits of a float32, and what its bias lacks to a float32's.
+HALF_BITS, HALF_BIAS = np.int32(-0x70000001), np.float32(2.0**112)
+
+
+def _all_finite_halves(source: Host) -> bool:
+    """Whether all of these float16 are finite, in this machine's byte order, and float32 can be denormal numbers."""
+    if not source.size or not source.dtype.isnative or not source.view(np.int16).max() < 0x7C00:
+        return False
+    return bool(source.view(np.uint16).max() < 0xFC00 and np.float32(2.0**-140) * HALF_BIAS > 0)
 
 
 def narrow(values: Host, out: Host) -> None:

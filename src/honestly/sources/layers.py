@@ -58,6 +58,7 @@ class Layers(InMemorySource):
         self.on_host = _mostly_on_host(named, self.leaves)
         self._home = next((row[leaf.name] for row in named if row for leaf in self.leaves), None)
         self._rows = [self._prepare_client(k, row) for k, row in enumerate([*rows, *extras])]
+        self._flat: dict[tuple[int, int], Host | None] = {}
         self._template = next((updates[k] for k in usable if k not in self.refused), reference)
 
     def _flatten(self, k: int, update: Any) -> tuple[dict[str, Any], dict[str, ArraySpec]] | None:
@@ -119,26 +120,32 @@ class Layers(InMemorySource):
 
     def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
         """Copy (or subtract) client after client into the rows of `out`."""
-        name = self.leaves[leaf].name
-        for j, k in enumerate(clients):
-            x = self._row(k)[name]
-            if isinstance(x, np.ndarray):
-                piece = arrays.flat_slice(x, start, stop)
-            else:  # one client on another device than the others
-                piece = arrays.to_host(x.reshape(-1)[start:stop])
-            if minus is not None and piece.dtype == out.dtype:
-                np.subtract(piece, minus, out=out[j])
-            else:
-                arrays.widen(piece, out[j])
-                if minus is not None:
-                    np.subtract(out[j], minus, out=out[j])
+        for k, to in zip(clients, out, strict=True):
+            x = self.flat_view(leaf, k)
+            piece = self._piece(leaf, start, stop, k) if x is None else x[start:stop]
+            if piece.dtype != out.dtype:
+                arrays.widen(piece, to)
+                piece = to
+            if minus is not None:
+                np.subtract(piece, minus, out=to)
+            elif piece is not to:
+                np.copyto(to, piece)
+
+    def _piece(self, leaf: int, start: int, stop: int, client: int) -> Host:
+        """Values that do not lie in one piece, or of a client on another device than the others."""
+        x = self._row(client)[self.leaves[leaf].name]
+        if isinstance(x, np.ndarray):
+            return arrays.flat_slice(x, start, stop)
+        return arrays.to_host(x.reshape(-1)[start:stop])
 
     def flat_view(self, leaf: int, client: int) -> Host | None:
         """The array, if it lies on the host in one piece."""
-        x = self._row(client)[self.leaves[leaf].name]
-        if not isinstance(x, np.ndarray) or not x.flags.c_contiguous:
-            return None
-        return x if x.ndim == 1 else x.reshape(-1)
+        key = leaf, client
+        if key not in self._flat:
+            x = self._row(client)[self.leaves[leaf].name]
+            in_one_piece = isinstance(x, np.ndarray) and x.flags.c_contiguous
+            self._flat[key] = x.reshape(-1) if in_one_piece else None
+        return self._flat[key]
 
     def sink(self) -> MemorySink:
         """The result is kept in memory."""

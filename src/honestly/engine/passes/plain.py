@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from honestly.arrays import COMPUTE, LARGEST, Host
+from honestly.arrays import LARGEST, Host
 from honestly.engine.passes.blas import BLOCK, MOST_VECTOR_ROWS, SMALL_PRODUCT, mirror, way_for, weigh_rows
+from honestly.engine.passes.keys import are_finite, from_keys
 from honestly.engine.passes.plan import BATCH, Block, blocks, in_order, threads
 from honestly.engine.passes.protocol import Verdict
 from honestly.engine.passes.ranking import network_of, rank_rows
+from honestly.engine.passes.reading import BlockReader
 from honestly.result import Float
 from honestly.rules.rule import ColumnRule
-from honestly.sources import Sink, Source
+from honestly.sources import Sink
 from honestly.sources.matrix import Matrix
+from honestly.sources.source import MemorySink
 
 T = TypeVar("T")
 
@@ -30,24 +32,23 @@ LONGEST_DOT = 8192
 NARROW = 1024
 # Fewer values than this are not worth starting threads for.
 WORTH_THREADS = 1 << 20
+# Threads get blocks that are so many times as long, which are still in a cache when they are used again: they wait for
+# Python's lock half as often. And columns of rows that are read once, where they lie.
+LONGER, STREAMED = 2, 1 << 16
 
 
-class PlainPasses:
+class PlainPasses(BlockReader):
     """Products, means and ranks by NumPy, on any source that the host can read."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.leaves = source.leaves
-        self._local = threading.local()
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G_l = sum over the layer's blocks of C_b C_b^T: float32 inside a block, float64 across blocks."""
         n = len(clients)
         way = way_for(n)
+        width = way.width * (LONGER if way.own_threads and self._worth_threads(n) else 1)
 
         def process(block: Block) -> tuple[int, Host]:
             used = -(-block.width // way.multiple) * way.multiple
-            scratch = self._scratch(way.rows, way.width, block.dtype)[:, :used]
+            scratch = self.scratch(way.rows, width, block.dtype)[:, :used]
             self.fill(block, clients, scratch[:n, : block.width], centre)
             scratch[:n, block.width :] = 0
             scratch[n:] = 0
@@ -56,7 +57,7 @@ class PlainPasses:
 
         found = np.zeros((len(self.source.layers), n, n))
         with np.errstate(over="ignore", invalid="ignore"):
-            for layer, part in self.run(process, way.width, n, own_threads=way.own_threads, by_layer=True):
+            for layer, part in self.run(process, width, n, own_threads=way.own_threads, by_layer=True):
                 found[layer] += part[:n, :n]
             return mirror(found)
 
@@ -71,9 +72,9 @@ class PlainPasses:
         A = _two_rows(a if few is None else a[:, few])
 
         def process(block: Block) -> tuple[int, Any, Float, Float]:
-            rows = self._direct(block, clients) if centre is None else None
+            rows = self.direct(block, clients) if centre is None else None
             if rows is None:
-                rows = self._scratch(n, width, block.dtype)[:, : block.width]
+                rows = self.scratch(n, width, block.dtype)[:, : block.width]
                 self.fill(block, clients, rows, centre)
             means = np.zeros((len(A), block.width), block.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
@@ -103,22 +104,28 @@ class PlainPasses:
         few = n <= MOST_VECTOR_ROWS
         A = [row[used] if few else _two_rows(row[None, used]) for row in np.atleast_2d(weights)]
         width = max(4 * NARROW, BLOCK // n if few else min(BLOCK // n, SMALL_PRODUCT // (2 * n)))
+        if few and self._worth_threads(n):
+            width = max(width, STREAMED if self.all_direct(rows) else LONGER * width)
         sink = self.source.sink()
 
         def process(block: Block) -> bool:
-            values = self._direct(block, rows)
+            values = self.direct(block, rows)
             if values is None:
-                values = self._scratch(n, width, block.dtype)[:, : block.width]
+                values = self.scratch(n, width, block.dtype)[:, : block.width]
                 self.fill(block, rows, values, None)
-            result = np.zeros((2, block.width), block.dtype)
             a, limit = A[block.layer].astype(block.dtype), LARGEST[block.dtype.__name__]
+            place = _place(block, sink)
+            result = np.empty(block.width, block.dtype) if place is None else place
             with np.errstate(over="ignore", invalid="ignore"):
                 if few:
-                    weigh_rows(a, values, result[0])
+                    weigh_rows(a, values, result)
                 else:
-                    multiply(a, values, result)
-                fine = bool(result[0].max() < limit and result[0].min() > -limit)
-            store(block, result[0], sink)
+                    both = np.zeros((2, block.width), block.dtype)
+                    multiply(a, values, both)
+                    result[:] = both[0]
+                fine = bool(result.max() < limit and result.min() > -limit)
+            if place is None:
+                store(block, result, sink)
             return fine
 
         fine = all(list(self.run(process, width, n, by_layer=by_layer)))
@@ -129,23 +136,33 @@ class PlainPasses:
         n = len(clients)
         m = n if mixing is None else len(mixing)
         network = network_of(rule, m)
-        width = max(64, (RANKED_BLOCK if mixing is None and self._all_direct(clients) else COPIED_BLOCK) // (n + m))
+        in_place = mixing is None and self._worth_threads(n) and self.in_place(clients)
+        width = max(64, (RANKED_BLOCK if in_place else COPIED_BLOCK) // (n + m))
         sink = self.source.sink()
 
         def process(block: Block) -> bool:
-            values = self._direct(block, clients)
-            if values is None:
-                values = self._scratch(n, width, block.dtype)[:, : block.width]
-                self.fill(block, clients, values, None)
+            def scratch(rows: int, dtype: Any = block.dtype) -> Host:
+                return self.scratch(rows, width, dtype, "ranks")[:, : block.width]
+
             with np.errstate(over="ignore", invalid="ignore"):
-                fine = _all_finite(values)
-                if mixing is not None:
-                    mixed = np.zeros((m, block.width), block.dtype)
-                    multiply(mixing.astype(block.dtype), values, mixed)
-                    values = mixed
-                ranked = rank_rows(
-                    values, network, lambda rows: self._scratch(rows, width, block.dtype, "ranks")[:, : block.width]
-                )
+                narrow = self.keys(block, clients, width) if in_place else None
+                if narrow is not None:
+                    keys, kind = narrow
+                    fine = are_finite(keys, kind)
+                    ranked = from_keys(rank_rows(keys, network, lambda rows: scratch(rows, np.int16)), kind)
+                else:
+                    values = self.direct(block, clients)
+                    if values is None and in_place:
+                        values = self.rows(block, clients, block.dtype)
+                    if values is None:
+                        values = self.scratch(n, width, block.dtype)[:, : block.width]
+                        self.fill(block, clients, values, None)
+                    fine = _all_finite(values)
+                    if mixing is not None:
+                        mixed = np.zeros((m, block.width), block.dtype)
+                        multiply(mixing.astype(block.dtype), np.asarray(values), mixed)
+                        values = mixed
+                    ranked = rank_rows(values, network, scratch)
                 result = rule.reduce(ranked if rule.averages else np.stack(ranked), np)
                 store(block, result, sink)
             return fine
@@ -164,43 +181,11 @@ class PlainPasses:
         by_layer: bool = False,
     ) -> Iterator[T]:
         """`work` on every block, on several threads if that is worth it; the results in order."""
-        total = sum(leaf.size for leaf in self.leaves)
-        few = not own_threads or total * rows < WORTH_THREADS
         cut = blocks(self.leaves, width, self.source.layers if by_layer else None)
-        return in_order(work, cut, 1 if few else threads(), batch)
+        return in_order(work, cut, threads() if own_threads and self._worth_threads(rows) else 1, batch)
 
-    def fill(self, block: Block, clients: Sequence[int], out: Host, centre: int | None) -> None:
-        """Read the block of these clients into the rows of `out`, less the centre's."""
-        for leaf, start, stop, offset in block.segments:
-            minus = None
-            if centre is not None:
-                minus = np.empty((1, stop - start), dtype=block.dtype)
-                self.source.read(leaf, start, stop, [centre], minus, None)
-                minus = minus[0]
-            with np.errstate(over="ignore", invalid="ignore"):
-                self.source.read(leaf, start, stop, clients, out[:, offset : offset + stop - start], minus)
-
-    def _scratch(self, rows: int, width: int, dtype: type, use: str = "values") -> Host:
-        """This thread's own buffer for that use."""
-        held = getattr(self._local, use, None)
-        if held is None or held.shape != (rows, width) or held.dtype != dtype:
-            held = np.empty((rows, width), dtype=dtype)
-            setattr(self._local, use, held)
-        return held
-
-    def _direct(self, block: Block, clients: Sequence[int]) -> Host | None:
-        """The rows where they lie, if they can be multiplied there."""
-        if not isinstance(self.source, Matrix) or len(block.segments) != 1:
-            return None
-        segment = block.segments[0]
-        return self.source.direct(segment.start, segment.stop, clients, block.dtype)
-
-    def _all_direct(self, clients: Sequence[int]) -> bool:
-        """Whether no block of these clients has to be copied."""
-        if not isinstance(self.source, Matrix):
-            return False
-        leaf = self.leaves[0]
-        return self.source.direct(0, leaf.size, clients, COMPUTE[leaf.spec.dtype]) is not None
+    def _worth_threads(self, rows: int) -> bool:
+        return rows * sum(leaf.size for leaf in self.leaves) >= WORTH_THREADS
 
 
 def store(block: Block, values: Host, sink: Sink) -> None:
@@ -209,13 +194,25 @@ def store(block: Block, values: Host, sink: Sink) -> None:
         sink.put(leaf, start, stop, values[offset : offset + stop - start])
 
 
-def _all_finite(rows: Host) -> bool:
+def _place(block: Block, sink: Sink) -> Host | None:
+    """Where the block's result belongs, if it can be computed there."""
+    if not isinstance(sink, MemorySink) or len(block.segments) != 1:
+        return None
+    leaf, start, stop, _ = block.segments[0]
+    values = sink.flat_view(leaf)
+    return values[start:stop] if values.dtype == block.dtype else None
+
+
+def _all_finite(rows: Host | list[Host]) -> bool:
     """False if a value is not finite, or so large that sums would overflow."""
-    ones = np.ones(LONGEST_DOT, rows.dtype)
-    starts = range(0, rows.shape[1], LONGEST_DOT)
-    pieces = [rows[:, start : start + LONGEST_DOT] for start in starts]
-    sums = np.stack([np.vecdot(piece, ones[: piece.shape[1]]) for piece in pieces])
-    return bool((np.abs(sums) < LARGEST[rows.dtype.name]).all())
+    limit, ones = LARGEST[rows[0].dtype.name], np.ones(LONGEST_DOT, rows[0].dtype)
+    for part in rows if isinstance(rows, list) else [rows]:
+        whole = part.shape[-1] // LONGEST_DOT * LONGEST_DOT
+        sums = np.vecdot(part[..., :whole].reshape(*part.shape[:-1], -1, LONGEST_DOT), ones)
+        rest = np.vecdot(part[..., whole:], ones[: part.shape[-1] - whole])
+        if not ((np.abs(sums) < limit).all() and (np.abs(rest) < limit).all()):
+            return False
+    return True
 
 
 def _two_rows(a: Float) -> Float:

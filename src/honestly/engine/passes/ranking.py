@@ -82,17 +82,19 @@ def steps_of(network: SortingNetwork, rows: int) -> tuple[tuple[CompareExchange,
     return tuple(steps), tuple(place[row] for row in network.wanted), used - rows
 
 
-def rank_rows(block: Host, network: SortingNetwork, scratch: Callable[[int], Host] | None = None) -> Sequence[Host]:
-    """The wanted rows of the m x b block after each column has passed through the network.
+def rank_rows(
+    block: Host | Sequence[Host], network: SortingNetwork, scratch: Callable[[int], Host] | None = None
+) -> Sequence[Host]:
+    """The wanted rows of the m x b block, or of m rows of b values, after each column has passed through the network.
 
     `scratch` returns rows of the block's width to work in: reused memory causes no page faults.
     """
-    rows, width = block.shape
+    rows, width, dtype = len(block), len(block[0]), block[0].dtype
     if rows > LARGEST_NETWORK:
         first = network.wanted[0]
-        return list(np.sort(block.T.copy(order="C"), axis=1).T[first : first + len(network.wanted)])
+        return list(np.sort(np.asarray(block).T.copy(order="C"), axis=1).T[first : first + len(network.wanted)])
     steps, wanted, extra = steps_of(network, rows)
-    held = [*block, *(np.empty((extra, width), block.dtype) if scratch is None else scratch(extra))]
+    held = [*block, *(np.empty((extra, width), dtype) if scratch is None else scratch(extra))]
     minimum, maximum = np.minimum, np.maximum
     for smaller, a, b, out in steps:
         (minimum if smaller else maximum)(held[a], held[b], out=held[out])
