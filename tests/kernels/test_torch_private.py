@@ -39,19 +39,19 @@ def test_copies_with_and_without_the_kernel(name: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("path", [private.COMPILER, *private.LAUNCHER])
 def test_without_one_of_them_the_plain_path_is_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from honestly.engine.passes import fused
-    from honestly.sim.train import native
+    from honestly.sim.train import cuda
 
     monkeypatch.setattr(private, "_find", lambda wanted: None if wanted == path else object())
     assert private.missing() == [path]
     fused._kernels.cache_clear()
-    native.works_on.cache_clear()
+    cuda.works_on.cache_clear()
     try:
         assert fused._kernels() is None
         if path == private.COMPILER:
-            assert not native.works_on(torch.device("cuda"))
+            assert not cuda.works_on(torch.device("cuda"))
     finally:
         fused._kernels.cache_clear()
-        native.works_on.cache_clear()
+        cuda.works_on.cache_clear()
 
 
 def test_only_one_module_uses_private_interfaces_of_pytorch() -> None:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from honestly.sim.train import native, tensorcores
+from honestly.sim.train import cuda, native, tensorcores
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, tuple[str, ...], native.Source], ctypes.CDLL]:
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, tuple[str, ...], cuda.Source], ctypes.CDLL]:
     """All kernels of one set of sizes, compiled by g++; `start_NAME` runs one of them."""
     if shutil.which("g++") is None:
         pytest.fail("this test compiles the kernels for the CPU: install g++")
@@ -61,12 +61,12 @@ def _start(name: str, text: str) -> str:
 
 @pytest.fixture
 def emulated(
-    monkeypatch: pytest.MonkeyPatch, libraries: Callable[[str, tuple[str, ...], native.Source], ctypes.CDLL]
+    monkeypatch: pytest.MonkeyPatch, libraries: Callable[[str, tuple[str, ...], cuda.Source], ctypes.CDLL]
 ) -> None:
     """Kernels run on the CPU, as few blocks as there can be, those of the tensor cores too."""
 
     def compiled(
-        name: str, defines: tuple[str, ...], device: int | None, shared: int, text: native.Source
+        name: str, defines: tuple[str, ...], device: int | None, shared: int, text: cuda.Source
     ) -> Callable[..., None]:
         start = getattr(libraries(name, defines, text), f"start_{name}")
 
@@ -80,8 +80,8 @@ def emulated(
 
         return kernel
 
-    monkeypatch.setattr(native, "kernel_for", compiled)
-    monkeypatch.setattr(native, "works_on", lambda device: True)
+    monkeypatch.setattr(cuda, "kernel_for", compiled)
+    monkeypatch.setattr(cuda, "works_on", lambda device: True)
     monkeypatch.setattr(native, "BLOCKS", 1)
     monkeypatch.setattr(tensorcores, "BLOCKS", 1)
     monkeypatch.setattr(tensorcores, "available", lambda device: True)

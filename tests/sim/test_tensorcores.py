@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from honestly.sim.train import native, tensorcores
+from honestly.sim.train import cuda, tensorcores
 from honestly.sim.train.native import ConvolutionPool
 from honestly.sim.train.ops import ChannelBias, Convolution
 from honestly.sim.train.tensorcores import PooledTiles
@@ -108,9 +108,9 @@ def test_accurate_to_sixteen_bits(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_every_part_of_a_product_is_needed(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of the small products the accuracy is bfloat16's: the test above would notice."""
     c = Case(LENET, 1, 8)
-    whole: Callable[[Any], str] = native.source
+    whole: Callable[[Any], str] = cuda.source
     monkeypatch.setattr(
-        native, "source", lambda defines: re.sub(rf"if \(part == {part}\) multiply[^;]*;", ";", whole(defines))
+        cuda, "source", lambda defines: re.sub(rf"if \(part == {part}\) multiply[^;]*;", ";", whole(defines))
     )
     got = c.run()
     exact = c.exact(got["code"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from honestly.arrays import Host
 from honestly.engine import Pipeline
-from honestly.federation.differences import digest, host_difference
+from honestly.federation.differences import check_values, digest, host_difference, in_container
 from honestly.federation.discount import stale_average
 from honestly.federation.folders import claim
 from honestly.federation.history import History
@@ -25,7 +25,7 @@ from honestly.federation.shelf import Shelf, WaitingUpdate
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId
 from honestly.rules.rule import Mixer, Rule
-from honestly.sources.tree import UnusableError, difference, flatten, rebuild, signature, tensor_label, unreadable
+from honestly.sources.tree import UnusableError, flatten, signature, unreadable
 
 logger = logging.getLogger("honestly.federation")
 
@@ -211,16 +211,7 @@ class Buffer:
         out = stale_average(
             entries, self._pipeline, version=self.version, exponent=self.discount, buffers=self._buffers
         )
-        return replace(out, value=self._container(out.value))
-
-    def _container(self, value: Mapping[str, Host]) -> Any:
-        if self._like is not None:
-            return rebuild(self._like, lambda path: value[path])
-        if list(value) == [""]:
-            return value[""]
-        if list(value) == [f"[{i}]" for i in range(len(value))]:
-            return list(value.values())
-        return dict(value)
+        return replace(out, value=in_container(out.value, self._like))
 
     def _advance(self, out: Aggregate, started: float) -> None:
         """Go to the next version: on disk first, then in memory, so a killed server has the old or the new one."""
@@ -292,12 +283,7 @@ class Buffer:
             raise UnusableError(f"this update from version {last} was counted already")
         if client in self._entries and version < self._entries[client].version:
             raise UnusableError(f"its newer update from version {self._entries[client].version} is here already")
-        form = signature(change)
-        if self._layout is not None and form != self._layout:
-            raise UnusableError(difference(form, self._layout))
-        for name, values in change.items():
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
-                raise UnusableError(f"{tensor_label(name)} holds values that are not finite")
+        check_values(change, self._layout)
 
     def refuse(self, client: ClientId, reason: str) -> None:
         """Record that a client's reply was refused, for adapters that cannot read it."""

@@ -1,4 +1,4 @@
-"""A client's update as NumPy arrays by path: the difference to the model that it started from."""
+"""A client's update as NumPy arrays by path: the difference to the model that it started from, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from honestly import arrays
 from honestly.arrays import Host
-from honestly.sources.tree import UnusableError, difference, flatten, signature
+from honestly.sources.tree import UnusableError, difference, flatten, rebuild, signature, tensor_label
 
 
 def host_difference(update: Any, base: Any) -> dict[str, Host]:
@@ -34,6 +34,27 @@ def _array(leaf: Any) -> Host:
         arrays.widen(np.ascontiguousarray(values).reshape(-1), wide)
         return wide.reshape(what.shape)
     return np.array(values, dtype=values.dtype.newbyteorder("="))
+
+
+def check_values(change: Mapping[str, Host], layout: Any) -> None:
+    """Raise `UnusableError` if an update has another layout, unless that is None, or values that are not finite."""
+    form = signature(change)
+    if layout is not None and form != layout:
+        raise UnusableError(difference(form, layout))
+    for name, values in change.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise UnusableError(f"{tensor_label(name)} holds values that are not finite")
+
+
+def in_container(value: Mapping[str, Host], like: Any) -> Any:
+    """Arrays by path as `like` holds them; without it, as one array, a list or a dict, whichever the paths name."""
+    if like is not None:
+        return rebuild(like, lambda path: value[path])
+    if list(value) == [""]:
+        return value[""]
+    if list(value) == [f"[{i}]" for i in range(len(value))]:
+        return list(value.values())
+    return dict(value)
 
 
 def digest(arrays: Mapping[str, Host]) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 
 from honestly.result import Float, Status, Verdict
 from honestly.rules._lib.windows import mean_nearest_to_median, mean_of_rows
-from honestly.rules.geometry import Geometry, GramGeometry, squared_distances
+from honestly.rules.geometry import Geometry
+from honestly.rules.gram import GramGeometry, squared_distances
 from honestly.rules.settings import check_bounds
 
 __all__ = [

@@ -11,7 +11,7 @@ from conftest import Library, tolerance
 
 import honestly as hn
 from honestly import arrays
-from honestly.engine.passes import device
+from honestly.engine.passes import device, device_columns
 
 RULES = [
     hn.Mean(), hn.Bayesian(), hn.Krum(f=2), hn.GeometricMedian(), hn.Median(), hn.TrimmedMean(trim=0.2), hn.Bulyan(f=1),
@@ -22,7 +22,7 @@ RULES = [
 def accelerated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
     """Arrays that claim to be elsewhere, in blocks so small that every loop runs more than once."""
     monkeypatch.setattr(arrays, "on_host", lambda x: isinstance(x, np.ndarray | np.generic))
-    monkeypatch.setattr(device, "BLOCK", 1000)
+    monkeypatch.setattr(device_columns, "BLOCK", 1000)
     return Library(request.param)
 
 

@@ -12,7 +12,7 @@ from conftest import Library
 from safetensors.numpy import save_file
 
 from honestly import arrays
-from honestly.engine.passes import device, passes_over
+from honestly.engine.passes import device_columns, passes_over
 from honestly.engine.passes.parts import Part, cuts, parts_of
 from honestly.engine.passes.plan import blocks
 from honestly.sources import Source, open_source
@@ -112,7 +112,7 @@ def test_on_the_host(source: Callable[..., Source], X: np.ndarray, tmp_path: Pat
 @pytest.mark.parametrize("kind", ["matrix", "state dicts"])
 def test_on_an_accelerator(library: str, block: int, kind: str, X: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrays, "on_host", lambda x: isinstance(x, np.ndarray | np.generic))
-    monkeypatch.setattr(device, "BLOCK", block)
+    monkeypatch.setattr(device_columns, "BLOCK", block)
     found = Library(library)
     if kind == "matrix":
         source = open_source(found.array(X), layers=SIZES)

@@ -128,11 +128,11 @@ def test_the_gram_matrix_is_that_of_the_products(adapters: list[Path]) -> None:
 
 
 def test_small_chunks_change_nothing(adapters: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from honestly.engine.passes import lora
+    from honestly.engine.passes import lora_factors
 
     whole = hn.aggregate(adapters, "bayesian")
-    monkeypatch.setattr(lora, "CHUNK", 1)
-    monkeypatch.setattr(lora, "NARROWEST", 5)
+    monkeypatch.setattr(lora_factors, "CHUNK", 1)
+    monkeypatch.setattr(lora_factors, "NARROWEST", 5)
     pieces = hn.aggregate(adapters, "bayesian")
     np.testing.assert_allclose(pieces.weights, whole.weights, rtol=1e-9)
 

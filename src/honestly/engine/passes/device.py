@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,51 +10,32 @@ import array_api_compat as aac
 import numpy as np
 
 from honestly import arrays
-from honestly.arrays import COMPUTE, LARGEST
+from honestly.arrays import LARGEST
 from honestly.engine.passes import fused
 from honestly.engine.passes.coordinates import coordinates, statistics
-from honestly.engine.passes.gathering import LeafJoin, WaitingProducts
+from honestly.engine.passes.device_columns import WHOLE, DeviceColumns
+from honestly.engine.passes.gathering import LeafJoin, WaitingProducts, pad_parts
 from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
-from honestly.engine.passes.parts import Cuts, Part, cuts, parts_of
-from honestly.engine.passes.plan import Block, blocks
+from honestly.engine.passes.parts import Part
+from honestly.engine.passes.plan import Block
 from honestly.engine.passes.protocol import BETWEEN, Verdict, symmetrize
 from honestly.engine.passes.ranking import network_of, rank_device, summary_of
-from honestly.lazy import cached_property
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule
 from honestly.sources import Source
-from honestly.sources.layers import Layers
 from honestly.sources.matrix import Matrix
 
-# Values of one centred block: 256 MiB in float32, small beside the clients and large beside a kernel's launch.
-BLOCK = 1 << 26
-# Columns of one launch where nothing is copied.
-WHOLE = 1 << 30
 # Columns of a layer so narrow that it is padded and multiplied together with others: a launch costs more.
 NARROW = 1024
 
 
-class DevicePasses:
+class DevicePasses(DeviceColumns):
     """All passes on an accelerator; only K x K matrices and weights cross to the host."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.leaves = source.leaves
-        if isinstance(source, Matrix):
-            self._like = source.block(0, 0, self.leaves[0].size, range(len(source.ids)))
-        else:
-            usable = (k for k in range(len(source.ids)) if k not in source.refused)
-            self._like = source.block(0, 0, 1, [next(usable, len(source.ids))])
+        super().__init__(source)
         self._ready: tuple[Sequence[int], Any] | None = None  # clients, and `mix` of theirs but for the weights
-
-    @cached_property
-    def _xp(self) -> Any:
-        return arrays.namespace(self._like)
-
-    @cached_property
-    def _cuts(self) -> Cuts:
-        return cuts(self.source.layers)
 
     def sample(self, clients: Sequence[int]) -> Float:
         """One run in the middle of the largest leaf: a copy to the host costs more than it carries."""
@@ -62,7 +43,7 @@ class DevicePasses:
         leaf = self.leaves[index]
         start = max(0, leaf.size - SAMPLE_RUN) // 2
         run = self.source.block(index, start, min(leaf.size, start + SAMPLE_RUN), clients)
-        return arrays.to_host(self._working(run, COMPUTE[leaf.spec.dtype].__name__)).astype(np.float64)
+        return arrays.to_host(self._working(run, self._compute(index))).astype(np.float64)
 
     def between(self, rows: int) -> bool:
         """The fused kernel holds all values of a column."""
@@ -77,8 +58,8 @@ class DevicePasses:
             product = self._whole_gram(clients, centre)
             if product is not None:
                 return product
-        found = np.zeros((len(self.source.layers), n, n))
-        waiting = WaitingProducts(self._xp, found)
+        total = np.zeros((len(self.source.layers), n, n))
+        waiting = WaitingProducts(self._xp, total)
         for slab in self._slabs(n, whole=whole):
             rows = self._rows(slab, clients)
             middle = centre if centre in (None, BETWEEN) else self._rows(slab, [centre])
@@ -90,9 +71,9 @@ class DevicePasses:
                 continue
             with np.errstate(over="ignore", invalid="ignore"):
                 for (_, _, layer), product in zip(parts, products, strict=True):
-                    found[layer] += product
+                    total[layer] += product
         waiting.finish()
-        return symmetrize(found)
+        return symmetrize(total)
 
     def _whole_gram(self, clients: Sequence[int], centre: int | None) -> Float | None:
         """The same of one matrix in one launch, which the host need not add up; symmetric by construction."""
@@ -126,26 +107,13 @@ class DevicePasses:
             narrow = [part for part in parts if part.stop - part.start <= NARROW]
             narrow = narrow if len(narrow) > 2 else []
             if narrow:
-                padded = self._pad(rows, narrow)
+                padded = pad_parts(self._xp, rows, narrow)
                 products = self._xp.matmul(padded, self._xp.permute_dims(padded, (0, 2, 1)))
                 waiting.put([part.layer for part in narrow], products)
             for part in parts:
                 if part not in narrow:
                     piece = rows if len(parts) == 1 else rows[:, part.start : part.stop]
                     waiting.put([part.layer], self._xp.matmul(piece, piece.T)[None, ...])
-
-    def _pad(self, rows: Any, parts: Sequence[Part]) -> Any:
-        """(parts, k, w) the columns of each part, and zeros behind them."""
-        xp, width = self._xp, max(part.stop - part.start for part in parts)
-        at = np.full((len(parts), width), rows.shape[1])
-        for i, part in enumerate(parts):
-            at[i, : part.stop - part.start] = np.arange(part.start, part.stop)
-        first, last = parts[0].start, parts[-1].stop
-        at = np.where(at == rows.shape[1], last - first, at - first)
-        zero = xp.zeros((rows.shape[0], 1), dtype=rows.dtype, device=aac.device(rows))
-        held = xp.concat([rows[:, first:last], zero], axis=1)
-        chosen = xp.take(held, xp.asarray(at.ravel(), device=aac.device(rows)), axis=1)
-        return xp.permute_dims(xp.reshape(chosen, (rows.shape[0], len(parts), width)), (1, 0, 2))
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
@@ -171,8 +139,8 @@ class DevicePasses:
             for sums in waiting:
                 sums.finish()
             total = total if norms is None else norms
-            found = total - 2 * products.transpose(1, 0, 2) + mean_norms.T[:, :, None]
-            return np.maximum(found, 0), total
+            squared = total - 2 * products.transpose(1, 0, 2) + mean_norms.T[:, :, None]
+            return np.maximum(squared, 0), total
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
@@ -182,15 +150,15 @@ class DevicePasses:
         self._ready = None
         if mixing is not None:
             return [self._round(mixing(weights), 0)], mixing.flag.down
-        rows, kept = clients, weights
+        rows, some = clients, weights
         if 2 * len(used) <= len(clients):
-            rows, kept = [clients[j] for j in used], weights[..., used]
+            rows, some = [clients[j] for j in used], weights[..., used]
         sink = self._sink()
         flag, largest = fused.flag(self._like), list[Any]()
         for slab in self._slabs(len(rows), whole=self._no_copies(len(rows))):
             block = self._rows(slab, rows)
-            parts = self._alike(slab, kept) if by_layer else [Part(0, slab.width, 0)]
-            table = kept if by_layer else kept[None, :]
+            parts = self._alike(slab, some) if by_layer else [Part(0, slab.width, 0)]
+            table = some if by_layer else some[None, :]
             mean = fused.mix(block, table, parts, flag) if flag else None
             if mean is None:
                 mean = self._mean(block, table, parts, slab)
@@ -205,10 +173,10 @@ class DevicePasses:
         with arrays.full_precision(self._like):
             rows = self._working(rows, slab.dtype.__name__)
             table = self._to_device(weights, rows)
-            found = [
+            means = [
                 xp.matmul(table[layer : layer + 1, :], rows[:, start:stop])[0, ...] for start, stop, layer in parts
             ]
-            return found[0] if len(found) == 1 else xp.concat(found)
+            return means[0] if len(means) == 1 else xp.concat(means)
 
     def _alike(self, slab: Block, weights: Float) -> list[Part]:
         """The parts of a slab, neighbours with equal weights as one."""
@@ -229,8 +197,8 @@ class DevicePasses:
         sink = self._sink()
         flag, largest = fused.flag(self._like), list[Any]()
         # Rows that are written for each column: those that come out of the kernel, or copies of all of them.
-        written = (len(network.wanted) if summary is None else 1) + 2
-        for index, start, stop in self._pieces(written if flag and mixing is None else 4 * len(clients)):
+        rows_written = (len(network.wanted) if summary is None else 1) + 2
+        for index, start, stop in self._pieces(rows_written if flag and mixing is None else 4 * len(clients)):
             whole = self._uncopied(index, start, stop, clients) if flag and mixing is None else None
             rows = self.source.block(index, start, stop, clients) if whole is None else whole
             if mixing is not None:
@@ -242,7 +210,7 @@ class DevicePasses:
                 rows = rows if whole is None else self.source.block(index, start, stop, clients)
                 if mixing is None:
                     largest.append(self._largest_sum(rows, index))
-                ranked = rank_device(self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__), xp, network)
+                ranked = rank_device(self._working(rows, self._compute(index)), xp, network)
                 value = rule.reduce(ranked, xp)
             else:
                 value = rule.reduce(ranked, xp) if summary is None else ranked
@@ -259,12 +227,12 @@ class DevicePasses:
     def _mixtures(self, rows: Any, mixing: Float, index: int) -> Any:
         """`mixing @ rows` in the working precision."""
         with arrays.full_precision(self._like):
-            rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
+            rows = self._working(rows, self._compute(index))
             return self._xp.matmul(self._to_device(mixing, rows), rows)
 
     def _largest_sum(self, rows: Any, index: int) -> Any:
         """The largest absolute sum of a row: not finite if one of its values is not."""
-        rows = self._working(rows, COMPUTE[self.leaves[index].spec.dtype].__name__)
+        rows = self._working(rows, self._compute(index))
         return self._xp.max(self._xp.abs(self._xp.sum(rows, axis=1)))
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
@@ -278,7 +246,7 @@ class DevicePasses:
             for start, stop in self._judged_columns(slab):
                 piece = signs[:, start:stop]
                 signed = [xp.astype(piece == sign, xp.int32) for sign in (1, 0, -1)]
-                counts = [arrays.to_host(xp.sum(found, axis=1, dtype=xp.int32)) for found in signed]
+                counts = [arrays.to_host(xp.sum(one, axis=1, dtype=xp.int32)) for one in signed]
                 total += np.stack(counts, axis=1)
         return total
 
@@ -295,7 +263,7 @@ class DevicePasses:
         total = np.zeros((len(clients), len(self.leaves)))
         for index, start, stop in self._pieces(len(clients)):
             value = self._xp.asarray(values[index][start:stop], device=aac.device(self._like))
-            compute = COMPUTE[self.leaves[index].spec.dtype].__name__
+            compute = self._compute(index)
             rows = self._working(self.source.block(index, start, stop, clients), compute) - self._working(
                 value, compute
             )
@@ -306,7 +274,7 @@ class DevicePasses:
         """The first value that is NaN, infinite or too large."""
         xp = self._xp
         for index, start, stop in self._pieces(1):
-            compute = COMPUTE[self.leaves[index].spec.dtype].__name__
+            compute = self._compute(index)
             values = self._working(self.source.block(index, start, stop, [client]), compute)[0, ...]
             wrong = xp.logical_not(xp.abs(values) <= LARGEST[compute])
             if bool(xp.any(wrong)):
@@ -314,68 +282,16 @@ class DevicePasses:
                 return describe_fault(float(values[at]), self.leaves[index], start + at)
         return None
 
-    def _slabs(self, rows: int, *, whole: bool = False) -> Iterator[Block]:
-        """Blocks of columns, small leaves joined, of which a copy fits easily; whole leaves where nothing is copied."""
-        yield from blocks(self.leaves, WHOLE if whole else max(1024, BLOCK // rows))
-
-    def _rows(self, slab: Block, clients: Sequence[int]) -> Any:
-        """(k, width) values of a slab where they lie, or a copy that joins several leaves."""
-        if len(slab.segments) == 1:
-            leaf, start, stop, _ = slab.segments[0]
-            return self.source.block(leaf, start, stop, clients)
-        if isinstance(self.source, Layers) and not aac.is_jax_array(self._like):  # XLA compiles long lists slowly
-            return self.source.slab([segment[:3] for segment in slab.segments], clients, slab.dtype.__name__)
-        pieces = [self.source.block(leaf, start, stop, clients) for leaf, start, stop, _ in slab.segments]
-        if len({str(piece.dtype) for piece in pieces}) > 1:
-            pieces = [self._working(piece, slab.dtype.__name__) for piece in pieces]
-        return self._xp.concat(pieces, axis=1)
-
-    def _parts(self, slab: Block) -> list[Part]:
-        """Which columns of a slab belong to which layer."""
-        if len(self.source.layers) == 1:
-            return [Part(0, slab.width, 0)]
-        return parts_of(slab, self._cuts)
-
-    def _judged_columns(self, slab: Block) -> Iterator[tuple[int, int]]:
-        if not any(layer.follows for layer in self.source.layers):
-            yield 0, slab.width
-            return
-        for start, stop, layer in self._parts(slab):
-            if not self.source.layers[layer].follows:
-                yield start, stop
-
-    def _pieces(self, rows: int, *, whole: bool = False) -> Iterator[tuple[int, int, int]]:
-        """(leaf, start, stop) of blocks that a copy of fits easily; whole leaves where nothing is copied."""
-        for block in blocks(self.leaves, WHOLE if whole else max(1024, BLOCK // rows)):
-            for segment in block.segments:
-                yield segment.leaf, segment.start, segment.stop
-
     def _no_copies(self, rows: int) -> bool:
         """Whether the fused kernels will take these rows where they lie."""
         halves = isinstance(self.source, Matrix) and self.leaves[0].spec.dtype != "float64"
         return halves and 2 <= rows <= fused.MOST_ROWS and fused.available(self._like)
-
-    def _working(self, values: Any, dtype: str) -> Any:
-        if str(values.dtype).endswith(f".{dtype}"):  # most often; the array API takes its time to do nothing
-            return values
-        return self._xp.astype(values, getattr(self._xp, dtype), copy=False)
-
-    def _centre(self, rows: Any, middle: Any, slab: Block) -> Any:
-        compute = slab.dtype.__name__
-        rows = self._working(rows, compute)
-        return rows if middle is None else rows - self._working(middle, compute)
-
-    def _to_device(self, weights: Float, rows: Any) -> Any:
-        return self._xp.asarray(weights, dtype=rows.dtype, device=aac.device(rows))
 
     def _all_fine(self, largest: Sequence[Any], flag: Any) -> bool:
         """Whether no block showed a NaN, an infinity or an absurd value; one copy to the host for all blocks."""
         if largest and not bool(self._xp.all(self._xp.stack(largest) < LARGEST["float32"])):
             return False
         return flag is None or flag.down()
-
-    def _round(self, values: Any, leaf: int) -> Any:
-        return self._working(values, self.leaves[leaf].spec.dtype)
 
     def _sink(self) -> Any:
         """Where `mix` and `reduce` put the result: on the device, unless a subclass says otherwise."""

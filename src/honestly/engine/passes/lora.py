@@ -10,7 +10,8 @@ import numpy as np
 
 from honestly.arrays import LARGEST, ArraySpec
 from honestly.engine.passes.host import HostPasses
-from honestly.engine.passes.products import best_factors, squared_norm, sum_blocks
+from honestly.engine.passes.lora_factors import CHUNK, LoraFactors
+from honestly.engine.passes.products import best_factors, squared_norm
 from honestly.engine.passes.protocol import Verdict, symmetrize
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
@@ -20,25 +21,19 @@ from honestly.sources.checkpoints.adapter import Pair
 from honestly.sources.checkpoints.lora import LoraSource
 from honestly.sources.tree import tensor_label
 
-# Values of all clients' factors that are in memory at once, as float64: 16 MB.
-CHUNK = 1 << 21
-# Fewer columns or rows at a time than this cost more calls than they save memory.
-NARROWEST = 128
-
 
 class LoraPasses:
     """Gram matrices in float64 from r x r blocks; a mean is written as `source.lora` says."""
 
     def __init__(self, source: LoraSource) -> None:
         self.source = source
-        self._order: list[int] = []
-        self._known: Float = np.zeros((0, 0, 0))
+        self.factors = LoraFactors(source)
         self._weights = np.zeros((0, 0))
         self._used: list[int] = []
 
     def sample(self, clients: Sequence[int]) -> Float:
         """Points with exactly the clients' mutual distances: `X = U L^(1/2)` of the Gram matrix `U L U^T`."""
-        G = self._by_layer(self._grams(clients)).sum(axis=0)
+        G = self._by_layer(self.factors.grams(clients)).sum(axis=0)
         fine = np.isfinite(np.diagonal(G))
         points = np.full((len(clients), max(1, int(fine.sum()))), np.nan)
         if fine.any():
@@ -53,14 +48,14 @@ class LoraPasses:
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G of the products, about the centre's, by layer."""
         rows = [*clients] if centre is None else [*clients, centre]
-        grams = self._by_layer(self._grams(rows))
+        grams = self._by_layer(self.factors.grams(rows))
         return symmetrize(grams if centre is None else _about_last(grams))
 
     def _by_layer(self, grams: Float) -> Float:
         """(L, k, k) from those of the leaves, each of which is in one layer."""
         with np.errstate(over="ignore", invalid="ignore"):
-            found = [sum(grams[leaf] for leaf, _, _ in layer.spans) for layer in self.source.layers]
-        return np.stack(found) if found else np.zeros((0, *grams.shape[1:]))
+            sums = [sum(grams[leaf] for leaf, _, _ in layer.spans) for layer in self.source.layers]
+        return np.stack(sums) if sums else np.zeros((0, *grams.shape[1:]))
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
@@ -88,13 +83,13 @@ class LoraPasses:
     def distances(self, clients: Sequence[int], values: Sequence[Any]) -> Float:
         """(k, leaves) squared distances to the weighted mean of the products, before it is re-factored."""
         rows = [*clients, *(k for k in self._used if k not in clients)]
-        found: list[Float] = []
-        for leaf, G in enumerate(self._grams(rows)):
+        squared: list[Float] = []
+        for leaf, G in enumerate(self.factors.grams(rows)):
             a = np.zeros(len(rows))
             for k, weight in zip(self._used, self._weights[leaf], strict=True):
                 a[rows.index(k)] = weight
-            found.append(np.diagonal(G) - 2 * G @ a + a @ G @ a)
-        return np.maximum(np.stack(found, axis=1), 0)[: len(clients)]
+            squared.append(np.diagonal(G) - 2 * G @ a + a @ G @ a)
+        return np.maximum(np.stack(squared, axis=1), 0)[: len(clients)]
 
     def fault(self, client: int) -> str | None:
         """Read all factors until a value is NaN, infinite or too large."""
@@ -120,11 +115,11 @@ class LoraPasses:
         some = weights.any(axis=0) if weights.ndim == 2 else weights != 0
         at = np.flatnonzero(some).tolist() or [0]
         used = [clients[j] for j in at]
-        kept = self._of_leaves(weights)[:, at]
-        self._weights, self._used = kept, used
+        shares = self._of_leaves(weights)[:, at]
+        self._weights, self._used = shares, used
         if self.source.lora == "factors":
-            return self._mix_factors(kept, used)
-        ranks = {m: [p.rank for p in self._pairs(m, used)] for m in self.source.modules}
+            return self._mix_factors(shares, used)
+        ranks = {m: [p.rank for p in self.factors.pairs(m, used)] for m in self.source.modules}
         if self.source.lora == "svd":
             new = {m: self.source.rank or max(set(r), key=lambda n, r=r: (r.count(n), n)) for m, r in ranks.items()}
             new = {m: min(new[m], sum(ranks[m])) for m in ranks}
@@ -134,11 +129,11 @@ class LoraPasses:
         error = total = 0.0
         fine = True
         for i, module in enumerate(self.source.modules):
-            pairs = self._pairs(module, used)
-            D = np.repeat(kept[i], ranks[module])
+            pairs = self.factors.pairs(module, used)
+            D = np.repeat(shares[i], ranks[module])
             small = None
             if self.source.lora == "svd":
-                MA, MB = self._small(used, pairs)
+                MA, MB = self.factors.small(used, pairs)
                 if not (np.isfinite(MA).all() and np.isfinite(MB).all()):  # a fault that the engine now looks for
                     return list(sink.finish()), lambda: False
                 small = best_factors(D, MA, MB, new[module])
@@ -147,7 +142,7 @@ class LoraPasses:
             fine &= self._write(sink, 2 * i, used, pairs, D, small)
         modules = len(self.source.modules)
         for j, name in enumerate(self.source.plain):
-            fine &= self._write_plain(sink, 2 * modules + j, name, used, kept[modules + j])
+            fine &= self._write_plain(sink, 2 * modules + j, name, used, shares[modules + j])
         self._report(new, float(np.sqrt(error / total)) if total > 0 else 0.0)
         return list(sink.finish()), lambda: fine
 
@@ -155,10 +150,10 @@ class LoraPasses:
         """(leaves, k) a row of weights for each product and each other tensor."""
         if weights.ndim == 1:
             return np.repeat(weights[None, :], len(self.source.leaves), axis=0)
-        found = np.zeros((len(self.source.leaves), weights.shape[1]))
+        rows = np.zeros((len(self.source.leaves), weights.shape[1]))
         for row, layer in zip(weights, self.source.layers, strict=True):
-            found[[leaf for leaf, _, _ in layer.spans]] = row
-        return found
+            rows[[leaf for leaf, _, _ in layer.spans]] = row
+        return rows
 
     def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """Both factors of a module are averaged with the weights of their product."""
@@ -173,14 +168,14 @@ class LoraPasses:
             return values, fine
         error = total = 0.0
         for i, module in enumerate(self.source.modules):
-            pairs = self._pairs(module, used)
-            MA, MB = self._small(used, pairs)
+            pairs = self.factors.pairs(module, used)
+            MA, MB = self.factors.small(used, pairs)
             eye = np.tile(np.eye(pairs[0].rank), (1, len(used)))
             D = np.repeat(weights[i], pairs[0].rank)
             error += squared_norm((D[:, None] * eye.T) @ (eye * D[None, :]) - np.diag(D), MA, MB)
             total += squared_norm(np.diag(D), MA, MB)
         relative = float(np.sqrt(error / total)) if total > 0 else 0.0
-        self._report({module: self._pairs(module, used)[0].rank for module in self.source.modules}, relative)
+        self._report({module: self.factors.pairs(module, used)[0].rank for module in self.source.modules}, relative)
         warnings.warn(
             f"lora='factors': the mean of A and of B is not the mean of B A; the result differs from it by "
             f"{relative:.3g} of its norm",
@@ -210,13 +205,10 @@ class LoraPasses:
             "rank": str(low) if low == high else f"{low} to {high}",
         }  # fmt: skip
 
-    def _pairs(self, module: str, clients: Sequence[int]) -> list[Pair]:
-        return [self.source.adapter(k).pairs[module] for k in clients]
-
     def _leaves(self, ranks: dict[str, int], used: Sequence[int]) -> list[Leaf]:
         first, leaves = self.source.adapter(used[0]), list[Leaf]()
         for module, rank in ranks.items():
-            pair, pairs = first.pairs[module], self._pairs(module, used)
+            pair, pairs = first.pairs[module], self.factors.pairs(module, used)
             dtypes = self.source.majority_dtype([p.a for p in pairs]), self.source.majority_dtype([p.b for p in pairs])
             leaves.append(Leaf(pair.a_name, ArraySpec((rank, *pair.a.spec.shape[1:]), dtypes[0], "float")))
             leaves.append(Leaf(pair.b_name, ArraySpec((pair.rows, rank, *pair.b.spec.shape[2:]), dtypes[1], "float")))
@@ -224,67 +216,6 @@ class LoraPasses:
             dtype = self.source.majority_dtype([self.source.adapter(k).plain[name] for k in used])
             leaves.append(Leaf(name, ArraySpec(first.plain[name].spec.shape, dtype, "float")))
         return leaves
-
-    def _grams(self, rows: Sequence[int]) -> Float:
-        """(leaves, k, k) Gram matrices of the products, then of the other tensors; kept: they are asked for often."""
-        if not set(rows) <= set(self._order):
-            self._order = sorted(set(rows))
-            self._known = np.stack([*self._module_grams(self._order)])
-        at = [self._order.index(k) for k in rows]
-        return self._known[:, at][:, :, at]
-
-    def _module_grams(self, rows: list[int]) -> Iterator[Float]:
-        with np.errstate(over="ignore", invalid="ignore"):
-            for module in self.source.modules:
-                pairs = self._pairs(module, rows)
-                MA, MB = self._small(rows, pairs)
-                yield sum_blocks(MA * MB, [pair.rank for pair in pairs])
-            for name in self.source.plain:
-                yield sum((X @ X.T for _, X in self._plain_chunks(name, rows)), np.zeros((len(rows), len(rows))))
-
-    def _small(self, clients: Sequence[int], pairs: Sequence[Pair]) -> tuple[Float, Float]:
-        """(M_A, M_B), both R x R."""
-        R = sum(pair.rank for pair in pairs)
-        MA = sum((A @ A.T for _, A in self._a_chunks(clients, pairs)), np.zeros((R, R)))
-        MB = sum((B.T @ B for _, B in self._b_chunks(clients, pairs)), np.zeros((R, R)))
-        return MA, MB
-
-    def _a_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
-        """Columns of all A, one above the other: (first column, (R, width))."""
-        R, columns = sum(pair.rank for pair in pairs), pairs[0].columns
-        width = max(NARROWEST, CHUNK // R)
-        for start in range(0, columns, width):
-            stop, at = min(columns, start + width), 0
-            out = np.empty((R, stop - start))
-            for k, pair in zip(clients, pairs, strict=True):
-                for row in range(pair.rank):
-                    first = row * columns
-                    self.source.read_tensor(k, pair.a, first + start, first + stop, out[at + row])
-                at += pair.rank
-            yield start, out
-
-    def _b_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
-        """Rows of all B, scaled, side by side: (first row, (height, R))."""
-        R, rows = sum(pair.rank for pair in pairs), pairs[0].rows
-        height = max(NARROWEST, CHUNK // R)
-        for start in range(0, rows, height):
-            stop, at = min(rows, start + height), 0
-            out = np.empty((stop - start, R))
-            for k, pair in zip(clients, pairs, strict=True):
-                own = np.empty((stop - start) * pair.rank)
-                self.source.read_tensor(k, pair.b, start * pair.rank, stop * pair.rank, own)
-                out[:, at : at + pair.rank] = pair.scale * own.reshape(-1, pair.rank)
-                at += pair.rank
-            yield start, out
-
-    def _plain_chunks(self, name: str, clients: Sequence[int]) -> Iterator[tuple[int, Float]]:
-        tensors = [self.source.adapter(k).plain[name] for k in clients]
-        size, width = tensors[0].spec.size, max(NARROWEST, CHUNK // len(clients))
-        for start in range(0, size, width):
-            out = np.empty((len(clients), min(size, start + width) - start))
-            for j, (k, tensor) in enumerate(zip(clients, tensors, strict=True)):
-                self.source.read_tensor(k, tensor, start, start + out.shape[1], out[j])
-            yield start, out
 
     def _write(
         self,
@@ -297,12 +228,12 @@ class LoraPasses:
     ) -> bool:
         """`T_A A` and `B T_B`; without them A as it is and `B diag(D)`, whose product is the exact mean."""
         fine, columns = True, pairs[0].columns
-        for start, A in self._a_chunks(used, pairs):
+        for start, A in self.factors.a_chunks(used, pairs):
             new = A if small is None else small[0] @ A
             fine &= bool(np.isfinite(new).all())
             for row, values in enumerate(new):
                 sink.put(leaf, row * columns + start, row * columns + start + len(values), values)
-        for start, B in self._b_chunks(used, pairs):
+        for start, B in self.factors.b_chunks(used, pairs):
             new = B * D[None, :] if small is None else B @ small[1]
             fine &= bool(np.isfinite(new).all())
             flat = np.ascontiguousarray(new).reshape(-1)
@@ -311,7 +242,7 @@ class LoraPasses:
 
     def _write_plain(self, sink: Any, leaf: int, name: str, used: Sequence[int], weights: Float) -> bool:
         fine = True
-        for start, X in self._plain_chunks(name, used):
+        for start, X in self.factors.plain_chunks(name, used):
             mean = weights @ X
             fine &= bool(np.isfinite(mean).all())
             sink.put(leaf, start, start + len(mean), mean)

@@ -37,7 +37,7 @@ class StreamedPasses(DevicePasses):
             dtype = COMPUTE[self.leaves[leaf].spec.dtype]
             yield Block(dtype, stop - start, (Segment(leaf, start, stop, 0),))
 
-    def _pieces(self, rows: int, *, whole: bool = False) -> Iterator[tuple[int, int, int]]:
+    def _pieces(self, rows: int) -> Iterator[tuple[int, int, int]]:
         self._files.new_pass()
         before: tuple[int, int, int] | None = None
         for block in blocks(self.leaves, max(1024, BLOCK // rows)):

@@ -73,9 +73,9 @@ def compile_program(
         ops += op
     ops = _pool_early(ops)
     if size is not None and fused is not False and (theta.is_cuda or fused):
-        from honestly.sim.train import native
+        from honestly.sim.train import cuda, native
 
-        own = native.fuse(ops, size) if native.works_on(theta.device) else None
+        own = native.fuse(ops, size) if cuda.works_on(theta.device) else None
         if own is not None:
             return BatchedModel(theta, grad, tuple(own), native=True)
     return BatchedModel(theta, grad, tuple(ops))

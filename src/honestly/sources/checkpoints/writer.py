@@ -255,11 +255,3 @@ class WrittenLeaf:
                 raise OSError("the temporary output was cut short by someone else")
             buffer, at = buffer[n:], at + n
         return values
-
-
-def adapter_shards(names: Sequence[str]) -> tuple[Shard, ...]:
-    """A LoRA adapter is one file of this name."""
-    return (Shard(ADAPTER, tuple(names)),)
-
-
-__all__ = ["ADAPTER_CONFIG", "SINGLE", "FileSink", "Output", "WrittenLeaf", "adapter_shards"]

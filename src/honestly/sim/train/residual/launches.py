@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from honestly.sim.train import native
+from honestly.sim.train import cuda
 from honestly.sim.train.residual.layout import NormalisedConvolution
 from honestly.sim.train.residual.tiles import (
     Phases,
@@ -60,7 +60,7 @@ class StepClients:
     ) -> None:
         """Start blocks for every client; the last arguments are always the same."""
         file, *rest = defines
-        native.launch(
+        cuda.launch(
             name, [file, f"IMAGES_A_CLIENT {self.B}", *rest], (*grid, self.K), threads, args, shared=shared, text=source
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from honestly.sim.train import native, tensorcores
+from honestly.sim.train import cuda, tensorcores
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.replay import Graph
 from honestly.sim.train.residual import launches, tiles
@@ -39,7 +39,7 @@ class ResidualTrainer(Trainer):
     def supports(module: nn.Module, pixels: Pixels) -> bool:
         """Whether the kernels know the model, and the device can run them."""
         device, network = pixels.images.device, ResidualNetwork.of(module, pixels.size)
-        if network is None or not (tensorcores.available(device) and native.works_on(device)):
+        if network is None or not (tensorcores.available(device) and cuda.works_on(device)):
             return False
         return tiles.most_bytes(network) <= launches.shared_memory(device)
 

@@ -1,0 +1,92 @@
+"""The factors of LoRA adapters, read in chunks, and the Gram matrices of their products, which are not formed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from honestly.engine.passes.products import sum_blocks
+from honestly.result import Float
+from honestly.sources.checkpoints.adapter import Pair
+from honestly.sources.checkpoints.lora import LoraSource
+
+# Values of all clients' factors that are in memory at once, as float64: 16 MB.
+CHUNK = 1 << 21
+# Fewer columns or rows at a time than this cost more calls than they save memory.
+NARROWEST = 128
+
+
+class LoraFactors:
+    """Reads the factors A and B of all clients; what it has measured is kept, because it is needed often."""
+
+    def __init__(self, source: LoraSource) -> None:
+        self.source = source
+        self._order: list[int] = []
+        self._known: Float = np.zeros((0, 0, 0))
+
+    def pairs(self, module: str, clients: Sequence[int]) -> list[Pair]:
+        """The factors of a module, client by client."""
+        return [self.source.adapter(k).pairs[module] for k in clients]
+
+    def grams(self, rows: Sequence[int]) -> Float:
+        """(leaves, k, k) Gram matrices of the products, then of the other tensors; kept: they are asked for often."""
+        if not set(rows) <= set(self._order):
+            self._order = sorted(set(rows))
+            self._known = np.stack([*self._measure(self._order)])
+        at = [self._order.index(k) for k in rows]
+        return self._known[:, at][:, :, at]
+
+    def _measure(self, rows: list[int]) -> Iterator[Float]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for module in self.source.modules:
+                pairs = self.pairs(module, rows)
+                MA, MB = self.small(rows, pairs)
+                yield sum_blocks(MA * MB, [pair.rank for pair in pairs])
+            for name in self.source.plain:
+                yield sum((X @ X.T for _, X in self.plain_chunks(name, rows)), np.zeros((len(rows), len(rows))))
+
+    def small(self, clients: Sequence[int], pairs: Sequence[Pair]) -> tuple[Float, Float]:
+        """(M_A, M_B), both R x R."""
+        R = sum(pair.rank for pair in pairs)
+        MA = sum((A @ A.T for _, A in self.a_chunks(clients, pairs)), np.zeros((R, R)))
+        MB = sum((B.T @ B for _, B in self.b_chunks(clients, pairs)), np.zeros((R, R)))
+        return MA, MB
+
+    def a_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
+        """Columns of all A, one above the other: (first column, (R, width))."""
+        R, columns = sum(pair.rank for pair in pairs), pairs[0].columns
+        width = max(NARROWEST, CHUNK // R)
+        for start in range(0, columns, width):
+            stop, at = min(columns, start + width), 0
+            out = np.empty((R, stop - start))
+            for k, pair in zip(clients, pairs, strict=True):
+                for row in range(pair.rank):
+                    first = row * columns
+                    self.source.read_tensor(k, pair.a, first + start, first + stop, out[at + row])
+                at += pair.rank
+            yield start, out
+
+    def b_chunks(self, clients: Sequence[int], pairs: Sequence[Pair]) -> Iterator[tuple[int, Float]]:
+        """Rows of all B, scaled, side by side: (first row, (height, R))."""
+        R, rows = sum(pair.rank for pair in pairs), pairs[0].rows
+        height = max(NARROWEST, CHUNK // R)
+        for start in range(0, rows, height):
+            stop, at = min(rows, start + height), 0
+            out = np.empty((stop - start, R))
+            for k, pair in zip(clients, pairs, strict=True):
+                own = np.empty((stop - start) * pair.rank)
+                self.source.read_tensor(k, pair.b, start * pair.rank, stop * pair.rank, own)
+                out[:, at : at + pair.rank] = pair.scale * own.reshape(-1, pair.rank)
+                at += pair.rank
+            yield start, out
+
+    def plain_chunks(self, name: str, clients: Sequence[int]) -> Iterator[tuple[int, Float]]:
+        """Columns of another tensor: (first column, (clients, width))."""
+        tensors = [self.source.adapter(k).plain[name] for k in clients]
+        size, width = tensors[0].spec.size, max(NARROWEST, CHUNK // len(clients))
+        for start in range(0, size, width):
+            out = np.empty((len(clients), min(size, start + width) - start))
+            for j, (k, tensor) in enumerate(zip(clients, tensors, strict=True)):
+                self.source.read_tensor(k, tensor, start, start + out.shape[1], out[j])
+            yield start, out
