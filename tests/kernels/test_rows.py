@@ -14,8 +14,11 @@ import pytest
 from compiler import PROCESSORS, needs_compiler, use_as_compiled_for
 
 from honestly.arrays import narrow, widen
+from honestly.engine.passes.networks import sorting_network
+from honestly.engine.passes.ranking import steps_of
 from honestly.kernels import rows as program
 from honestly.kernels.rows import KINDS, PROGRAM, RUN, CompiledNetwork, Places
+from honestly.rules._lib.windows import mean_nearest_to_median
 
 pytestmark = needs_compiler
 LIMITS = (1e17, 1e150)
@@ -151,6 +154,39 @@ def test_rank(processor: str, kind: str) -> None:
         np.testing.assert_allclose(exact(out), wanted, rtol=2 * EPSILON[kind], atol=8 * EPSILON[kind])
     found[1][2, 5] = np.frombuffer(b"\xff" * 8, found[1].dtype)[0]
     assert not program.rank(network, None, rows, to, cut(sizes, kind, 700, False), LIMITS, 2)
+
+
+@pytest.mark.parametrize("kind", EPSILON)
+@pytest.mark.parametrize("n", [3, 4, 12, 20, 43])
+def test_the_mean_of_the_values_nearest_to_the_median(processor: str, n: int, kind: str) -> None:
+    """To the last bit what NumPy makes of the same values, ties included, whatever the threads."""
+    sizes = (70, 2 * RUN + 1)
+    found = tensors(n, kind, sizes)
+    found[1][:, ::5] = stored(np.round(exact(found[1][:, ::5])), kind)
+    found[1][:, 1] = found[1][0, 1]
+    steps, wanted, extra = steps_of(sorting_network(n, 0, n), n)
+    rows, dtype = places([list(x) for x in found]), np.float64 if kind == "float64" else np.float32
+    long, short = (cut(sizes, kind, columns, False) for columns in (16 * RUN, 700))
+    for nearest in {1, 2, n // 2, n - 2, n} - {0}:
+        network = CompiledNetwork(np.array(steps, np.int32), np.array(wanted, np.int32), extra, nearest)
+
+        def run(work: program.Cut, workers: int, network: CompiledNetwork = network) -> tuple[bool, list[np.ndarray]]:
+            outs = [np.empty(size, found[0].dtype) for size in sizes]
+            return program.rank(network, None, rows, places([[x] for x in outs]), work, LIMITS, workers), outs
+
+        fine, outs = run(long, 1)
+        assert fine
+        for x, out, other in zip(found, outs, run(short, 3)[1], strict=True):
+            np.testing.assert_array_equal(out, other)
+            ranked = np.sort(exact(x).astype(dtype), axis=0)
+            np.testing.assert_array_equal(out, stored(mean_nearest_to_median(ranked, nearest, np), kind))
+        for bad in (np.nan, np.inf, -np.inf):
+            kept = found[1][n // 2, 9].copy()
+            found[1][n // 2, 9] = stored(np.array([bad]), kind)[0]
+            fine, others = run(short, 3)
+            assert not fine
+            np.testing.assert_array_equal(np.delete(others[1], 9), np.delete(outs[1], 9))
+            found[1][n // 2, 9] = kept
 
 
 @pytest.mark.parametrize("kind", ["float16", "uint16"])

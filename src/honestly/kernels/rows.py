@@ -22,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 RUN = 1024
 #: How the program calls what an array holds; uint16 has the bits of bfloat16.
 KINDS = {np.dtype(np.float16): 0, np.dtype(np.uint16): 1, np.dtype(np.float32): 2, np.dtype(np.float64): 3}
+#: Rows of which the program averages those nearest to the median, at most.
+MOST_RANKED = 256
 #: Items that one call works on: a signal waits for it to end.
 ITEMS = 64
 #: Bytes of what items found that are kept until they are added up.
@@ -38,7 +40,8 @@ class _Job(ctypes.Structure):
         ("centres", _POINTER), ("centre_kinds", _POINTER), ("segments", _POINTER), ("cut", _POINTER),
         ("found", _POINTER), ("each", _COUNT), ("weights", _POINTER), ("mixtures", _COUNT), ("with_norms", _COUNT),
         ("outs", _POINTER), ("out_kinds", _POINTER), ("steps", _POINTER), ("count", _COUNT), ("slots", _COUNT),
-        ("wanted", _POINTER), ("kept", _COUNT), ("limits", ctypes.c_double * 2), ("fine", _POINTER),
+        ("wanted", _POINTER), ("kept", _COUNT), ("nearest", _COUNT),
+        ("limits", ctypes.c_double * 2), ("fine", _POINTER),
     )  # fmt: skip
 
 
@@ -59,11 +62,12 @@ class Cut(NamedTuple):
 
 class CompiledNetwork(NamedTuple):
     """Comparators as (steps, 4) whether the smaller is wanted, a, b, where it goes; the rows to average; rows beside
-    those that are compared."""
+    those that are compared; how many of the values to average, those nearest to the median (0: all)."""
 
     steps: npt.NDArray[np.int32]
     wanted: npt.NDArray[np.int32]
     extra: int
+    nearest: int = 0
 
 
 def available() -> bool:
@@ -108,12 +112,14 @@ def rank(
     network: CompiledNetwork, mixing: Floats | None, rows: Places, outs: Places, cut: Cut, limits: tuple[float, float],
     workers: int,
 ) -> bool:  # fmt: skip
-    """The mean of the network's wanted rows, of the rows or of mixtures of them, into the outs; whether all rows are
-    within the limits."""
+    """The mean of the network's wanted rows, or of their values nearest to the median, of the rows or of mixtures of
+    them, into the outs; whether all rows are within the limits."""
+    assert not network.nearest or network.nearest <= len(network.wanted) <= MOST_RANKED
     run = _Run(rows, cut).with_outs(outs, limits)
     run.put("steps", network.steps)
     run.put("wanted", network.wanted)
     run.job.count, run.job.kept, run.job.slots = len(network.steps), len(network.wanted), network.extra
+    run.job.nearest = network.nearest
     if mixing is not None:
         run.put("weights", np.ascontiguousarray(mixing, np.float64))
         run.job.mixtures = len(mixing)

@@ -15,6 +15,7 @@ import honestly as hn
 from honestly.engine.passes import compiled, passes_over
 from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.plain import PlainPasses
+from honestly.rules._lib.windows import mean_nearest_to_median
 from honestly.sources import Source, open_source
 
 SIZES = {"a.weight": (40, 50), "a.bias": (50,), "b.weight": (3000,), "b.running_mean": (7,)}
@@ -101,6 +102,12 @@ def test_every_pass_by_layer(way: str, given: Callable[..., Any], kind: str, tmp
                 (i,) = (j for j, layer in enumerate(source.layers) if layer.spans[0][0] == leaf)
                 wanted = reduced(layers[i] if mixing is None else mixing @ layers[i], axis=0)
                 np.testing.assert_allclose(_double(value, kind), wanted, rtol=EPSILON[kind], atol=EPSILON[kind])
+    values, fine = passes.reduce(hn.Meamed(f=3), None, range(K))
+    assert fine()
+    for leaf, value in enumerate(values):
+        (i,) = (j for j, layer in enumerate(source.layers) if layer.spans[0][0] == leaf)
+        wanted = mean_nearest_to_median(np.sort(layers[i], axis=0), K - 3, np)
+        np.testing.assert_allclose(_double(value, kind), wanted, rtol=EPSILON[kind], atol=EPSILON[kind])
     source.close()
 
 

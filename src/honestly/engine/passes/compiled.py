@@ -12,7 +12,7 @@ from honestly.engine.passes.blas import mirror
 from honestly.engine.passes.plain import WORTH_THREADS, PlainPasses, store
 from honestly.engine.passes.plan import Block, blocks, in_order, threads
 from honestly.engine.passes.protocol import Verdict
-from honestly.engine.passes.ranking import LARGEST_NETWORK, network_of, steps_of
+from honestly.engine.passes.ranking import LARGEST_NETWORK, network_of, steps_of, summary_of
 from honestly.kernels import rows as program
 from honestly.kernels.rows import KINDS, RUN, Cut, Places
 from honestly.result import Float
@@ -120,13 +120,17 @@ class CompiledPasses(PlainPasses):
         return sink.finish(), lambda: fine
 
     def reduce(self, rule: ColumnRule, mixing: Float | None, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
-        """The mean of some ranks of each column."""
+        """The mean of some ranks of each column, or of the values nearest to the median."""
         n = len(clients)
         m = n if mixing is None else len(mixing)
-        if not rule.averages or m > LARGEST_NETWORK:
+        summary = summary_of(rule, m)
+        if summary is None or m > LARGEST_NETWORK:
             return super().reduce(rule, mixing, clients)
         steps, wanted, extra = steps_of(network_of(rule, m), m)
-        network = program.CompiledNetwork(np.array(steps, np.int32).reshape(-1, 4), np.array(wanted, np.int32), extra)
+        nearest = summary.number if summary.define == "NEAREST" else 0
+        network = program.CompiledNetwork(
+            np.array(steps, np.int32).reshape(-1, 4), np.array(wanted, np.int32), extra, nearest
+        )
         sink = self.source.sink()
         rows, outs = self._places(clients), _outs(sink, len(self.leaves))
         if rows is not None and outs is not None:

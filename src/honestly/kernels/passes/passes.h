@@ -9,6 +9,12 @@ typedef double NAME(sum) __attribute__((vector_size(BYTES)));
 #define HALF NAME(half)
 #define D NAME(sum)
 #define LOOSE NAME(loose)
+#if WIDE
+typedef int64_t NAME(mask) __attribute__((vector_size(BYTES)));
+#else
+typedef int32_t NAME(mask) __attribute__((vector_size(BYTES)));
+#endif
+#define MASK NAME(mask)
 
 /* Rows of a packed block stand this far apart: their cache lines do not all compete for one place. */
 #define STRIDE (CHUNK + 4 * LINE / (int)sizeof(T))
@@ -304,16 +310,44 @@ static void NAME(residuals)(const struct job *job, int64_t item, void *scratch) 
     }
 }
 
+/* a where the mask is set, else b. */
+INLINE V NAME(chosen)(MASK mask, V a, V b) { return (V)(((MASK)a & mask) | ((MASK)b & ~mask)); }
+
+/* Of LEVEL columns of m sorted rows, the mean of the `nearest` values that are nearest to the median: a window of the
+   sorted ones, the one whose farther end is nearest to the median; the lower of two that are equally near. In the same
+   steps as rules/_lib/windows.py, so the bits are the same. */
+static void NAME(mean_near_median)(const T *const *rows, int64_t m, int64_t nearest, T *sum) {
+    for (int c = 0; c < LEVEL; c += LANES) {
+#define ROW(i) (*(const LOOSE *)(rows[i] + c))
+        const V lower = ROW((m - 1) / 2), upper = ROW(m / 2);
+        const V median = m % 2 ? lower : (T)0.5 * lower + (T)0.5 * upper;
+        V best = {0}, start = {0}, total = {0};
+        for (int64_t i = 0; i <= m - nearest; i++) {
+            const V below = median - ROW(i), above = ROW(i + nearest - 1) - median;
+            const V reach = NAME(chosen)(below > above, below, above);
+            const MASK better = i ? reach < best : ~(MASK){0};
+            best = NAME(chosen)(better, reach, best);
+            start = NAME(chosen)(better, (V){0} + (T)i, start);
+        }
+        for (int64_t i = 0; i < m; i++) {
+            const MASK kept = (start <= (T)i) & (start > (T)(i - nearest));
+            total += (V)((MASK)ROW(i) & kept);
+        }
+        *(LOOSE *)(sum + c) = total / (T)nearest;
+#undef ROW
+    }
+}
+
 INLINE int64_t NAME(room_for_rank)(const struct job *job) {
     return (job->rows + job->mixtures + 1) * STRIDE * (int64_t)sizeof(T) + job->slots * (LEVEL * (int64_t)sizeof(T) + LINE);
 }
 
-/* Each column through a network; the mean of the wanted rows. */
+/* Each column through a network; the mean of the wanted rows, or of the values nearest to their median. */
 static void NAME(rank)(const struct job *job, int64_t item, void *scratch) {
     const int64_t n = job->rows, m = job->mixtures ? job->mixtures : n, *cut = job->cut + 4 * item;
     T *rows = scratch, *mixed = rows + n * STRIDE, *out = mixed + job->mixtures * STRIDE, *level = out + STRIDE;
     const T *first = job->mixtures ? mixed : rows;
-    const T part = (T)1 / (T)job->kept;
+    const T part = (T)1 / (T)job->kept, *ordered[MOST_RANKED];
     const int64_t chunk = chunk_of(n + job->mixtures, sizeof(T));
     int fine = 1;
     for (int64_t s = cut[0]; s < cut[1]; s++) {
@@ -352,6 +386,11 @@ static void NAME(rank)(const struct job *job, int64_t item, void *scratch) {
                     else { FREE for (int c = 0; c < LEVEL; c++) to[c] = a[c] > b[c] ? a[c] : b[c]; }
                 }
                 T *restrict sum = out + at;
+                if (job->nearest) {
+                    for (int64_t i = 0; i < job->kept; i++) ordered[i] = SLOT(job->wanted[i]);
+                    NAME(mean_near_median)(ordered, job->kept, job->nearest, sum);
+                    continue;
+                }
                 memcpy(sum, SLOT(job->wanted[0]), LEVEL * sizeof(T));
                 for (int64_t i = 1; i < job->kept; i++) {
                     const T *row = SLOT(job->wanted[i]);
@@ -372,4 +411,5 @@ static void NAME(rank)(const struct job *job, int64_t item, void *scratch) {
 #undef D
 #undef LINE_OF
 #undef LOOSE
+#undef MASK
 #undef STRIDE

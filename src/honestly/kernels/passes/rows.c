@@ -55,6 +55,7 @@ enum { CHUNK = 4 * RUN };
 enum { CHAIN = 5 };    /* rows that are added up in registers; with the result they fit in a set of eight cache lines */
 enum { LEVEL = 64 };   /* columns of a network's rows, all of which stay in the first-level cache */
 enum { LINE = 64 };
+enum { MOST_RANKED = 256 }; /* rows of which those nearest to the median are averaged, at most */
 
 struct job {
     int64_t rows, items, next;
@@ -75,6 +76,7 @@ struct job {
     int64_t count, slots;        /* how many steps; how many rows they use, the m rows first */
     const int32_t *wanted;       /* the rows to be averaged in the end */
     int64_t kept;
+    int64_t nearest;             /* average so many of them, those nearest to their median; 0: all */
     double limits[2];            /* of the absolute values of float32 and float64 */
     int8_t *fine;                /* [item]: whether all values are finite and within the limit */
 };
