@@ -1,4 +1,4 @@
-"""Test some claims of papers at a small scale, on digits: python benchmarks/paper_claims.py [--json FILE].
+"""Test some claims of papers at a small scale: python benchmarks/paper_claims.py [--claims NAME ...] [--json FILE].
 
 - durable: Chameleon claims that its backdoors last 1.2 to 4 times as long as others after the attack has stopped, and
   Neurotoxin claims that its backdoors last longer, too. 5 of 20 clients attack in rounds 1 to 15 and are honest
@@ -8,9 +8,18 @@
   geometric median, centred clipping and trust weights withstand one and two of them. 8 clients, iid, 15 rounds, without
   the outer optimiser.
 - alone: XFED claims that a few attackers that do not collude do harm under any rule. 1 and 4 of 20 clients, 20 rounds.
+- directions: QUE claims that its scores find outliers in several directions where the distance from the mean and the
+  main direction alone do not. The paper's synthetic data at a sixteenth of its size: normal points, of which a fifth is
+  replaced by tight groups on both sides of 1 to 8 axes, larger by a tenth from axis to axis. Measured: the share of
+  outliers among as many of the highest scores.
+- reversed: RLR claims that one attacker of ten plants no backdoor, at hardly any cost. 10 clients, 30 rounds.
+- detected: FLDetector claims to find the attackers of four attacks, and few others. 5 of 20 clients, 60 rounds of one
+  short epoch. Measured: the shares of attackers and of honest clients that are removed, at the first alarm, where the
+  authors stop and begin anew, and at the end.
 
-The papers' own models and data (CIFAR-10, TinyStories on a GPU) are not used, so only the order of the numbers can be
-compared. With --json, cases that the file already has are not run again.
+All but `directions` are tried on digits instead of the papers' own models and data (Fashion-MNIST, CIFAR-10,
+TinyStories on a GPU), so only the order of the numbers can be compared. With --json, cases that the file already has
+are not run again.
 """
 
 from __future__ import annotations
@@ -22,15 +31,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from code_version import commit
 
+from honestly.rules.que import que_scores
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 
-STOP, WATCHED = 15, 45
+STOP, WATCHED, TWENTY = 15, 45, 20
 DURABLE = ("backdoor", "neurotoxin", "chameleon")
 DILOCO = ("mean", "trimmed_mean:f=1", "krum:f=2", "geometric_median", "centered_clipping", "rodiloco", "bayesian")
 ALONE = ("mean", "median", "multi_krum:f=4", "bayesian")
+CLAIMS = ("durable", "diloco", "alone", "directions", "reversed", "detected")
+#: Alpha of the scores: 0 is the distance from the mean, a very large one the main direction alone.
+SCORES = {"distance from the mean": 0.0, "main direction": 1e6, "QUE, alpha = 4": 4.0}
+DETECTED = ("fang_krum", "model_replacement", "dba", "alie")
+SPREADS = {"iid": {"partition": "iid"}, "alpha 0.5": {"alpha": 0.5}}
 
 
 def numbers(data: Dataset, **values: Any) -> list[dict[str, Any]]:
@@ -40,7 +56,7 @@ def numbers(data: Dataset, **values: Any) -> list[dict[str, Any]]:
 
 def experiments(claim: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The runs that a claim needs: names of the row and the column, and the settings."""
-    twenty = {"clients": 20, "rounds": 20}
+    twenty = {"clients": TWENTY, "rounds": 20}
     if claim == "durable":
         for attack in DURABLE:
             run = {"malicious": 5, "attack": attack, "rule": "mean", "stop": STOP, "rounds": STOP + WATCHED}
@@ -50,18 +66,70 @@ def experiments(claim: str) -> Iterator[tuple[str, dict[str, Any]]]:
             for f in (0, 1, 2):
                 run = {"clients": 8, "malicious": f, "rounds": 15, "attack": {"name": "sign_flip", "gamma": 10.0}}
                 yield f"{rule}|f = {f}", {**run, "rule": rule, "partition": "iid"}
-    else:
+    elif claim == "alone":
         for rule in ALONE:
             for M in (0, 1, 4):
                 yield f"{rule}|{M} of 20", {**twenty, "malicious": M, "attack": "xfed", "rule": rule}
+    elif claim == "reversed":
+        for rule in ("mean", "rlr"):
+            for spread, settings in SPREADS.items():
+                run = {"clients": 10, "malicious": 1, "attack": "backdoor", "rounds": 30}
+                yield f"{rule}|{spread},", {**run, "rule": rule, **settings}
+    else:
+        for attack in DETECTED:
+            for spread, settings in SPREADS.items():
+                run = {"malicious": 5, "rule": "fl_detector", "rounds": 60, "epochs": 1, "batch": 32, "momentum": 0.0}
+                yield f"{attack}|{spread},", {**twenty, **run, "attack": attack, **settings}
+
+
+def find_outliers(directions: int, seed: int) -> dict[str, float]:
+    """The share of outliers among as many of the highest scores, by the name of the score."""
+    rng, d, share = np.random.default_rng(seed), 32, 0.2
+    groups: list[Any] = []
+    for i in range(directions):
+        n = int(32.5 * 1.1**i)
+        group = 0.1 * rng.normal(size=(n, d))
+        group[:, i * ((d - 1) // directions)] += np.sqrt(directions / share)
+        group[n // 2 :] *= -1.0
+        groups.append(group)
+    outliers = np.concatenate(groups)
+    n = len(outliers)
+    X = np.concatenate([outliers, rng.normal(size=(int(n * (1.0 - share) / share), d))])
+    gram = X @ X.T
+    highest = {name: np.argsort(-que_scores(gram, alpha))[:n] for name, alpha in SCORES.items()}
+    return {name: float((clients < n).mean()) for name, clients in highest.items()}
 
 
 def measure(claim: str, records: list[dict[str, Any]]) -> dict[str, float]:
-    """Success of a backdoor when it stops and afterwards, or accuracy of the last five rounds, by name."""
+    """What a claim is about, by name; else the accuracy of the last five rounds."""
     if claim == "durable":
         rates = [record["asr"] for record in records]
         return {"at the stop": float(rates[STOP - 1]), "afterwards": float(np.mean(rates[STOP:]))}
+    if claim == "reversed":
+        return {key: float(np.mean([record[key] for record in records[-5:]])) for key in ("asr", "accuracy")}
+    if claim == "detected":
+        alarms = [record for record in records if record["accused"]]
+        shares: dict[str, float] = {}
+        for when, record in (("first", [*alarms, records[-1]][0]), ("end", records[-1])):
+            attackers = len(record["attacked"])
+            shares[f"{when}, attackers"] = 1.0 - record["misses"] / attackers
+            shares[f"{when}, honest"] = record["false_accusations"] / (TWENTY - attackers)
+        return shares
     return {"": float(np.mean([record["accuracy"] for record in records[-5:]]))}
+
+
+def values_of(claim: str, data: Dataset, seed: int, known: set[str]) -> Iterator[tuple[str, float]]:
+    """Names and values of the cases of one seed, but for those that are known."""
+    if claim == "directions":
+        for directions in (1, 2, 4, 8):
+            column = f"{directions} direction{'s' if directions > 1 else ''}"
+            if any(f"{score}|{column}" not in known for score in SCORES):
+                yield from ((f"{score}|{column}", value) for score, value in find_outliers(directions, seed).items())
+        return
+    for name, settings in experiments(claim):
+        if not any(old.startswith(name) for old in known):
+            for part, value in measure(claim, numbers(data, **settings, seed=seed)).items():
+                yield f"{name} {part}".strip(), value
 
 
 def table(claim: str, cases: list[dict[str, Any]]) -> str:
@@ -83,24 +151,22 @@ def table(claim: str, cases: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--claims", nargs="+", default=["durable", "diloco", "alone"])
+    parser.add_argument("--claims", nargs="+", choices=CLAIMS, default=list(CLAIMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--json", type=Path, help="write every case here, and skip those that it already has")
     args = parser.parse_args()
-    data, cases = load("digits"), list[dict[str, Any]]()
+    data, file = load("digits"), dict[str, Any](cases=[])
     if args.json is not None and args.json.exists():
-        cases = json.loads(args.json.read_text())["cases"]
-    known = {(case["name"].removesuffix(" at the stop"), case["seed"]) for case in cases}
+        file = json.loads(args.json.read_text())
+    cases = file["cases"]
+    known = {(case["claim"], case["name"], case["seed"]) for case in cases}
     for claim in args.claims:
-        for name, values in experiments(claim):
-            for seed in args.seeds:
-                if (name, seed) in known:
-                    continue
-                for part, value in measure(claim, numbers(data, **values, seed=seed)).items():
-                    cases.append({"claim": claim, "name": f"{name} {part}".strip(), "seed": seed, "value": value})
-                    print(json.dumps(cases[-1]), flush=True)
+        for seed in args.seeds:
+            for name, value in values_of(claim, data, seed, {name for c, name, s in known if (c, s) == (claim, seed)}):
+                cases.append({"claim": claim, "name": name, "seed": seed, "value": value, "commit": commit()})
+                print(json.dumps(cases[-1]), flush=True)
                 if args.json is not None:
-                    args.json.write_text(json.dumps({"cases": cases}, indent=1) + "\n")
+                    args.json.write_text(json.dumps(file, indent=1) + "\n")
     for claim in args.claims:
         print(f"\n{table(claim, cases)}")
 
