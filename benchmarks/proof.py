@@ -82,7 +82,8 @@ def table(args: argparse.Namespace) -> None:
     results = json.loads(args.file.read_text())
     runs = results["runs"]
     seeds = sorted({r["seed"] for r in runs})
-    every = [(rule, attack) for rule in RULES for attack in ATTACKS]
+    rules = [rule for rule in RULES if any(run["rule"] == rule for run in runs)]
+    every = [(rule, attack) for rule in rules for attack in ATTACKS]
     seeds = [s for s in seeds if all(any((r["rule"], r["attack"], r["seed"]) == (*e, s) for r in runs) for e in every)]
     runs = [r for r in runs if r["seed"] in seeds]
     rounds = max(r["rounds"] for r in runs)
@@ -100,7 +101,7 @@ def table(args: argparse.Namespace) -> None:
     names = ["no attack", "sign flip", "random", "label flip", "backdoor", "ASR of the backdoor"]
     print("| rule | " + " | ".join(names) + " |")
     print("|---" * (len(names) + 1) + "|")
-    for rule in RULES:
+    for rule in rules:
         row = [spread(cells("accuracy_mean_last_20", rule, attack)) for attack in ATTACKS]
         print(f"| {rule} | " + " | ".join([*row, spread(cells("asr_mean_last_20", rule, "backdoor"))]) + " |")
     print(
@@ -109,7 +110,7 @@ def table(args: argparse.Namespace) -> None:
     print("is less than half as honest as the most honest one, or when its weight is 0):\n")
     print("| rule | " + " | ".join(names[:-1]) + " |")
     print("|---" * len(names) + "|")
-    for rule in RULES:
+    for rule in rules:
         row = []
         for attack in ATTACKS:
             wrong, missed = (
@@ -118,6 +119,11 @@ def table(args: argparse.Namespace) -> None:
             )
             row.append(f"{wrong} / {missed}")
         print(f"| {rule} | " + " | ".join(row) + " |")
+    print("\nImages are padded, which is the [reading](paper.md#two-readings) of the paper's text.", end="")
+    absent = [rule for rule in RULES if rule not in rules]
+    if absent:
+        print(f" Not run here, but in [the paper's tables](paper.md#measured): {', '.join(absent)}.", end="")
+    print()
 
 
 def main() -> None:
