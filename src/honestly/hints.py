@@ -16,12 +16,12 @@ def did_you_mean(word: object, words: Iterable[object], *, most: int = 1, cutoff
     return f"did you mean {' or '.join(close)}? " if close else ""
 
 
-def unknown(what: str, given: object, allowed: Iterable[object], more: str = "") -> str:
+def unknown(what: str, name: object, allowed: Iterable[object], more: str = "") -> str:
     """The whole message: what is unknown, what was probably meant, and what is allowed.
 
     >>> unknown("attack", "sign_flop", ["none", "sign_flip"])
     "unknown attack 'sign_flop': did you mean sign_flip? Allowed: none, sign_flip"
     """
     words = [str(word) for word in allowed]
-    hint = did_you_mean(given, words, most=3)
-    return f"unknown {what} '{given}': {hint}Allowed: {', '.join(words) or 'none'}{more}"
+    hint = did_you_mean(name, words, most=3)
+    return f"unknown {what} '{name}': {hint}Allowed: {', '.join(words) or 'none'}{more}"

@@ -86,7 +86,7 @@ class RobustAggregation(AggregationFunction):
         return np.asarray(self._values[tensor_name])
 
     def _judge(
-        self, local_tensors: Sequence[Any], rows: Iterable[Any], asked: str, fl_round: int, tags: tuple[str, ...]
+        self, local_tensors: Sequence[Any], rows: Iterable[Any], tensor: str, fl_round: int, tags: tuple[str, ...]
     ) -> None:
         models: dict[str, dict[str, np.ndarray]] = {str(local.col_name): {} for local in local_tensors}
         expected = {frozenset((*tags, name)): name for name in models}
@@ -100,7 +100,7 @@ class RobustAggregation(AggregationFunction):
             elif tuple(row["tags"]) == ("model",):
                 old[str(row["tensor_name"])] = row["nparray"]
         for local in local_tensors:  # the requested tensor comes from the arguments, whatever the database has
-            models[str(local.col_name)][asked] = local.tensor
+            models[str(local.col_name)][tensor] = local.tensor
         sent = common_names(models.values())
         reference = {name: values for name, values in old.items() if name in sent}
         replies = [Reply(str(c.col_name), update=models[str(c.col_name)], size=c.weight) for c in local_tensors]
@@ -108,6 +108,6 @@ class RobustAggregation(AggregationFunction):
         value, record = self.referee.judge(
             fl_round + 1, replies, reference=reference if set(reference) == sent else None
         )
-        if value is None and asked not in old:
-            raise AggregationError(f"{record.status}; and OpenFL holds no old value of {asked!r}", record.excluded)
+        if value is None and tensor not in old:
+            raise AggregationError(f"{record.status}; and OpenFL holds no old value of {tensor!r}", record.excluded)
         self._values = old if value is None else value

@@ -37,10 +37,9 @@ PHRASES = {
 PARTICIPLES = {"told", "made", "written", "meant", "shown", "alone", "one", "said", "asked"}
 # Names of variables are nouns: what a value is, not what was done with it.
 RIDDLES = {*PARTICIPLES, "kept", "found", "given", "held", "taken", "gone", "begun", "got", "heard"} - {"one"}
-# A keyword of `Referee.judge` and a field of a stored record: their names are known outside.
+# A keyword of `Referee.judge` and fields of stored records: their names are known outside.
 KNOWN = {("federation/referee.py", "asked"), ("federation/referee.py", "kept"), ("sources/grouping.py", "kept"),
-         ("studies/suites/standings.py", "told")}  # fmt: skip
-FOLDERS = ("rules", "show", "studies", "sim", "sources", "federation")
+         ("studies/suites/standings.py", "told"), ("runs/transfer.py", "begun")}  # fmt: skip
 # Release notes are history, generated tables belong to their scripts.
 SKIPPED = {"CHANGELOG.md", "docs/results/which-rule.md"}
 
@@ -91,11 +90,10 @@ def test_functions_are_named_by_verbs() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_variables_are_named_by_nouns(folder: str) -> None:
+def test_variables_are_named_by_nouns() -> None:
     package = ROOT / "src" / "honestly"
-    paths = {str(path.relative_to(package)): path for path in (package / folder).rglob("*.py")}
-    assert len(paths) > 5, "the folder was not found"
+    paths = {str(path.relative_to(package)): path for path in package.rglob("*.py") if "kernels" not in path.parts}
+    assert len(paths) > 300, "the package was not found"
     found = [
         f"{file}:{line}: {name}: name it by what it is"
         for file, path in paths.items()

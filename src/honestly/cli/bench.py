@@ -176,14 +176,14 @@ def _beforehand(args: argparse.Namespace) -> Generator[Store | None]:
     from honestly.runs.export import copy
     from honestly.runs.store import Store
 
-    held = Store.read(args.out) if (args.out / FILE).is_file() else None
-    with held or nullcontext():
+    store = Store.read(args.out) if (args.out / FILE).is_file() else None
+    with store or nullcontext():
         if not args.imports and not args.reuse:
-            yield held
+            yield store
             return
         with TemporaryDirectory() as folder:
-            if held is not None:
-                copy(held, Path(folder) / FILE)
+            if store is not None:
+                copy(store, Path(folder) / FILE)
             with Store.open(folder) as store:
                 _take_in(args, store, args.imports)
                 yield store
@@ -233,13 +233,13 @@ def _run_all(args: argparse.Namespace, store: Store, study: Study, entries: list
     free_the_dead(store)
     options = WorkOptions(device=args.device, data=args.data, keep_models=args.keep_models, ends=args.ends)
     kind = Lines if args.json else Monitor if args.quiet else Live
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with kind(args.out, ids):
         try:
             status = DONE if _do(args, store, ids, options) else INTERRUPTED
         except OutOfTimeError:
             status = OUT_OF_TIME
-    return _end(args, store, study, ids, time.perf_counter() - begun, status)
+    return _end(args, store, study, ids, time.perf_counter() - start, status)
 
 
 def _do(args: argparse.Namespace, store: Store, ids: set[str], options: WorkOptions) -> bool:

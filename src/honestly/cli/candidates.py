@@ -62,10 +62,10 @@ def _specs(kind: str, *more: str, several: bool = False) -> Callable[[Sequence[s
         name, colon, settings = spec.partition(":") if not several else _last_spec(spec)
         if not colon or "=" in re.split("[,:]", settings)[-1]:
             return names
-        written = re.fullmatch(r"(.*[,:])?(.*)", settings, re.DOTALL).groups("")  # pyright: ignore[reportOptionalMemberAccess]
-        given = {setting.partition("=")[0] for setting in re.split("[,:]", written[0])}
-        known = [key for key in _settings(kind).get(name.rpartition(",")[2], ()) if key not in given]
-        return [f"{done}{name}:{written[0]}{key}=" for key in _matching(written[1], known)] + (names if comma else [])
+        parts = re.fullmatch(r"(.*[,:])?(.*)", settings, re.DOTALL).groups("")  # pyright: ignore[reportOptionalMemberAccess]
+        used = {setting.partition("=")[0] for setting in re.split("[,:]", parts[0])}
+        known = [key for key in _settings(kind).get(name.rpartition(",")[2], ()) if key not in used]
+        return [f"{done}{name}:{parts[0]}{key}=" for key in _matching(parts[1], known)] + (names if comma else [])
 
     return find
 
@@ -136,8 +136,8 @@ def _experiment(before: Sequence[str], current: str) -> list[str]:
         named = [word.partition("=")[2] for word in before if word.startswith(f"{owner}=")]
         name = re.split("[:]", named[-1].rpartition("+")[2])[0] if named else getattr(default, "name", "")
         return _matching(current, [f"{owner}.{setting}=" for setting in _settings(kinds[owner]).get(name, ())])
-    given = {word.partition("=")[0] for word in before}
-    keys = [f"{key}=" for key in Experiment.model_fields if key not in given]
+    used = {word.partition("=")[0] for word in before}
+    keys = [f"{key}=" for key in Experiment.model_fields if key not in used]
     return _matching(current, [*keys, *presets()])
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 
-def client_ids(asked: str | None, files: Sequence[str]) -> list[str]:
+def client_ids(option: str | None, files: Sequence[str]) -> list[str]:
     """A unique id for each client: the given one, or the file name if these are unique, or the path."""
-    if asked is not None:
-        names = _text("--ids", asked[1:]).splitlines() if asked.startswith("@") else asked.split(",")
+    if option is not None:
+        names = _text("--ids", option[1:]).splitlines() if option.startswith("@") else option.split(",")
         names = [name.strip() for name in names if name.strip()]
         if len(names) != len(files):
             raise ValueError(f"--ids names {len(names)} clients, but there are {len(files)} files")
@@ -21,8 +21,8 @@ def client_ids(asked: str | None, files: Sequence[str]) -> list[str]:
         if len(set(names)) < len(names):
             names = [str(file) for file in files]
     spelled = [os.path.normpath(Path(file).absolute()) for file in files]  # not resolved: links are excluded one by one
-    for given, what in ((names, "client"), (spelled, "file")):
-        twice = next((name for i, name in enumerate(given) if name in given[:i]), None)
+    for listed, what in ((names, "client"), (spelled, "file")):
+        twice = next((name for i, name in enumerate(listed) if name in listed[:i]), None)
         if twice is not None:
             raise ValueError(f"the {what} {twice!r} is given twice")
     return names

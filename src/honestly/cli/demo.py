@@ -58,7 +58,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     from honestly.sim.summary import summary
 
     console = Console(quiet=args.quiet, markup=False)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -103,7 +103,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     text = page("A federation under attack", finished, lead=lead, picture=picture)
     write_file(args.out / "report.html", text.encode())
     write_file(args.out / "figure.png", picture)
-    seconds = f"{time.perf_counter() - begun:.0f} s"
+    seconds = f"{time.perf_counter() - start:.0f} s"
     console.print(f"\n{sentence(finished)}\n", highlight=False)
     console.print(f"{args.out / 'report.html'}\n{args.out / 'figure.png'}\n{seconds}", soft_wrap=True)
     return 0

@@ -158,13 +158,15 @@ def run(args: argparse.Namespace) -> int:
         )
     if not cases:
         return 1
-    found = tables(cases, study.attacks)
+    all_tables = tables(cases, study.attacks)
     files = write(study, cases, args.out, seconds=seconds) if args.out else []
     if args.json:
-        print(json.dumps({**about(study, seconds), "tables": {t.name: t.records() for t in found}}, allow_nan=False))
+        print(
+            json.dumps({**about(study, seconds), "tables": {t.name: t.records() for t in all_tables}}, allow_nan=False)
+        )
         return 0
     console = Console()
-    for table in found:
+    for table in all_tables:
         if not table.name.startswith("attack_"):  # too wide for a terminal; it is in the files
             console.print(table.rich(console.width))
             console.print()

@@ -182,9 +182,9 @@ def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
             )
         _check_rows(rule, np.asarray(mix.by_layer), geometry)
     for name in ("honesty", "verdicts", "explanations"):
-        given: Sequence[Any] | None = getattr(mix, name)
-        if given is not None and len(given) != geometry.K:
-            raise ValueError(f"{rule}.mix gave {name} of length {len(given)}, expected {geometry.K}, one per client")
+        values: Sequence[Any] | None = getattr(mix, name)
+        if values is not None and len(values) != geometry.K:
+            raise ValueError(f"{rule}.mix gave {name} of length {len(values)}, expected {geometry.K}, one per client")
 
 
 def _check_reduce(rule: ColumnRule, m: int) -> None:

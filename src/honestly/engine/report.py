@@ -69,13 +69,13 @@ def _verdicts(
 ) -> tuple[tuple[Verdict, ...], tuple[str, ...]]:
     """One verdict and one sentence for each of the K clients."""
     mix, honesty = decision.mix, decision.honesty
-    said: Sequence[Verdict] | None = mix.verdicts if decision.mixing is None else None  # else they are of mixtures
+    verdicts: Sequence[Verdict] | None = mix.verdicts if decision.mixing is None else None  # else they are of mixtures
     why: Sequence[str] | None = mix.explanations if decision.mixing is None else None
     still = _unchanged_clients(screen, geometry)
     by_client: dict[int, tuple[Verdict, str]] = {k: (Verdict.EXCLUDED, reason) for k, reason in screen.reasons.items()}
     for j, k in enumerate(screen.usable):
-        if said is not None:
-            verdict = Verdict(said[j])
+        if verdicts is not None:
+            verdict = Verdict(verdicts[j])
         else:
             verdict = Verdict.TRUSTED if honesty is None or honesty[j] >= 0.5 else Verdict.ACCUSED
         sentence = why[j] if why is not None else _sentence(verdict, None if honesty is None else float(honesty[j]))

@@ -56,7 +56,7 @@ def train_buffered(
     model = dict(views(arrays))
     models: dict[int, dict[str, Any]] = {buffer.version: model}
     waiting: dict[str, tuple[int, int, float]] = {}  # message -> node, version, deadline
-    asked: dict[int, int] = {}  # node -> the last version that it was sent
+    sent: dict[int, int] = {}  # node -> the last version that it was sent
 
     def advance(out: Any) -> None:
         nonlocal model
@@ -70,13 +70,13 @@ def train_buffered(
 
     while buffer.version < versions:
         busy = {node for node, _, _ in waiting.values()}
-        idle = [n for n in grid.get_node_ids() if n not in busy and asked.get(n, -1) < buffer.version]
+        idle = [n for n in grid.get_node_ids() if n not in busy and sent.get(n, -1) < buffer.version]
         content = {"arrays": record_of(dict(model), arrays)} if idle else {}
         for node in idle:
             settings = ConfigRecord({**(config or {}), "server-round": buffer.version + 1})
             record = RecordDict({**content, "config": settings})
             message = Message(content=record, message_type="train", dst_node_id=node, ttl=timeout)
-            asked[node] = buffer.version
+            sent[node] = buffer.version
             for identity in grid.push_messages([message]):
                 waiting[identity] = node, buffer.version, time.monotonic() + timeout
         replies = list(grid.pull_messages(list(waiting))) if waiting else []

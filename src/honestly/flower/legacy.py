@@ -58,7 +58,7 @@ class LegacyRobustFedAvg(FedAvg):
             run=run, log=logger.log,
         )  # fmt: skip
         self._model: Parameters | None = None
-        self._asked: tuple[int, tuple[str, ...]] = (-1, ())
+        self._invited: tuple[int, tuple[str, ...]] = (-1, ())
 
     def __repr__(self) -> str:
         return f"LegacyRobustFedAvg(rule={self._referee.rule!r})"
@@ -79,7 +79,7 @@ class LegacyRobustFedAvg(FedAvg):
         """Sample clients as FedAvg does; remember the model and who was asked."""
         instructions = super().configure_fit(server_round, parameters, client_manager)
         self._model = parameters
-        self._asked = server_round, tuple(proxy.cid for proxy, _ in instructions)
+        self._invited = server_round, tuple(proxy.cid for proxy, _ in instructions)
         if instructions:
             self._referee.check(len(instructions))
         return instructions
@@ -91,15 +91,15 @@ class LegacyRobustFedAvg(FedAvg):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """The robust average of the results, or None to keep the old model, and the verdict on every client."""
-        asked_in, asked = self._asked
-        asked = asked if asked_in == server_round else ()
-        if (not results and not asked) or (failures and not self.accept_failures):
+        number, clients = self._invited
+        clients = clients if number == server_round else ()
+        if (not results and not clients) or (failures and not self.accept_failures):
             return None, {}
         replies = [_reply(proxy, result, _arrays) for proxy, result in results]
         replies += [
             Reply(proxy.cid, fault=_failure(failed), absent=True) for proxy, failed in _named_failures(failures)
         ]
-        value, record = self._referee.judge(server_round, replies, reference=self._reference(), asked=asked)
+        value, record = self._referee.judge(server_round, replies, reference=self._reference(), asked=clients)
         metrics: dict[str, Any] = record.metrics
         if self.fit_metrics_aggregation_fn is not None:
             metrics = self._call(self.fit_metrics_aggregation_fn, _believed_results(results, record), metrics)

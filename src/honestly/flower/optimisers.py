@@ -49,7 +49,7 @@ class _OptimiserMixin(RobustFedAvg):
             rule, pre=pre, quorum=quorum, doubt=doubt, history=history, buffers=buffers, sizes=sizes, names=names,
             run=run,
         )  # fmt: skip
-        self._kept: dict[str, Array] = {}
+        self._average: dict[str, Array] = {}
         self._resumed = False
 
     def configure_train(
@@ -66,7 +66,7 @@ class _OptimiserMixin(RobustFedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Flower's step over the robust average, in the model's dtypes; None keeps the old model and the moments."""
         before = {name: getattr(self, name, None) for name in MOMENTS}
-        self._kept = {}
+        self._average = {}
         with np.errstate(over="ignore", invalid="ignore"):
             arrays, metrics = super().aggregate_train(server_round, replies)
         if arrays is None:
@@ -80,7 +80,7 @@ class _OptimiserMixin(RobustFedAvg):
             for name, value in before.items():
                 if hasattr(self, name):
                     setattr(self, name, value)
-        record = ArrayRecord({name: Array(moved[name]) if name in moved else self._kept[name] for name in arrays})
+        record = ArrayRecord({name: Array(moved[name]) if name in moved else self._average[name] for name in arrays})
         if isinstance(getattr(self, "current_arrays", None), ArrayRecord):
             self.current_arrays = record  # FedAvgM continues from the model that it returned
         self._save(record)
@@ -88,13 +88,13 @@ class _OptimiserMixin(RobustFedAvg):
 
     def _on_average(self, average: ArrayRecord) -> None:
         """Keep the robust average, before Flower's optimiser takes its step."""
-        self._kept = dict(average.items())
+        self._average = dict(average.items())
 
     @property
     def _follow(self) -> set[str]:
         """Tensors that are not optimised: buffers, and tensors that are not floats."""
         hold = self._referee.buffers.hold
-        return {name for name, array in self._kept.items() if hold(name) or np.dtype(array.dtype).kind != "f"}
+        return {name for name, array in self._average.items() if hold(name) or np.dtype(array.dtype).kind != "f"}
 
     def _like_model(self, name: str, array: Array) -> Any:
         dtype = array.dtype if self._model is None or name not in self._model else self._model[name].dtype
@@ -104,13 +104,13 @@ class _OptimiserMixin(RobustFedAvg):
         folder = self.history.folder
         if folder is None:
             return
-        names, held = list(record), {"optimiser": np.array(type(self).__name__)}
+        names, arrays = list(record), {"optimiser": np.array(type(self).__name__)}
         for moment in MOMENTS:
             tensors: Any = getattr(self, moment, None)
             pairs = tensors.items() if isinstance(tensors, dict) else zip(names, tensors or (), strict=False)
-            held |= {f"{moment}/{name}": np.asarray(values) for name, values in pairs}
+            arrays |= {f"{moment}/{name}": np.asarray(values) for name, values in pairs}
         try:
-            save_moments(folder, held, views(record))
+            save_moments(folder, arrays, views(record))
         except OSError as error:
             logger.error("the moments could not be written to %s: %s", folder, error)
 
@@ -118,13 +118,13 @@ class _OptimiserMixin(RobustFedAvg):
         folder = self.history.folder
         assert folder is not None
         try:
-            held = load_moments(folder, views(arrays))
+            stored = load_moments(folder, views(arrays))
         except ValueError:
             return
-        if held is None or str(held.pop("optimiser", "")) != type(self).__name__:
+        if stored is None or str(stored.pop("optimiser", "")) != type(self).__name__:
             return
         for moment in MOMENTS:
-            moments = {key.partition("/")[2]: values for key, values in held.items() if key.startswith(f"{moment}/")}
+            moments = {key.partition("/")[2]: values for key, values in stored.items() if key.startswith(f"{moment}/")}
             if moments and set(moments) <= set(arrays) and hasattr(self, moment):
                 setattr(self, moment, list(moments.values()) if moment == "momentum_vector" else moments)
         logger.info("the moments of the server's optimiser were restored from %s", folder)

@@ -90,7 +90,7 @@ class RobustFedAvg(FedAvg):
         self._evaluate_metrics: Callable[[list[RecordDict], str], MetricRecord] | None
         self._evaluate_metrics = fedavg_kwargs.get("evaluate_metrics_aggr_fn")
         self._model: ArrayRecord | None = None
-        self._asked: tuple[int, tuple[int, ...]] = (-1, ())
+        self._invited: tuple[int, tuple[int, ...]] = (-1, ())
 
     def _judge_by(self, rule: Rule | str, **settings: Any) -> Referee:
         return Referee(rule, log=logger.log, **settings)
@@ -142,7 +142,7 @@ class RobustFedAvg(FedAvg):
         messages = list(super().configure_train(server_round, arrays, config, grid))
         name_run(self.history, grid)
         self._model = arrays
-        self._asked = server_round, tuple(message.metadata.dst_node_id for message in messages)
+        self._invited = server_round, tuple(message.metadata.dst_node_id for message in messages)
         if messages:
             self._referee.check(len(messages))
         return messages
@@ -152,16 +152,16 @@ class RobustFedAvg(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The robust average of the replies, or None to keep the old model, and the verdict on every node."""
         messages = list(replies)
-        asked_in, asked = self._asked
-        asked = asked if asked_in == server_round else ()
-        if not messages and not asked:
+        number, nodes = self._invited
+        nodes = nodes if number == server_round else ()
+        if not messages and not nodes:
             return None, None
         self._check_and_log_replies(messages, is_train=True, validate=False)
         value, record = self._referee.judge(
             server_round,
             [train_reply(message, self.weighted_by_key) for message in messages],
             reference=self._reference(),
-            asked=asked,
+            asked=nodes,
         )
         metrics = record.metrics
         if self._train_metrics is not None:

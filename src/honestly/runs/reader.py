@@ -82,34 +82,34 @@ def read_record(value: Any) -> tuple[RoundRecord, list[str]]:
     >>> record.accuracy, record.asr, record.attacked, wrong
     (None, None, [2], ['asr', 'attacked'])
     """
-    given = fields(value)
+    raw = fields(value)
     values: dict[str, Any] = {"round": 0}
-    wrong: list[str] = [] if "round" in given else ["round"]
+    wrong: list[str] = [] if "round" in raw else ["round"]
     for name, reader in FIELDS:
-        if (held := given.get(name)) is not None:
-            values[name], right = reader(held)
+        if (one := raw.get(name)) is not None:
+            values[name], right = reader(one)
             if not right:
                 wrong.append(name)
     record = RoundRecord(**values)
-    return (record, wrong) if record.clients is None else _by_index(record, given, wrong)
+    return (record, wrong) if record.clients is None else _by_index(record, raw, wrong)
 
 
-def _by_index(record: RoundRecord, given: Mapping[str, Any], wrong: list[str]) -> tuple[RoundRecord, list[str]]:
+def _by_index(record: RoundRecord, raw: Mapping[str, Any], wrong: list[str]) -> tuple[RoundRecord, list[str]]:
     """A record that names its clients, with indices in place of names."""
     names = list(record.clients or ())
-    asked = len(names)  # clients that answered without being asked come last
+    count = len(names)  # clients that answered without being asked come last
     index = {name: k for k, name in enumerate(names)}
     lists: dict[str, Any] = {}
     for field in NAMED:
-        if isinstance(given.get(field), list):
-            order = [str(name) for name in given[field]]
+        if isinstance(raw.get(field), list):
+            order = [str(name) for name in raw[field]]
             lists[field] = [index.setdefault(name, len(index)) for name in order]
             wrong = [name for name in wrong if name != field]
-    names += [name for name, k in index.items() if k >= asked]
-    here = range(asked) if record.participants is None else record.participants
-    if any(k >= asked for k in here):
-        here, wrong = [k for k in here if k < asked], [*wrong, "participants"]
-    if any(row is not None and len(row) != asked for row in (record.honesty, record.weights)):
+    names += [name for name, k in index.items() if k >= count]
+    here = range(count) if record.participants is None else record.participants
+    if any(k >= count for k in here):
+        here, wrong = [k for k in here if k < count], [*wrong, "participants"]
+    if any(row is not None and len(row) != count for row in (record.honesty, record.weights)):
         wrong = [*wrong, "clients"]
     return replace(record, clients=names, participants=here, attacked=(), **lists), wrong
 

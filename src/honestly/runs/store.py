@@ -132,18 +132,18 @@ class Store:
         """
         wanted = {e.id: e for e in entries}
         with self.database.writing() as db:
-            held = db.execute("SELECT id, cell, status, rounds FROM runs").fetchall()
+            rows = db.execute("SELECT id, cell, status, rounds FROM runs").fetchall()
             cells = {json.dumps(e.cell, sort_keys=True) for e in entries}
-            stale = [row for row in held if row[0] not in wanted]
+            stale = [row for row in rows if row[0] not in wanted]
             clash = [row for row in stale if json.dumps(decode_object(row[1], "a cell"), sort_keys=True) in cells]
-            begun = [row for row in clash if row[2] in (DONE, RUNNING) or row[3]]
-            if begun and not replace:
+            old = [row for row in clash if row[2] in (DONE, RUNNING) or row[3]]
+            if old and not replace:
                 raise StoreError(
-                    f"{self.folder} holds {len(begun)} run(s) of an earlier form of this study, such as {begun[0][1]} "
+                    f"{self.folder} holds {len(old)} run(s) of an earlier form of this study, such as {old[0][1]} "
                     "with other settings: choose another folder with --out, or drop them with --replace"
                 )
-            gone = stale if replace else [row for row in stale if row in clash or (row[2] == PENDING and not row[3])]
-            for row in gone:
+            dropped = stale if replace else [row for row in stale if row in clash or (row[2] == PENDING and not row[3])]
+            for row in dropped:
                 db.execute("DELETE FROM runs WHERE id = ?", (row[0],))
                 db.execute("DELETE FROM rounds WHERE run = ?", (row[0],))
             for ordinal, e in enumerate(entries):
@@ -281,9 +281,9 @@ class Store:
             self._advance(db, id, rounds, worker)
 
     def _advance(self, db: Any, id: str, last: int, worker: str | None, *changes: str) -> None:
-        held = "" if worker is None else "AND worker = :worker AND status = 'running'"
+        condition = "" if worker is None else "AND worker = :worker AND status = 'running'"
         changed = db.execute(
-            f"UPDATE runs SET {', '.join([*changes, 'rounds = :last', 'updated = :now'])} WHERE id = :id {held}",
+            f"UPDATE runs SET {', '.join([*changes, 'rounds = :last', 'updated = :now'])} WHERE id = :id {condition}",
             {"last": last, "now": time.time(), "id": id, "worker": worker},
         )
         if changed.rowcount == 0:
@@ -301,11 +301,11 @@ class Store:
 
     def _end(self, id: str, worker: str | None, status: str, *what: str | None) -> None:
         now = time.time()
-        held = "" if worker is None else "AND worker = ? AND status = 'running'"
+        condition = "" if worker is None else "AND worker = ? AND status = 'running'"
         with self.database.writing() as db:
             changed = db.execute(
                 "UPDATE runs SET status = ?, finished = ?, updated = ?, error = ?, summary = ?, provenance = ? "
-                f"WHERE id = ? {held}",
+                f"WHERE id = ? {condition}",
                 (status, now, now, *what, id, *([] if worker is None else [worker])),
             )
             if changed.rowcount == 0:

@@ -93,7 +93,7 @@ def _unpack(path: Path, folder: Path) -> None:
 def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportResult:
     if (folder / FILE).exists() and store.folder.resolve() == folder.resolve():
         raise ValueError(f"--import {folder}: that is the study itself")
-    taken = ImportResult()
+    result = ImportResult()
     with Store.read(folder) as other:
         mine, theirs = store.meta(), other.meta()
         if only is None and "study" not in mine and "study" in theirs:
@@ -106,36 +106,36 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportRe
             files = other.run_folder(run.id)
             if run.id in wanted and run.status == "done" and not States(files).path(run.of).is_file():
                 continue  # other runs start from its model, which is not here: it must be run again
-            _take_run(store, run, other.rounds(run.id), other.seconds(run.id), files, taken)
-    return taken
+            _take_run(store, run, other.rounds(run.id), other.seconds(run.id), files, result)
+    return result
 
 
 def _take_run(
-    store: Store, run: Run, records: Sequence[Any], seconds: Sequence[Any], files: Path | None, taken: ImportResult
+    store: Store, run: Run, records: Sequence[Any], seconds: Sequence[Any], files: Path | None, result: ImportResult
 ) -> None:
     text = canonical(run.experiment)
     if hashlib.sha256(text.encode()).hexdigest() != run.id:
         raise StoreError(f"run {run.id[:12]!r} does not match the experiment of its id: it is not imported")
     try:
-        held: Run | None = store.run(run.id)
+        present: Run | None = store.run(run.id)
     except KeyError:
-        held = None
-    if held is not None and held.status == "done":
-        taken.there += 1
-        taken.differ += run.status == "done" and held.summary != run.summary
+        present = None
+    if present is not None and present.status == "done":
+        result.there += 1
+        result.differ += run.status == "done" and present.summary != run.summary
         return
-    if held is not None:
-        run = replace(run, ordinal=held.ordinal, cell=held.cell)
+    if present is not None:
+        run = replace(run, ordinal=present.ordinal, cell=present.cell)
     folder = store.run_folder(run.id)
     if run.status == "done":
         _copy(files, folder)
         store.put(run, records, seconds)
-        taken.done += 1
-    elif files is not None and States(files).rounds() and (held is None or held.rounds < run.rounds):
+        result.done += 1
+    elif files is not None and States(files).rounds() and (present is None or present.rounds < run.rounds):
         _copy(files, folder)
         store.put(_to_go_on(run), records, seconds)
-        taken.begun += 1
-    elif held is None:
+        result.begun += 1
+    elif present is None:
         store.put(replace(_to_go_on(run), rounds=0), [], [])
 
 
@@ -155,18 +155,18 @@ def _copy(files: Path | None, folder: Path) -> None:
 
 def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> ImportResult:
     """JSON lines of runs, of rounds, or of both."""
-    taken = ImportResult()
+    result = ImportResult()
     names = {f.name for f in fields(Run)}
     rounds: dict[str, list[tuple[Any, Any]]] = {}
     for number, value in enumerate(read_lines(path), 1):
         if names <= value.keys():
             run = Run(**{name: value[name] for name in names})
             if run.status == "done" and (only is None or run.id in only):
-                _take_run(store, run, [], [], None, taken)
+                _take_run(store, run, [], [], None, result)
         elif {"run", "record", "seconds"} <= value.keys():
             rounds.setdefault(value["run"], []).append((value["record"], value["seconds"]))
         else:
             raise ValueError(f"{path}, line {number}: neither a run nor a round of honestly export")
     for id, pairs in rounds.items():
-        taken.rounds += store.fill(id, [record for record, _ in pairs], [laps for _, laps in pairs])
-    return taken
+        result.rounds += store.fill(id, [record for record, _ in pairs], [laps for _, laps in pairs])
+    return result

@@ -104,6 +104,11 @@ def _placeholder() -> str:
 def _check(source: str) -> None:
     """The platform decides by the names of all functions what is implemented: only `aggregate` may be found."""
     names = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
-    taken = names & {"client_selection", "client_settings", "incremental_aggregate", "get_incremental_aggregate_model"}
-    if taken or "aggregate" not in names:
-        raise ValueError(f"the rule's source defines {sorted(taken)}, which the platform would call as its own")
+    reserved = names & {
+        "client_selection",
+        "client_settings",
+        "incremental_aggregate",
+        "get_incremental_aggregate_model",
+    }
+    if reserved or "aggregate" not in names:
+        raise ValueError(f"the rule's source defines {sorted(reserved)}, which the platform would call as its own")

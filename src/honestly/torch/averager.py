@@ -102,8 +102,8 @@ class RobustAverager:
         self.members_of: Callable[[torch.device], Members] = self._members
         self._folder = None if history is None else os.fspath(history)
         self._chain = ""  # what the ranks have decided so far: it goes into the next agreement
-        self._told: dict[Any, int] = {}  # when a rank was last refused or accused
-        self._written, self._writing = 0.0, 0.0
+        self._last_named: dict[Any, int] = {}  # when a rank was last refused or accused
+        self._last_write, self._write_seconds = 0.0, 0.0
 
     @property
     def rule(self) -> Rule:
@@ -122,25 +122,25 @@ class RobustAverager:
         inplace: bool = True,
     ) -> Aggregate:
         """The robust average of these tensors, which is written into them; see `robust_all_reduce`."""
-        given, fault, extras, apart = None, "", (None, None), FOLLOW
+        own, fault, extras, apart = None, "", (None, None), FOLLOW
         try:
-            given, apart = Tensors.of(tensors), buffers_of(buffers)
-            extras = (extra("reference", reference, given, None), extra("root", self.rule.root, given, None))
+            own, apart = Tensors.of(tensors), buffers_of(buffers)
+            extras = (extra("reference", reference, own, None), extra("root", self.rule.root, own, None))
         except ValueError as error:  # the others must not wait for a rank that failed
             fault = str(error)
-        reduction = self.start(given, fault, size=size, reference=reference is not None, buffers=apart)
-        assert given is not None, "a fault is raised by start"
-        reduction.send(given, *extras)
-        targets = given.local if inplace else tuple(torch.empty_like(x) for x in given.local)
+        reduction = self.start(own, fault, size=size, reference=reference is not None, buffers=apart)
+        assert own is not None, "a fault is raised by start"
+        reduction.send(own, *extras)
+        targets = own.local if inplace else tuple(torch.empty_like(x) for x in own.local)
         out = self.finish(reduction, targets, inplace=inplace)
-        return replace(out, value=tensors if inplace else given.rebuilt(targets))
+        return replace(out, value=tensors if inplace else own.rebuilt(targets))
 
     def _members(self, device: torch.device) -> Members:
         return Members(self.group, self.shards, device, self.timeout)
 
     def start(
         self,
-        given: Tensors | None,
+        own: Tensors | None,
         fault: str = "",
         *,
         size: float | None = None,
@@ -148,17 +148,17 @@ class RobustAverager:
         buffers: Buffers = FOLLOW,
     ) -> Reduction:
         """A reduction that all ranks have agreed on; tensors are to be sent to it."""
-        device = torch.device("cpu") if given is None else given.device
+        device = torch.device("cpu") if own is None else own.device
         members = self.members_of(device)
-        asked = question(self.pipeline, buffers, verify=self.verify, reference=reference)
-        asked = f"{asked}\nstep {self.step} after the decisions {self._chain or 'none'}"
-        if given is not None and not given.local:
+        request = question(self.pipeline, buffers, verify=self.verify, reference=reference)
+        request = f"{request}\nstep {self.step} after the decisions {self._chain or 'none'}"
+        if own is not None and not own.local:
             fault = "tensors is empty"
-        words = "" if given is None else given.words(local=True)
-        common = "" if given is None else given.words(local=False)
-        word = Word(f"{asked}\n{words}", fault or too_few(self.pipeline, members.K), size)
-        sizes = members.agree(word, f"{asked}\n{common}")
-        return Reduction(members, self.pipeline, sizes, buffers=buffers, kept=self.verify > 0)
+        words = "" if own is None else own.words(local=True)
+        common = "" if own is None else own.words(local=False)
+        word = Word(f"{request}\n{words}", fault or too_few(self.pipeline, members.K), size)
+        sizes = members.agree(word, f"{request}\n{common}")
+        return Reduction(members, self.pipeline, sizes, buffers=buffers, record=self.verify > 0)
 
     def finish(self, reduction: Reduction, targets: Sequence[torch.Tensor], *, inplace: bool = True) -> Aggregate:
         """Decide and gather; remember and record. The value of what is returned is not set."""
@@ -190,11 +190,11 @@ class RobustAverager:
             named = dict(parameters.named_parameters())
         else:
             named = {f"[{i}]": parameter for i, parameter in enumerate(parameters)}
-        asked = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
-        for parameter in asked.values():
+        trainable = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+        for parameter in trainable.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        gradients = {name: cast("torch.Tensor", parameter.grad) for name, parameter in asked.items()}
+        gradients = {name: cast("torch.Tensor", parameter.grad) for name, parameter in trainable.items()}
         return self.average(gradients, reference=0)
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -241,8 +241,8 @@ class RobustAverager:
         named = {rank: f"refused: {reason}" for rank, reason in record.excluded.items()}
         named |= dict.fromkeys(record.accused, "is not believed")
         kinds = {rank: (rank, rank in record.excluded) for rank in named}
-        new = [rank for rank in named if self.step - self._told.get(kinds[rank], -RECENT) >= RECENT]
-        self._told |= dict.fromkeys(kinds.values(), self.step)
+        new = [rank for rank in named if self.step - self._last_named.get(kinds[rank], -RECENT) >= RECENT]
+        self._last_named |= dict.fromkeys(kinds.values(), self.step)
         for rank in new:
             logger.warning("step %d: %s %s", self.step, rank, named[rank])
         if self._folder is None or not (new or self.step % self.record_every == 0):
@@ -250,7 +250,7 @@ class RobustAverager:
         if self.history.folder is None:
             self.history = History(self._folder)
         self.history.add(record)
-        if time.monotonic() - self._written > PATIENCE * self._writing:
+        if time.monotonic() - self._last_write > PATIENCE * self._write_seconds:
             self._write()
 
     def _write(self) -> None:
@@ -260,7 +260,7 @@ class RobustAverager:
             self.history.write(getattr(self.rule, "memory", None))
         except OSError as error:
             logger.error("the history could not be written to %s: %s", self._folder, error)
-        self._written, self._writing = time.monotonic(), time.monotonic() - began
+        self._last_write, self._write_seconds = time.monotonic(), time.monotonic() - began
 
 
 def _record(step: int, members: Members, out: Aggregate | None, error: AggregationError | None) -> Round:

@@ -46,10 +46,10 @@ def ddp_hook(
     gradients = [gradient.reshape(-1) for gradient in bucket.gradients()]
     first = 0 if step is None else len(step.reduction.local)
     names = [state.names.get(p, f"[{first + i}]") for i, p in enumerate(bucket.parameters())]
-    given = Tensors.of(dict(zip(names, gradients, strict=True)))
+    own = Tensors.of(dict(zip(names, gradients, strict=True)))
     if step is None:
-        step = _steps[state] = _BackwardPass(state.start(given, reference=True))
-    step.reduction.send(given, given.zeros(), waiting=False)
+        step = _steps[state] = _BackwardPass(state.start(own, reference=True))
+    step.reduction.send(own, own.zeros(), waiting=False)
     buffer = bucket.buffer()
     step.futures.append(torch.futures.Future(devices=None if buffer.device.type == "cpu" else [buffer.device]))
     step.buffers.append(buffer)

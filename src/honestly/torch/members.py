@@ -82,13 +82,13 @@ class Members:
             else:
                 work.wait(self.timeout)
 
-    def all_to_all(self, out: torch.Tensor, given: torch.Tensor, mine: list[int], theirs: list[int]) -> Any:
+    def all_to_all(self, out: torch.Tensor, values: torch.Tensor, mine: list[int], theirs: list[int]) -> Any:
         """Start torch's collective; these three and `ranks_of` are what another kind of group does in its own way."""
-        return dist.all_to_all_single(out, given, mine, theirs, group=self.group, async_op=True)
+        return dist.all_to_all_single(out, values, mine, theirs, group=self.group, async_op=True)
 
-    def all_gather(self, out: torch.Tensor, given: torch.Tensor, group: Any) -> Any:
+    def all_gather(self, out: torch.Tensor, values: torch.Tensor, group: Any) -> Any:
         """Start torch's collective."""
-        return _all_gather(out, given, group=group, async_op=True)
+        return _all_gather(out, values, group=group, async_op=True)
 
     def all_reduce(self, total: torch.Tensor, group: Any) -> Any:
         """Start torch's collective."""
@@ -98,23 +98,23 @@ class Members:
         """The global ranks of a group, or of this one."""
         return dist.get_process_group_ranks(self.group if group is None else group)
 
-    def swap(self, out: torch.Tensor, given: torch.Tensor, theirs: Sequence[int], mine: int) -> Any:
-        """Start to send `theirs[j]` values of `given` to rank j and to receive `mine` values of each in `out`."""
+    def swap(self, out: torch.Tensor, values: torch.Tensor, theirs: Sequence[int], mine: int) -> Any:
+        """Start to send `theirs[j]` of `values` to rank j and to receive `mine` values of each in `out`."""
         with self._stage("the exchange of slices"):
-            return self.all_to_all(out, given, [mine] * self.K, list(theirs))
+            return self.all_to_all(out, values, [mine] * self.K, list(theirs))
 
-    def collect(self, out: torch.Tensor, given: torch.Tensor, group: Group = None) -> Any:
-        """Start to gather everybody's `given`, of equal sizes, one after the other in `out`."""
+    def collect(self, out: torch.Tensor, values: torch.Tensor, group: Group = None) -> Any:
+        """Start to gather everybody's `values`, of equal sizes, one after the other in `out`."""
         with self._stage("the gathering of results"):
-            return self.all_gather(out, given, self.group if group is None else group)
+            return self.all_gather(out, values, self.group if group is None else group)
 
     def gather(self, values: np.ndarray, group: Group = None) -> np.ndarray:
         """(K, ...) everybody's array of this shape and dtype, in order of the ranks."""
-        given = torch.from_numpy(np.array(values, order="C").reshape(-1).view(np.uint8)).to(self.device)
+        raw = torch.from_numpy(np.array(values, order="C").reshape(-1).view(np.uint8)).to(self.device)
         count = self.K if group is None else dist.get_world_size(group)
-        out = torch.empty(count * given.numel(), dtype=torch.uint8, device=self.device)
-        if given.numel():
-            self.wait(self.collect(out, given, group), "an exchange of numbers")
+        out = torch.empty(count * raw.numel(), dtype=torch.uint8, device=self.device)
+        if raw.numel():
+            self.wait(self.collect(out, raw, group), "an exchange of numbers")
         return out.cpu().numpy().view(values.dtype).reshape(count, *values.shape)
 
     def sum(self, values: Float) -> Float:
@@ -129,9 +129,9 @@ class Members:
 
     def tell(self, text: str, group: Group = None) -> list[str]:
         """What everybody says, in order; where nobody says anything, one number is all that is sent."""
-        said = text.encode()
-        length = int(self.gather(np.array([len(said)], np.int64), group).max())
-        padded = np.frombuffer(said.ljust(length), np.uint8)
+        raw = text.encode()
+        length = int(self.gather(np.array([len(raw)], np.int64), group).max())
+        padded = np.frombuffer(raw.ljust(length), np.uint8)
         return [row.tobytes().decode().rstrip() for row in self.gather(padded, group)]
 
     def every(self, fine: bool) -> bool:
@@ -165,22 +165,22 @@ class Members:
 
     def _difference(self, mine: Word, group: Group, who: str) -> str:
         """Who asked for what, the same text on every rank."""
-        words = [json.loads(said) for said in self.tell(json.dumps([mine.fault, mine.text]), group)]
+        words = [json.loads(one) for one in self.tell(json.dumps([mine.fault, mine.text]), group)]
         ranks = self.ranks_of(group)
         faults = {fault: rank for rank, (fault, _) in reversed(list(zip(ranks, words, strict=True))) if fault}
         if faults:
             known = next((fault for fault in faults if fault.startswith(WRONG)), None)  # from another group
             return known or f"{WRONG}: {'; '.join(f'{who} {rank}: {fault}' for fault, rank in faults.items())}"
-        asked: dict[str, list[int]] = {}
+        requests: dict[str, list[int]] = {}
         for rank, (_, text) in zip(ranks, words, strict=True):
-            asked.setdefault(text, []).append(rank)
-        usual = max(asked, key=lambda text: len(asked[text]))
+            requests.setdefault(text, []).append(rank)
+        usual = max(requests, key=lambda text: len(requests[text]))
         others = [
             f"{who} {', '.join(map(str, own))} asks for {_unlike(text, usual)}"
-            for text, own in asked.items()
+            for text, own in requests.items()
             if text != usual
         ]
-        return f"{WRONG}: they ask for different things; ranks {asked[usual]} agree, but {'; '.join(others)}"
+        return f"{WRONG}: they ask for different things; ranks {requests[usual]} agree, but {'; '.join(others)}"
 
 
 def _unlike(text: str, usual: str) -> str:

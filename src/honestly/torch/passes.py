@@ -85,9 +85,9 @@ class RankPasses:
         kept: keep what each rank said, so it can be checked later: numbers are gathered then and summed here.
     """
 
-    def __init__(self, members: Members, slices: Slices, leaves: Sequence[Leaf], *, kept: bool = False) -> None:
+    def __init__(self, members: Members, slices: Slices, leaves: Sequence[Leaf], *, record: bool = False) -> None:
         self.members, self.own, self._leaves = members, OwnPasses(slices), leaves
-        self.answers: list[Answer] | None = [] if kept else None
+        self.answers: list[Answer] | None = [] if record else None
         self.result: tuple[str, tuple[Any, ...]] | None = None  # the last question for values
         self._measured: set[int] = set()
 

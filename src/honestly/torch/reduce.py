@@ -155,29 +155,29 @@ def _reduce(
     verify: float,
     timeout: timedelta | None,
 ) -> Aggregate:
-    given, fault, pipeline, extras, apart = None, "", None, (None, None), FOLLOW
+    own, fault, pipeline, extras, apart = None, "", None, (None, None), FOLLOW
     try:
-        given = Tensors.of(tensors, layers)
-        if not given.local:
+        own = Tensors.of(tensors, layers)
+        if not own.local:
             raise ValueError("tensors is empty")
         check_verify(verify)
         pipeline, apart = Pipeline.of(rule, pre), buffers_of(buffers)
-        extras = (extra("reference", reference, given, layers), extra("root", pipeline.rule.root, given, layers))
+        extras = (extra("reference", reference, own, layers), extra("root", pipeline.rule.root, own, layers))
     except ValueError as error:  # the others must not wait for a rank that failed
         fault = str(error)
-    members = Members(group, shards, torch.device("cpu") if given is None else given.device, timeout)
+    members = Members(group, shards, torch.device("cpu") if own is None else own.device, timeout)
     fault = fault or too_few(pipeline, members.K)
-    asked = "" if pipeline is None else question(pipeline, apart, verify=verify, reference=reference is not None)
-    words = "" if given is None else given.words(local=True)
-    common = "" if given is None else given.words(local=False)
-    sizes = members.agree(Word(f"{asked}\n{words}", fault, size), f"{asked}\n{common}")
-    assert given is not None, "a fault is raised by agree"
+    request = "" if pipeline is None else question(pipeline, apart, verify=verify, reference=reference is not None)
+    words = "" if own is None else own.words(local=True)
+    common = "" if own is None else own.words(local=False)
+    sizes = members.agree(Word(f"{request}\n{words}", fault, size), f"{request}\n{common}")
+    assert own is not None, "a fault is raised by agree"
     assert pipeline is not None
-    reduction = Reduction(members, pipeline, sizes, buffers=apart, kept=verify > 0)
-    reduction.send(given, *extras)
-    targets = given.local if inplace else tuple(torch.empty_like(x) for x in given.local)
+    reduction = Reduction(members, pipeline, sizes, buffers=apart, record=verify > 0)
+    reduction.send(own, *extras)
+    targets = own.local if inplace else tuple(torch.empty_like(x) for x in own.local)
     out = finish(reduction, targets, verify, inplace=inplace)
-    return replace(out, value=tensors if inplace else given.rebuilt(targets))
+    return replace(out, value=tensors if inplace else own.rebuilt(targets))
 
 
 def finish(reduction: Reduction, targets: Sequence[torch.Tensor], verify: float, *, inplace: bool) -> Aggregate:
@@ -207,9 +207,9 @@ def question(pipeline: Pipeline, buffers: Buffers, *, verify: float, reference: 
     return f"rule {pipeline}\n{about}, buffers {buffers.mode}{names}"
 
 
-def buffers_of(given: Any) -> Buffers:
+def buffers_of(choice: Any) -> Buffers:
     """Which tensors are not judged. Raises ValueError if that is unknown."""
-    buffers = Buffers.of(given)
+    buffers = Buffers.of(choice)
     if buffers.mode == "ignore":
         raise ValueError("buffers='ignore' is not supported here: leave the buffers out of the tensors instead")
     return buffers

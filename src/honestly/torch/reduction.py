@@ -41,9 +41,9 @@ class Reduction:
         sizes: Float | None = None,
         *,
         buffers: Buffers = FOLLOW,
-        kept: bool = False,
+        record: bool = False,
     ) -> None:
-        self.members, self.pipeline, self.sizes, self.buffers, self.kept = members, pipeline, sizes, buffers, kept
+        self.members, self.pipeline, self.sizes, self.buffers, self.record = members, pipeline, sizes, buffers, record
         self.cut: list[DtypeSection] = []
         self.leaves: list[Leaf] = []
         self.local: list[torch.Tensor] = []
@@ -61,17 +61,17 @@ class Reduction:
         new = sections(tuple(x.numel() for x in local), dtypes, self.members.K, len(self.local))
         self.leaves += tensors.leaves()
         self.local += local
-        for extra, given in ((REFERENCE, reference), (ROOT, root)):
-            if given is not None:
-                self._extras.setdefault(extra, []).extend(given.local)
+        for extra, more in ((REFERENCE, reference), (ROOT, root)):
+            if more is not None:
+                self._extras.setdefault(extra, []).extend(more.local)
         for section in new:
             for chunk in section.chunks:
                 first, last = chunk.own(self.members.me)
-                given = self.columns(self.local, section, chunk.start, chunk.stop)
-                out = torch.empty((self.members.K, last - first), dtype=given.dtype, device=given.device)
-                work = self.members.swap(out.view(-1), given, chunk.widths(self.members.K), last - first)
+                values = self.columns(self.local, section, chunk.start, chunk.stop)
+                out = torch.empty((self.members.K, last - first), dtype=values.dtype, device=values.device)
+                work = self.members.swap(out.view(-1), values, chunk.widths(self.members.K), last - first)
                 self._rows.append(out)
-                self._flying.append((work, given))
+                self._flying.append((work, values))
                 if waiting and len(self._flying) > IN_FLIGHT:
                     self.land(1)
         self.cut += new
@@ -102,10 +102,10 @@ class Reduction:
     def slices(self, rank: int, rows: Sequence[torch.Tensor]) -> Slices:
         """What the rank at this position holds, given everybody's values of its columns."""
         device = self.local[0].device
-        held = blocks(self.cut, rank)
-        slices = Slices(self.members.ids, self.layers, held, [row.to(device) for row in rows])
+        own = blocks(self.cut, rank)
+        slices = Slices(self.members.ids, self.layers, own, [row.to(device) for row in rows])
         for extra, tensors in self._extras.items():
-            columns = [self.columns(tensors, self.cut[b.section], *b.chunk.own(rank)) for b in held if b.width]
+            columns = [self.columns(tensors, self.cut[b.section], *b.chunk.own(rank)) for b in own if b.width]
             slices.put(extra, [column.to(device) for column in columns])
         slices.has_reference = REFERENCE in self._extras
         return slices
@@ -114,12 +114,12 @@ class Reduction:
         """The decision, and this rank's slice of the result, a flat tensor for each block."""
         self.land()
         slices = self.slices(self.members.me, self._rows)
-        self.passes = RankPasses(self.members, slices, self.leaves, kept=self.kept)
+        self.passes = RankPasses(self.members, slices, self.leaves, record=self.record)
         update = Update(self.members.ids, self.leaves, self.layers, slices)
         with torch.autocast(self.local[0].device.type, enabled=False):
             out = run(update, self.pipeline, self.sizes, passes=self.passes)
         self._rows.clear()
-        if not self.kept:
+        if not self.record:
             self.passes = None  # it holds everybody's slices
         del update, slices
         values = iter(out.value)
@@ -130,11 +130,11 @@ class Reduction:
         """Everybody's slices into the targets, which have the shapes of the tensors."""
         flying: list[tuple[Any, torch.Tensor, RankBlock]] = []
         for block, value in zip(self.blocks, values, strict=True):
-            given = value.to(self.members.device)
+            padded = value.to(self.members.device)
             if block.width < block.chunk.width:  # the last ranks may have fewer columns, or none
-                given = torch.cat([given, given.new_zeros(block.chunk.width - block.width)])
-            out = torch.empty(self.members.K * block.chunk.width, dtype=given.dtype, device=given.device)
-            flying.append((self.members.collect(out, given), out, block))
+                padded = torch.cat([padded, padded.new_zeros(block.chunk.width - block.width)])
+            out = torch.empty(self.members.K * block.chunk.width, dtype=padded.dtype, device=padded.device)
+            flying.append((self.members.collect(out, padded), out, block))
             if len(flying) > IN_FLIGHT:
                 self._store(*flying.pop(0), targets)
         for work, out, block in flying:

@@ -38,15 +38,15 @@ class Slices(InMemorySource):
         blocks: Sequence[RankBlock],
         rows: Sequence[torch.Tensor],
     ) -> None:
-        held = [(block, row) for block, row in zip(blocks, rows, strict=True) if block.width]
+        filled = [(block, row) for block, row in zip(blocks, rows, strict=True) if block.width]
         self.ids = tuple(ids)
         self.refused: dict[int, str] = {}
         self.integers: tuple[Leaf, ...] = ()
         self.has_reference = False
-        self.leaves = tuple(Leaf(f"[{i}]", arrays.spec(row[0])) for i, (_, row) in enumerate(held))
-        self.pieces = tuple(block.pieces for block, _ in held)
+        self.leaves = tuple(Leaf(f"[{i}]", arrays.spec(row[0])) for i, (_, row) in enumerate(filled))
+        self.pieces = tuple(block.pieces for block, _ in filled)
         self.layers = local_layers(layers, self.pieces)
-        self.rows = [row for _, row in held]
+        self.rows = [row for _, row in filled]
         self.on_host = all(row.device.type == "cpu" for row in self.rows)
         self._seen: list[Any] = [arrays.host_view(row) if self.on_host else row for row in self.rows]
         self._extras: dict[int, list[Any]] = {}

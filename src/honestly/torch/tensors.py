@@ -21,41 +21,41 @@ class Tensors:
 
     Attributes:
         names: of the tensors; `[i]` in a list.
-        given: the tensors as they came.
+        originals: the tensors as they came.
         local: their values on this rank, without a graph: the tensor itself, or the local part of a DTensor.
         container: what they came in.
     """
 
     names: tuple[str, ...]
-    given: tuple[torch.Tensor, ...]
+    originals: tuple[torch.Tensor, ...]
     local: tuple[torch.Tensor, ...]
     container: Any
 
     @classmethod
     def of(cls, tensors: Any, layers: Sequence[int] | None = None) -> Tensors:
         """Raises ValueError if these cannot be averaged."""
-        given: Any
+        values: Any
         if isinstance(tensors, torch.Tensor):
             if layers is not None:
                 return cls._cut(tensors, layers)
-            names, given = ("",), (tensors,)
+            names, values = ("",), (tensors,)
         elif layers is not None:
             raise ValueError("layers is for one flat tensor; a list or a mapping of tensors says where each ends")
         elif isinstance(tensors, Mapping):
             items = cast("Mapping[Any, Any]", tensors)
-            names, given = tuple(map(str, items)), tuple(items.values())
+            names, values = tuple(map(str, items)), tuple(items.values())
         elif isinstance(tensors, Sequence) and not isinstance(tensors, str | bytes):
-            given = tuple(cast("Sequence[Any]", tensors))
-            names = tuple(f"[{i}]" for i in range(len(given)))
+            values = tuple(cast("Sequence[Any]", tensors))
+            names = tuple(f"[{i}]" for i in range(len(values)))
         else:
             raise ValueError(
                 f"tensors is a {type(tensors).__name__}; expected a tensor, a list or a mapping of tensors"
             )
-        local = tuple(_local(name, x) for name, x in zip(names, given, strict=True))
+        local = tuple(_local(name, x) for name, x in zip(names, values, strict=True))
         devices = {str(x.device) for x in local}
         if len(devices) > 1:
             raise ValueError(f"the tensors are on several devices ({', '.join(sorted(devices))}); expected one")
-        return cls(names, given, local, tensors)
+        return cls(names, values, local, tensors)
 
     @classmethod
     def _cut(cls, flat: torch.Tensor, layers: Sequence[int]) -> Tensors:
@@ -78,13 +78,13 @@ class Tensors:
 
     def leaves(self) -> tuple[Leaf, ...]:
         """The tensors as a whole, as an error names them."""
-        return tuple(leaf_of(name, x.shape, x.dtype) for name, x in zip(self.names, self.given, strict=True))
+        return tuple(leaf_of(name, x.shape, x.dtype) for name, x in zip(self.names, self.originals, strict=True))
 
     def words(self, *, local: bool) -> str:
         """A line for each tensor: what all ranks must have alike."""
-        held = self.local if local else self.given
+        values = self.local if local else self.originals
         kind = self.device.type
-        lines = [f"{name} {tuple(x.shape)} {x.dtype} {kind}" for name, x in zip(self.names, held, strict=True)]
+        lines = [f"{name} {tuple(x.shape)} {x.dtype} {kind}" for name, x in zip(self.names, values, strict=True)]
         return "\n".join([f"{len(lines)} tensors", *lines])
 
     def like(self, other: Tensors, what: str) -> Tensors:
@@ -97,10 +97,10 @@ class Tensors:
     def rebuilt(self, values: Sequence[torch.Tensor]) -> Any:
         """New values in the container that these came in."""
         if isinstance(self.container, torch.Tensor):
-            if len(values) != 1 or self.given[0] is not self.container:
+            if len(values) != 1 or self.originals[0] is not self.container:
                 return torch.cat([x.reshape(-1) for x in values])
-            return _like(values[0], self.given[0])
-        new = [_like(value, old) for value, old in zip(values, self.given, strict=True)]
+            return _like(values[0], self.originals[0])
+        new = [_like(value, old) for value, old in zip(values, self.originals, strict=True)]
         if isinstance(self.container, Mapping):
             return dict(zip(cast("Mapping[Any, Any]", self.container), new, strict=True))
         return tuple(new) if isinstance(self.container, tuple) else new

@@ -89,11 +89,11 @@ class _Quorum(Members):
     def ranks_of(self, group: Group) -> list[int]:
         return list(self.ranks)
 
-    def all_to_all(self, out: torch.Tensor, given: torch.Tensor, mine: list[int], theirs: list[int]) -> Any:
-        return self.group.alltoall_base(out, given, mine, theirs, AllToAllOptions())
+    def all_to_all(self, out: torch.Tensor, values: torch.Tensor, mine: list[int], theirs: list[int]) -> Any:
+        return self.group.alltoall_base(out, values, mine, theirs, AllToAllOptions())
 
-    def all_gather(self, out: torch.Tensor, given: torch.Tensor, group: Any) -> Any:
-        return self.group.allgather_into_tensor_coalesced([out], [given], AllgatherOptions())
+    def all_gather(self, out: torch.Tensor, values: torch.Tensor, group: Any) -> Any:
+        return self.group.allgather_into_tensor_coalesced([out], [values], AllgatherOptions())
 
     def all_reduce(self, total: torch.Tensor, group: Any) -> Any:
         options = AllreduceOptions()

@@ -74,30 +74,32 @@ def _check(
 ) -> str:
     """What the checker found wrong, sent to all ranks; "" if nothing."""
     members = reduction.members
-    held = blocks(reduction.cut, owner)
+    own = blocks(reduction.cut, owner)
     rows: list[torch.Tensor] = []
-    for block in held:
-        given = reduction.columns(updates, reduction.cut[block.section], *block.chunk.own(owner))
+    for block in own:
+        theirs = reduction.columns(updates, reduction.cut[block.section], *block.chunk.own(owner))
         mine = block.width if members.me == checker else 0
-        out = torch.empty((members.K, mine), dtype=given.dtype, device=given.device)
+        out = torch.empty((members.K, mine), dtype=theirs.dtype, device=theirs.device)
         sent = [block.width if rank == checker else 0 for rank in range(members.K)]
-        members.wait(members.swap(out.view(-1), given, sent, mine), "the exchange of a slice to check")
+        members.wait(members.swap(out.view(-1), theirs, sent, mine), "the exchange of a slice to check")
         rows.append(out)
     fault = ""
     if members.me == checker:
-        got = [reduction.columns(results, reduction.cut[b.section], *b.chunk.own(owner)) for b in held if b.width]
-        fault = _differences(reduction, owner, rows, got)
+        columns = [reduction.columns(results, reduction.cut[b.section], *b.chunk.own(owner)) for b in own if b.width]
+        fault = _differences(reduction, owner, rows, columns)
     fault = next((text for text in members.tell(fault) if text), "")
     if members.shards is None:
         return fault
     return next((text for text in members.tell(fault, members.shards) if text), "")
 
 
-def _differences(reduction: Reduction, owner: int, rows: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> str:
+def _differences(
+    reduction: Reduction, owner: int, rows: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+) -> str:
     """Compute all that the owner had to compute, and compare."""
     passes = reduction.passes
     assert passes is not None, "there is no decision yet"
-    assert passes.answers is not None, "numbers were not kept"
+    assert passes.answers is not None, "numbers were not recorded"
     assert passes.result is not None
     slices = reduction.slices(owner, rows)
     own = OwnPasses(slices)
@@ -107,7 +109,7 @@ def _differences(reduction: Reduction, owner: int, rows: Sequence[torch.Tensor],
             return f"its part of `{name}` is wrong"
     name, arguments = passes.result
     values = slices.assemble(getattr(own, name)(*arguments)[0], ())
-    for value, result, row in zip(values, got, slices.rows, strict=True):
+    for value, result, row in zip(values, results, slices.rows, strict=True):
         limit = ULPS * torch.finfo(value.dtype).eps * torch.nan_to_num(row.abs()).amax(0).double()
         wrong = ~((value.double() - result.to(value.device).double()).abs() <= limit)
         if bool(wrong.any()):

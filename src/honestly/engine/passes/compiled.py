@@ -50,7 +50,7 @@ class CompiledPasses(PlainPasses):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self._wide = [COMPUTE[leaf.spec.dtype] is np.float64 for leaf in source.leaves]
-        self._found: dict[int, list[tuple[int, int] | None]] = {}
+        self._places_of: dict[int, list[tuple[int, int] | None]] = {}
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """The lower triangles, one item after the other, mirrored."""
@@ -148,11 +148,11 @@ class CompiledPasses(PlainPasses):
 
     def room(self, nbytes: int) -> tuple[Host, int]:
         """This many bytes of the thread's scratch, and their address; reused memory causes no page faults."""
-        held = getattr(self._local, "room", None)
-        if held is None or len(held[0]) < nbytes:
+        room = getattr(self._local, "room", None)
+        if room is None or len(room[0]) < nbytes:
             values = np.empty(nbytes, np.uint8)
-            held = self._local.room = values, values.__array_interface__["data"][0]
-        return held
+            room = self._local.room = values, values.__array_interface__["data"][0]
+        return room
 
     def _each(self, work: Callable[[Block], T], rows: int, least: int, by_layer: bool) -> Iterator[T]:
         """`work` on blocks that are read, of as many columns as stay in the cache."""
@@ -175,10 +175,10 @@ class CompiledPasses(PlainPasses):
             return None
         columns: list[list[tuple[int, int]]] = []
         for k in clients:
-            if k not in self._found:
-                held = [self.source.flat_view(i, k) for i in range(len(self.leaves))]
-                self._found[k] = [None if x is None else program.place(x) for x in held]
-            known = [place for place in self._found[k] if place is not None]
+            if k not in self._places_of:
+                views = [self.source.flat_view(i, k) for i in range(len(self.leaves))]
+                self._places_of[k] = [None if x is None else program.place(x) for x in views]
+            known = [place for place in self._places_of[k] if place is not None]
             if len(known) < len(self.leaves):
                 return None
             columns.append(known)
@@ -245,5 +245,5 @@ def _outs(sink: Any, leaves: int) -> Places | None:
     """Where the result's tensors lie, if it is kept in memory."""
     if not isinstance(sink, MemorySink):
         return None
-    found = [program.place(sink.flat_view(i)) for i in range(leaves)]
-    return _table(np.array(found, np.int64).reshape(leaves, 1, 2))
+    places = [program.place(sink.flat_view(i)) for i in range(leaves)]
+    return _table(np.array(places, np.int64).reshape(leaves, 1, 2))

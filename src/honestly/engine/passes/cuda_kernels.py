@@ -193,10 +193,10 @@ _threads = threading.local()
 
 
 def _own(device: int) -> _Own:
-    held: dict[int, _Own] = _threads.__dict__.setdefault("held", {})
-    if device not in held:
-        held[device] = _Own(device)
-    return held[device]
+    own: dict[int, _Own] = _threads.__dict__.setdefault("held", {})
+    if device not in own:
+        own[device] = _Own(device)
+    return own[device]
 
 
 def _pointer(tensor: torch.Tensor) -> ctypes.c_void_p:

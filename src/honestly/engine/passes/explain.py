@@ -18,18 +18,18 @@ def on_host(source: Source, clients: Sequence[int], values: Sequence[Any], width
 
     def process(block: Block) -> list[tuple[int, Float]]:
         rows = np.empty((len(clients), block.width), block.dtype)
-        found: list[tuple[int, Float]] = []
+        norms: list[tuple[int, Float]] = []
         for leaf, start, stop, offset in block.segments:
             value = np.empty(stop - start, block.dtype)
             widen(values[leaf][start:stop], value)
             piece = rows[:, offset : offset + stop - start]
             with np.errstate(over="ignore", invalid="ignore"):
                 source.read(leaf, start, stop, clients, piece, value)
-                found.append((leaf, np.einsum("kb,kb->k", piece, piece).astype(np.float64)))
-        return found
+                norms.append((leaf, np.einsum("kb,kb->k", piece, piece).astype(np.float64)))
+        return norms
 
     total = np.zeros((len(clients), len(source.leaves)))
-    for found in in_order(process, blocks(source.leaves, width), threads()):
-        for leaf, distances in found:
+    for pieces in in_order(process, blocks(source.leaves, width), threads()):
+        for leaf, distances in pieces:
             total[:, leaf] += distances
     return total

@@ -75,8 +75,8 @@ def selection_network(rows: int, first: int, last: int) -> SortingNetwork:
         # What comes here from `low` is none of the largest, the rest is still in order: no need to sort in between.
         pairs += _split(low, group) + _bitonic(low) + _split(group, high) + _bitonic(high)
     dropped = {*low, *high}
-    found = _without_idle(pairs, tuple(row for row in range(rows) if row not in dropped))
-    return found if found.operations < ordered.operations else ordered
+    selection = _without_idle(pairs, tuple(row for row in range(rows) if row not in dropped))
+    return selection if selection.operations < ordered.operations else ordered
 
 
 def _split(low: Sequence[int], high: Sequence[int]) -> Pairs:
@@ -102,7 +102,7 @@ def _bitonic(rows: Sequence[int]) -> Pairs:
 
 def _batcher(rows: Sequence[int]) -> Pairs:
     """Sort any number of rows: the network of the next power of two without the rows beyond."""
-    found: Pairs = []
+    pairs: Pairs = []
     count, p = len(rows), 1
     while p < count:
         k = p
@@ -110,18 +110,18 @@ def _batcher(rows: Sequence[int]) -> Pairs:
             for j in range(k % p, count - k, 2 * k):
                 for i in range(min(k, count - j - k)):
                     if (i + j) // (2 * p) == (i + j + k) // (2 * p):
-                        found.append((rows[i + j], rows[i + j + k]))
+                        pairs.append((rows[i + j], rows[i + j + k]))
             k //= 2
         p *= 2
-    return found
+    return pairs
 
 
 def _without_idle(pairs: Pairs, wanted: tuple[int, ...]) -> SortingNetwork:
     """The comparators that reach a wanted row, with what of their results does."""
     needed = set(wanted)
-    kept: list[Comparator] = []
+    comparators: list[Comparator] = []
     for low, high in reversed(pairs):
         if low in needed or high in needed:
-            kept.append(Comparator(low, high, low in needed, high in needed))
+            comparators.append(Comparator(low, high, low in needed, high in needed))
             needed |= {low, high}
-    return SortingNetwork(tuple(reversed(kept)), wanted)
+    return SortingNetwork(tuple(reversed(comparators)), wanted)

@@ -24,11 +24,11 @@ class Part(NamedTuple):
 
 def cuts(layers: Sequence[Layer]) -> Cuts:
     """The bounds of the layers in every leaf."""
-    found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    spans_of: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for index, layer in enumerate(layers):
         for leaf, start, stop in layer.spans:
-            found[leaf].append((start, stop, index))
-    return {leaf: sorted(spans) for leaf, spans in found.items()}
+            spans_of[leaf].append((start, stop, index))
+    return {leaf: sorted(spans) for leaf, spans in spans_of.items()}
 
 
 def parts_of(block: Block, bounds: Cuts) -> list[Part]:

@@ -55,11 +55,11 @@ class PlainPasses(BlockReader):
             with np.errstate(over="ignore", invalid="ignore"):
                 return block.layer, way.product(scratch)
 
-        found = np.zeros((len(self.source.layers), n, n))
+        grams = np.zeros((len(self.source.layers), n, n))
         with np.errstate(over="ignore", invalid="ignore"):
             for layer, part in self.run(process, width, n, own_threads=way.own_threads, by_layer=True):
-                found[layer] += part[:n, :n]
-            return mirror(found)
+                grams[layer] += part[:n, :n]
+            return mirror(grams)
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None

@@ -77,17 +77,17 @@ QUOTA = Path("/sys/fs/cgroup/cpu.max")
 def threads() -> int:
     """The number of threads that share the work: HONESTLY_THREADS, else the cores that this process may use, at most 16
     and at most the user's limit for numerical libraries."""
-    asked = _number("HONESTLY_THREADS")
-    if asked:
-        return asked
+    number = _number("HONESTLY_THREADS")
+    if number:
+        return number
     limits = [limit for name in LIMITS if (limit := _number(name))]
     return min([16, usable_cores(), _quota(), *limits])
 
 
 def _number(name: str) -> int:
     """The number that a variable holds ("4", or OpenMP's "4,2"), or 0."""
-    asked = os.environ.get(name, "").partition(",")[0].strip()
-    return int(asked) if asked.isdecimal() else 0
+    text = os.environ.get(name, "").partition(",")[0].strip()
+    return int(text) if text.isdecimal() else 0
 
 
 @cache

@@ -37,16 +37,16 @@ def best_factors(D: Float, MA: Float, MB: Float, rank: int) -> tuple[Float, Floa
     LB, UB = _eigen(MB)
     core = (np.sqrt(LB)[:, None] * (UB.T * D[None, :])) @ (UA * np.sqrt(LA)[None, :])
     P, sigma, QT = np.linalg.svd(core, full_matrices=False)
-    kept = min(rank, len(sigma))
-    root = np.sqrt(sigma[:kept])
+    few = min(rank, len(sigma))
+    root = np.sqrt(sigma[:few])
     TA, TB = np.zeros((rank, len(D))), np.zeros((len(D), rank))
-    TA[:kept] = root[:, None] * ((QT[:kept] / np.sqrt(LA)[None, :]) @ UA.T)
-    TB[:, :kept] = (UB / np.sqrt(LB)[None, :]) @ (P[:, :kept] * root[None, :])
+    TA[:few] = root[:, None] * ((QT[:few] / np.sqrt(LA)[None, :]) @ UA.T)
+    TB[:, :few] = (UB / np.sqrt(LB)[None, :]) @ (P[:, :few] * root[None, :])
     return TA, TB
 
 
 def _eigen(M: Float) -> tuple[Float, Float]:
     """Eigenvalues and vectors of a Gram matrix, without those that are zero but for rounding."""
     values, vectors = np.linalg.eigh(M)
-    kept = values > len(M) * np.finfo(np.float64).eps * max(values[-1], np.finfo(np.float64).tiny)
-    return values[kept], vectors[:, kept]
+    large = values > len(M) * np.finfo(np.float64).eps * max(values[-1], np.finfo(np.float64).tiny)
+    return values[large], vectors[:, large]

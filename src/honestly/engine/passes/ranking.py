@@ -74,10 +74,10 @@ def steps_of(network: SortingNetwork, rows: int) -> tuple[tuple[CompareExchange,
             steps.append(CompareExchange(False, a, b, place[high]))
             own[low] = own[high] = True
         else:
-            kept, lost = (low, high) if keep_min else (high, low)
-            place[kept] = mine.pop() if mine else another()
-            steps.append(CompareExchange(keep_min, a, b, place[kept]))
-            own[kept], own[lost] = True, False
+            winner, loser = (low, high) if keep_min else (high, low)
+            place[winner] = mine.pop() if mine else another()
+            steps.append(CompareExchange(keep_min, a, b, place[winner]))
+            own[winner], own[loser] = True, False
         free += mine
     return tuple(steps), tuple(place[row] for row in network.wanted), used - rows
 
@@ -94,11 +94,11 @@ def rank_rows(
         first = network.wanted[0]
         return list(np.sort(np.asarray(block).T.copy(order="C"), axis=1).T[first : first + len(network.wanted)])
     steps, wanted, extra = steps_of(network, rows)
-    held = [*block, *(np.empty((extra, width), dtype) if scratch is None else scratch(extra))]
+    slots = [*block, *(np.empty((extra, width), dtype) if scratch is None else scratch(extra))]
     minimum, maximum = np.minimum, np.maximum
     for smaller, a, b, out in steps:
-        (minimum if smaller else maximum)(held[a], held[b], out=held[out])
-    return [held[place] for place in wanted]
+        (minimum if smaller else maximum)(slots[a], slots[b], out=slots[out])
+    return [slots[place] for place in wanted]
 
 
 def rank_device(block: Any, xp: Any, network: SortingNetwork) -> Any:
@@ -106,13 +106,13 @@ def rank_device(block: Any, xp: Any, network: SortingNetwork) -> Any:
     rows = block.shape[0]
     if rows > LARGEST_NETWORK:
         return xp.sort(block, axis=0)[network.wanted[0] : network.wanted[-1] + 1, ...]
-    held = [block[i, ...] for i in range(rows)]
+    slots = [block[i, ...] for i in range(rows)]
     minimum: Callable[..., Any] = xp.minimum
     maximum: Callable[..., Any] = xp.maximum
     for low, high, keep_min, keep_max in network.comparators:
-        a, b = held[low], held[high]
+        a, b = slots[low], slots[high]
         if keep_min:
-            held[low] = minimum(a, b)
+            slots[low] = minimum(a, b)
         if keep_max:
-            held[high] = maximum(a, b)
-    return xp.stack([held[row] for row in network.wanted])
+            slots[high] = maximum(a, b)
+    return xp.stack([slots[row] for row in network.wanted])

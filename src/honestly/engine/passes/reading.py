@@ -37,11 +37,11 @@ class BlockReader:
 
     def scratch(self, rows: int, width: int, dtype: Any, use: str = "values") -> Host:
         """This thread's own buffer for that use."""
-        held = getattr(self._local, use, None)
-        if held is None or held.shape != (rows, width) or held.dtype != dtype:
-            held = np.empty((rows, width), dtype=dtype)
-            setattr(self._local, use, held)
-        return held
+        room = getattr(self._local, use, None)
+        if room is None or room.shape != (rows, width) or room.dtype != dtype:
+            room = np.empty((rows, width), dtype=dtype)
+            setattr(self._local, use, room)
+        return room
 
     def direct(self, block: Block, clients: Sequence[int]) -> Host | None:
         """The rows where they lie, if they can be multiplied there."""

@@ -58,14 +58,14 @@ class _ToHost:
     """Takes pieces of the result on the device and hands them to a sink on the host."""
 
     def __init__(self, sink: Sink, leaves: Sequence[Leaf]) -> None:
-        self._held, self._leaves = sink, leaves
+        self._sink, self._leaves = sink, leaves
 
     def put(self, leaf: int, start: int, stop: int, values: Any) -> None:
         """The values have been rounded to the leaf's dtype: widened again for the sink, they round to themselves."""
         wide = np.empty(stop - start, COMPUTE[self._leaves[leaf].spec.dtype])
         arrays.widen(arrays.to_host(values), wide)
-        self._held.put(leaf, start, stop, wide)
+        self._sink.put(leaf, start, stop, wide)
 
     def finish(self) -> Sequence[Any]:
         """All pieces are in."""
-        return self._held.finish()
+        return self._sink.finish()
