@@ -119,6 +119,42 @@ def test_the_users_limits_are_ours_too(name: str, monkeypatch: pytest.MonkeyPatc
     assert plan.threads() == 5
 
 
+@ways
+@pytest.mark.parametrize("name", plan.LIMITS)
+def test_no_thread_is_started_where_the_user_allows_only_one(compiles: str, name: str) -> None:
+    script = """
+    allowed = {name: os.environ.get(name) for name in plan.LIMITS}
+    start = threading.Thread.start
+    def refuse(thread):
+        raise AssertionError(f"{thread.name} was started")
+    threading.Thread.start = refuse
+    found = result()
+    threading.Thread.start = start
+    assert {name: os.environ.get(name) for name in plan.LIMITS} == allowed
+    os.environ["HONESTLY_THREADS"] = "3"
+    check(result(), found)
+    """
+    run(script, HONESTLY_COMPILE=compiles, **{name: "1"})
+
+
+@pytest.mark.parametrize("name", ["accelerate", "mkl-sdl", "blis", "none", ""])
+def test_any_blas_or_none(name: str) -> None:
+    """NumPy says which BLAS it was built with, or nothing; the result does not depend on what its kernels do."""
+    script = """
+    blas = {"name": os.environ["NAME_OF_BLAS"]} if os.environ["NAME_OF_BLAS"] else {}
+    np.show_config = lambda mode: {"Build Dependencies": {"blas": blas}} if blas else {}
+    from honestly.engine.passes.blas import wide_kernels
+    wide_kernels.cache_clear()
+    value, median = result()
+    assert not wide_kernels()
+    np.testing.assert_allclose(value, X[:9].mean(axis=0), atol=0.3)
+    np.testing.assert_allclose(median, np.median(X, axis=0), atol=1e-6)
+    os.environ["HONESTLY_THREADS"] = "1"
+    check(result(), (value, median))
+    """
+    run(script, HONESTLY_COMPILE="0", HONESTLY_THREADS="3", NAME_OF_BLAS=name)
+
+
 @pytest.mark.parametrize(("text", "cores"), [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 1 << 30)])
 def test_a_containers_share_of_the_cores(
     text: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

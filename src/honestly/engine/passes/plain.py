@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from honestly.arrays import LARGEST, Host
+from honestly.arrays import COMPUTE, LARGEST, Host, host_dtype
 from honestly.engine.passes.blas import BLOCK, MOST_VECTOR_ROWS, SMALL_PRODUCT, mirror, way_for, weigh_rows
 from honestly.engine.passes.keys import are_finite, from_keys
 from honestly.engine.passes.plan import BATCH, Block, blocks, in_order, threads
@@ -22,10 +22,10 @@ from honestly.sources.source import MemorySink
 
 T = TypeVar("T")
 
-# Values of a block whose rows are compared with one another, beyond the cache: an operation has to last longer than it
-# takes to hand Python's lock to another thread, or two threads are slower than one. Rows that are copied first count
-# twice: once as they come, once as they are ranked.
-RANKED_BLOCK, COPIED_BLOCK = 5 << 20, 5 << 19
+# Bytes of the rows that are compared with one another and of the ranked ones. An operation has to last longer than it
+# takes to hand Python's lock to another thread, or two threads are slower than one; but the blocks of all threads
+# should fit in the last cache.
+RANKED = 10 << 20
 # Values of a row that every BLAS adds up in the calling thread.
 LONGEST_DOT = 8192
 # Columns of a block of thousands of rows: their cache lines and pages are worth opening.
@@ -137,7 +137,7 @@ class PlainPasses(BlockReader):
         m = n if mixing is None else len(mixing)
         network = network_of(rule, m)
         in_place = mixing is None and self._worth_threads(n) and self.in_place(clients)
-        width = max(64, (RANKED_BLOCK if in_place else COPIED_BLOCK) // (n + m))
+        width = max(64, RANKED // ((n + m) * self._value_bytes(in_place)))
         sink = self.source.sink()
 
         def process(block: Block) -> bool:
@@ -183,6 +183,12 @@ class PlainPasses(BlockReader):
         """`work` on every block, on several threads if that is worth it; the results in order."""
         cut = blocks(self.leaves, width, self.source.layers if by_layer else None)
         return in_order(work, cut, threads() if own_threads and self._worth_threads(rows) else 1, batch)
+
+    def _value_bytes(self, in_place: bool) -> int:
+        """The most bytes that a value takes in a block, where it lies or as it is worked on."""
+        specs = [leaf.spec for leaf in self.leaves]
+        dtypes = [host_dtype(spec) if in_place else np.dtype(COMPUTE[spec.dtype]) for spec in specs]
+        return max((dtype.itemsize for dtype in dtypes), default=1)
 
     def _worth_threads(self, rows: int) -> bool:
         return rows * sum(leaf.size for leaf in self.leaves) >= WORTH_THREADS
