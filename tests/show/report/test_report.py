@@ -135,6 +135,14 @@ def test_the_papers_report_is_whole(paper: Path) -> None:
     assert len((paper / "cells.csv").read_text().splitlines()) == 1 + 2 * (540 + 90)
 
 
+def test_each_of_several_studies_has_its_verdict_under_its_name(paper: Path) -> None:
+    text = (paper / "index.html").read_text(encoding="utf-8")
+    before, *chapters = re.split(r'<h2 class="chapter"', text)
+    assert len(chapters) == 3
+    assert 'class="verdict"' not in before
+    assert [chapter.count('class="verdict"') for chapter in chapters] == [1, 1, 1]
+
+
 def test_every_picture_of_the_readme_is_there_as_png_and_svg(paper: Path) -> None:
     named = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (paper / "README.md").read_text(encoding="utf-8"))
     assert (

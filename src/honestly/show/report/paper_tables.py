@@ -120,7 +120,7 @@ def commits(comparisons: Found) -> str:
             by_commit.setdefault(key.rule, Counter())[one.counted.commits] += 1
     if not by_commit:
         return ""
-    rules = [f"{rule}: {', '.join(f'{by[c]} numbers by {c}' for c in sorted(by))}" for rule, by in by_commit.items()]
+    rules = [f"{rule}: {', '.join(f'{by[c]} by {c}' for c in sorted(by))}" for rule, by in by_commit.items()]
     return f"Commits by which they were made (a plus sign: with changes): {'; '.join(rules)}."
 
 

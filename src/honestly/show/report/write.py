@@ -244,17 +244,17 @@ def _index(chapters: Sequence[Chapter], paper: Section | None, origin: Section |
     entries: list[dict[str, Any]] = []
     for number, chapter in enumerate(chapters):
         numbered = [(f"c{number}-{i}", section) for i, section in enumerate(chapter.sections)]
-        entries.append({"id": f"c{number}", "name": chapter.name, "sections": numbered})
+        entries.append({"id": f"c{number}", "name": chapter.name, "verdict": chapter.verdict, "sections": numbered})
         if several:
             links.append((f"c{number}", chapter.name))
         else:
             links += [(id, section.title.lower()) for id, section in numbered if section.title]
-    verdicts = " ".join(f"{c.name}: {c.verdict}" if several else c.verdict for c in chapters if c.verdict)
+    verdict = "" if several else chapters[0].verdict if chapters else ""  # of several studies, each has its own below
     drawn = [file for chapter in chapters for file in chapter.files if file.suffix == ".png"]
     pictures = [Download(file.name, Markup(f"figures/{quote(file.name)}")) for file in drawn[:1]]
     files = [file for chapter in chapters for file in chapter.downloads]
     return render(
-        "study.html", heading=_title(chapters), verdict=verdicts, links=links, paper=paper, chapters=entries,
+        "study.html", heading=_title(chapters), verdict=verdict, links=links, paper=paper, chapters=entries,
         made=origin, downloads=[*files, *pictures],
     )  # fmt: skip
 
