@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.result import ClientId, Float
-from honestly.rules._lib.neighbours import majority_mean
-from honestly.rules._lib.weiszfeld import inverse_weights
+from honestly.rules._lib.weiszfeld import take_steps
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import setting
+
+STEPS = 32  # of Weiszfeld, in the first round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class RoDiLoCo(Rule):
         lengths = np.sqrt(np.einsum("kd,kd->k", U, U))
         if old.average.shape != U.shape[1:]:  # the first round, or another model
             scores = np.zeros(geometry.K)
-            weights = _geometric_median(geometry)
+            weights = take_steps(geometry, STEPS, lambda r: 1e-8 * float(np.median(r)) or 1e-30)  # geometric median
         else:
             per_length = np.where(lengths > 0, 1.0 / np.where(lengths > 0, lengths, 1.0), 0.0)
             size = float(np.linalg.norm(old.average))
@@ -84,13 +85,3 @@ class RoDiLoCo(Rule):
         scored = {**old.scores, **dict(zip(ids, scores.tolist(), strict=True))}
         memory = RoDiLoCoMemory(average=weights @ U, scores=scored)
         return Mix.of_weights(weights, diagnostics={"memory": memory, "scores": scores})
-
-
-def _geometric_median(geometry: Geometry, steps: int = 32) -> Float:
-    """(K,) weights of the geometric median, by Weiszfeld's steps."""
-    weights = majority_mean(geometry)
-    for _ in range(steps):
-        distances = np.sqrt(geometry.residuals(weights))
-        floor = 1e-8 * float(np.median(distances)) or 1e-30
-        weights = inverse_weights(np.maximum(distances, floor))
-    return weights

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from honestly.rules._lib.neighbours import majority_mean
-from honestly.rules._lib.weiszfeld import inverse_weights
+from honestly.rules._lib.weiszfeld import take_steps
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import setting
 
@@ -46,7 +43,4 @@ class SmoothedGeometricMedian(Rule):
 
     def mix(self, geometry: Geometry) -> Mix:
         """Weights after `steps` steps."""
-        a = majority_mean(geometry)
-        for _ in range(self.steps):
-            a = inverse_weights(np.maximum(self.nu, np.sqrt(geometry.residuals(a))))
-        return Mix.of_weights(a, steps=self.steps)
+        return Mix.of_weights(take_steps(geometry, self.steps, lambda _: self.nu), steps=self.steps)

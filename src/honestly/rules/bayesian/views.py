@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
+from honestly.rules._lib.spectra import centre_gram
+from honestly.rules._lib.weiszfeld import inverse_weights
 
 TINY = float(np.finfo(float).tiny)
 MEDIAN_STEPS = 5  # of Weiszfeld
@@ -40,7 +42,7 @@ class Views:
     @classmethod
     def about(cls, gram: Float, centre: Float, h: int) -> Views:
         """The views with these centres."""
-        errors = centre_grams(gram, centre)
+        errors = centre_gram(gram, centre)
         r2 = leave_one_out(np.maximum(errors.diagonal(0, 1, 2), 0.0), centre)
         return cls(gram, centre, errors, r2, np.maximum(kth(r2, h), TINY))
 
@@ -89,15 +91,6 @@ def residuals(gram: Float, a: Float) -> Float:
     return np.maximum(gram.diagonal(0, 1, 2) - 2.0 * g + (g * a).sum(1)[:, None], 0.0)
 
 
-def centre_grams(gram: Float, a: Float) -> Float:
-    """(V, n, n) Gram matrices about `sum_j a_j w_j`."""
-    g = np.matmul(gram, a[:, :, None])[:, :, 0]
-    g -= 0.5 * (g * a).sum(1)[:, None]
-    C = gram - g[:, :, None]
-    C -= g[:, None, :]
-    return C
-
-
 def leave_one_out(r2: Float, a: Float) -> Float:
     """Squared distances to the mean of the *others*, `r_k^2 / (1 - a_k)^2`: a client must not vouch for itself."""
     return r2 / np.square(np.maximum(1.0 - a, 0.1))
@@ -123,8 +116,8 @@ def medians(gram: Float, radius: Float) -> Float:
     a = np.square(close / np.maximum(radius, TINY))
     a /= a.sum(1, keepdims=True)
     for _ in range(MEDIAN_STEPS):
-        a = np.maximum(1.0 - a, 0.1) / np.sqrt(np.maximum(residuals(gram, a), np.maximum(1e-11 * close, TINY)))
-        a /= a.sum(1, keepdims=True)
+        r2 = np.maximum(residuals(gram, a), np.maximum(1e-11 * close, TINY))
+        a = inverse_weights(np.sqrt(r2), np.maximum(1.0 - a, 0.1))
     return a
 
 
