@@ -303,8 +303,17 @@ def test_masked_values_are_not_averaged(federation: Federation) -> None:
     out = hn.aggregate([*X[:2], hidden, *X[3:6], np.ma.masked_array(X[6])])
     assert out.excluded == (2,)
     assert "float64 with masked values" in out.reasons[2]
-    with pytest.raises(ValueError, match="float64 with masked values"):
+    with pytest.raises(ValueError, match=r"float64 with masked values.*e\.g\. updates\.filled\(0\.0\)"):
         hn.aggregate(np.ma.masked_array(X, mask=X > 0))
+
+
+def test_an_array_of_integers_is_refused_in_the_words_of_its_library() -> None:
+    for updates, remedy in (
+        (np.ones((5, 3), np.int32), "updates.astype('float32')"),
+        (torch.ones(5, 3).int(), "updates.float()"),
+    ):
+        with pytest.raises(ValueError, match=f"dtype int32.*e\\.g\\. {re.escape(remedy)}"):
+            hn.aggregate(updates)
 
 
 def test_one_client_cannot_change_the_dtype_of_a_counter(federation: Federation) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import array_api_compat as aac
 import numpy as np
 
 from honestly import arrays
@@ -37,7 +38,7 @@ class Matrix(InMemorySource):
         if whole.kind != "float":
             raise ValueError(
                 f"updates have dtype {whole.dtype}; a robust average needs float16, bfloat16, float32 or float64: "
-                "convert them first, e.g. updates.astype('float32')"
+                f"{_remedy(updates, whole.kind)}"
             )
         if len(whole.shape) < 2:
             raise ValueError(
@@ -140,3 +141,11 @@ class Matrix(InMemorySource):
             if isinstance(values, np.ndarray) and self.on_host
             else arrays.reshape_to(values, spec)
         )
+
+
+def _remedy(updates: Any, kind: str) -> str:
+    """What to write instead, in the words of the array's own library."""
+    if kind == "masked":
+        return "replace the masked values first, e.g. updates.filled(0.0)"
+    own = "updates.float()" if aac.is_torch_array(updates) else "updates.astype('float32')"
+    return f"convert them first, e.g. {own}"
