@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
-LISTS = {"Args": "Arguments", "Arguments": "Arguments", "Attributes": "Attributes", "Raises": "Raises"}
+LISTS = {"Args": "Arguments", "Attributes": "Attributes", "Raises": "Raises"}
 
 
 def documented(name: str, thing: Any, *, level: int = 2) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from docstrings import documented
 
 import honestly as hn
+from honestly.cli import argparse_private as private
 from honestly.cli import parser
 from honestly.rules import MIXERS, RULES
 from honestly.sim.attacks import ATTACKS
@@ -31,8 +32,8 @@ API = {
         "The library",
         "`import honestly as hn`. Everything here needs NumPy and array-api-compat alone.",
         (
-            "hn.aggregate", "hn.Aggregate", "hn.Status", "hn.AggregationError", "hn.rules", "hn.make", "hn.make_mixer",
-            "hn.Checkpoints", "hn.Groups", "hn.Memory",
+            "hn.aggregate", "hn.Aggregate", "hn.Status", "hn.AggregationError", "hn.list_rules", "hn.make",
+            "hn.make_mixer", "hn.Checkpoints", "hn.Groups", "hn.Memory",
         ),
     ),
     "api-rules": (
@@ -89,17 +90,16 @@ def api(title: str, lead: str, names: tuple[str, ...]) -> str:
 
 def command_line() -> str:
     """Every sub-command from its parser."""
-    commands = next(one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
-    summary = {action.dest: action.help or "" for action in commands._choices_actions}
-    rows = [f"| [`honestly {name}`](#honestly-{name}) | {summary[name]} |" for name in commands.choices]
+    (commands,) = private.subcommands(parser())
+    rows = [f"| [`honestly {name}`](#honestly-{name}) | {text} |" for name, text in private.summaries(commands).items()]
     lead = (
         "# The command line\n\nEach command prints this with `--help`. The exit status is 0 only on success.\n\n"
         "| command | |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
-    return lead + "".join(_command(sub) for sub in commands.choices.values())
+    return lead + "".join(_command(sub) for sub in private.parsers(commands).values())
 
 
-def _command(parser: argparse.ArgumentParser) -> Iterator[str] | str:
+def _command(parser: argparse.ArgumentParser) -> str:
     usage = parser.format_usage().removeprefix("usage: ").strip()
     rows = list(_arguments(parser))
     text = f"\n## {parser.prog}\n\n{_prose(parser.description)}\n\n```text\n{usage}\n```\n"
@@ -107,22 +107,23 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str] | str:
         text += "\n| argument | |\n|---|---|\n" + "\n".join(rows) + "\n"
     if parser.epilog:
         text += f"\n```text\n{parser.epilog.strip()}\n```\n"
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            text += "".join(_command(sub) for sub in action.choices.values())
+    for action in private.subcommands(parser):
+        text += "".join(_command(sub) for sub in private.parsers(action).values())
     return text
 
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
+    inner = list(private.subcommands(parser))
+    for action in private.actions(parser):
+        if action.dest == "help" or action in inner or action.help == argparse.SUPPRESS:
             continue
         value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
         value = value if isinstance(value, str) else " ".join(value)
         if action.choices and not action.metavar:
             value = "{" + ",".join(map(str, action.choices)) + "}"
         shown = ", ".join(f"{option} {value}".strip() for option in action.option_strings) or value
-        yield f"| `{_cell(shown)}` | {_cell(parser._get_formatter()._expand_help(action) if action.help else '')} |"
+        about = (action.help or "") % {**vars(action), "prog": parser.prog}
+        yield f"| `{_cell(shown)}` | {_cell(about)} |"
 
 
 def _prose(text: str | None) -> str:

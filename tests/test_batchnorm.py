@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch_threads import one_thread
 
 import honestly as hn
 from honestly.cli import main
@@ -25,6 +26,7 @@ from honestly.flower import RobustFedAvg
 from honestly.nvflare import RobustAggregator
 from honestly.sim.data import load
 
+__all__ = ["one_thread"]
 K, LIARS, ROUNDS, EPOCHS = 8, (2, 5), 8, 3
 State = dict[str, torch.Tensor]
 #: (server's model, clients' models) -> the new model, the accused clients
@@ -85,15 +87,6 @@ def shell(tmp_path: Path) -> Server:
         return load_file(out), [int(name) for name in json.loads(report.read_text())["accused"]]
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Steps this small are slower on two."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("place", ["hn.aggregate", "RobustFedAvg", "NVFlare", "honestly aggregate"])

@@ -114,7 +114,7 @@ OWN = """
     class First(Rule):
         '''The first clients.
 
-        Arguments:
+        Args:
             keep: how many are kept; at least 1.
         '''
         keep: int

@@ -14,7 +14,7 @@ class Stubborn(UpdateAttack):
 
         g_ki = -gamma u_ki where |u_ki| is among the largest `share` of |u_k|, else u_ki
 
-    Arguments:
+    Args:
         share: how many of the coordinates are reversed, in (0, 1].
         gamma: how much larger they become.
 

@@ -17,7 +17,7 @@ class MedoidMean(Rule):
 
         m = argmin_k sum_j ||w_k - w_j||;    value = 1/(K - f) * sum of the K - f clients nearest to w_m
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
 
     Example:

@@ -14,3 +14,16 @@ def printable(text: object) -> str:
         return plain  # nearly all of it
     cleaned = plain.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cleaned)
+
+
+def brief_repr(value: object) -> str:
+    """The `repr` of any object, of at most 60 characters, for a message.
+
+    >>> brief_repr("a" * 100)
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
+    """
+    try:
+        text = repr(value)
+    except Exception:  # an integer with more digits than Python prints, or a foreign object
+        text = f"an unprintable {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--out", help="somewhere")
     top.add_argument("words", nargs="*")
     inner = top.add_subparsers(dest="command")
-    inner.add_parser("go").add_argument("--fast", action="store_true")
+    inner.add_parser("go", help="start").add_argument("--fast", action="store_true")
     return top
 
 
@@ -42,6 +42,7 @@ def test_they_mean_what_we_think(parser: argparse.ArgumentParser) -> None:
     assert private.option(parser, "--nothing") is None
     (commands,) = private.subcommands(parser)
     assert private.option(private.parsers(commands)["go"], "--fast") is not None
+    assert private.summaries(commands) == {"go": "start"}
 
 
 def test_nobody_else_uses_them() -> None:

@@ -44,7 +44,7 @@ def test_a_new_rule_forgets_the_settings_of_the_old_one(tmp_path: Path) -> None:
 def test_mixers_before_the_rule() -> None:
     e = experiment(["pre=nnm", "pre.f=3", "rule=median"])
     assert [m.name for m in e.make_pipeline().mixers] == ["nnm"]
-    assert Experiment.of({"pre": ["nnm"] if False else [{"name": "nnm", "f": 3}], "rule": "median"}).id == e.id
+    assert Experiment.of({"pre": [{"name": "nnm", "f": 3}], "rule": "median"}).id == e.id
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 # pyright: reportPrivateUsage=false
 """All uses of argparse beyond its public interface, in one place.
 
-argparse does not say which arguments a parser has. Completion, suggestions for misspelt options and words that follow
-options need to know. `tests/cli/test_argparse_private.py` fails and names what is missing; the commands
-themselves would still work, without completion and suggestions.
+argparse does not say which arguments a parser has. Completion, suggestions for misspelt options, words that follow
+options and the page about the command line need to know. `tests/cli/test_argparse_private.py` fails and names what is
+missing; the commands themselves would still work, without completion and suggestions.
 """
 
 from __future__ import annotations
@@ -39,3 +39,9 @@ def parsers(action: argparse.Action) -> dict[str, Any]:
     """The parsers that such an argument leads to, by name."""
     choices: Any = action.choices
     return dict(choices)
+
+
+def summaries(action: argparse.Action) -> dict[str, str]:
+    """The line of help for each of these parsers, by name."""
+    listed: Any = action
+    return {one.dest: one.help or "" for one in listed._choices_actions}

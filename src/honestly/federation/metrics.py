@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from honestly.printable import brief_repr
 from honestly.result import Float
 
 Number: TypeAlias = int | float
@@ -47,7 +48,7 @@ def bad_sizes(sizes: Mapping[Hashable, Any]) -> dict[Hashable, str]:
     believable: dict[Hashable, float] = {}
     for client, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | float) or not _finite(size) or size < 0:
-            reasons[client] = f"reports {_short(size)} examples"
+            reasons[client] = f"reports {brief_repr(size)} examples"
         else:
             believable[client] = float(size)
     if believable:
@@ -56,7 +57,7 @@ def bad_sizes(sizes: Mapping[Hashable, Any]) -> dict[Hashable, str]:
         for client, size in believable.items():
             if len(believable) > 2 and size > LARGEST_SIZE_RATIO * max(median, 1.0):
                 times = f"more than {LARGEST_SIZE_RATIO:.0f} times the median of {median:.6g}"
-                reasons[client] = f"reports {_short(sizes[client])} examples, {times}"
+                reasons[client] = f"reports {brief_repr(sizes[client])} examples, {times}"
     return {client: reasons[client] for client in sizes if client in reasons}
 
 
@@ -137,17 +138,9 @@ def _finite(value: Any) -> bool:
 def _difference(form: dict[str, str], usual: dict[str, str]) -> str:
     extra = [key for key in form if key not in usual]
     if extra:
-        return f"metrics have the extra key {_short(extra[0])}"
+        return f"metrics have the extra key {brief_repr(extra[0])}"
     missing = [key for key in usual if key not in form]
     if missing:
-        return f"metrics lack the key {_short(missing[0])}"
+        return f"metrics lack the key {brief_repr(missing[0])}"
     key = next(key for key in form if form[key] != usual[key])
-    return f"metric {_short(key)} is a {form[key]}, not a {usual[key]}"
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:  # an integer with more digits than Python prints, or a foreign object
-        text = f"an unprintable {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
+    return f"metric {brief_repr(key)} is a {form[key]}, not a {usual[key]}"

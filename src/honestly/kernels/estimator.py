@@ -83,7 +83,7 @@ def estimate(
 ) -> Findings | None:
     """What the program finds; None if the numbers are too large for it, or not numbers.
 
-    Arguments:
+    Args:
         gram: (L, n, n) Gram matrices, symmetric; n >= 3.
         judged: (L,) by which layers clients are judged.
         tolerated: how many clients may lie, at least 1.

@@ -26,7 +26,7 @@ class AlignIns(Rule):
     reference there is no TDA. If no client is kept the model stays as it is (without a reference: the mean).
     Convention: all coordinates as large as the smallest one under the mask are under it, too.
 
-    Arguments:
+    Args:
         radius_c: lambda_c, of the median z-score of TDA; the authors' 1.
         radius_s: lambda_s, of that of MPSA; the authors' 1.
         top: the share of coordinates under the mask; the authors' 0.3.

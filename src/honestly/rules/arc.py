@@ -19,7 +19,7 @@ class ARC(Minority, Mixer):
 
         k = floor(2 f/K (K - f));    w'_j = reference + u_j min(1, c / ||u_j||),    c the (k+1)-th largest ||u_j||
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
 
     Example:

@@ -23,7 +23,7 @@ class Bucketing(Mixer):
     permutation depends only on `seed` and the number of clients: change the seed every round (`after` adds 1), or
     attackers learn it.
 
-    Arguments:
+    Args:
         size: clients per bucket; 1 only changes the order.
         seed: of the permutation.
 

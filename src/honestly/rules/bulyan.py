@@ -22,7 +22,7 @@ class Bulyan(NearestRule):
     Convention: among n clients left, Krum sums the max(1, n - f - 2) nearest squared distances;
     of two with the same sum (each other's only neighbour) the one with the smaller median distance is taken.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 4f + 3.
 
     Example:

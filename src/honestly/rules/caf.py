@@ -26,7 +26,7 @@ class CAF(Minority, Rule):
     ends after at most 2f + 1 steps. (If it were taken over all clients, a removed client could hold the maximum
     forever.) It also ends when the remaining clients coincide.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
 
     Example:

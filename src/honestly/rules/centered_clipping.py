@@ -22,7 +22,7 @@ class CenteredClipping(Rule):
     It starts from the reference (the previous model) if the caller gave one, else from a central client: the one with
     the tightest ball that holds a majority.
 
-    Arguments:
+    Args:
         tau: the clipping radius, in the units of the updates. None takes the median distance from v, anew in each step,
             which makes the rule independent of units.
         steps: how often to repeat.

@@ -20,7 +20,7 @@ class CGE(Minority, Rule):
 
     Convention: the mean, where Gupta and Vaidya write the sum. It does not notice a short update in a wrong direction.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
 
     Example:

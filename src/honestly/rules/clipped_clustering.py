@@ -22,7 +22,7 @@ class ClippedClustering(Rule):
     Of two clusters of the same size the tighter one is taken. Convention: the radius is the median length of this
     round; the published rule takes the median over all rounds.
 
-    Arguments:
+    Args:
         radius: the longest update, in the units of the updates; None takes the median.
 
     Example:

@@ -34,7 +34,7 @@ class DeepSight(Rule):
     a rule has no model to run. HDBSCAN asks for 5 clients per cluster and 5 neighbours, the library's defaults; with
     fewer than 10 clients it finds no cluster and each is judged by its own TE.
 
-    Arguments:
+    Args:
         tau: the paper's 1/3.
 
     Example:

@@ -25,7 +25,7 @@ class DnC(Minority, Rule):
     step on random subsets of coordinates to save time, and intersect what is kept. So nothing is random here.
     Only one direction is used: of two attackers in different directions, the larger hides the other.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
         share: how many clients are dropped, relative to f.
 

@@ -51,7 +51,7 @@ class FLDetector(Rule):
     are believed; half of the clients or more are never removed. It keeps K + 2 ``window`` + 2 whole updates in memory.
     Removed clients have weight 0 and are listed in `diagnostics["removed"]`.
 
-    Arguments:
+    Args:
         window: rounds to learn from; the authors' 10.
         memory: what earlier rounds left in `diagnostics["memory"]`; `rule.after(out.diagnostics)` carries it on.
 

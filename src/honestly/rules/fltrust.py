@@ -19,7 +19,7 @@ class FLTrust(Rule):
 
     u_k = w_k - reference, u_0 = root - reference. If no client agrees at all, the value is the reference.
 
-    Arguments:
+    Args:
         root: the model or update that the server trained on its own clean data, in the same container as a client's.
 
     Example:

@@ -48,7 +48,7 @@ class FoolsGold(Rule):
     first round, or without memory, this is the published rule with every coordinate an indicative feature. Clients
     that all agree completely get equal weights. It defends against sybils only, not against a lone attacker.
 
-    Arguments:
+    Args:
         kappa: confidence.
         memory: what earlier rounds left in `diagnostics["memory"]`; `rule.after(out.diagnostics)` carries it on.
 

@@ -23,7 +23,7 @@ class FreqFed(Rule):
     Conventions: the transform (DCT-II, orthonormal) is taken of each layer as one row of numbers, where the authors
     transform matrices in two dimensions; with so large a cluster HDBSCAN has a closed form, as in FLAME.
 
-    Arguments:
+    Args:
         low: the share of frequencies that is kept in each layer, at least one; the authors keep the lower half.
 
     Example:

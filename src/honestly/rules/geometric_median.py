@@ -33,7 +33,7 @@ class GeometricMedian(Rule):
     The rule stops when gap <= tolerance * S: attackers, however far, enter neither side. Where an iterate comes near a
     client, that client is tested for optimality (Vardi and Zhang) and returned exactly or left behind by their step.
 
-    Arguments:
+    Args:
         tolerance: the duality gap, relative to S, at which to stop.
         steps: the limit of steps.
 

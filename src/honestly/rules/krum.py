@@ -20,7 +20,7 @@ class Krum(Rule):
     Convention: K - f - 2 neighbours, as Blanchard et al. print it; ByzFL takes K - f - 1. Of two clients
     with the same score (each other's only neighbour) the one with the smaller median distance is taken.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 3.
 
     Example:

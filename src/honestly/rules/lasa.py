@@ -26,7 +26,7 @@ class LASA(Rule):
     spare biases), and the clipped updates are averaged, not their sparse parts, so the value is a weighted mean in
     each layer. Buffers get the mean weights of the layers that are judged.
 
-    Arguments:
+    Args:
         sparsity: share of the coordinates of an update that is set to 0; the authors' 0.3.
         radius_n, radius_s: of the median z-scores; the authors' 1.
 

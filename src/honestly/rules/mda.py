@@ -22,7 +22,7 @@ class MDA(SubsetRule):
     largest distance where `MinimumVariance` takes the sum of squares; the search is the same. It stops after `work`
     elementary operations (some 5e-8 s each): then the best subset found is returned and `status` is STEP_LIMIT.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
         work: the limit of the search.
 

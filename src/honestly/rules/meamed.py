@@ -15,7 +15,7 @@ class Meamed(Minority, NearestRule):
 
         value_i = mean of the K - f values w_ki nearest to median(w_1i, ..., w_Ki)
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
 
     Example:

@@ -19,7 +19,7 @@ class Mean(Rule):
 
         value = sum_k a_k w_k,    a_k = 1/K  or  a_k = s_k / sum_j s_j
 
-    Arguments:
+    Args:
         sizes: "ignore" gives every client the same weight, whatever size it reports. "capped" weighs by the reported
             sizes, none of which counts for more than `cap` times the median reported size. "trusted" uses the sizes
             as reported. A size that is NaN, infinite or negative gives its own client weight 0 and affects no other.

@@ -26,7 +26,7 @@ class Memory:
     against a client, so an honest client cannot be framed by those who mimic it. Absent clients are forgiven at the
     same rate.
 
-    Arguments:
+    Args:
         forgetting: share of the past that is kept in a round, in [0, 1); 0.9 looks back about ten rounds.
         records: id -> (honest, dishonest), discounted numbers of rounds.
 

@@ -25,7 +25,7 @@ class MinimumVariance(SubsetRule):
     the best subset found is returned, `status` is STEP_LIMIT and `diagnostics["exact"]` is False. With the default, any
     20 clients are solved for any f; far attackers or small f allow many more.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
         work: the limit of the search.
 

@@ -19,7 +19,7 @@ class MoNNA(Minority, Rule):
 
         value = 1/(K - f) * sum of the K - f clients nearest to w_trusted
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
         trusted: the trusted client: its index, or its id if the updates are a mapping. If it is excluded,
             AggregationError is raised.

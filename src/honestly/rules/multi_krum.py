@@ -21,7 +21,7 @@ class MultiKrum(Rule):
     Conventions: K - f - 2 neighbours (Blanchard et al.; ByzFL takes K - f - 1) and K - f clients kept by default. The
     proof asks for K >= 2f + 3; any f below a majority is accepted, because published experiments use it.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1 and K >= f + 3.
         keep: how many clients are averaged, at most K - f, which is the default. If exclusions leave fewer, K - f.
 

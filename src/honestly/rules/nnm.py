@@ -19,7 +19,7 @@ class NNM(Minority, Mixer):
 
         w'_k = 1/(K - f) * sum of the K - f clients nearest to w_k
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
 
     Example:

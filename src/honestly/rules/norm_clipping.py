@@ -18,7 +18,7 @@ class NormClipping(Rule):
 
         value = reference + 1/K * sum_k u_k min(1, radius / ||u_k||),    u_k = w_k - reference
 
-    Arguments:
+    Args:
         radius: the longest update, in the units of the updates; None takes the median of the updates' norms.
 
     Example:

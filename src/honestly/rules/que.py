@@ -26,7 +26,7 @@ class QUE(Minority, Rule):
     matrix, `score_k = sum_j l_j u_kj^2 exp(alpha l_j / l_1)` up to a factor. Convention: one client is dropped at a
     time, f times; the paper's filter lowers weights until the spectral norm is small, and needs no f but the variance.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
         alpha: the paper's 4.
 

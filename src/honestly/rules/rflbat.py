@@ -27,7 +27,7 @@ class RFLBAT(Rule):
     Conventions: clusters of one are not taken; k-means is the best of ten starts from points that are far apart, and
     the gap statistic's random sets are fixed, so nothing is random here; if the median is 0 everybody passes.
 
-    Arguments:
+    Args:
         eps1, eps2: the authors' 10 and 4.
         most: the largest number of clusters.
 

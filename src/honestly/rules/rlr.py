@@ -22,7 +22,7 @@ class RLR(ColumnRule):
     reference stand beside the clients' values, so the column's median is the reference: a rule for columns sees
     sorted values and nothing else.
 
-    Arguments:
+    Args:
         threshold: the agreement that is asked for, in (0, 1].
 
     Example:

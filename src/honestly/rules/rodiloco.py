@@ -38,7 +38,7 @@ class RoDiLoCo(Rule):
     cancel, the model stays as it is. Clipping about the last average, which the authors also try, is not a mean of this
     round's updates and the reference; `centered_clipping` starts from the reference instead.
 
-    Arguments:
+    Args:
         beta: share of the past in a score; the authors' 0.9.
         temperature: of the softmax; the authors' 0.1.
         memory: what earlier rounds left in `diagnostics["memory"]`; `rule.after(out.diagnostics)` carries it on.

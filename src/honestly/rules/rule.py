@@ -60,12 +60,6 @@ class Mix:
     verdicts: Sequence[Verdict] | None = None
     explanations: Sequence[str] | None = None
 
-    @property
-    def reference_weight(self) -> float:
-        """The share of the reference in a weighted mean: what the weights lack to 1 (rounding apart)."""
-        share = 1.0 - float(self.matrix[0].sum())
-        return 0.0 if abs(share) < 1e-9 else share
-
     @classmethod
     def of_weights(cls, weights: Float, **fields: Any) -> Mix:
         """A weighted mean."""

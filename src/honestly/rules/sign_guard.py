@@ -24,7 +24,7 @@ class SignGuard(Rule):
     Conventions: signs of all coordinates are counted, where the authors draw a tenth at random; the features are
     the signs alone (their plain SignGuard). If no client passes both filters, those that pass by length are taken.
 
-    Arguments:
+    Args:
         lower, upper: bounds of the length relative to the median.
 
     Example:

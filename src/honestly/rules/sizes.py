@@ -28,7 +28,7 @@ def used_sizes(claims: Float, f: int | None = None) -> Float:
     T is the largest cap with `sum of the f largest min(s, T) <= sum of the others`, and at most three medians. If fewer
     than 2f clients claim a size, no cap achieves that: claims are then ignored, and all sizes are 1.
 
-    Arguments:
+    Args:
         claims: (K,) what the clients say.
         f: how many of them may lie; None: fewer than half.
 

@@ -27,7 +27,7 @@ class SMEA(SubsetRule):
     STEP_LIMIT and `diagnostics["exact"]` is False. With the default, 20 clients are solved on every population of
     the tests.
 
-    Arguments:
+    Args:
         f: the number of attackers to withstand; K >= 2f + 1.
         work: the limit of the search.
 

@@ -19,7 +19,7 @@ class SmoothedGeometricMedian(Rule):
     Convention: the start is the mean of the majority nearest to the mean. From the mean itself (RFA) or from 0 (ByzFL)
     three steps cannot come back from a client at 1e12. `GeometricMedian` is the same rule run to convergence.
 
-    Arguments:
+    Args:
         nu: the floor, in the units of the updates.
         steps: how often to repeat.
 

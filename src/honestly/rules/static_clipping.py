@@ -18,7 +18,7 @@ class StaticClipping(Mixer):
 
         w'_k = reference + u_k min(1, radius / ||u_k||),    u_k = w_k - reference
 
-    Arguments:
+    Args:
         radius: the longest update, in the units of the updates.
 
     Example:

@@ -17,7 +17,7 @@ class TrimmedMean(AveragingRule):
 
     The extremes are never added and then subtracted: 1e10 among ones would cancel everything else.
 
-    Arguments:
+    Args:
         trim: the fraction dropped at each end, below 1/2.
         f: the number dropped at each end; if given, it replaces `trim`.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from honestly.printable import brief_repr
 from honestly.sources.source import Layer, Leaf
 
 #: Layers of parameters, and of buffers, which are not judged: more tensors than this are joined.
@@ -130,7 +131,7 @@ def _layers_of_pieces(pieces: Sequence[Piece], buffers: Buffers) -> tuple[Layer,
 def _cut(leaves: Sequence[Leaf], sizes: Any) -> list[Piece]:
     if len(leaves) != 1:
         raise ValueError(
-            f"layers is {_short(sizes)}, but the updates hold {len(leaves)} tensors, which are the layers; "
+            f"layers is {brief_repr(sizes)}, but the updates hold {len(leaves)} tensors, which are the layers; "
             "leave layers out: it is for updates that are one flat array each"
         )
     if isinstance(sizes, Mapping):
@@ -138,7 +139,7 @@ def _cut(leaves: Sequence[Leaf], sizes: Any) -> list[Piece]:
     elif isinstance(sizes, Iterable) and not isinstance(sizes, str | bytes):
         listed = [(f"[{i}]", size) for i, size in enumerate(sizes)]
     else:
-        raise ValueError(f"layers is {_short(sizes)}; expected the sizes of the tensors, in order or by name")
+        raise ValueError(f"layers is {brief_repr(sizes)}; expected the sizes of the tensors, in order or by name")
     pieces: list[Piece] = []
     start = 0
     for name, size in listed:
@@ -154,11 +155,6 @@ def _cut(leaves: Sequence[Leaf], sizes: Any) -> list[Piece]:
     if start != leaves[0].size:
         raise ValueError(f"layers has sizes that sum to {start}, but an update holds {leaves[0].size} values")
     return pieces
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _parts(name: str) -> list[str]:

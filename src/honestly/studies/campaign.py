@@ -92,7 +92,7 @@ class SearchResult:
 class Campaign:
     """Backdoor attackers against a rule, through the simulator.
 
-    Arguments:
+    Args:
         experiment: its attack is a backdoor, its model has no buffers, and all clients take part in every round.
         data: the data set, if it is already in memory.
     """

@@ -84,7 +84,7 @@ def is_recording(path: Path) -> bool:
 def read(path: Path | str, *, rows: Sequence[str] | None = None) -> tuple[Course, ...]:
     """Read all courses of a file. It is checked, since it may come from a stranger.
 
-    Arguments:
+    Args:
         path: the file.
         rows: what the rows are, for a file that does not say.
     """

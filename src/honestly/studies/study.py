@@ -101,10 +101,10 @@ class Study(BaseModel):
             study = cls.model_validate(values)
         except ValidationError as error:
             raise StudyError(f"{source}: {explain(error, values, cls)}") from error
-        study._check_matches()
+        study.check_matches()
         return study
 
-    def _check_matches(self) -> None:
+    def check_matches(self) -> None:
         """Refuse misspelt axes and values in conditions, which would match nothing."""
         where = [("overrides.where", o.where) for o in self.overrides] + [("exclude", cell) for cell in self.exclude]
         for key, conditions in where:

@@ -73,6 +73,10 @@ class OwnPasses:
         """The rule's own reduction of these columns."""
         return self._inner.reduce(rule, mixing, clients) if self._inner is not None else ([], lambda: True)
 
+    def fault(self, client: int) -> str | None:
+        """Why the client's values in these columns cannot be used; None if they can."""
+        return self._inner.fault(client) if self._inner is not None else None
+
 
 class RankPasses:
     """The passes that all ranks make together. Every rank calls them in the same order, since it decides on the same
@@ -82,7 +86,7 @@ class RankPasses:
         members: the ranks.
         slices: what this one holds.
         leaves: the tensors, for words about a fault.
-        kept: keep what each rank said, so it can be checked later: numbers are gathered then and summed here.
+        record: keep what each rank said, so it can be checked later: numbers are gathered then and summed here.
     """
 
     def __init__(self, members: Members, slices: Slices, leaves: Sequence[Leaf], *, record: bool = False) -> None:
@@ -178,6 +182,5 @@ class RankPasses:
 
     def _own_fault(self, position: int) -> str | None:
         """Whether the reference or the root holds values that cannot be used, anywhere."""
-        inner = self.own._inner  # pyright: ignore[reportPrivateUsage]
-        fault = inner.fault(position) if inner is not None else None
+        fault = self.own.fault(position)
         return None if self.members.every(fault is None) else fault or "holds values that cannot be used"

@@ -107,7 +107,7 @@ def robust_all_reduce(
         tensors: this rank's update: a tensor, a list or a mapping of tensors (float16, bfloat16, float32, float64;
             DTensors too), of the same names, shapes and dtypes on every rank.
         group: the ranks that average; all if None.
-        rule: a rule or its name, see `hn.rules()`; the same on every rank.
+        rule: a rule or its name, see `hn.list_rules()`; the same on every rank.
         pre: mixers applied before the rule.
         reference: what the updates are measured from: 0 for gradients and other differences, the previous model (in
             the same container, the same on every rank) for models, None if there is nothing. With it, rules can tell a

@@ -31,7 +31,7 @@ class Reduction:
         pipeline: mixers and the rule.
         sizes: what the ranks say of their sizes.
         buffers: which tensors are not judged, as in `hn.aggregate`.
-        kept: keep what a check needs.
+        record: keep what a check needs.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def survey(gram: Float, h: int, D: Float | None = None, radius: Float | None = N
     the geometric median, moved once by the shortened errors of all, which a clump of near-copies hardly moves. A lie
     that captures a candidate leaves honest clients far from it, so the one with the nearer majority wins.
 
-    Arguments:
+    Args:
         gram: (V, n, n) Gram matrices.
         h: the smallest majority.
         D: (V, n, n) squared distances, where they are known.

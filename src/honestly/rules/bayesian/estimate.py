@@ -79,7 +79,7 @@ def estimate(
 ) -> Estimate:
     """Whom to believe and how far, in every layer.
 
-    Arguments:
+    Args:
         layers: (L, n, n) Gram matrices.
         judged: (L,) False for layers that follow (buffers): averaged and guarded, but nobody is judged by them.
         tolerated: how many clients may lie, f.

@@ -81,7 +81,7 @@ def judge(
     to the liars, about whom more honest clients look guilty. If more look guilty than may lie, that is a contradiction:
     nobody is accused.
 
-    Arguments:
+    Args:
         views: the clients about a robust centre.
         h: the smallest majority; at most n - h are accused.
         prior: (n,) log-odds of honesty, at most 0: what earlier rounds left.

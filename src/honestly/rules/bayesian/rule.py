@@ -41,7 +41,7 @@ class Bayesian(Rule):
     `Mix.by_layer` has the weights, `diagnostics` has "layers" ((K, L) evidence in nats), "evidence" (log-odds of
     honesty), "votes", "spread", "eps" (share of the accused) and "groups" (near-identical updates, by id).
 
-    Arguments:
+    Args:
         variant: "robust", or "paper": the published rule, Eq. 11-16 and Algorithm 1, kept for comparison.
         at_most: the largest share of the clients that may lie, if you know one: a better promise with f = floor(at_most
             K). None: fewer than half.

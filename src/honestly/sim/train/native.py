@@ -54,7 +54,7 @@ class ConvolutionPool:
             f"FM {min(M, 16)}", f"GM {self._tile()}", f"THREADS {threads(B)}",
             f"BATCH {B if B <= 256 else 'batch'}",  # a constant for training, one kernel for all sizes of test sets
             *["BIAS"] * (self.bias is not None), *["RELU"] * self.relu, *["FLAT"] * self.flat,
-            *["INWARD"] * self._inward(shape),
+            *["INWARD"] * self.inward(shape),
         ]  # fmt: skip
 
     def _tile(self) -> int:
@@ -62,7 +62,7 @@ class ConvolutionPool:
         M = self.convolution.weight.shape[1]
         return 3 if M % 4 and M % 3 == 0 else min(M, 4)
 
-    def _inward(self, shape: Sequence[int]) -> bool:
+    def inward(self, shape: Sequence[int]) -> bool:
         """Whether the kernel for the input's gradient takes this shape: no row or column is left over by pooling."""
         _, H, _, W, _ = shape
         R, S = self.convolution.weight.shape[3:]
@@ -191,7 +191,7 @@ def fuse(ops: Sequence[Op], size: tuple[int, int, int]) -> list[Op] | None:
         elif isinstance(op, Convolution) and take(MaxPool) and ConvolutionPool.takes(op):
             one = ConvolutionPool(op, take(ChannelBias), take(Rectifier) is not None, take(Flatten) is not None)
             _, C, R, S = op.weight.shape[1:]
-            if fused and not one._inward((1, H, C, W, 1)):
+            if fused and not one.inward((1, H, C, W, 1)):
                 return None
             fused.append(one)
             H, W = (H - R + 1) // 2, (W - S + 1) // 2

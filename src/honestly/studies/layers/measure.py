@@ -109,7 +109,7 @@ def geometry_of(
 ) -> GramGeometry:
     """What a rule may know of clients with these Gram matrices (L, K, K) about the honest mean.
 
-    Arguments:
+    Args:
         layers: the Gram matrices.
         towards: (L, K) inner products with the honest mean.
         squared: (L,) its squared length; with both, the rule gets Gram matrices about the reference, as from the

@@ -35,7 +35,7 @@ class WorstLie:
 class Attacker:
     """A search against one rule in one space: ``tries`` lies, first drawn at random, then variations of the best.
 
-    Arguments:
+    Args:
         space: what can be sent.
         pipeline: the rule to fool, behind its mixers.
         goal: maximise kappa of the "whole" update or of the "worst" layer.

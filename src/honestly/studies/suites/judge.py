@@ -169,7 +169,7 @@ def judge(
 ) -> list[Standing]:
     """Where each rule stands, in the order given. Words, or classes in files: `file.py:Rule`.
 
-    Arguments:
+    Args:
         suite: the suite.
         rules: the rules to judge.
         seed: seed of the attacks' noise and of the clients' order.

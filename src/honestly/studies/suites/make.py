@@ -36,7 +36,7 @@ def make(
 
     Finished courses are kept beside the file until all are done, so an interrupted command can continue.
 
-    Arguments:
+    Args:
         suite: the specification.
         out: the file; by default in the folder of the data sets.
         folder: where the data sets are.

@@ -41,7 +41,7 @@ class RuleStoppedError(RuleError):
 class Sandbox:
     """A process that holds the rule of a word such as `file.py:Rule`.
 
-    Arguments:
+    Args:
         spec: the word; naming a file runs it, in the new process.
         limit: seconds for one answer.
 
