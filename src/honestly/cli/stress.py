@@ -41,8 +41,8 @@ are never averaged, idle= how many of the first ones send the model back unchang
 images are used (default: all).
 
 suites: fixed recordings, attacks and numbers of attackers under a name with a version, so figures of different
-people can be compared. --json prints one line for each rule. small-1 comes with the package; core-1 and images-1
-(MNIST, Fashion-MNIST, CIFAR-10) are made by --make-suite NAME in the folder of the data sets.
+people can be compared. --json prints one line for each rule. small-1 and images-1 (MNIST, Fashion-MNIST, CIFAR-10)
+come with the package; --make-suite core-1 makes the third in the folder of the data sets.
 """
 
 

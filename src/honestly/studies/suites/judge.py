@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from honestly.engine import Pipeline
 from honestly.result import Float
-from honestly.rules.rule import TooFewClientsError
+from honestly.rules.rule import GramGeometry, TooFewClientsError
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import Score, geometry_of, measure
 from honestly.studies.layers.search import Attacker, Goal
@@ -129,20 +130,26 @@ class Unit:
 
     def _seconds(self, judged: Judged, space: Space, rows: Float) -> float | None:
         """Processor time of the decision, the fastest of several, so a busy machine matters little."""
-        pipeline, _ = judged.build(K=space.H + space.M, f=space.M, root=None)
-        # a rule in a process of its own says how long it took there
-        clock = judged.clock if isinstance(judged, RemoteContestant) else time.process_time
+        known: dict[str, Any] = {"K": space.H + space.M, "f": space.M, "root": None}
         squared = space.products[:, space.n, space.n]
-        seconds: list[float] = []
-        for _ in range(REPEATS):
-            geometry = geometry_of(space.grams(rows), space.towards_mean(rows), squared, space.sizes)
-            start = clock()
-            try:
-                pipeline.decide(geometry)
-            except (RuleError, ValueError):
-                return None
-            seconds.append(clock() - start)
-        return min(seconds)
+
+        def geometry() -> GramGeometry:
+            return geometry_of(space.grams(rows), space.towards_mean(rows), squared, space.sizes)
+
+        try:
+            if isinstance(judged, RemoteContestant):  # it says how long it took in its own process
+                pipeline, _ = judged.build(**known, repeats=REPEATS)
+                return _seconds_of(pipeline, geometry(), judged.clock)
+            pipeline, _ = judged.build(**known)
+            return min(_seconds_of(pipeline, geometry(), time.process_time) for _ in range(REPEATS))
+        except (RuleError, ValueError):
+            return None
+
+
+def _seconds_of(pipeline: Pipeline, geometry: GramGeometry, clock: Callable[[], float]) -> float:
+    start = clock()
+    pipeline.decide(geometry)
+    return clock() - start
 
 
 def units(

@@ -1,14 +1,17 @@
 """A separate process for a stranger's rule: it gets inner products in a random order and returns weights.
 
-Whatever the rule does there, it cannot see who attacks, change what it is measured by, or stop the judge: an answer
-that takes too long, a crash and an exit are failures with a name. It does not protect the machine: the process has
-all rights of its caller, and may read files.
+Whatever the rule does there, it cannot see who attacks, change what it is measured by, remember earlier questions, or
+stop the judge: an answer that takes too long, a crash and an exit are failures with a name. It does not protect the
+machine: the process has all rights of its caller. What happens in the process is in `serve`.
 """
 
 from __future__ import annotations
 
 import io
+import os
+import signal
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any, ClassVar
@@ -66,20 +69,23 @@ class Sandbox:
         self.mixers = int(about["mixers"])
         self.seconds = 0.0  # processor time of all answers, as the process says
 
-    def ask(self, *question: Any) -> Reply:
+    def ask(self, what: str, *arguments: Any, repeats: int = 1) -> Reply:
         """The answer to a question; raises RuleError if there is none, ValueError if the settings do not fit."""
         try:
-            self._pipe.send(question)
+            self._pipe.send((what, *arguments))
         except OSError:
             raise self._stop_error() from None
-        reply = self._reply(self.limit)
+        reply = self._reply(self.limit * repeats)
         if "seconds" in reply:
-            self.seconds += float(numbers("seconds", reply["seconds"], ()))
+            self.seconds += max(0.0, float(numbers("seconds", reply["seconds"], ())))
         return reply
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and those that it started."""
         self._pipe.close()
+        if hasattr(os, "killpg") and self._process.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):  # it ended, or has no group of its own yet
+                os.killpg(self._process.pid, signal.SIGKILL)
         if self._process.is_alive():
             self._process.kill()
         self._process.join()
@@ -95,7 +101,7 @@ class Sandbox:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
                 arrays = {key: file[key] for key in file.files}
-        except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile):
+        except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile):
             self.close()
             raise RuleStoppedError("wrote something else than its answer to the judge, and was stopped") from None
         if "refused" in arrays:
@@ -148,18 +154,26 @@ class RemoteContestant:
         """Processor time of all answers so far."""
         return sandbox(self.spec, self.limit).seconds
 
-    def build(self, *, K: int, f: int, root: Any) -> tuple[Pipeline, int]:
-        """Mixers and rule, and the f that they were told; raises ValueError if they do not accept K clients."""
+    def build(self, *, K: int, f: int, root: Any, repeats: int = 1) -> tuple[Pipeline, int]:
+        """Mixers and rule, and the f that they were told; raises ValueError if they do not accept K clients.
+
+        With ``repeats`` every answer is computed so often, and its time is that of the fastest.
+        """
         box = sandbox(self.spec, self.limit)
-        count = int(box.ask("build", K, f)["told"])
-        rule = (RemoteColumns if box.reduces else RemoteRule)(box=box, step=box.mixers)
-        return Pipeline(tuple(RemoteMixer(box=box, step=step) for step in range(box.mixers)), rule), count
+        # a rule that is told nothing must not find f in its process
+        count = int(box.ask("build", K, f if "f" in box.knows.split(", ") else 0)["told"])
+        known = {"box": box, "clients": K, "f": count, "repeats": repeats}
+        rule = (RemoteColumns if box.reduces else RemoteRule)(**known, step=box.mixers)
+        return Pipeline(tuple(RemoteMixer(**known, step=step) for step in range(box.mixers)), rule), count
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Remote:
     box: Sandbox = field(repr=False)
+    clients: int
+    f: int
     step: int
+    repeats: int = 1
 
     def answer(self, geometry: Geometry) -> Reply:
         """What the step says of these clients."""
@@ -167,9 +181,9 @@ class _Remote:
         updates = list(geometry.coordinates().updates) if box.reads else None
         signs = geometry.sign_counts() if box.reads else None
         assert isinstance(geometry, GramGeometry)
-        reply = box.ask(
-            "mix", self.step, geometry.layers, geometry.layers_about_reference, geometry.layer_sizes, updates, signs
-        )
+        about = geometry.layers_about_reference
+        known = (geometry.layers, about, geometry.layer_sizes, updates, signs)
+        reply = box.ask("mix", self.clients, self.f, self.step, self.repeats, *known, repeats=self.repeats)
         if "matrix" not in reply:
             raise RuleError("sent an answer without a matrix")
         return reply
@@ -213,7 +227,8 @@ class RemoteColumns(_Remote, ColumnRule):
 
     def reduce(self, ranked: Any, xp: Any) -> Any:
         """One value per column; the process picks the ranks that it reads."""
-        return numbers("values", self.box.ask("reduce", ranked).get("values"), (ranked.shape[1],))
+        reply = self.box.ask("reduce", self.clients, self.f, ranked)
+        return numbers("values", reply.get("values"), (ranked.shape[1],))
 
 
 def _mix(reply: Reply) -> Mix:
