@@ -29,6 +29,7 @@ class Line:
         spread: the standard deviation at each point, where known.
         shares: each point's share of the data, where known.
         number: which colour and dashes it has; None for its position, so charts side by side can agree.
+        link: the address that its name in the legend leads to.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Line:
     spread: Sequence[float] = ()
     shares: Sequence[float] = ()
     number: int | None = None
+    link: str = ""
 
     def sizes(self) -> list[float]:
         """Areas of the dots between 0 and 1; they grow with the share of the data."""

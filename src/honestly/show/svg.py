@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup, escape
 
-from honestly.show.chart import COLOURS, DOT, Chart, Heatmap, dashes, ticks
+from honestly.show.chart import COLOURS, DOT, Chart, Heatmap, Line, dashes, ticks
 from honestly.show.palette import colours
 from honestly.show.text import shorten
 
@@ -41,10 +41,12 @@ class _Drawing:
         self.height, self.left, self.below, self.above = height, left, below, above
         self.parts: list[str] = []
 
-    def frame(self, label: str) -> str:
+    def frame(self, label: str, live: bool) -> str:
+        """The drawing; the policy of the live page forbids styles in attributes, so its script sets the margins."""
         room = f"--left:{self.left:g}px;--below:{self.below:g}px;--above:{self.above:g}px"
+        margins = f'{"data-room" if live else "style"}="{room}"'
         return (
-            f'<svg class="plot" height="{self.height:g}" style="{room}" role="img" aria-label="{_e(label, 1000)}">'
+            f'<svg class="plot" height="{self.height:g}" {margins} role="img" aria-label="{_e(label, 1000)}">'
             f"{''.join(self.parts)}</svg>"
         )
 
@@ -52,23 +54,33 @@ class _Drawing:
 # -- curves ---------------------------------------------------------------------------------------------------------
 
 
-def chart(what: Chart, height: float = 160) -> Markup:
-    """The curves with a title and a legend."""
-    drawing = _curves(what, height)
-    last = [f"{line.name}: {line.ys[-1]:.3f}" for line in what.lines if what.ends and line.ys]
-    label = what.title + (f"; at the end {', '.join(last)}" if last else "")
+def chart(what: Chart, height: float = 160, *, live: bool = False) -> Markup:
+    """The curves with a title and a legend; `live` for the live page, see `_Drawing.frame`."""
+    picture = _curves(what, height).frame(_label(what), live)
     keys = "".join(
         f'<li><svg width="26" height="10" aria-hidden="true"><line x1="0" x2="26" y1="5" y2="5" stroke-width="3" '
-        f"{_stroke(number)}/></svg><bdi>{_e(line.name, 80)}</bdi>"
-        + (f" <b>{line.ys[-1]:.3f}</b>" if what.ends and line.ys else "")
-        + "</li>"
+        f"{_stroke(number)}/></svg>{_name(line)}" + (f" <b>{_last(line)}</b>" if what.ends else "") + "</li>"
         for number, line in what.numbered()
     )
     title = what.title[:1].upper() + what.title[1:]
     return Markup(
-        f'<figure class="chart"><figcaption>{_e(title)}</figcaption><div class="picture">{drawing.frame(label)}</div>'
+        f'<figure class="chart"><figcaption>{_e(title)}</figcaption><div class="picture">{picture}</div>'
         f'<ul class="legend">{keys}</ul></figure>'
     )
+
+
+def _label(what: Chart) -> str:
+    last = [f"{line.name}: {_last(line)}" for line in what.lines if what.ends]
+    return what.title + (f"; last values {', '.join(last)}" if last else "")
+
+
+def _name(line: Line) -> str:
+    name = f"<bdi>{_e(line.name, 80)}</bdi>"
+    return f'<a href="{_e(line.link, 1000)}">{name}</a>' if line.link else name
+
+
+def _last(line: Line) -> str:
+    return f"{line.ys[-1]:.3f}" if line.ys else "–"
 
 
 def _stroke(number: int) -> str:
@@ -130,7 +142,7 @@ def heatmap(what: Heatmap) -> Markup:
     """The map with a title; each cell has a tooltip."""
     drawing, K = _cells(what), len(what.drawn_rows())
     label = f"{what.title}: {K} {what.y}s by {len(what.columns)} {what.x}s; all values follow as a table"
-    picture = drawing.frame(label)
+    picture = drawing.frame(label, live=False)
     if len(what.columns) > 24 and not what.numbered:  # vertical labels need room: the frame scrolls
         least = drawing.left + 14 * len(what.columns)
         inside = f'<div style="min-width:{least:g}px">{picture}</div>'

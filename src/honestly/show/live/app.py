@@ -1,4 +1,4 @@
-"""The web application: one page, its files, one stream of events, and a drawing of all results."""
+"""The web application: one page, its files, one stream of events, and drawings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from honestly.show.live.drawings import Drawings
 from honestly.show.live.feed import Feed
 from honestly.show.live.guard import Guard
 from honestly.show.live.ledger import Cursor
@@ -28,6 +29,7 @@ MOST_RUNS = 24
 
 def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEARTBEAT) -> Starlette:
     """The application that serves a feed to browsers that request `host`."""
+    drawings = Drawings(feed.ledger)
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -39,9 +41,9 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
         if feed.readers >= MOST_READERS:
             message = f"More than {MOST_READERS} tabs are open: close some.\n"
             return PlainTextResponse(message, status_code=503, headers={"Retry-After": "5"})
-        runs = list(dict.fromkeys(request.query_params.getlist("run")))
+        runs = _runs(request)
         if len(runs) > MOST_RUNS:
-            return PlainTextResponse(f"{len(runs)} runs: at most {MOST_RUNS} at once.\n", status_code=400)
+            return _too_many(runs)
         resumed = Cursor.parse(request.headers.get("last-event-id"))
         known = resumed or Cursor.parse(request.query_params.get("since"))
         body = events(feed, known, runs, resumed=resumed is not None, heartbeat=heartbeat)
@@ -54,6 +56,15 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
         if not drawing:
             return PlainTextResponse("No run has a result yet.\n", status_code=404)
         return Response(drawing, media_type="image/svg+xml")
+
+    async def curves(request: Request) -> Response:
+        runs, file = _runs(request), request.url.path.endswith(".svg")
+        if len(runs) > MOST_RUNS:
+            return _too_many(runs)
+        drawn = await drawings.curves(runs, request.query_params.getlist("name"), file=file)
+        if drawn is None:  # their rounds are read while a page watches them
+            return Response(status_code=204)
+        return Response(drawn, media_type="image/svg+xml" if file else "text/html")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
@@ -69,9 +80,20 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
             Route("/", page),
             Route("/events", stream),
             Route("/results.svg", results),
+            Route("/curves", curves),
+            Route("/curves.svg", curves),
             Route("/static/style.css", style),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Guard, host=host)],
         lifespan=lifespan,
     )
+
+
+def _runs(request: Request) -> list[str]:
+    """The runs that a request names, each once."""
+    return list(dict.fromkeys(request.query_params.getlist("run")))
+
+
+def _too_many(runs: list[str]) -> Response:
+    return PlainTextResponse(f"{len(runs)} runs: at most {MOST_RUNS} at once.\n", status_code=400)

@@ -40,7 +40,7 @@ class Cursor:
 
 
 @dataclass
-class _Rounds:
+class RunRounds:
     """A run's rounds with the number of the last change of each, and of the last time that rounds were dropped."""
 
     detail: Detail | None = None
@@ -49,6 +49,11 @@ class _Rounds:
     numbers: list[int] = field(default_factory=list[int])
     head_changed: int = 0
     cut: int = 0
+
+    @property
+    def version(self) -> int:
+        """The number of the last change."""
+        return max(self.head_changed, self.cut, *self.numbers[-1:])
 
     def after(self, run: str, known: int) -> list[Event]:
         """The events for a reader that knows all changes up to a number."""
@@ -71,7 +76,7 @@ class Ledger:
         self.head: dict[str, Any] = {}
         self.head_changed = 0
         self.runs: dict[str, tuple[int, RunRow]] = {}
-        self.details: dict[str, _Rounds] = {}
+        self.details: dict[str, RunRounds] = {}
 
     @property
     def cursor(self) -> Cursor:
@@ -110,7 +115,7 @@ class Ledger:
             self.head, self.head_changed = head, self.number
 
     def _take_detail(self, run: str, detail: Detail) -> None:
-        history = self.details.setdefault(run, _Rounds())
+        history = self.details.setdefault(run, RunRounds())
         if detail is history.detail:  # nothing new was read
             return
         history.detail = detail

@@ -1,8 +1,5 @@
 // Blue is good or honest, orange is bad or dishonest: told apart by nearly everybody.
 
-const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
-const COLOURS = 6;
-
 const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
 
 export function theme() {
@@ -45,9 +42,4 @@ export function luminance(rgb) {
 // Of black and white the one that is read better: at least 4.58 to 1 on any colour.
 export function ink(rgb) {
   return luminance(rgb) > 0.179 ? "#000" : "#fff";
-}
-
-// Every line has a colour and a dash, so that colour is not the only difference.
-export function line(i) {
-  return { colour: colour(`line${(i % COLOURS) + 1}`), dash: DASHES[i % DASHES.length] };
 }

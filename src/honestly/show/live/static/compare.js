@@ -1,12 +1,12 @@
 // Several runs side by side: their curves in one picture, their numbers in one table, a heatmap each.
 
 import { axesOf, label } from "./axes.js";
-import { chart } from "./chart.js";
 import { MOST, choose, setChosen } from "./chosen.js";
 import { el, foreign, keyed, say, set } from "./dom.js";
+import { addressOf, drawing } from "./drawing.js";
 import { share } from "./format.js";
 import { maps } from "./maps.js";
-import { points } from "./run.js";
+import { versionOf } from "./run.js";
 import { runHref } from "./runs.js";
 import { roundFiles, saveLinks } from "./save.js";
 import { state } from "./state.js";
@@ -17,18 +17,17 @@ export function compareView(ids) {
   if (ids.length) setChosen(ids);
   const title = el("h1", {}, "Comparison");
   const hint = el("p", { class: "muted" });
-  const accuracy = chart("Accuracy");
-  const asr = chart("Attack success rate");
+  const curves = drawing();
   const body = el("tbody");
   const top = COLUMNS.map((name) => el("th", { scope: "col" }, name || el("span", { class: "unseen" }, "remove")));
   const table = el("table", { class: "list" }, el("thead", {}, el("tr", {}, ...top)), body);
   const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Numbers of the runs" }, table);
   const pictures = el("div", { class: "several" });
   const details = () => runsOf(ids).filter((run) => state.details.has(run.id)).map((run) => ({ name: label(run, axesFor(ids), state.head.kind), ...state.details.get(run.id) }));
-  const curves = () => [accuracy, asr].filter((one) => !one.root.hidden).map((one) => one.picture());
+  const named = () => runsOf(ids).map((run) => [run.id, label(run, axesFor(ids), state.head.kind)]);
   const canvases = () => [...pictures.children].flatMap((node) => node.canvases());
-  const save = saveLinks(roundFiles(details, curves, canvases));
-  const root = el("div", {}, title, hint, accuracy.root, asr.root, scroll, pictures, save);
+  const save = saveLinks(roundFiles(details, named, canvases));
+  const root = el("div", {}, title, hint, curves.root, scroll, pictures, save);
 
   function update() {
     const runs = runsOf(ids);
@@ -36,21 +35,14 @@ export function compareView(ids) {
     const name = (run) => label(run, axes, state.head.kind);
     const empty = state.ready && !runs.length;
     say(hint, empty ? `Choose up to ${MOST} runs: tick them in “All runs”, or open a row or column of a table.` : "");
-    for (const part of [accuracy.root, asr.root, scroll, save]) set(part, "hidden", !runs.length);
-    const last = Math.max(1, ...runs.map((run) => run.of ?? run.rounds));
-    const series = (key) => runs.map((run) => ({ name: name(run), href: runHref(run), points: points(state.details.get(run.id)?.rounds ?? [], key) }));
-    accuracy.update(series("accuracy"), last);
-    const rates = series("asr").filter((one) => one.points.length);
-    set(asr.root, "hidden", !rates.length);
-    asr.update(rates, last);
+    for (const part of [curves.root, scroll, save]) set(part, "hidden", !runs.length);
+    if (runs.length) curves.update(addressOf("curves", named()), JSON.stringify(runs.map((run) => versionOf(run, state.details.get(run.id)))));
     keyed(body, runs, (run) => run.id, row, (node, run) => node.fill(run, name(run)));
     keyed(pictures, runs.filter((run) => state.details.has(run.id)), (run) => run.id, picture, (node, run) => node.fill(run, name(run)));
   }
 
   const redraw = () => {
     for (const node of pictures.children) node.form = "";
-    accuracy.draw();
-    asr.draw();
     update();
   };
   return { root, update, redraw, wanted: () => ids };
@@ -91,7 +83,7 @@ function picture(run) {
   node.fill = (now, text) => {
     if (title.textContent !== text) title.replaceChildren(foreign(text));
     const detail = state.details.get(run.id);
-    const form = JSON.stringify([detail.rounds.length, now.of, detail.rounds.at(-1)]);
+    const form = versionOf(now, detail);
     if (form === node.form) return;
     node.form = form;
     heat.update(now, detail);

@@ -2,7 +2,6 @@
 
 import { css, ink, scale } from "./colour.js";
 import { el, say } from "./dom.js";
-import { ticks } from "./chart.js";
 
 const BELOW = 34;
 const LETTERS = 22; // of a name; a node id of Flower has 20
@@ -141,4 +140,12 @@ function short(name) {
 
 function clamp(value, size) {
   return Math.min(Math.max(value, 0), size - 1);
+}
+
+function ticks(last, width) {
+  const room = Math.max(2, Math.floor(width / 60));
+  const step = [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000].find((s) => last / s <= room) ?? Math.ceil(last / room);
+  const list = [1];
+  for (let t = step; t <= last; t += step) if (t > 1 && t - list.at(-1) >= step / 2) list.push(t);
+  return list;
 }

@@ -2,17 +2,13 @@
 
 import { accusations } from "./accusations.js";
 import { axesOf, label } from "./axes.js";
-import { chart } from "./chart.js";
 import { chosen, choose } from "./chosen.js";
 import { el, foreign, keyed, say, set } from "./dom.js";
+import { addressOf, drawing } from "./drawing.js";
 import { duration, roundsOf, share } from "./format.js";
 import { maps } from "./maps.js";
 import { roundFiles, saveLinks } from "./save.js";
 import { age, state } from "./state.js";
-
-export function points(rounds, key) {
-  return rounds.filter((r) => r[key] !== null).map((r) => [r.round, r[key]]);
-}
 
 export function runView(id) {
   const title = el("h1");
@@ -21,14 +17,14 @@ export function runView(id) {
   const error = el("pre", { class: "bad", tabindex: 0 });
   const tick = el("input", { type: "checkbox", id: "compare-this", change: () => choose(id, tick.checked) });
   const pick = el("p", {}, tick, " ", el("label", { for: "compare-this" }, "compare this run"));
-  const curves = chart("Accuracy");
+  const curves = drawing();
   const heat = maps();
   const blame = accusations();
   const notes = el("ul", { class: "notes" });
   const noted = el("section", { "aria-labelledby": "notes" }, el("h2", { id: "notes" }, "Rounds to look at"), notes);
   const settings = el("dl");
   const about = el("details", {}, el("summary", {}, el("h2", {}, "Settings")), settings);
-  const save = saveLinks(roundFiles(() => [state.details.get(id)], () => [curves.picture()], heat.canvases));
+  const save = saveLinks(roundFiles(() => [state.details.get(id)], () => [[id, id]], heat.canvases));
   const parts = [curves.root, el("h2", {}, "Clients by round"), heat.root, blame.root, noted, about, save];
   const body = el("div", {}, ...parts);
   const root = el("div", {}, title, news, bar, error, pick, body);
@@ -50,18 +46,14 @@ export function runView(id) {
     set(body, "hidden", !detail);
     if (!detail) return;
     // heatmaps are drawn only when a round came in
-    const now = JSON.stringify([detail.rounds.length, run?.of, detail.rounds.at(-1), detail.head.clients]);
+    const now = versionOf(run, detail);
+    curves.update(addressOf("curves", [[id, id]]), now);
     if (now !== form) draw(run, detail);
     form = now;
   }
 
   function draw(run, detail) {
     const { rounds, head } = detail;
-    const series = [{ name: "accuracy", points: points(rounds, "accuracy") }];
-    const asr = points(rounds, "asr");
-    curves.rename(asr.length ? "Accuracy and attack success rate" : "Accuracy");
-    if (asr.length) series.push({ name: "attack success rate", points: asr });
-    curves.update(series, Math.max(run?.of ?? 0, rounds.length));
     heat.update(run, detail);
     blame.update(detail);
     const noteworthy = rounds.filter((r) => r.note).slice(-20).reverse();
@@ -82,6 +74,11 @@ export function runView(id) {
     update();
   };
   return { root, update, redraw, wanted: () => [id] };
+}
+
+// What drawings of a run depend on.
+export function versionOf(run, detail) {
+  return JSON.stringify([detail?.rounds.length, run?.of, detail?.rounds.at(-1), detail?.head.clients]);
 }
 
 function meter(bar, run) {

@@ -1,10 +1,8 @@
 // What a view offers to save: numbers as CSV and JSON, drawings as SVG and PNG.
 
 import { el } from "./dom.js";
+import { addressOf } from "./drawing.js";
 import { offer, pngOf, toPng } from "./picture.js";
-
-const STYLE = "text{font:11px system-ui,sans-serif;fill:#1b1f24}.axis{fill:#57606a}.rule{stroke:#d0d7de}";
-const SPACE = "http://www.w3.org/2000/svg";
 
 // files: name -> a function that makes a blob, or the promise of one
 export function saveLinks(files) {
@@ -13,12 +11,12 @@ export function saveLinks(files) {
   return el("p", { class: "downloads" }, el("span", {}, "Save:"), ...buttons);
 }
 
-// details() -> [{name, head, rounds}, ...]; pictures() -> every <svg> of curves; canvases() -> those of the maps
-export function roundFiles(details, pictures, canvases) {
+// details() -> [{name, head, rounds}, ...]; runs() -> [[id, name], ...]; canvases() -> those of the maps
+export function roundFiles(details, runs, canvases) {
   return {
     "rounds.csv": () => text(csv(...details()), "text/csv"),
     "rounds.json": () => json(details().length === 1 ? details()[0] : details()),
-    "curves.svg": () => text(standalone(pictures()), "image/svg+xml"),
+    "curves.svg": async () => (await fetch(addressOf("curves.svg", runs()))).blob(),
     "maps.png": () => png(canvases()),
   };
 }
@@ -67,25 +65,6 @@ function text(content, type) {
 
 function json(value) {
   return text(JSON.stringify(value, null, 1), "application/json");
-}
-
-// The drawings below each other.
-function standalone(pictures) {
-  const all = document.createElementNS(SPACE, "svg");
-  const style = document.createElementNS(SPACE, "style");
-  style.textContent = STYLE;
-  all.append(style);
-  const size = (name) => pictures.map((one) => Number(one.getAttribute(name)));
-  all.setAttribute("xmlns", SPACE);
-  all.setAttribute("width", Math.max(...size("width")));
-  all.setAttribute("height", size("height").reduce((sum, one) => sum + one, 0));
-  pictures.reduce((down, one) => {
-    const copy = one.cloneNode(true);
-    copy.setAttribute("y", down);
-    all.append(copy);
-    return down + Number(one.getAttribute("height"));
-  }, 0);
-  return new XMLSerializer().serializeToString(all);
 }
 
 function png(canvases) {
