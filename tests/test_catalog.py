@@ -164,7 +164,7 @@ def test_custom_code_uses_the_same_grammar(own: Path, tmp_path: Path, capsys: py
         ("First:kep=1", r"has no setting 'kep': did you mean keep"),
         ("Abstract", r"cannot be made: .*abstract"),
         ("Plain", r"must be a dataclass that inherits from Rule"),
-        ("Nothing", r"cannot be loaded: .*no attribute 'Nothing'"),
+        ("Nothing", r"cannot be loaded: .* has no 'Nothing'"),
     ],
 )
 def test_errors_in_custom_code_are_explained(own: Path, name: str, message: str) -> None:

@@ -24,4 +24,4 @@ def unknown(what: str, name: object, allowed: Iterable[object], more: str = "") 
     """
     words = [str(word) for word in allowed]
     hint = did_you_mean(name, words, most=3)
-    return f"unknown {what} '{name}': {hint}Allowed: {', '.join(words) or 'none'}{more}"
+    return f"unknown {what} '{name}'{': ' + hint if hint else '. '}Allowed: {', '.join(words) or 'none'}{more}"

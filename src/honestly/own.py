@@ -43,6 +43,8 @@ def import_name(what: str, name: str) -> Any:
         module = _file(place) if place.endswith(".py") else importlib.import_module(place)
         if not module.__name__.startswith("honestly."):
             LOADED.add(module.__name__)
+        if not hasattr(module, attribute):
+            raise ImportError(f"{place} has no {attribute!r}")
         thing: Any = getattr(module, attribute)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ValueError(f"{what} '{name}' cannot be loaded: {error}") from error

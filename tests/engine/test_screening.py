@@ -170,6 +170,7 @@ def test_wrong_updates_say_what_they_are(updates: Any, message: str) -> None:
     [
         ({"rule": "bayesain"}, "bayesian"),
         ({"rule": 3}, "rule is 3"),
+        ({"rule": hn.Krum}, r"rule is the class Krum; pass a rule with its settings, Krum\(...\)"),
         ({"pre": [3]}, "pre holds 3"),
         ({"pre": "nn"}, "nnm"),
         ({"pre": None}, "pre is None"),
@@ -362,7 +363,15 @@ class Own(hn.Rule):
         return None if weights is None else Mix(np.atleast_2d(weights))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("mistake", ["NaN", "too few", "two lists", "nothing"])
-def test_a_mistake_in_a_rule_of_ones_own_is_named(federation: Federation, mistake: str) -> None:
-    with pytest.raises(ValueError, match=r"Own\(mistake='.*'\).mix (gave a matrix of shape|returned a NoneType)"):
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("NaN", "gave weights that are NaN or infinite"),
+        ("too few", r"gave a matrix of shape \(1, 6\), expected a weight for each of the 7 clients"),
+        ("two lists", r"gave a matrix of shape \(1, 1, 7\), expected a weight for each of the 7 clients"),
+        ("nothing", "returned a NoneType, expected a Mix"),
+    ],
+)
+def test_a_mistake_in_a_rule_of_ones_own_is_named(federation: Federation, mistake: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^Own\(mistake='{mistake}'\).mix {message}"):
         hn.aggregate(federation(K=7, d=20), Own(mistake=mistake))

@@ -50,8 +50,8 @@ def test_make_builds_by_name():
     ("name", "settings", "message"),
     [
         ("krumm", {}, "unknown rule 'krumm': did you mean krum"),
-        ("zzz", {}, r"unknown rule 'zzz': Allowed: .*trimmed_mean.*bulyan"),
-        ("nnm", {}, "unknown rule 'nnm'"),
+        ("nnm", {"f": 2}, r"'nnm' is not a rule: it is a mixer; join a rule to it with \+, as in nnm:f=2\+median"),
+        ("zzz", {}, r"unknown rule 'zzz'\. Allowed: .*trimmed_mean.*bulyan"),
         ("multi_krum", {"f": 1, "keeps": 3}, "no setting 'keeps': did you mean keep.* Settings: f, keep"),
         ("median", {"f": 1}, "no setting 'f'.* Settings: none"),
         (

@@ -51,8 +51,8 @@ def test_mixers_before_the_rule() -> None:
     ("words", "message"),
     [
         (["clints=3"], r"clints = 3: unknown key, did you mean clients\?"),
-        (["clients=0"], r"clients = 0: .*greater than or equal to 1"),
-        (["clients=ten"], r"clients = 'ten': .*integer"),
+        (["clients=0"], r"clients = 0: must be at least 1"),
+        (["clients=ten"], r"clients = 'ten': give a whole number"),
         (["partition=ballanced"], r"partition = 'ballanced': did you mean balanced\? Allowed: balanced, dirichlet"),
         (["dataset=imagenet"], r"dataset = 'imagenet': Allowed: digits, mnist, fmnist, cifar10"),
         (["rule=multi_krm"], r"multi_krm.*multi_krum"),

@@ -78,7 +78,7 @@ def test_a_federation_learns_on_it(task):
         ({}, "net", "cannot be loaded|missing 4 required"),
         ({}, "no_net", "returned a int"),
         ({}, "NOTHING", "is a value of type int: it must be a class or a function"),
-        ({}, "stirpes", "has no attribute 'stirpes'"),
+        ({}, "stirpes", "has no 'stirpes'"),
     ],
 )
 def test_what_is_wrong_with_a_data_set_is_said(task, changes, name, message):

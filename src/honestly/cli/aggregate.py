@@ -23,17 +23,17 @@ Average K model files into one, robustly, in bounded memory, and say which clien
 
 FILES are safetensors files, folders of shards (model.safetensors.index.json), LoRA adapter folders (PEFT) or .npz
 files, one per client. A client whose file cannot be used is excluded and named; it does not stop the run.
-OUT is a .safetensors or .npz file, or a folder, in which the shards are those of the inputs. It appears at once when it
-is complete: a run that is stopped leaves the old one. OUT among FILES is refused, and a result of an earlier run among
-FILES is excluded: it is no client.
+OUT is a .safetensors or .npz file, or a folder with the same shards as the inputs. An existing OUT is replaced only
+when the new one is complete. OUT must not be one of FILES. A result of an earlier run among FILES is excluded, because
+it is not a client.
 """
 EPILOG = """\
 exit status
   0    OUT was written, and every client was used (or --exclusions ok)
-  1    refused: too few usable clients, a full disk, or a client was excluded under --exclusions fail; OUT is as it was
-  2    the command line is wrong, or names a place that cannot be written; OUT is as it was
+  1    too few usable clients, a full disk, or an excluded client with --exclusions fail; OUT is unchanged
+  2    the command line is wrong, or names a place that cannot be written; OUT is unchanged
   3    OUT was written, and at least one client was excluded (--exclusions status, the default)
-  130  interrupted; OUT is as it was
+  130  interrupted; OUT is unchanged
 
 examples
   honestly aggregate client-*.safetensors -o global.safetensors
@@ -56,18 +56,22 @@ def add(commands: Any) -> None:
         "--rule",
         default="bayesian",
         metavar="RULE",
-        help="a rule with its settings, mixers in front joined by +: krum:f=2, nnm:f=4+multi_krum:f=4,keep=8, or "
+        help="a rule with its settings: krum:f=2; mixers come first, joined by +: nnm:f=4+multi_krum:f=4,keep=8; or "
         "file.py:Class of your own; see `honestly rules` (default: %(default)s)",
     )
     parser.add_argument(
-        "--pre", action="append", default=[], metavar="MIXER", help="a mixer before those of --rule; may be repeated"
+        "--pre",
+        action="append",
+        default=[],
+        metavar="MIXER",
+        help="a mixer before those of --rule; may be repeated",
     )
     parser.add_argument("--reference", metavar="FILE", help="the previous global model, trusted")
     parser.add_argument("--sizes", metavar="FILE", help="client sizes: JSON by id or in order, or lines `id,size`")
     parser.add_argument(
         "--ids",
         metavar="NAMES",
-        help="client names in order, with commas, or @FILE with one per line; file names by default",
+        help="client names in order, separated by commas, or @FILE with one per line (default: the file names)",
     )
     parser.add_argument(
         "--names", metavar="FILE.json", help="names for the table and the reports: JSON from client id to name"
@@ -91,16 +95,17 @@ def add(commands: Any) -> None:
         "--buffers",
         choices=["follow", "judge", "ignore"],
         default="follow",
-        help="BatchNorm's running means and variances: averaged with the weights found on the parameters, judged like "
-        "parameters, or not averaged (the reference's, else a central client's, are kept) (default: %(default)s)",
+        help="what to do with BatchNorm's running means and variances: average them with the weights found on the "
+        "parameters, judge them like parameters, or keep those of the reference (without one, of a central client) "
+        "(default: %(default)s)",
     )
-    parser.add_argument("--rank", type=int, help="rank of the result for --lora svd; that of most clients by default")
+    parser.add_argument("--rank", type=int, help="rank of the result for --lora svd (default: that of most clients)")
     parser.add_argument("--allow-torch", action="store_true", help="read PyTorch files too, with weights_only=True")
     parser.add_argument("--follow-symlinks", action="store_true", help="read through symbolic links")
     parser.add_argument(
         "--allow-results",
         action="store_true",
-        help="count files that this command wrote as clients, such as the averages of edge servers; "
+        help="treat files that this command wrote, such as the averages of edge servers, as clients; "
         "otherwise they are excluded",
     )
     parser.add_argument("--allow-overwrite", action="store_true", help="let OUT replace one of FILES")

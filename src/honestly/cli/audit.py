@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 EPILOG = """\
-exit status: 0 every line is there as it was written, 1 it is not, or there is nothing to verify
+exit status: 0 if no line was changed, 1 if one was, or if there is nothing to verify
 
-Each line of rounds.jsonl carries its own hash and the hash of the line before. That shows lines that were changed,
-removed, inserted or put in another order. It cannot show that the last lines were cut off, or that somebody computed
-the whole chain anew: for that, keep the head that this command prints (and that is the last line's "hash") where the
-server cannot write, and give it with --head the next time.
+Each line of rounds.jsonl has its own hash and the hash of the line before it. They reveal lines that were changed,
+removed, inserted or reordered. They cannot reveal that the last lines were removed, or that somebody recomputed the
+whole chain. To detect that, store the head that this command prints (the "hash" of the last line) where the server
+cannot write, and pass it with --head the next time.
 
 examples:
   honestly audit runs/history
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the history's folder, or one rounds.jsonl")
     parser.add_argument(
-        "--head", metavar="HASH", type=_hash, help="a hash from an earlier audit: it must be in the chain"
+        "--head", metavar="HASH", type=_hash, help="a hash from an earlier audit, which must still be in the chain"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from honestly.federation.audit import audit
 
     if not args.folder.exists():
-        raise FileNotFoundError(2, "No such file or directory", str(args.folder))
+        raise FileNotFoundError(2, "does not exist; give the folder of a federation's history", str(args.folder))
     report = audit(args.folder)
     problem = report.broken
     if not problem and not report.rounds:

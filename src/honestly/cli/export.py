@@ -27,8 +27,8 @@ def add(commands: Any) -> None:
     scaleout: argparse.ArgumentParser = targets.add_parser(
         "scaleout",
         help="a self-contained server_functions.py for Scaleout and FEDn",
-        description="Write a self-contained server_functions.py for Scaleout and FEDn: NumPy only, it never raises, "
-        "and any failure keeps the previous model.",
+        description="Write a self-contained server_functions.py for Scaleout and FEDn. It needs NumPy only, never "
+        "raises an exception, and keeps the previous model if anything fails.",
         epilog="example: honestly export scaleout -o server_functions.py --rule multi_krum:f=2",
     )
     scaleout.add_argument(
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         help="a rule that weighs clients, with its settings: krum:f=2 (default: %(default)s)",
     )
     scaleout.add_argument("--force", action="store_true", help="replace a file that is there")
-    scaleout.add_argument("settings", nargs="*", metavar="key=value", help="settings of the rule, as an older spelling")
+    scaleout.add_argument("settings", nargs="*", metavar="key=value", help="settings of the rule (an older spelling)")
     scaleout.set_defaults(run=run)
     export_tensorboard.add(targets)
     for what, about in STUDIES.items():

@@ -12,8 +12,8 @@ def add(targets: Any) -> None:
     parser: argparse.ArgumentParser = targets.add_parser(
         "tensorboard",
         help="a study, a run or a federation's history as TensorBoard event files",
-        description="Write the numbers of every run as scalars, and who attacked, who was believed and who was accused "
-        "as images. Look at them with: tensorboard --logdir LOGDIR",
+        description="Write the numbers of every run as scalars, and who attacked, was believed and was accused as "
+        "images. View them with: tensorboard --logdir LOGDIR",
         epilog="example: honestly export tensorboard runs/a -o logs",
     )
     parser.add_argument("sources", nargs="+", type=Path, metavar="DIR", help="a study, a run, or a history")

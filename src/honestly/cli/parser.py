@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -17,6 +18,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if "epilog" in kwargs:  # examples and tables keep their lines
             kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+            if "\n" not in kwargs.get("description", "\n"):
+                kwargs["description"] = textwrap.fill(kwargs["description"], 80)
         super().__init__(*args, **kwargs)
         # suppressed: a sub-command's default must not override an option before its name
         self.add_argument(

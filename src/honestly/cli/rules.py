@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "rules",
         help="list every rule and mixer with what it needs",
-        description="List every rule, then every mixer (used before a rule), with what it must be told.",
+        description="List every rule, then every mixer (applied before a rule), with the settings that it needs.",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
     parser.set_defaults(run=run)

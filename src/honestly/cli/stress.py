@@ -16,12 +16,12 @@ from honestly.cores import usable_cores
 _T = TypeVar("_T")
 
 DESCRIPTION = """\
-Every rule against every attack on honest populations of updates, without training. Reports
-kappa = |aggregate - honest mean|^2 / honest variance, where layers are known also of the worst one: mean, worst
-case with an attacker that searches against each rule, false accusations, detection and calibration.
+Test rules against attacks on populations of honest updates, without training. Reports
+kappa = |aggregate - honest mean|^2 / honest variance (where layers are known, also of the worst layer): its mean, and
+its worst case with an attacker that searches against each rule; also false accusations, detection and calibration.
 """
 EPILOG = """\
-names are listed by `honestly rules` and `honestly attacks`; several are separated by spaces or commas
+`honestly rules` and `honestly attacks` list the names. Separate several names by spaces or commas.
 
 examples
   honestly stress
@@ -33,16 +33,21 @@ examples
   honestly stress --suite small-1 --rules bayesian geometric_median
   honestly stress --submit rule.py:MyRule --json
 
-recordings by layer: --record OUT.npz trains federations and keeps one Gram matrix for each tensor. Settings are those
-of `honestly simulate` (dataset=, model=, clients=, alpha=, seed=, ...); several values, such as alpha=0.1,0.5, make
-several courses. rounds= says which rounds are kept, attack= which data attacks are recorded beside the honest clients
-(default: label_flip,backdoor) by poisoned= of them (default: just under half), left_out= how many of the last clients
-are never averaged, idle= how many of the first ones send the model back unchanged, images= how many of the training
-images are used (default: all).
+recordings by layer
+  --record OUT.npz trains federations and stores one Gram matrix for each tensor. It takes the settings of `honestly
+  simulate` (dataset=, model=, clients=, alpha=, seed=, ...). Several values, such as alpha=0.1,0.5, make several
+  courses. Further settings:
+    rounds=    the rounds to store
+    attack=    the data attacks to record beside the honest clients (default: label_flip,backdoor)
+    poisoned=  the number of clients that make them (default: just under half)
+    left_out=  how many of the last clients are never averaged
+    idle=      how many of the first clients send the model back unchanged
+    images=    how many of the training images are used (default: all)
 
-suites: fixed recordings, attacks and numbers of attackers under a name with a version, so figures of different
-people can be compared. --json prints one line for each rule. small-1 and images-1 (MNIST, Fashion-MNIST, CIFAR-10)
-come with the package; --make-suite core-1 makes the third in the folder of the data sets.
+suites
+  A suite is a fixed set of recordings, attacks and numbers of attackers, with a name and a version, so people can
+  compare their figures. --json prints one line for each rule. small-1 and images-1 (MNIST, Fashion-MNIST, CIFAR-10)
+  come with the package; --make-suite core-1 makes the third in the folder of the data sets.
 """
 
 
@@ -50,7 +55,7 @@ def add(commands: Any) -> None:
     """Register the command."""
     parser = commands.add_parser(
         "stress",
-        help="rules against attacks on updates, without training",
+        help="test rules against attacks on updates, without training",
         description=DESCRIPTION,
         epilog=EPILOG,
     )
@@ -102,8 +107,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write cases, tables, heatmap and an HTML page here")
     parser.add_argument("--json", action="store_true", help="print the tables as JSON")
     parser.add_argument("--record", type=Path, metavar="OUT.npz", help="record populations by layer, and stop")
-    parser.add_argument("--device", default="cpu", help="of --record: cpu, cuda, cuda:1 or auto (default: cpu)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="of --record and suites: where the data sets are")
+    parser.add_argument("--device", default="cpu", help="with --record: cpu, cuda, cuda:1 or auto (default: cpu)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="with --record and suites: where the data sets are")
     stress_suite.add(parser)
     parser.set_defaults(run=run)
 

@@ -65,6 +65,8 @@ class Pipeline:
         With `own`, a word of `rule` may also name a class of the user's, whose code is run.
         """
         behind, step = _steps(rule, own)
+        if isinstance(step, type) and issubclass(step, Rule):
+            raise ValueError(f"rule is the class {step.__name__}; pass a rule with its settings, {step.__name__}(...)")
         if not isinstance(step, Rule):
             raise ValueError(
                 f"rule is {step!r}; expected a rule such as hn.Bayesian() or its name, see hn.list_rules()"
@@ -207,8 +209,13 @@ def _check_rows(step: Rule | Mixer, A: Float, geometry: Geometry) -> None:
 
     A step that needs the reference may scale updates freely; without a reference it counts as 0.
     """
-    if A.ndim != 2 or A.shape[1] != geometry.K or not np.isfinite(A).all():
-        raise ValueError(f"{step}.mix gave a matrix of shape {A.shape}, expected (m, {geometry.K}) finite weights")
+    if A.ndim != 2 or A.shape[1] != geometry.K:
+        raise ValueError(
+            f"{step}.mix gave a matrix of shape {A.shape}, expected a weight for each of the {geometry.K} clients in "
+            f"every row: (m, {geometry.K})"
+        )
+    if not np.isfinite(A).all():
+        raise ValueError(f"{step}.mix gave weights that are NaN or infinite")
     if "reference" in step.needs:
         return
     sums = A.sum(axis=1)

@@ -250,8 +250,14 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "RoDiLoCoMemory | None": _no_memory,
     "root": _no_root,
 }
-RULE_CATALOG: Catalog[Rule] = Catalog("rule", Rule, RULES, read=_READ, python="hn.")
-MIXER_CATALOG: Catalog[Mixer] = Catalog("mixer", Mixer, MIXERS, read=_READ, python="hn.")
+RULE_CATALOG: Catalog[Rule] = Catalog(
+    "rule", Rule, RULES, read=_READ, python="hn.",
+    instead={mixer.name: "it is a mixer; join a rule to it with +, as in nnm:f=2+median" for mixer in MIXERS},
+)  # fmt: skip
+MIXER_CATALOG: Catalog[Mixer] = Catalog(
+    "mixer", Mixer, MIXERS, read=_READ, python="hn.",
+    instead={rule.name: f"it is a rule; the mixers are {', '.join(mixer.name for mixer in MIXERS)}" for rule in RULES},
+)  # fmt: skip
 
 
 class _Package(ModuleType):

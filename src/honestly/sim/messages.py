@@ -9,6 +9,22 @@ from pydantic import BaseModel, ValidationError
 from honestly.blame import Culprit, culprit
 from honestly.hints import did_you_mean
 
+#: What to do about pydantic's mistakes, in our words.
+REMEDIES = {
+    "int_parsing": "give a whole number",
+    "int_type": "give a whole number",
+    "int_from_float": "give a whole number",
+    "float_parsing": "give a number",
+    "float_type": "give a number",
+    "bool_parsing": "give true or false",
+    "bool_type": "give true or false",
+    "list_type": "give a list",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+}
+
 
 def explain(error: ValidationError, values: dict[str, Any], model: type[BaseModel]) -> str:
     """One line for each mistake: `key = value: what is wrong and what is allowed`.
@@ -37,6 +53,8 @@ def _line(e: dict[str, Any], values: dict[str, Any], model: type[BaseModel]) -> 
         expected = str(e["ctx"]["expected"]).replace(" or ", ", ").replace("'", "")
         hint = did_you_mean(e["input"], expected.split(", "))
         return f"{where} = {e['input']!r}: {hint}Allowed: {expected}"
-    if e["type"] != "value_error":  # pydantic's own sentences
+    if e["type"] in REMEDIES:
+        message = REMEDIES[e["type"]].format(**e.get("ctx", {}))
+    elif e["type"] != "value_error":  # pydantic's own sentences
         message = message[0].lower() + message[1:]
     return f"{where} = {e['input']!r}: {message}"

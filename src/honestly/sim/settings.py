@@ -30,7 +30,9 @@ def read(path: str) -> dict[str, Any]:
             name = path if path.endswith(".toml") else f"{path}.toml"
             if name not in presets():
                 hint = did_you_mean(name, presets())
-                raise ExperimentError(f"no such file or preset: {path}; {hint}Presets: {', '.join(presets())}")
+                raise ExperimentError(
+                    f"no such file or preset: {path}{'; ' + hint if hint else '. '}Presets: {', '.join(presets())}"
+                )
             text = (files("honestly.sim") / "presets" / name).read_text(encoding="utf-8")
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

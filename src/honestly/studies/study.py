@@ -270,6 +270,7 @@ def text_of(path: str) -> str:
     if name not in shipped_studies():
         hint = did_you_mean(name, shipped_studies())
         raise StudyError(
-            f"no such file or study: {path}; {hint}Studies that come with honestly: {', '.join(shipped_studies())}"
+            f"no such file or study: {path}{'; ' + hint if hint else '. '}"
+            f"Studies that come with honestly: {', '.join(shipped_studies())}"
         )
     return (files("honestly.studies") / "shipped" / f"{name}.toml").read_text(encoding="utf-8")
