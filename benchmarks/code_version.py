@@ -22,7 +22,7 @@ def commit() -> str:
 def code_hash(*places: str) -> str:
     """Hash of the code in these folders and files of the package.
 
-    Comments, docstrings and the layout of Python files do not count: they change no result.
+    Comments, docstrings, the layout of Python files, and from where they import do not count: they change no result.
     """
     digest = hashlib.sha256()
     for place in places:
@@ -35,8 +35,9 @@ def code_hash(*places: str) -> str:
 
 
 def _statements(source: str) -> str:
-    """The syntax tree of a Python file without docstrings."""
+    """The syntax tree of a Python file without imports and docstrings."""
     tree = ast.parse(source)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             match node.body:

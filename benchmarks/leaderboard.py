@@ -18,7 +18,7 @@ import os
 import platform
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,8 +39,12 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "leaderboard.md"
 OUT = ROOT / "results" / "leaderboard"
 OURS = "bayesian"
-#: The code that decides a line; the others only read, write and present.
-CODE = ("engine", "kernels/bayesian", "rules", "sim/attacks", "studies/layers", "studies/suites", "studies/specs.py")
+#: The code that decides a line of a rule of the package; the rest measures updates, trains, reads, writes and presents.
+CODE = (
+    *("engine/pipeline.py", "kernels/bayesian", "rules", "sim/attacks/alie.py", "sim/attacks/min_max.py"),
+    *("studies/layers", "studies/recordings.py", "studies/specs.py", "studies/suites/judge.py"),
+    *("studies/suites/own.py", "studies/suites/spec.py", "studies/suites/standings.py"),
+)
 #: Rules that are evaluated with other than their default settings, because an exact search would take too long.
 FORMS = {name: f"{name}:work=20000" for name in ("mda", "smea", "minimum_variance")}
 #: Rules with settings, and rules behind mixers.
@@ -181,19 +185,17 @@ def stand_ins(found):
     return Table("s", "Real coordinates and stand-ins", note, columns, rows).markdown()
 
 
-def origins(lines):
-    """Which commit made which lines, and the processor time that they took."""
-    rules_of = {}
-    for line in lines:
-        rules_of.setdefault(line.get("commit", "unknown"), []).append(line["rule"])
-    if len(rules_of) == 1:
-        words = [f"All at commit {made}" for made in rules_of]
-    else:
-        words = [f"At commit {made}: {', '.join(names)}" for made, names in rules_of.items()]
-    costs = [line["cost"] for line in lines if "cost" in line]
-    return (
-        f"{'. '.join(words)}. {sum(costs) / 60:.0f} minutes of processor time for {len(costs)} of {len(lines)} lines."
-    )
+def with_commits(table, lines):
+    """The table with a last column that names the commit of each row."""
+    made = {line["rule"]: line.get("commit", "unknown") for line in lines}
+    rows = [[*row, made[row[0]]] for row in table.rows]
+    return replace(table, columns=(*table.columns, "commit"), rows=rows)
+
+
+def costs(lines):
+    """The processor time of the lines that say it."""
+    known = [line["cost"] for line in lines if "cost" in line]
+    return f"{sum(known) / 60:.0f} minutes of processor time for {len(known)} of {len(lines)} rows."
 
 
 def write_page(lines):
@@ -213,7 +215,7 @@ def write_page(lines):
         standings = rank([standing_of(line) for line in rows])
         origin = {line["recording"] for line in rows}
         missing = [rule for rule in rules() if rule not in {line["rule"] for line in rows}]
-        parts[name] = suite_table(suite, standings).markdown()
+        parts[name] = with_commits(suite_table(suite, standings), rows).markdown()
         parts[f"{name}-ours"] = place_of_ours(standings)
         parts[f"{name}-caps"] = caps(standings)
         parts[f"{name}-facts"] = (
@@ -221,7 +223,7 @@ def write_page(lines):
             f"content `{rows[0]['content'][:16]}`; {max(s.rounds for s in standings)} attacked or quiet rounds for "
             f"each rule, and {suite.tries} tries of the adaptive attacker in each round for each of its two goals."
             + (f" Not judged yet: {', '.join(missing)}." if missing else "")
-            + f" {origins(rows)}"
+            + f" {costs(rows)}"
         )
     PAGE.write_text(fill(PAGE.read_text(), parts))
 

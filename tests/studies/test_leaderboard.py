@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from honestly.show.tables import Table
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -16,27 +18,27 @@ def benchmarks(monkeypatch):
         monkeypatch.setenv(name, "1")  # the script sets them for its process; here they end with the test
 
 
-def test_code_hash_ignores_comments_and_docstrings(tmp_path, monkeypatch):
+def test_code_hash_ignores_comments_docstrings_and_imports(tmp_path, monkeypatch):
     import code_version
 
     monkeypatch.setattr(code_version, "SOURCE", tmp_path)
     file = tmp_path / "rule.py"
     file.write_text('"""A rule."""\ndef f(x):\n    """Add one."""\n    return x + 1\n')
     before = code_version.code_hash("rule.py")
-    file.write_text('"""Another text."""\ndef f(x):\n    return (x + 1)  # more\n')
+    file.write_text('"""Another text."""\nfrom math import pi\ndef f(x):\n    return (x + 1)  # more\n')
     assert code_version.code_hash("rule.py") == before
     file.write_text("def f(x):\n    return x + 2\n")
     assert code_version.code_hash("rule.py") != before
 
 
-def test_page_names_the_commit_of_each_line():
+def test_every_row_of_the_page_names_its_commit_and_the_text_its_cost():
     import leaderboard
 
-    lines = [
-        {"rule": rule, "commit": made, "cost": 60.0} for rule, made in (("mean", "1a"), ("krum", "1a"), ("que", "2b"))
-    ]
-    assert leaderboard.origins(lines[:2]).startswith("All at commit 1a. 2 minutes")
-    assert leaderboard.origins(lines).startswith("At commit 1a: mean, krum. At commit 2b: que. 3 minutes")
+    lines = [{"rule": "mean", "commit": "1a", "cost": 60.0}, {"rule": "krum", "commit": "2b", "cost": 60.0}]
+    table = Table("t", "Standings", "", ("rule", "ms"), [["krum", 1.0], ["mean", 2.0], ["que", 3.0]])
+    page = leaderboard.with_commits(table, [*lines, {"rule": "que"}]).markdown()
+    assert [row.split(" | ")[-1] for row in page.splitlines()[-3:]] == ["2b |", "1a |", "unknown |"]
+    assert leaderboard.costs([*lines, {"rule": "que"}]) == "2 minutes of processor time for 2 of 3 rows."
 
 
 def test_lines_of_the_same_code_are_not_made_again(tmp_path, monkeypatch):

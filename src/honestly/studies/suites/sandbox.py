@@ -162,28 +162,35 @@ class RemoteContestant:
         box = sandbox(self.spec, self.limit)
         # a rule that is told nothing must not find f in its process
         count = int(box.ask("build", K, f if "f" in box.knows.split(", ") else 0)["told"])
-        known = {"box": box, "clients": K, "f": count, "repeats": repeats}
-        rule = (RemoteColumns if box.reduces else RemoteRule)(**known, step=box.mixers)
-        return Pipeline(tuple(RemoteMixer(**known, step=step) for step in range(box.mixers)), rule), count
+        place = Place(box, K, count, repeats)
+        rule = (RemoteColumns if box.reduces else RemoteRule)(place=place, step=box.mixers)
+        return Pipeline(tuple(RemoteMixer(place=place, step=step) for step in range(box.mixers)), rule), count
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rule runs, the number of clients and the f that it was built with, and how often it is timed."""
+
+    box: Sandbox = field(repr=False)
+    clients: int
+    f: int
+    repeats: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Remote:
-    box: Sandbox = field(repr=False)
-    clients: int
-    f: int
+    place: Place
     step: int
-    repeats: int = 1
 
     def answer(self, geometry: Geometry) -> Reply:
         """What the step says of these clients."""
-        box = self.box
+        box, repeats = self.place.box, self.place.repeats
         updates = list(geometry.coordinates().updates) if box.reads else None
         signs = geometry.sign_counts() if box.reads else None
         assert isinstance(geometry, GramGeometry)
         about = geometry.layers_about_reference
         known = (geometry.layers, about, geometry.layer_sizes, updates, signs)
-        reply = box.ask("mix", self.clients, self.f, self.step, self.repeats, *known, repeats=self.repeats)
+        reply = box.ask("mix", self.place.clients, self.place.f, self.step, repeats, *known, repeats=repeats)
         if "matrix" not in reply:
             raise RuleError("sent an answer without a matrix")
         return reply
@@ -227,7 +234,7 @@ class RemoteColumns(_Remote, ColumnRule):
 
     def reduce(self, ranked: Any, xp: Any) -> Any:
         """One value per column; the process picks the ranks that it reads."""
-        reply = self.box.ask("reduce", self.clients, self.f, ranked)
+        reply = self.place.box.ask("reduce", self.place.clients, self.place.f, ranked)
         return numbers("values", reply.get("values"), (ranked.shape[1],))
 
 

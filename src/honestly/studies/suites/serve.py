@@ -85,7 +85,7 @@ def _in_fork(pipe: Connection, contestant: Contestant, question: tuple[Any, ...]
     parts: list[bytes] = []
     with os.fdopen(reader, "rb", buffering=0) as file:
         while True:
-            if pipe in wait([pipe, file]):  # the judge has nothing to say before the answer: it is gone
+            if pipe in wait([pipe, reader]):  # the judge has nothing to say before the answer: it is gone
                 os.killpg(0, signal.SIGKILL)
             if not (part := file.read(2**20)):
                 break
