@@ -111,9 +111,9 @@ def starts(store: Store) -> set[str]:
 
 
 def copy(store: Store, path: Path) -> None:
-    """The study's database as it stands now, also while others write to it; nobody works on the copy's runs.
+    """The study's database as it stands now, also while others write to it; no run of the copy is claimed.
 
-    Its pages are written anew, so the same rows give the same bytes, whatever came and went in between.
+    The file is rewritten, so the same rows give the same bytes, whatever was deleted before.
     """
     with tempfile.TemporaryDirectory() as temporary, contextlib.closing(sqlite3.connect(Path(temporary) / FILE)) as raw:
         store.database.connection.backup(raw)
@@ -123,7 +123,7 @@ def copy(store: Store, path: Path) -> None:
 
 
 def _nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Who made the archive, and when, is nobody's business."""
+    """Remove owner and date from an entry, so the same study gives the same bytes."""
     member.mtime = 0
     member.uid = member.gid = 0
     member.uname = member.gname = ""

@@ -218,7 +218,7 @@ class Store:
         )
 
     def heartbeat(self, worker: str) -> None:
-        """Report that this worker is alive, and those named by its name, a dash and more (tasks of a cluster)."""
+        """Report that this worker is alive, and the tasks of a cluster whose names begin with its name and a dash."""
         with self.database.writing() as db:
             db.execute(
                 "UPDATE runs SET updated = ? WHERE status = 'running' "

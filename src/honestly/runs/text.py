@@ -42,7 +42,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """A cell: lists and mappings as JSON, and text that a spreadsheet would take for a formula behind an apostrophe.
+    """A cell: lists and mappings as JSON; text that a spreadsheet would take for a formula gets an apostrophe.
 
     >>> csv_cell("=1+1"), csv_cell(0.5), csv_cell(None), csv_cell([1, 2])
     ("'=1+1", 0.5, '', '[1,2]')

@@ -1,4 +1,4 @@
-"""What is claimed about each client, its size or the number of clients behind it, by position."""
+"""What is claimed about each client, by position: its size, or the number of clients behind it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Buffers:
-    """Which tensors are buffers, and what to do with them; `names` is None where their names tell."""
+    """Which tensors are buffers, and what to do with them; `names` is None if they are recognised by name."""
 
     mode: str = "follow"
     names: frozenset[str] | None = None
@@ -162,7 +162,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _group(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
-    """Runs of pieces, in order. What costs the same is joined together, so equal blocks are cut alike."""
+    """Groups of neighbouring pieces. Pairs of equal cost are joined together, so equal blocks are grouped alike."""
     n = len(pieces)
     if n <= most:
         return [[piece] for piece in pieces]

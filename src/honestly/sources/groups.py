@@ -19,7 +19,7 @@ from honestly.sources.claims import check_claims, read_claims
 class Groups:
     """How many clients are behind each update, and whether the update is their sum or their mean.
 
-    The groups are then judged, weighed and named: one liar in a group costs the group, see docs/how-to/groups.md.
+    The groups are then judged, weighed and named: one liar spoils its group, see docs/how-to/groups.md.
 
     Args:
         counts: the number of clients in each group, in order, or a mapping by id. Counts are claims: they weigh a group
@@ -47,7 +47,7 @@ class Groups:
         return layers if isinstance(layers, Groups) else cls(layers)
 
     def ordered_counts(self, ids: Sequence[ClientId]) -> Float:
-        """(K,) counts in the groups' order; NaN for what is no count."""
+        """(K,) counts in the groups' order; NaN where there is none."""
         counts = read_claims("groups", self.counts, ids)
         return np.where(np.isfinite(counts) & (counts > 0), counts, np.nan)
 
@@ -81,7 +81,7 @@ class Groups:
 
 
 def identities(updates: Any) -> tuple[ClientId, ...] | None:
-    """The ids that the updates will have: the keys of a mapping, else 0..K-1; None for what cannot be updates."""
+    """The ids that the updates will have: the keys of a mapping, else 0..K-1; None if these cannot be updates."""
     paths = updates.paths if isinstance(updates, Checkpoints) else updates
     if isinstance(paths, Mapping):
         return tuple(cast("Mapping[Any, Any]", paths))
@@ -92,7 +92,7 @@ def identities(updates: Any) -> tuple[ClientId, ...] | None:
 
 
 def divide(update: Any, count: float) -> Any:
-    """A container with every array in it divided; anything else stays, and is refused when it is read."""
+    """The container with every array divided. Anything else stays as it is, and is refused when it is read."""
     if isinstance(update, Mapping):
         return {name: divide(value, count) for name, value in cast("Mapping[Any, Any]", update).items()}
     if isinstance(update, list | tuple):

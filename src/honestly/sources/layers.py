@@ -106,7 +106,7 @@ class Layers(InMemorySource):
             return None
 
     def _prepare(self, row: dict[str, Any] | None) -> dict[str, Any] | None:
-        """NumPy views of what lies on the host; device arrays as they are."""
+        """NumPy views of arrays on the host; device arrays unchanged."""
         if row is None:
             return None
         if self.on_host:
@@ -132,14 +132,14 @@ class Layers(InMemorySource):
                 np.copyto(to, piece)
 
     def _piece(self, leaf: int, start: int, stop: int, client: int) -> Host:
-        """Values that do not lie in one piece, or of a client on another device than the others."""
+        """A copy of values that are not contiguous, or that are on another device than the others'."""
         x = self._row(client)[self.leaves[leaf].name]
         if isinstance(x, np.ndarray):
             return arrays.flat_slice(x, start, stop)
         return arrays.to_host(x.reshape(-1)[start:stop])
 
     def flat_view(self, leaf: int, client: int) -> Host | None:
-        """The array, if it lies on the host in one piece."""
+        """The array, if it is contiguous and on the host."""
         key = leaf, client
         if key not in self._flat:
             x = self._row(client)[self.leaves[leaf].name]

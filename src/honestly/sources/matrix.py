@@ -61,7 +61,7 @@ class Matrix(InMemorySource):
         self._extras = [self._extra(name, extra) for name, extra in (("reference", reference), ("root", root))]
 
     def _extra(self, name: str, extra: Any) -> Any:
-        """The reference or root as one flat row where the updates are; its layout must be one client's."""
+        """The reference or root as one flat row on the updates' device. It must have the layout of one client."""
         if extra is None:
             return None
         if not arrays.is_array(extra):
@@ -105,7 +105,7 @@ class Matrix(InMemorySource):
                 np.subtract(out, minus, out=out)
 
     def direct(self, start: int, stop: int, clients: Sequence[int], dtype: type) -> Host | None:
-        """The block itself, if NumPy can multiply it as it lies; None if it must be copied."""
+        """The block itself, if NumPy can multiply it without a copy; else None."""
         view = self._block(start, stop, clients)
         return view if view is not None and view.dtype == dtype and view.strides[1] == view.itemsize else None
 

@@ -1,4 +1,4 @@
-"""The header of an .npy file, which strangers write: parsed with a bound on its length, never evaluated."""
+"""The header of an untrusted .npy file: parsed with a limit on its length, never evaluated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_SIDE = 1 << 48
 
 
 class NpyHeaderError(ValueError):
-    """These bytes are no header of a plain array; the message says why, to be read after the array's name."""
+    """These bytes are not the header of a plain array. The message says why and follows the array's name."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def read_header(start: bytes) -> NpyHeader:
             header claims before it checks the claim, so it must not see more than these.
 
     Raises:
-        NpyHeaderError: it is no header, or claims an impossible shape, or values that are not numbers.
+        NpyHeaderError: it is not a header, or claims an impossible shape, or values that are not numbers.
 
     >>> from numpy.lib.format import magic
     >>> read_header(magic(3, 0) + b"rest")

@@ -70,7 +70,7 @@ class Sink(Protocol):
         ...
 
     def finish(self) -> Sequence[Any]:
-        """All blocks are in: what `Source.assemble` takes."""
+        """Return what `Source.assemble` takes, once all blocks are stored."""
         ...
 
 
@@ -81,7 +81,7 @@ class MemorySink:
         self._values = [empty_host(leaf.spec) for leaf in leaves]
 
     def put(self, leaf: int, start: int, stop: int, values: Host) -> None:
-        """Round into place."""
+        """Round the values and store them."""
         narrow(values, self._values[leaf][start:stop])
 
     def flat_view(self, leaf: int) -> Host:
@@ -94,7 +94,7 @@ class MemorySink:
 
 
 class InMemorySource:
-    """What all sources whose values lie in memory have in common."""
+    """The common part of sources whose values are in memory."""
 
     notes: Mapping[str, Any] = {}
 
@@ -103,11 +103,11 @@ class InMemorySource:
         return None
 
     def faults(self) -> Mapping[int, str]:
-        """Nothing changes while it is read."""
+        """Empty: values in memory do not change while they are read."""
         return {}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
 
 class Source(Protocol):

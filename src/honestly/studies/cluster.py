@@ -184,7 +184,7 @@ class Driver:
         self.base = new_worker()
 
     def run(self) -> bool:
-        """Until nothing is left; False if asked to stop, `OutOfTimeError` when the time is up."""
+        """Run until nothing is left; False if asked to stop, `OutOfTimeError` when the time is up."""
         if self.room() == 0:
             need = " and ".join(f"{amount:g} {name}" for name, amount in self.need.items())
             raise ValueError(f"no node of the cluster has {need}: ask for less with --gpus-per-run and --cpus-per-run")

@@ -129,7 +129,7 @@ def describe_error(error: Exception) -> str:
 def one_by_one(
     store: Store, ids: Collection[str], worker: str, options: WorkOptions, data: Datasets | None = None
 ) -> bool:
-    """Do runs one after the other until none of ``ids`` is left, not even one that another worker may still give up.
+    """Do runs one after the other until all of ``ids`` have ended, also those that another worker may still give up.
 
     Returns False if asked to stop; raises `OutOfTimeError` at the time limit.
     """

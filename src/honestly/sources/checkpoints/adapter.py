@@ -128,8 +128,8 @@ def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config:
 
 
 def _setting(config: Mapping[str, Any], name: str, pattern: str, module: str) -> Any:
-    """A setting for one module. PEFT's patterns are regular expressions, of which only plain names are taken from
-    strangers: an expression can be made to run forever."""
+    """A setting for one module. PEFT's patterns are regular expressions. Only plain names are accepted from clients,
+    because an expression can be written to run forever."""
     patterns = config.get(pattern) or {}
     if not isinstance(patterns, dict):
         raise UnusableError(f"its adapter_config.json has a {pattern} that is not a mapping")

@@ -40,7 +40,7 @@ class Checkpoint:
 
 
 def read_checkpoint(path: str, pool: Pool, *, follow_symlinks: bool = False, allow_torch: bool = False) -> Checkpoint:
-    """What lies at `path`, from headers alone. Raises `UnusableError` with the reason why it cannot be used."""
+    """The checkpoint at `path`, from its headers alone. Raises `UnusableError` that says why it cannot be used."""
     name = Path(path).name
     try:
         mode = Path(path).stat(follow_symlinks=follow_symlinks).st_mode

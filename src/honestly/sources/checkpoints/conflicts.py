@@ -1,7 +1,7 @@
-"""Files that are no client's: the place where the result goes, and results of earlier runs.
+"""Files that are not clients: the output itself, and results of earlier runs.
 
 `honestly aggregate *.safetensors -o global.safetensors` finds its own result among the files when it runs again. The
-place itself is known by path and inode, whatever its spelling; a result elsewhere by the mark that we write into it.
+output is recognised by its path and inode, however the path is written, and other results by a mark in their metadata.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RESULT = (
 
 
 def check_place(out: Path, inputs: Sequence[str]) -> None:
-    """Raise ValueError if writing `out` would replace one of the inputs, or `out` stands among them."""
+    """Raise ValueError if writing `out` would replace one of the inputs, or if `out` is one of them."""
     for path in inputs:
         why = _conflict(out, Path(path))
         if why is not None:

@@ -44,7 +44,7 @@ class OnDevice:
         self._requests: set[tuple[int, ...]] = set()
 
     def block(self, leaf: int, start: int, stop: int, clients: Sequence[int]) -> Any:
-        """(k, stop - start) on the device, in the leaf's own dtype: read ahead if `ahead` was told, else now."""
+        """(k, stop - start) on the device, in the leaf's own dtype: what `ahead` has read, else read now."""
         rows = tuple(clients)
         self._requests.add(rows)
         loading = self._waiting.pop((leaf, start, stop, rows), None)
@@ -59,7 +59,7 @@ class OnDevice:
             self._waiting[leaf, start, stop, rows] = self._loader.submit(self._load, leaf, start, stop, rows)
 
     def new_pass(self) -> None:
-        """What was read ahead and not used is dropped."""
+        """Drop what was read ahead and not used."""
         self._requests.clear()
         self._waiting.clear()
 

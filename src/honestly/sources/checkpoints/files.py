@@ -54,9 +54,9 @@ class Pool:
             return fd
 
     def room(self, nbytes: int) -> tuple[int, int]:
-        """Room for unpacked values in one temporary file without a name: its descriptor, and where the room begins.
+        """Reserve space for unpacked values in one nameless temporary file; returns its descriptor and an offset.
 
-        One file for all of them: a file for each tensor of each client would exhaust the descriptors.
+        All values share this file: one file per tensor and client would exhaust the descriptors.
         """
         with self._lock:
             if self._spool < 0:
@@ -90,7 +90,7 @@ class Pool:
                     os.close(self._idle.popitem(last=False)[1])
 
     def close(self) -> None:
-        """Close all that is not being read."""
+        """Close every file that is not being read."""
         with self._lock:
             while self._descriptors:
                 os.close(self._descriptors.pop())

@@ -118,7 +118,7 @@ def _are_sizes(values: Any) -> bool:
 
 
 def load_json(text: bytes, what: str) -> dict[str, Any]:
-    """A JSON object from an untrusted file: UTF-8, unique names, no lone surrogates, no endless numbers."""
+    """A JSON object from an untrusted file: UTF-8, unique names, no lone surrogates, no numbers of unlimited length."""
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
         if not isinstance(value, dict):

@@ -63,7 +63,7 @@ def _own(name: str, extra: Checkpoint | None) -> Adapter | None:
 
 
 def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], reference: Adapter | None) -> None:
-    """Mixed base models cannot be averaged: the reference's counts, else that of most clients; then the modules."""
+    """Refuse adapters of another base model than the reference's (else most clients'), then those of other modules."""
     present = [row for row in rows if row is not None]
     bases = Counter(row.base for row in present)
     base = reference.base if reference else max(bases, key=lambda b: bases[b], default="")

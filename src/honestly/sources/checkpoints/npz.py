@@ -113,8 +113,8 @@ def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name:
 
 
 class _PackedArray:
-    """A compressed array. It is unpacked on its first use: only then is its layout known to be that of the model, so
-    that a small file cannot make us write more than one model's bytes."""
+    """A compressed array. It is unpacked on its first use: only then is its layout known to be that of the model, so a
+    small file cannot make us write more than one model's bytes."""
 
     def __init__(
         self, spec: ArraySpec, stored: np.dtype[Any], file: File, member: zipfile.ZipInfo, header: int

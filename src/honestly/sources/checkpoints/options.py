@@ -29,9 +29,9 @@ class Checkpoints:
         follow_symlinks: read through symbolic links, which otherwise exclude a client.
         device: "cpu", or a torch device such as "cuda" through which the blocks are streamed.
         progress: called now and then with the bytes read so far and the bytes of one pass over all clients.
-        buffers: what becomes of BatchNorm's running means and variances; by default what `hn.aggregate` is told.
-        allow_results: False excludes files that an earlier aggregation wrote, which are no clients (the command's
-            default, as `*.safetensors` finds them); True counts them, such as the averages of edge servers.
+        buffers: how to treat BatchNorm's running means and variances; by default as `hn.aggregate` is told.
+        allow_results: False excludes files that an earlier aggregation wrote, which are not clients (the command's
+            default, because `*.safetensors` matches them); True includes them, such as the averages of edge servers.
         allow_overwrite: let the output replace one of the inputs; otherwise that is a ValueError.
 
     Example:

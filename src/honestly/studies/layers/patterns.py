@@ -32,7 +32,7 @@ def most_tolerated(n: int) -> int:
 
 
 def bound(n: int, f: int) -> float:
-    """The least kappa that a rule told nothing can promise against f of n.
+    """The least kappa that a rule without further information can promise against f of n.
 
     >>> [round(bound(20, f), 2) for f in (0, 4, 8, 9)]
     [0.82, 1.29, 3.0, 4.5]

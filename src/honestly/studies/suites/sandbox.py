@@ -157,7 +157,7 @@ class RemoteContestant:
     def build(self, *, K: int, f: int, root: Any, repeats: int = 1) -> tuple[Pipeline, int]:
         """Mixers and rule, and the f that they were told; raises ValueError if they do not accept K clients.
 
-        With ``repeats`` every answer is computed so often, and its time is that of the fastest.
+        With ``repeats`` every answer is computed that many times, and the fastest time counts.
         """
         box = sandbox(self.spec, self.limit)
         # a rule that is told nothing must not find f in its process
