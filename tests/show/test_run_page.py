@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from made_studies import record as plain
 
@@ -120,3 +121,15 @@ def test_templates_escape_text_and_refuse_missing_values() -> None:
 
     with pytest.raises(UndefinedError):
         render("run.html", heading="x")
+
+
+def test_the_page_of_a_long_run_stays_small_enough_to_open() -> None:
+    """The sizes that the changelog names: 100 clients, 1,000 rounds."""
+    rng = np.random.default_rng(0)
+    records = [
+        RoundRecord(round=t, accuracy=0.5, honesty=rng.uniform(0.9, 1, 100).round(6).tolist(), participants=range(100))
+        for t in range(1, 1001)
+    ]
+    text = page("long", [RunView("x", records, [str(k) for k in range(100)])])
+    assert len(text) < 3_000_000
+    assert "figure.svg" in text

@@ -1,9 +1,12 @@
 """Drawings by hand: every value is where it belongs, and no name gets out of its place."""
 
+import base64
+import io
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import matplotlib.image
 import numpy as np
 import pytest
 
@@ -61,9 +64,43 @@ def test_a_heatmap_names_its_axes_and_all_clients() -> None:
 def test_marks_are_dots_and_rings_and_stay_readable_on_their_cell() -> None:
     grid, marks = np.array([[0.0, 0.5, 1.0, np.nan]]), np.array([[DOT, DOT, RING, RING]], dtype=np.int8)
     text = heatmap(of(grid, marks=marks))
-    found = re.findall(r'<circle class="(mark[^"]*)" cx="([\d.]+)%"', text)
-    assert found == [("mark on", "12.5"), ("mark", "37.5"), ("mark ring on", "62.5"), ("mark ring", "87.5")]
+    dots = re.findall(r'<svg [^>]*viewBox="0 0 4 16" [^>]*>(<path class="dot.*?)</svg>', text)
+    found = re.findall(r'<path class="([^"]*)" stroke-width="6.4" d="([^"]*)"', dots[0])
+    assert found == [("dot", "M1.5 7.5h0"), ("dot on", "M0.5 7.5h0")]
+    rings = re.findall(r'<circle class="(mark[^"]*)" cx="([\d.]+)%"', text)
+    assert rings == [("mark ring on", "62.5"), ("mark ring", "87.5")]
     assert '<rect class="none" x="75%"' in text  # a client that was excluded and not judged has a cell, without colour
+
+
+def decode(address: str) -> np.ndarray:
+    """The pixels (height, width, 3) of an embedded PNG file."""
+    image = matplotlib.image.imread(io.BytesIO(base64.b64decode(address.removeprefix("data:image/png;base64,"))))
+    return np.round(255 * image[..., :3]).astype(int)
+
+
+@pytest.mark.parametrize(("columns", "tall"), [(250, 1), (500, 12)])
+def test_thousands_of_cells_are_an_image_with_every_value(columns: int, tall: int) -> None:
+    rng = np.random.default_rng(1)
+    grid = rng.uniform(size=(30, columns))
+    grid[rng.random(grid.shape) < 0.1] = np.nan
+    text = heatmap(of(grid))
+    assert len(text) < 8 * grid.size  # two themes; as elements it would have 200 bytes per cell
+    assert "<g><title>" not in text
+    addresses = dict(re.findall(r'<image class="(?:sharp )?(light|dark)"[^>]*href="([^"]*)"', text))
+    for theme, address in addresses.items():
+        pixels = decode(address)
+        assert pixels.shape == (30 * tall, columns, 3)
+        for (k, t), value in np.ndenumerate(grid):
+            expected = colours(theme)["hollow"] if np.isnan(value) else shade(round(value, 2), theme)
+            assert [f"{c:02x}" for c in pixels[k * tall, t]] == [expected[i : i + 2] for i in (1, 3, 5)]
+        np.testing.assert_array_equal(pixels, np.repeat(pixels[::tall], tall, axis=0))
+    assert sorted(addresses) == ["dark", "light"]
+    file = standalone([of(grid)])
+    assert re.findall(r'<image class="([^"]*)"', file) == ["sharp " if tall == 1 else ""]
+    assert addresses["light"] in file
+    same = heatmap(of(np.ones((30, columns))))
+    assert "<image" not in same  # one element per row
+    assert "<title>client 3, rounds 1–" in same
 
 
 def test_the_rows_in_words_have_every_value() -> None:
