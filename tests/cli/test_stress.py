@@ -40,6 +40,26 @@ def test_stress_names_rules_without_a_case(capsys):
     assert output.out == ""
 
 
+@pytest.mark.parametrize(
+    ("attack", "population", "message"),
+    [
+        ("neurotoxin", "isotropic", "no case under neurotoxin: it needs updates that were trained on poisoned data"),
+        ("one_layer", "isotropic", "no case under one_layer: it needs a population by layer"),
+        ("poisoned_fl", "digits", "no case under poisoned_fl: it needs whole updates"),
+    ],
+)
+def test_stress_says_what_an_attack_without_a_case_needs(capsys, attack, population, message):
+    words = ("stress", "--rules", "mean", "--populations", population, "--clients", "10", "--malicious", "4")
+    assert call(*words, "--attacks", attack, "--jobs", "1", "--json") == 1
+    output = capsys.readouterr()
+    assert message in output.err
+    assert "no case for mean" not in output.err, "the rule is not to blame"
+    assert call(*words, "--attacks", attack, "sign_flip", "--jobs", "1", "--json") == 0
+    output = capsys.readouterr()
+    assert message in output.err
+    assert "sign_flip" not in output.err
+
+
 def test_stress_with_a_guess_of_f(capsys):
     words = ("stress", "--rules", "multi_krum", "--attacks", "sign_flip", "--populations", "isotropic", "--jobs", "1")
     assert call(*words, "--malicious", "4", "--believed-f", "true,2", "--json") == 0

@@ -46,7 +46,7 @@ def test_sign_flip_sends_the_update_backwards() -> None:
     start = federation.start()
     plan = federation._plan(1)
     theta = federation.trainer.train(start.model, plan.schedules).theta
-    sent, remembered = federation._attack(start, plan, theta)
+    sent, remembered = federation.forge(start, plan, theta)
     assert remembered == {}
     assert torch.equal(sent[:5], theta[:5])
     assert torch.allclose(sent[5:] - start.model.theta, -4 * (theta[5:] - start.model.theta), atol=1e-5)

@@ -45,6 +45,42 @@ def test_poisoned_rows_are_twins_of_the_last_clients():
     assert cosines[5, 6] > cosines[5, 3], "flipped labels err alike"
 
 
+def test_attacks_that_also_change_updates_do_so_in_a_recording():
+    plain, scaled = recorded("rounds=1", "attack=backdoor"), recorded("rounds=1", "attack=model_replacement")
+    np.testing.assert_allclose(scaled.rounds[1][:, 5:, 5:], 2.5**2 * plain.rounds[1][:, 5:, 5:], rtol=1e-4, atol=1e-7)
+    # Neurotoxin avoids what the model changed in the round before, so it has to remember rounds that are not kept
+    plain, avoids = recorded("rounds=2", "attack=backdoor"), recorded("rounds=2", "attack=neurotoxin")
+    np.testing.assert_array_equal(plain.rounds[2][:, :5, :5], avoids.rounds[2][:, :5, :5])
+    lengths = [course.rounds[2].sum(0).diagonal()[5:] for course in (plain, avoids)]
+    assert (lengths[1] < 0.99 * lengths[0]).all()
+
+
+def test_a_trigger_that_is_learnt_is_learnt_in_a_recording(monkeypatch):
+    from honestly.sim.painting import Painter
+
+    rounds = []
+    ready = Painter.ready
+    monkeypatch.setattr(
+        Painter,
+        "ready",
+        lambda self, state, plan: rounds.append((plan.round, bool(state.attack))) or ready(self, state, plan),
+    )
+    recorded("rounds=3", "attack=a3fl")
+    assert rounds == [(1, False), (2, True), (3, True)]
+
+
+def test_the_simulators_recordings_hold_what_attackers_sent(tmp_path):
+    from honestly.sim.run import run
+    from honestly.sim.settings import experiment
+
+    words = ["dataset=digits", "model=mlp", "clients=5", "malicious=2", "epochs=1", "rule=mean", "rounds=1"]
+    for attack in ("backdoor", "model_replacement"):
+        run(experiment([*words, f"attack={attack}"]), tmp_path / f"run-{attack}", record=tmp_path / attack)
+    plain, scaled = (np.load(tmp_path / name / "round-0001.npz") for name in ("backdoor", "model_replacement"))
+    np.testing.assert_array_equal(plain["honest"], scaled["honest"])
+    np.testing.assert_allclose(scaled["model_replacement"], 2.5 * plain["backdoor"], rtol=1e-4, atol=1e-6)
+
+
 def test_clients_left_out_are_never_averaged_and_idle_ones_send_nothing():
     everybody, left = recorded("rounds=1,2"), recorded("rounds=1,2", "left_out=2")
     np.testing.assert_array_equal(everybody.rounds[1], left.rounds[1])

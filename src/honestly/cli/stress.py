@@ -154,8 +154,12 @@ def run(args: argparse.Namespace) -> int:
         bar = bars.add("stress", len(study.tasks()))
         cases = stress.run(study, jobs=args.jobs, progress=lambda done, total: bars.update(bar, done=done))
     seconds = time.perf_counter() - start
+    lacking = stress.missing_attacks(study, cases)
+    for attack, why in ((attack, why) for attack, why in lacking.items() if args.attacks and attack in attacks):
+        print(f"honestly stress: no case under {attack}: it {why}", file=sys.stderr)
     judged = {case.rule for case in cases}
-    if missing := [spec for spec in study.rules if spec not in judged]:
+    missing = [spec for spec in study.rules if spec not in judged]
+    if missing and len(lacking) < len(study.attacks):
         print(
             f"honestly stress: no case for {', '.join(missing)}: there are too few clients for it, or it looks at "
             "single tensors or BatchNorm's statistics, which these populations do not have",

@@ -135,9 +135,9 @@ class Federation:
             root = both.theta[-1]
             trained = TrainingResult(both.theta[:-1], both.statistics[:-1], both.counters[:-1], both.loss[:-1])
         clock.lap("train")
+        sent, memory = self.forge(state, plan, trained.theta)
         if self.record is not None:
-            self._save_updates(state, plan, trained)
-        sent, memory = self._attack(state, plan, trained.theta)
+            self._save_updates(state, plan, trained.theta, sent)
         clock.lap("attack")
         out, trouble = self._aggregate(state, plan, sent, root, trained.statistics)
         model = state.model if out is None else self._merge(state, trained, out)
@@ -156,7 +156,7 @@ class Federation:
         past = (state.model, *state.past)[:MOST_LATE] if plan.late is not None else ()
         return Record(verdict, clock.laps, images, State(plan.round, model, pipeline, past, server, memory))
 
-    def _attack(self, state: State, plan: RoundPlan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
+    def forge(self, state: State, plan: RoundPlan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
         """The models that the server receives, with forged ones from the attackers; and what the attackers remember."""
         rows = np.flatnonzero(plan.attacking)
         if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or self.attack.name == "none":
@@ -236,18 +236,18 @@ class Federation:
         false, missed = len(set(accused) - set(attacked)), len(set(attacked) - set(accused) - set(record.excluded))
         return replace(record, accused=accused, false_accusations=false, misses=missed)
 
-    def _save_updates(self, state: State, plan: RoundPlan, trained: TrainingResult) -> None:
-        """The honest updates of a round, and what the attackers' poisoned data made of theirs, as an .npz file."""
+    def _save_updates(self, state: State, plan: RoundPlan, trained: Tensor, sent: Tensor) -> None:
+        """The honest updates of a round, and what attackers with poisoned data sent, as an .npz file."""
         from honestly.sim.checkpoint import write_updates
 
         assert self.record is not None
         rows = np.flatnonzero(plan.attacking)
-        honest, extra = trained.theta, {}
+        honest, extra = trained, {}
         if isinstance(self.attack, DataAttack) and len(rows):
             mine = torch.as_tensor(rows, device=self.device)
-            honest = trained.theta.clone()
+            honest = trained.clone()
             honest[mine] = clean_models(self, state, plan)
-            extra[self.attack.name] = trained.theta[mine] - state.model.theta
+            extra[self.attack.name] = sent[mine] - state.model.theta
         write_updates(self.record, plan.round, honest - state.model.theta, state.model.theta, extra)
 
 

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from honestly.hints import unknown
 from honestly.result import Float
-from honestly.sim.attacks import ATTACKS, DataAttack
+from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack
 from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 from honestly.sim.settings import override
+from honestly.sim.state import RoundPlan
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.trainer import Model, TrainingResult
 from honestly.studies.layers.patterns import most_tolerated
@@ -38,7 +39,8 @@ class RecordingPlan:
     Attributes:
         experiment: the federation, without attack.
         rounds: the rounds to keep.
-        attacks: data attacks; their updates are recorded beside the honest ones and never averaged.
+        attacks: data attacks; their updates are recorded beside the honest ones and never averaged. One that also
+            changes updates, or learns its trigger, does so as in the simulator.
         poisoned: how many of the last clients also train on poisoned data.
         left_out: how many of the last clients are never averaged, so they lag behind.
         idle: how many of the first clients send the model back unchanged.
@@ -149,13 +151,11 @@ def train_rounds(
     data = load(e.dataset, folder)
     data = replace(data, images=data.images[: plan.images], labels=data.labels[: plan.images])
     honest = Federation(e, data=data, device=device)
-    settings = e.model_dump()
-    poisoned = {
-        name: Federation(
-            Experiment.of({**settings, "attack": name, "malicious": plan.poisoned}), data=data, device=device
-        )
+    settings = {**e.model_dump(), "malicious": plan.poisoned}
+    groups = [
+        Attackers(Federation(Experiment.of({**settings, "attack": name}), data=data, device=device), plan.poisoned)
         for name in (plan.attacks if plan.poisoned else ())
-    }
+    ]
     layout, model = Layout.of_parameters(honest.module), honest.start().model
     trains = range(plan.idle, e.clients)
     for t in range(1, max(plan.rounds) + 1):
@@ -165,17 +165,46 @@ def train_rounds(
         if not bool(torch.isfinite(updates).all()):
             raise ValueError(f"{plan.name}: training diverged in round {t}: give a smaller lr= or fewer epochs=")
         rows = [updates]
-        for federation in poisoned.values() if t in plan.rounds else ():
-            who = range(e.clients - plan.poisoned, e.clients)
-            twins = [federation.clients.schedule(t, k, attacking=True) for k in who]
-            lies = federation.trainer.train(model, twins).theta - model.theta
-            # a server refuses an update that is not finite: such a client sends its honest one
-            fine = torch.isfinite(lies).all(dim=1, keepdim=True)
-            rows.append(torch.where(fine, lies, updates[e.clients - plan.poisoned :]))
+        for attackers in groups:
+            if t in plan.rounds or attackers.learn:
+                lies = attackers.send(t, model, updates)
+                # a server refuses an update that is not finite: such a client sends its honest one
+                fine = torch.isfinite(lies).all(dim=1, keepdim=True)
+                rows.append(torch.where(fine, lies, updates[e.clients - plan.poisoned :]))
         yield t, torch.cat(rows) if t in plan.rounds else None, layout
         model = average_updates(
             model, result, updates[: e.clients - plan.left_out], e.clients - plan.left_out - plan.idle
         )
+
+
+class Attackers:
+    """The last clients under one attack: they train beside the honest ones, and nobody averages what they send.
+
+    Arguments:
+        federation: the federation with the attack.
+        count: how many they are.
+    """
+
+    def __init__(self, federation: Federation, count: int) -> None:
+        self.federation, self.state = federation, federation.start()
+        self.attacking = np.arange(federation.experiment.clients) >= federation.experiment.clients - count
+        #: whether they take something from round to round, so they train in every one
+        self.learn = federation.painter is not None or isinstance(federation.attack, UpdateAttack)
+
+    def send(self, round: int, model: Model, honest: Tensor) -> Tensor:
+        """(M, d) their updates to this model, as in a simulated round; ``honest`` are those of all clients, (K, d)."""
+        federation = self.federation
+        K, mine = len(self.attacking), torch.as_tensor(self.attacking, device=honest.device)
+        schedules = [federation.clients.schedule(round, k, attacking=bool(self.attacking[k])) for k in range(K)]
+        plan = RoundPlan(round, list(range(K)), self.attacking, schedules)
+        state = replace(self.state, round=round - 1, model=model)
+        if federation.painter is not None:
+            state = replace(state, attack=federation.painter.ready(state, plan))
+        theta = model.theta + honest
+        theta[mine] = federation.trainer.train(model, [schedules[k] for k in np.flatnonzero(self.attacking)]).theta
+        sent, memory = federation.forge(state, plan, theta)
+        self.state = replace(state, attack=memory)
+        return sent[mine] - model.theta
 
 
 def average_updates(model: Model, trained: TrainingResult, updates: Tensor, training: int) -> Model:

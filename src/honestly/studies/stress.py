@@ -18,7 +18,7 @@ from honestly.result import Float
 from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
 from honestly.sim.attacks.adaptive import Adaptive
 from honestly.studies.attacked import AttackedRound, Case
-from honestly.studies.layers.forge import LAYERED, check
+from honestly.studies.layers.forge import FORMS, LAYERED, check
 from honestly.studies.layers.round import LayeredRound
 from honestly.studies.layers.space import LayeredPopulation
 from honestly.studies.parallel import map_units
@@ -229,6 +229,29 @@ class StressTask:
         )
         with np.errstate(over="ignore"):
             return attack.craft_and_count(view) if isinstance(attack, Adaptive) else (attack.forge(view), None)
+
+
+def missing_attacks(study: StressStudy, cases: Sequence[Case]) -> dict[str, str]:
+    """The attacks of the study that none of its populations can show, each with what it needs."""
+    seen = {words(case.attack)[0] for case in cases}
+    tasks = [task for task in study.tasks() if task.malicious]
+    lacking = [spec for spec in study.attacks if words(spec)[0] not in {*seen, ADAPTIVE}] if tasks else []
+    opened = [task.source.open(task.clients) for task in tasks] if lacking else []
+    missing: dict[str, str] = {}
+    for spec in lacking:
+        name, _ = words(spec)
+        by_layer = name not in ATTACKS and not is_own(name)
+        on_data = not by_layer and issubclass(ATTACKS.find(name, own=True), DataAttack)
+        if on_data and not any(name in population.poisoned for population in opened):
+            missing[spec] = (
+                "needs updates that were trained on poisoned data: record a population with "
+                f"`honestly stress --record OUT.npz attack={name}`, and give the file to --populations"
+            )
+        elif by_layer and not any(isinstance(population, LayeredPopulation) for population in opened):
+            missing[spec] = "needs a population by layer, such as digits"
+        elif name not in FORMS and not on_data and all(isinstance(one, LayeredPopulation) for one in opened):
+            missing[spec] = "needs whole updates, and a population by layer has inner products alone"
+    return missing
 
 
 def run(study: StressStudy, *, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> list[Case]:
