@@ -106,7 +106,7 @@ def test_the_import_loads_no_heavy_module() -> None:
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-(CONTRACT,) = (c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "forbidden")
+(CONTRACT,) = (c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["name"].startswith("the core needs"))
 ALLOWED = {"numpy", "array_api_compat", "honestly"}
 # torch and JAX are imported only for the caller's own arrays or files, and only in these files.
 MET = {(name.partition(" -> ")[0], name.partition(" -> ")[2]) for name in CONTRACT["ignore_imports"]}

@@ -129,9 +129,8 @@ def write_pictures(outcome: Outcome, out: Path) -> None:
 
 def _show_partition(experiment: Any, folder: Path | None) -> int:
     import numpy as np
-    from rich.console import Console
-    from rich.table import Table
 
+    from honestly.show.partition import print_partition
     from honestly.sim.data import load
     from honestly.sim.partition import partition
     from honestly.sim.seeds import generator
@@ -140,21 +139,9 @@ def _show_partition(experiment: Any, folder: Path | None) -> int:
     data = load(e.dataset, folder)
     rng = generator(e.seed, "partition")
     parts = partition(data.labels, e.clients, kind=e.partition, alpha=e.alpha, rng=rng)
-    table = Table(title=f"{e.dataset}: {e.partition}" + (f", alpha {e.alpha:g}" if "iid" not in e.partition else ""))
-    table.add_column("client", justify="right")
-    table.add_column("images", justify="right")
-    for name in data.classes:
-        table.add_column(name, justify="right")
-    bars = " ▁▂▃▄▅▆▇█"
     counts = np.array([np.bincount(data.labels[p], minlength=len(data.classes)) for p in parts])
-    for k, row in enumerate(counts):
-        cells = [f"{n} {bars[int(np.ceil(8 * n / max(counts.max(), 1)))]}" for n in row]
-        mark = " *" if k in e.adversary.who else ""
-        table.add_row(f"{k}{mark}", str(row.sum()), *cells)
-    console = Console(markup=False)  # names of folders, files and classes may have brackets, which are not markup
-    console.print(table)
-    if e.adversary.malicious:
-        console.print("* malicious")
+    title = f"{e.dataset}: {e.partition}" + (f", alpha {e.alpha:g}" if "iid" not in e.partition else "")
+    print_partition(title, counts, data.classes, e.adversary.who)
     return 0
 
 
