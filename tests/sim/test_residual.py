@@ -225,6 +225,7 @@ def plain_gradient(module: nn.Module, row: Tensor, x: Tensor, labels: Tensor) ->
     return torch.cat([g.reshape(-1) for g in found]), loss.item()
 
 
+@pytest.mark.timeout(600)  # 25 s on a quiet machine
 @pytest.mark.parametrize("crop", [4])
 def test_a_step_is_that_of_autograd(crop: int) -> None:
     module, pixels = small(), pictures(crop)
