@@ -30,8 +30,8 @@ from honestly.bars import Bars
 from honestly.rules import RULE_CATALOG
 from honestly.show.suite_table import rank, suite_table
 from honestly.show.tables import Table, fill, text
-from honestly.studies.specs import Contestant
 from honestly.studies.suites import SUITES, Standing, judge, load
+from honestly.studies.suites.entries import all_rules
 from honestly.studies.suites.spec import compare, content_hash, open_courses
 from honestly.studies.suites.standings import CAP
 
@@ -45,8 +45,6 @@ CODE = (
     *("studies/layers", "studies/recordings.py", "studies/specs.py", "studies/suites/judge.py"),
     *("studies/suites/own.py", "studies/suites/spec.py", "studies/suites/standings.py"),
 )
-#: Rules that are evaluated with other than their default settings, because an exact search would take too long.
-FORMS = {name: f"{name}:work=20000" for name in ("mda", "smea", "minimum_variance")}
 #: Rules with settings, and rules behind mixers.
 MORE = (
     *("bayesian:variant=paper", "nnm+geometric_median", "nnm+multi_krum", "nnm+trimmed_mean"),
@@ -67,16 +65,14 @@ UNJUDGED = {
 }
 
 
-def missing_inputs(spec):
-    """Why a suite cannot evaluate a rule, possibly behind mixers: the inputs that it does not have."""
-    needs = set().union(*(part.needs for part, _ in Contestant(spec).parts))
-    return [why for need, why in MISSING.items() if need in needs]
+def missing_inputs(name):
+    """Why a suite cannot evaluate a rule: the inputs that it does not have."""
+    return [why for need, why in MISSING.items() if need in RULE_CATALOG[name].needs]
 
 
 def rules():
     """Every rule of the package that a suite can evaluate, and some combinations."""
-    found = [FORMS.get(name, name) for name in RULE_CATALOG if name not in UNJUDGED]
-    return [spec for spec in (*found, *MORE) if not missing_inputs(spec)]
+    return [*(spec for spec in all_rules() if spec not in UNJUDGED), *MORE]
 
 
 def not_judged():

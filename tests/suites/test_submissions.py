@@ -307,6 +307,30 @@ def test_the_command_shows_a_table_and_what_failed(home, capsys, monkeypatch, tm
     assert len((tmp_path / "small-1.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--attacks", "sign_flip"], "--attacks: a suite fixes populations, clients and attacks"),
+        (["--malicious", "3"], "--malicious: a suite fixes"),
+        (["--believed-f", "3"], "--believed-f: a suite fixes"),
+        (["--seeds", "0", "1"], "--seeds 0,1: a suite is judged with one at a time"),
+        (["--submit", "rule.py"], "--submit rule.py: name the class in the file, as in rule.py:MyRule"),
+    ],
+)
+def test_options_that_a_suite_would_ignore_are_refused(words, message, capsys):
+    assert main(["stress", "--suite", "small-1", "--rules", "mean", "--jobs", "1", *words]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_all_stands_for_every_rule_that_a_suite_can_judge(home, capsys, monkeypatch):
+    monkeypatch.setattr("honestly.studies.suites.load", lambda name: TINY)
+    words = ["stress", "--suite", "small-1", "--rules", "all", "--data", str(home), "--jobs", "1", "--json"]
+    assert main(words) == 0
+    found = {json.loads(line)["rule"] for line in capsys.readouterr().out.splitlines()}
+    assert {"bayesian", "mda:work=20000", "deep_sight"} <= found
+    assert not {"fltrust", "monna", "batch_norm_guard"} & found
+
+
 def test_the_command_makes_a_suite(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("honestly.studies.suites.load", lambda name: TINY)
     assert main(["stress", "--make-suite", "small-1", "--out", str(tmp_path)]) == 0

@@ -81,14 +81,11 @@ def add(commands: Any) -> None:
         "recordings: .npz files or folders of them, made by `honestly simulate --record` or, by layer, by --record "
         "(default: all that have a name)",
     )
-    parser.add_argument(
-        "--clients", nargs="+", type=_integers, default=[[20]], metavar="K", help="numbers of clients (default: 20)"
-    )
+    parser.add_argument("--clients", nargs="+", type=_integers, metavar="K", help="numbers of clients (default: 20)")
     parser.add_argument(
         "--malicious",
         nargs="+",
         type=_numbers,
-        default=[[0, 1, 4, 8, 9]],
         metavar="M",
         help="numbers of attackers, or shares such as 0.4 (default: 0,1,4,8,9)",
     )
@@ -96,7 +93,6 @@ def add(commands: Any) -> None:
         "--believed-f",
         nargs="+",
         type=_beliefs,
-        default=[[None]],
         metavar="F",
         help="what rules that need f are told: 'true' or a number; several show what a wrong one costs (default: true)",
     )
@@ -144,9 +140,9 @@ def run(args: argparse.Namespace) -> int:
             dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
         ),
         populations=tuple(_flat(args.populations) if args.populations else (*stress.KINDS, *stress.RECORDED)),
-        clients=tuple(k for ks in args.clients for k in ks),
-        malicious=tuple(m for ms in args.malicious for m in ms),
-        believed=tuple(dict.fromkeys(f for fs in args.believed_f for f in fs)),
+        clients=tuple(k for ks in args.clients or [[20]] for k in ks),
+        malicious=tuple(m for ms in args.malicious or [[0, 1, 4, 8, 9]] for m in ms),
+        believed=tuple(dict.fromkeys(f for fs in args.believed_f or [[None]] for f in fs)),
         seeds=tuple(s for ss in args.seeds for s in ss),
     )
     start = time.perf_counter()
@@ -162,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
     if missing and len(lacking) < len(study.attacks):
         print(
             f"honestly stress: no case for {', '.join(missing)}: there are too few clients for it, or it looks at "
-            "single tensors or BatchNorm's statistics, which these populations do not have",
+            "coordinates, single tensors or BatchNorm's statistics, which these populations do not have",
             file=sys.stderr,
         )
     if not cases:

@@ -16,6 +16,8 @@ USUAL = (
     *("bayesian", "bayesian:variant=paper", "geometric_median", "centered_clipping", "mean", "multi_krum", "krum"),
     *("nnm+geometric_median", "nnm+multi_krum"),
 )
+#: Options of `honestly stress` that a suite decides.
+FIXED = ("attacks", "populations", "clients", "malicious", "believed-f")
 
 
 def add(parser: Any) -> None:
@@ -42,17 +44,29 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
     from honestly._version import __version__
     from honestly.bars import Bars
     from honestly.studies import suites
+    from honestly.studies.suites.entries import all_rules
     from honestly.studies.suites.spec import compare, content_hash, open_courses
 
+    for option in FIXED:
+        if getattr(args, option.replace("-", "_")) is not None:
+            raise ValueError(f"--{option}: a suite fixes populations, clients and attacks; leave it out, or --suite")
+    seeds = [seed for seeds in args.seeds for seed in seeds]
+    if len(seeds) != 1:
+        raise ValueError(f"--seeds {','.join(map(str, seeds))}: a suite is judged with one at a time")
     if not 0 < args.limit < 1e6:
         raise ValueError(f"--limit {args.limit:g}: give a number of seconds above 0")
     suite = suites.load(args.suite or "small-1")
-    judged = tuple(dict.fromkeys([*(args.submit or ()), *(rules or (() if args.submit else USUAL))]))
+    for word in args.submit or ():
+        if ":" not in word:
+            raise ValueError(f"--submit {word}: name the class in the file, as in {word}:MyRule")
+    named = rules or (() if args.submit else USUAL)
+    words = [word for rule in named for word in (all_rules() if rule == "all" else (rule,))]
+    judged = tuple(dict.fromkeys([*(args.submit or ()), *words]))
     courses = open_courses(suite, args.data)
     origin = compare(suite, courses)
     if origin.word != "published":
         print(_origin(suite.name, origin), file=sys.stderr)
-    seed = args.seeds[0][0]
+    (seed,) = seeds
     with Bars(stderr=True, transient=True, silent=args.json) as bars:
         bar = bars.add(f"{suite.name}: rounds")
         standings = suites.judge(
