@@ -171,7 +171,7 @@ def test_a_damaged_store_is_named(study: Path, tmp_path: Path, capsys: pytest.Ca
     assert main(["bench", str(study), "--out", str(tmp_path / "out")]) == 1
     assert "damaged or not an SQLite file" in capsys.readouterr().err
     assert main(["bench", str(study), "--out", "/proc/nobody/writes/here"]) == 1
-    assert "cannot make /proc/nobody/writes/here" in capsys.readouterr().err
+    assert "cannot create /proc/nobody/writes/here" in capsys.readouterr().err
 
 
 def test_a_changed_study_does_not_mix_with_the_old_one(

@@ -109,7 +109,7 @@ def test_an_update_that_was_counted_does_not_count_again() -> None:
     buffer = hn.Buffer(2, "mean")
     fill(buffer, range(2))
     assert buffer.add("site-0", update(0), version=0) is None
-    assert buffer.refused == {"site-0": "this update from version 0 was counted already"}
+    assert buffer.refused == {"site-0": "this update from version 0 was already counted"}
     buffer.add("site-0", update(7), version=0)  # it trained once more on the model that it had
     assert len(buffer) == 1
     assert buffer.refused == {}
@@ -118,7 +118,7 @@ def test_an_update_that_was_counted_does_not_count_again() -> None:
     buffer.add("site-1", update(9), version=2)
     assert buffer.version == 3
     buffer.add("site-0", update(9), version=1)
-    assert buffer.refused == {"site-0": "its newer update from version 2 was counted already"}
+    assert buffer.refused == {"site-0": "its newer update from version 2 was already counted"}
 
 
 @pytest.mark.parametrize(

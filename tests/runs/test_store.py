@@ -263,7 +263,7 @@ def test_other_versions_files_and_missing_studies_are_named(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="is a file"):
         Store.open(tmp_path / "file")
-    with pytest.raises(StoreError, match="cannot make"):
+    with pytest.raises(StoreError, match="cannot create"):
         Store.open(Path("/proc/honestly/study"))
     with pytest.raises(StoreError, match="no study in"):
         Store.read(tmp_path)

@@ -52,7 +52,7 @@ def test_files_that_cannot_be_used_are_explained(tmp_path):
     with pytest.raises(ValueError, match="no array 'honest'"):
         read_population(tmp_path / "empty.npz", clients=3)
     np.savez(tmp_path / "few.npz", honest=np.zeros((3, 2)))
-    with pytest.raises(ValueError, match=r"has 3 clients, asked for 20: use --clients 3"):
+    with pytest.raises(ValueError, match=r"has 3 clients, but 20 were asked for: use --clients 3"):
         read_population(tmp_path / "few.npz", clients=20)
     np.savez(tmp_path / "nan.npz", honest=np.full((3, 2), np.nan))
     with pytest.raises(ValueError, match="not finite"):

@@ -225,7 +225,7 @@ def test_a_process_that_is_closed_is_started_again(home):
 def test_what_a_process_writes_is_never_unpickled(home, monkeypatch):
     box = Sandbox(f"{home / 'rules.py'}:Fair")
     monkeypatch.setattr(box._pipe, "recv_bytes", lambda most: b"cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(RuleError, match="something else than its answer"):
+    with pytest.raises(RuleError, match="something other than its answer"):
         box.ask("build", 5, 1)
 
 

@@ -188,4 +188,4 @@ def _run(args: argparse.Namespace) -> int:
 
 def _exclusion_message(result: Aggregate) -> str:
     listed = "; ".join(f"client {name!r}: {reason}" for name, reason in result.reasons.items())
-    return f"clients were excluded, and --exclusions fail was asked for; {listed}"
+    return f"clients were excluded, and --exclusions fail was given; {listed}"

@@ -165,7 +165,7 @@ def _select_runs(args: argparse.Namespace, study: Study, entries: list[PlannedRu
 
     chosen = select(entries, only(args.only, study), None if args.shard is None else shard(args.shard))
     if not chosen:
-        raise ValueError("no run is left by --only and --shard")
+        raise ValueError("--only and --shard select no runs")
     return chosen
 
 

@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
         default="bayesian",
         help="a rule that weighs clients, with its settings: krum:f=2 (default: %(default)s)",
     )
-    scaleout.add_argument("--force", action="store_true", help="replace a file that is there")
+    scaleout.add_argument("--force", action="store_true", help="replace an existing file")
     scaleout.add_argument("settings", nargs="*", metavar="key=value", help="settings of the rule (an older spelling)")
     scaleout.set_defaults(run=run)
     export_tensorboard.add(targets)
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     path = Path(args.out)
     if path.exists() and not args.force:
-        raise ValueError(f"{path} is there already; add --force to replace it")
+        raise ValueError(f"{path} already exists; add --force to replace it")
     path.write_text(source, encoding="utf-8")
     print(f"{path}: pass its class ServerFunctions to start_session(server_functions=...)")
     return 0

@@ -278,11 +278,13 @@ class Buffer:
             )
         last, sent = self._counted.get(client, (-1, ""))
         if version < last:
-            raise UnusableError(f"its newer update from version {last} was counted already")
+            raise UnusableError(f"its newer update from version {last} was already counted")
         if version == last and digest(change) == sent:
-            raise UnusableError(f"this update from version {last} was counted already")
+            raise UnusableError(f"this update from version {last} was already counted")
         if client in self._entries and version < self._entries[client].version:
-            raise UnusableError(f"its newer update from version {self._entries[client].version} is here already")
+            raise UnusableError(
+                f"its newer update from version {self._entries[client].version} is already in the buffer"
+            )
         check_values(change, self._layout)
 
     def refuse(self, client: ClientId, reason: str) -> None:

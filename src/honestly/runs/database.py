@@ -46,7 +46,7 @@ class Database:
             raise StoreError(f"{folder} is a file: choose another folder with --out") from error
         except OSError as error:
             reason = error.strerror or error
-            raise StoreError(f"cannot make {folder}: {reason}. Choose a folder that you may write to.") from error
+            raise StoreError(f"cannot create {folder}: {reason}. Choose a folder that you may write to.") from error
         with _name_errors(path):
             connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         database = cls(path, connection)

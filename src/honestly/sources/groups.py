@@ -56,7 +56,7 @@ class Groups:
         if not self.sums:
             return updates
         if isinstance(updates, Checkpoints) or are_paths(updates):
-            raise ValueError("groups of sums: files cannot be divided on the way; write means, or pass arrays")
+            raise ValueError("groups of sums: files cannot be divided while they are read; write means, or pass arrays")
         counts = self.ordered_counts(ids)
         if is_array(updates):
             return updates / _column(counts, updates)

@@ -123,7 +123,7 @@ def read_population(path: Path, *, clients: int) -> Population:
     honest = arrays.pop("honest").astype(np.float64)
     if clients > len(honest):
         raise ValueError(
-            f"{path}: has {len(honest)} clients, asked for {clients}: use --clients {len(honest)} or fewer"
+            f"{path}: has {len(honest)} clients, but {clients} were asked for: use --clients {len(honest)} or fewer"
         )
     if not np.isfinite(honest).all():
         raise ValueError(f"{path}: 'honest' has values that are not finite")

@@ -245,7 +245,7 @@ def missing_attacks(study: StressStudy, cases: Sequence[Case]) -> dict[str, str]
         if on_data and not any(name in population.poisoned for population in opened):
             missing[spec] = (
                 "needs updates that were trained on poisoned data: record a population with "
-                f"`honestly stress --record OUT.npz attack={name}`, and give the file to --populations"
+                f"`honestly stress --record OUT.npz attack={name}`, and pass the file to --populations"
             )
         elif by_layer and not any(isinstance(population, LayeredPopulation) for population in opened):
             missing[spec] = "needs a population by layer, such as digits"

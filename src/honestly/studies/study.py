@@ -80,12 +80,12 @@ class Study(BaseModel):
             labels = [label_of(name, value) for value in values]
             twice = next((label for label in labels if labels.count(label) > 1), None)
             if twice is not None:
-                raise ValueError(f"axes.{name}: {twice!r} is there twice")
+                raise ValueError(f"axes.{name}: {twice!r} appears twice")
             known = name in Experiment.model_fields or name.partition(".")[0] in ("rule", "attack", "pre")
             if not known and not all(isinstance(value, dict) for value in values):
                 hint = did_you_mean(name, Experiment.model_fields)
                 raise ValueError(
-                    f"axes.{name}: no setting of an experiment, {hint}Write what its values stand for: "
+                    f"axes.{name}: not a setting of an experiment, {hint}Write what its values stand for: "
                     f"{name} = [{{ label = {labels[0]!r}, malicious = 4 }}]"
                 )
         return axes
@@ -156,7 +156,7 @@ class Study(BaseModel):
             if before is not None:
                 warm_ups.setdefault(before.id, (before, []))[1].append(cell)
         if not planned:
-            raise StudyError("no cell is left: every one is excluded")
+            raise StudyError("no cells are left: all of them are excluded")
         entries: dict[str, PlannedRun] = {}
         for id, entry in planned.items():
             if entry.needs is not None:

@@ -89,7 +89,7 @@ def _deaf() -> Generator[None]:
 
 
 def _why(folder: Path) -> str:
-    return f"a worker could not write to {folder}; its message is above. Mend it and run the same command again."
+    return f"a worker could not write to {folder}; its message is above. Fix it and run the same command again."
 
 
 def _main(

@@ -147,5 +147,5 @@ def test_fewer_clients_keep_their_poisoned_rows_and_some_may_idle():
     assert idle.grams[:, 2:, 2:].any()
     whole = idle.whole()
     np.testing.assert_allclose(whole.grams[0], idle.grams.sum(0))
-    with pytest.raises(ValueError, match="has 9 clients, asked for 10"):
+    with pytest.raises(ValueError, match="has 9 clients, but 10 were asked for"):
         LayeredPopulation.of(course, 3, clients=10)

@@ -45,7 +45,7 @@ def test_files_of_both_kinds_may_lie_in_one_folder(tmp_path):
     write(tmp_path / "layers.npz", read(shipped_recording())[:1])
     found = sources([str(tmp_path)], seeds=[3])
     assert [(s.course != "", s.round, s.seed) for s in found] == [(True, 2, 3), (True, 40, 3), (False, 0, 3)]
-    with pytest.raises(ValueError, match="has 20 clients, asked for 21"):
+    with pytest.raises(ValueError, match="has 20 clients, but 21 were asked for"):
         found[0].open(21)
 
 

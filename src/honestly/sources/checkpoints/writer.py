@@ -49,7 +49,7 @@ class Output:
             raise ValueError(f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder")
         kind = {".safetensors": "file", ".npz": "npz"}.get(suffix, "folder")
         if not path.parent.is_dir():
-            raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} does not exist: make it first")
+            raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} does not exist: create it")
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} cannot be written")
         if kind != "folder" and path.is_dir():

@@ -51,7 +51,7 @@ class LayeredPopulation:
         n = course.clients
         K = n if clients is None else clients
         if n < K:
-            raise ValueError(f"{course.name}: has {n} clients, asked for {K}: use --clients {n} or fewer")
+            raise ValueError(f"{course.name}: has {n} clients, but {K} were asked for: use --clients {n} or fewer")
         chosen = np.concatenate([np.arange(n - K, n), np.arange(n, len(course.rows))])
         grams = course.rounds[round][:, chosen[:, None], chosen].copy()
         grams[:, :idle, :] = grams[:, :, :idle] = 0.0

@@ -128,14 +128,14 @@ def _rule_error(error: Exception) -> RuleError:
 def check_mix(mix: Any, K: int, L: int, rows: int | None = 1) -> None:
     """Raise RuleError unless a server could use the answer; ``rows`` of the matrix, None for any number."""
     if not isinstance(mix, Mix):
-        raise RuleError(f"returned a {type(mix).__name__}: mix must return a honestly.rules.rule.Mix")
+        raise RuleError(f"returned a {type(mix).__name__}: mix must return an honestly.rules.rule.Mix")
     _weights("matrix", mix.matrix, (rows, K))
     if mix.by_layer is not None:
         _weights("by_layer", mix.by_layer, (L, K))
     if mix.honesty is not None:
         honesty = numbers("honesty", mix.honesty, (K,))
         if (honesty < -1e-9).any() or (honesty > 1 + 1e-9).any():
-            raise RuleError(f"returned a honesty of {honesty.min():.3g} to {honesty.max():.3g}: give probabilities")
+            raise RuleError(f"returned an honesty of {honesty.min():.3g} to {honesty.max():.3g}: give probabilities")
     if mix.verdicts is not None and len(mix.verdicts) != K:
         raise RuleError(f"returned {len(mix.verdicts)} verdicts on {K} clients")
 

@@ -103,7 +103,7 @@ class Sandbox:
                 arrays = {key: file[key] for key in file.files}
         except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile):
             self.close()
-            raise RuleStoppedError("wrote something else than its answer to the judge, and was stopped") from None
+            raise RuleStoppedError("wrote something other than its answer to the judge, and was stopped") from None
         if "refused" in arrays:
             raise ValueError(str(arrays["refused"]))
         if "error" in arrays:

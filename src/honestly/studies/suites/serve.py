@@ -140,7 +140,7 @@ def _answer(
     if isinstance(step, Mixer):
         return {"matrix": mix, "seconds": seconds}
     if not isinstance(mix, Mix):
-        raise TypeError(f"mix returned a {type(mix).__name__}: it must return a honestly.rules.rule.Mix")
+        raise TypeError(f"mix returned a {type(mix).__name__}: it must return an honestly.rules.rule.Mix")
     answer: dict[str, Any] = {"matrix": mix.matrix, "honesty": mix.honesty, "by_layer": mix.by_layer}
     if mix.verdicts is not None:
         answer["verdicts"] = np.array([str(getattr(v, "value", v)) for v in mix.verdicts])

@@ -101,7 +101,7 @@ def open_courses(suite: Suite, folder: Path | None = None) -> tuple[Course, ...]
     path = place(suite, folder)
     if not path.is_file():
         raise ValueError(
-            f"suite {suite.name} is not on this machine: make it by `honestly stress --make-suite {suite.name}`"
+            f"suite {suite.name} is not on this machine: make it with `honestly stress --make-suite {suite.name}`"
         )
     courses = read(path)
     names, wanted = [course.name for course in courses], [recipe.name for recipe in suite.courses]
