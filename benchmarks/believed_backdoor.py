@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from code_version import commit, commits
 
 from honestly.show.tables import Table, fill
 from honestly.sim.data import Dataset, load
@@ -82,7 +83,8 @@ def main():
         plain = one.run(Policy(1.0, np.ones(one.L), believed=False))
         none = one.run(Policy(0.0, np.ones(one.L), believed=False))
         best = one.search(args.tries, np.random.default_rng([seed, *rule.encode()])).best
-        found = {"rule": rule, "seed": seed, "tries": args.tries, "none": entry(none), "plain": entry(plain)}
+        found = {"rule": rule, "seed": seed, "tries": args.tries, "commit": commit()}
+        found |= {"none": entry(none), "plain": entry(plain)}
         found |= {"best": entry(best), "policy": describe(best.policy, one.federation.layers)}
         with file.open("a") as stream:
             stream.write(json.dumps(found) + "\n")
@@ -107,7 +109,7 @@ def parts_of(records: list[dict[str, Any]]):
         "campaigns": Table("c", "Attack success after six rounds", "", columns, rows).markdown(),
         "tries": f"{', '.join(map(str, tries))} policies were tried against each rule and seed.",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"PyTorch {torch.__version__}.",
+        f"PyTorch {torch.__version__}. {commits(records)}",
     }
 
 

@@ -3,7 +3,9 @@
 import ast
 import hashlib
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "honestly"
@@ -17,6 +19,15 @@ def commit() -> str:
         return subprocess.run(["git", "-C", ROOT, *words], check=True, capture_output=True, text=True).stdout.strip()
 
     return git("rev-parse", "--short=7", "HEAD") + ("+" if git("status", "--porcelain", "--", "src") else "")
+
+
+def commits(records: Iterable[dict[str, Any]]) -> str:
+    """Which commit made the runs of which rules, as a sentence for a page."""
+    rules: dict[str, dict[str, None]] = {}
+    for record in records:
+        rules.setdefault(record.get("commit", ""), {})[record["rule"]] = None
+    made = [f"{', '.join(names)} at commit {name or 'unknown, an earlier one'}" for name, names in rules.items()]
+    return f"Made: {'; '.join(made)}."
 
 
 def code_hash(*places: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from code_version import commit, commits
 
 from honestly.show.tables import Table, fill
 from honestly.sim.data import load
@@ -182,7 +183,7 @@ def write_page(records):
         "attacks": Table("a", "Attacks", "", *by_attack(attacked, quiet)).markdown(),
         "rules": Table("r", "Rules", "", *by_rule(attacked, quiet)).markdown(),
         "machine": f"{len(attacked)} attacked runs and {len(quiet)} quiet ones, on {platform.machine()}, "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, PyTorch {torch.__version__}.",
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, PyTorch {torch.__version__}. {commits(attacked)}",
     }
     PAGE.write_text(fill(PAGE.read_text(), parts))
 
@@ -214,7 +215,7 @@ def main():
         name = ":".join([rule["name"], *(f"{k}={v}" for k, v in rule.items() if k != "name")])
         known = {"key": key, "model": model, "seed": seed, "rule": name, "attack": attack, "malicious": M}
         with file.open("a") as stream:
-            stream.write(json.dumps({**known, **found}) + "\n")
+            stream.write(json.dumps({**known, "commit": commit(), **found}) + "\n")
         print(f"{number} of {len(todo)}, {key}: {time.perf_counter() - start:.1f} s", flush=True)
 
 

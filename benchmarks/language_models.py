@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from code_version import commit, commits
 
 from honestly.rules import make
 from honestly.show.tables import Table, fill
@@ -62,7 +63,7 @@ def parts_of(records):
     return {
         "figures": Table("figures", "After training", note, columns, rows).markdown(),
         "machine": f"{len(records)} runs on {platform.machine()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, PyTorch {torch.__version__}.",
+        f"{platform.python_version()}, PyTorch {torch.__version__}. {commits(records)}",
     }
 
 
@@ -85,7 +86,7 @@ def main():
         if (attack, rule, seed) in done:
             continue
         start = time.perf_counter()
-        found = {"attack": attack, "rule": rule, "seed": seed, **run(rule, attack, seed)}
+        found = {"attack": attack, "rule": rule, "seed": seed, "commit": commit(), **run(rule, attack, seed)}
         with file.open("a") as stream:
             stream.write(json.dumps(found) + "\n")
         print(f"{found}, {time.perf_counter() - start:.0f} s", flush=True)

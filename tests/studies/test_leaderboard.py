@@ -65,3 +65,10 @@ def test_lines_of_the_same_code_are_not_made_again(tmp_path, monkeypatch):
     assert calls[3:] == ["mean", "krum"]
     lines = [json.loads(line) for line in (tmp_path / "standings.jsonl").read_text().splitlines()]
     assert [(line["rule"], line["code"]) for line in lines] == [("mean", "other code"), ("krum", "other code")]
+
+
+def test_pages_name_the_commits_of_their_runs():
+    from code_version import commits
+
+    runs = [{"rule": "mean"}, {"rule": "krum"}, {"rule": "que", "commit": "1a"}, {"rule": "que", "commit": "1a"}]
+    assert commits(runs) == "Made: mean, krum at commit unknown, an earlier one; que at commit 1a."
