@@ -163,7 +163,7 @@ def shoot(browser: Browser, name: str, address: str, out: Path) -> None:
             browser.media(scheme=scheme, reduced=True)
             browser.goto("about:blank")
             browser.goto(address)
-            browser.until("document.querySelector('.page, td[data-status], canvas')")
+            browser.until("document.querySelector('.page, td[data-status], .maps .plot')")
             height = browser.script("return document.documentElement.scrollHeight")
             browser.size(width, min(height, 8000))
             browser.screenshot(out / f"{name}-{width}-{scheme}.png")

@@ -87,7 +87,7 @@ class Watched:
         try:
             connection.request("GET", path, headers={k.replace("_", "-"): v for k, v in headers.items()})
             answer = connection.getresponse()
-            answer.text = answer.read().decode()  # type: ignore[attr-defined]
+            answer.text = answer.read().decode(errors="replace")  # type: ignore[attr-defined]
             return answer
         finally:
             connection.close()

@@ -1,19 +1,18 @@
-"""Drawings show the same numbers as SVG in pages, by matplotlib in files and as the live page's maps."""
+"""Drawings show the same numbers in written pages, in the live page and in matplotlib's files."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
 
 from honestly.runs.record import RoundRecord
-from honestly.show import run_page, svg
+from honestly.show import run_page
 from honestly.show.chart import DOT, RING, Heatmap
 from honestly.show.figure import run_figure
 from honestly.show.live.rounds import detail
-from honestly.show.maps import BEHAVED, BELIEF
+from honestly.show.live.run_maps import heatmaps
 from honestly.show.run import RunView
 
 ROUNDS, CLIENTS = 12, 9
@@ -37,33 +36,23 @@ def records(*, honesty: bool = True) -> list[RoundRecord]:
     return out
 
 
-def live(rounds: list[RoundRecord]) -> list[dict[str, Any]]:
-    """What the live page is sent."""
-    return list(detail([json.loads(json.dumps(r.as_json())) for r in rounds], {"clients": CLIENTS}).rounds)
-
-
-def live_grid(rounds: list[dict[str, Any]], key: str) -> np.ndarray:
-    rows = [[np.nan if v is None else v / 1000 for v in one[key]] for one in rounds]
-    return np.array(rows).T
-
-
 @pytest.mark.parametrize("honesty", [True, False])
-def test_the_live_page_gets_the_numbers_of_the_written_page(honesty: bool) -> None:
+def test_the_live_page_shows_the_maps_of_the_written_page(honesty: bool) -> None:
     rounds = records(honesty=honesty)
-    view = RunView("x", rounds, [str(k) for k in range(CLIENTS)])
-    maps = {one.title: one for one in view.maps()}
-    sent = live(rounds)
-    belief = maps[BELIEF["honesty" if honesty else "weights"]]
-    np.testing.assert_allclose(live_grid(sent, "belief"), belief.values, atol=5.1e-4)
-    if honesty:
-        np.testing.assert_allclose(live_grid(sent, "weight"), maps[BELIEF["weights"]].values, atol=5.1e-4)
-    truth = maps["Who really attacked"].values
-    for t, one in enumerate(sent):
-        assert one["attacked"] == np.flatnonzero(truth[:, t] == 0).tolist()
-        assert sorted({*one["here"]} - {*one["attacked"]}) == np.flatnonzero(truth[:, t] == BEHAVED).tolist()
-        assert belief.marks is not None
-        assert sorted(map(int, one.get("excluded", ()))) == np.flatnonzero(belief.marks[:, t] == RING).tolist()
-        assert sorted({*one["accused"]}) == np.flatnonzero(belief.marks[:, t] == DOT).tolist()
+    written = RunView("x", rounds, [str(k) for k in range(CLIENTS)]).maps()
+    sent = detail([json.loads(json.dumps(r.as_json())) for r in rounds], {"clients": CLIENTS})
+    live = heatmaps(sent.head(), sent.rounds, ROUNDS + 3)
+    assert len(live) == len(written) == (3 if honesty else 2)
+    for ours, theirs in zip(live, written, strict=True):
+        assert (ours.title, list(ours.rows), ours.columns) == (theirs.title, theirs.rows, list(range(1, ROUNDS + 4)))
+        np.testing.assert_allclose(ours.values[:, :ROUNDS], theirs.values, atol=5.1e-4)
+        assert np.isnan(ours.values[:, ROUNDS:]).all()  # rounds to come
+        if theirs.marks is None:
+            assert ours.marks is None
+        else:
+            assert ours.marks is not None
+            np.testing.assert_array_equal(ours.marks[:, :ROUNDS], theirs.marks)
+            assert {DOT, RING} <= set(theirs.marks.ravel())
 
 
 def test_pictures_get_the_numbers_of_the_written_page() -> None:
@@ -78,21 +67,3 @@ def test_pictures_get_the_numbers_of_the_written_page() -> None:
     charts = {chart.title: chart.lines[0] for chart in run_page.charts([view])}
     for label, title in (("test accuracy", "Test accuracy"), ("attack success rate", "Attack success rate")):
         np.testing.assert_array_equal(lines[label], np.transpose([charts[title].xs, charts[title].ys]))
-
-
-def test_maps_of_the_server_would_be_too_large_for_a_live_page() -> None:
-    """The sizes that `docs/explanation/design.md` names: one redraw, and what a round is sent as."""
-    rng = np.random.default_rng(0)
-    K, R = 20, 100
-    rounds = [
-        RoundRecord(
-            round=t, accuracy=float(rng.uniform()), asr=float(rng.uniform()), attacked=range(6), accused=range(6),
-            honesty=rng.uniform(size=K).tolist(), weights=rng.uniform(size=K).tolist(), participants=range(K),
-        )
-        for t in range(1, R + 1)
-    ]  # fmt: skip
-    view = RunView("x", rounds, [str(k) for k in range(K)])
-    redraw = sum(map(len, map(svg.heatmap, view.maps())))
-    one = len(json.dumps(detail([r.as_json() for r in rounds], {"clients": K}).rounds[0], separators=(",", ":")))
-    assert redraw == pytest.approx(800_000, rel=0.05)
-    assert one == pytest.approx(320, rel=0.1)

@@ -119,7 +119,7 @@ def standalone(parts: Sequence[Chart | Heatmap]) -> str:
             out.append(f'<text x="72" y="{down + 4:g}">{escape_text(line.name, 80)}</text>')
             down += 16
         down += 12
-    root = f'<svg xmlns="http://www.w3.org/2000/svg" width="{FILE_WIDTH}" height="{down:g}">'
+    root = f'<svg xmlns="http://www.w3.org/2000/svg" width="{FILE_WIDTH}" height="{max(down, 1):g}">'
     return f'{root}<style>{_file_style()}</style><rect width="100%" height="100%" fill="#fff"/>{"".join(out)}</svg>\n'
 
 

@@ -57,6 +57,7 @@ def draw_cells(what: Heatmap, *, cells: str = "", themes: Sequence[str] = ("ligh
     names = [_ends(what.rows[k], LETTERS if what.numbered else 30) for k in rows]
     left = 14 + LETTER * max((len(name) for name in [*names, what.y]), default=1)
     drawing = Drawing(K * tall, left=left, below=36, above=20)
+    drawing.shape = K, T
     out = drawing.parts
     out.append(f'<text class="axis" x="-6" y="-6" text-anchor="end">{escape_text(what.y)}</text><g class="cells">')
     out.append(f'<rect class="none" width="100%" height="{K * tall:g}"/>')

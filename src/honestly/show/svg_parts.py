@@ -22,12 +22,18 @@ class Drawing:
 
     def __init__(self, height: float, left: float, below: float, above: float = 8) -> None:
         self.height, self.left, self.below, self.above = height, left, below, above
+        self.shape: tuple[int, int] = (0, 0)  # rows and columns of a map
         self.parts: list[str] = []
 
     def frame(self, label: str, live: bool) -> str:
-        """The drawing; the policy of the live page forbids styles in attributes, so its script sets the margins."""
+        """The drawing.
+
+        The policy of the live page forbids styles in attributes, so its script sets the margins. It also needs the
+        number of rows and columns, to find the cell under the pointer.
+        """
         room = f"--left:{self.left:g}px;--below:{self.below:g}px;--above:{self.above:g}px"
-        margins = f'{"data-room" if live else "style"}="{room}"'
+        shape = "{} {}".format(*self.shape)
+        margins = f'data-room="{room}" data-shape="{shape}"' if live else f'style="{room}"'
         return (
             f'<svg class="plot" height="{self.height:g}" {margins} role="img" aria-label="{escape_text(label, 1000)}">'
             f"{''.join(self.parts)}</svg>"

@@ -74,11 +74,11 @@ def test_the_whole_page_works_by_keyboard(browser: Browser, server: Watched, stu
 def test_a_heatmap_by_keyboard(browser: Browser, server: Watched, study: FakeStudy) -> None:
     ours = half_done(study)
     show(browser, server, f"#/run/{ours}")
-    browser.until("document.querySelector('canvas') && document.querySelector('polyline')")
+    browser.until("document.querySelector('.heat svg.plot[tabindex]') && document.querySelector('polyline')")
     kind = "return document.activeElement.tagName"
     for _ in range(15):
         browser.press("Tab")
-        if browser.script(kind) == "CANVAS":
+        if browser.script(kind) == "svg":
             break
     told = "return document.querySelector('.readout').textContent"
     browser.press("ArrowRight", "Home", "ArrowDown")
@@ -89,8 +89,16 @@ def test_a_heatmap_by_keyboard(browser: Browser, server: Watched, study: FakeStu
     assert browser.script(told).endswith("attacked, accused")
     browser.press("End")
     assert browser.script(told).startswith("client 5, round 4")
+    study.advance(ours, 1)  # a new drawing must not take the focus away
+    browser.until("document.activeElement.getAttribute('aria-label')?.includes('5 rounds')")
+    browser.press("ArrowRight")
+    assert browser.script(told).startswith("client 5, round 5")
+    place = (
+        "const c = document.querySelector('.heat .cursor'); return ['x', 'y'].map((n) => c[n].baseVal.valueAsString)"
+    )
+    assert [float(share.rstrip("%")) for share in browser.script(place)] == pytest.approx([40, 500 / 6], abs=0.01)
     browser.press("shift+Tab")
-    assert browser.script(kind) != "CANVAS"
+    assert browser.script(kind) != "svg"
 
 
 def test_a_screen_reader_finds_landmarks_and_names(browser: Browser, server: Watched, study: FakeStudy) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
+from xml.etree import ElementTree
 
 import pytest
 from study_being_run import FakeStudy, record
@@ -38,7 +39,7 @@ def add_rounds(to: Ledger, rounds: int, *runs: str, of: int = 100, clients: int 
 
 
 def drawn(made: Drawings, *runs: str, names: tuple[str, ...] = (), file: bool = False) -> str:
-    text = asyncio.run(made.curves(runs, names, file=file))
+    text = asyncio.run((made.curves_file if file else made.curves)(runs, names))
     assert text is not None
     return text
 
@@ -98,6 +99,55 @@ def test_a_file_has_its_own_colours() -> None:
     assert "var(" not in file
 
 
+def test_the_maps_of_a_run_have_escaped_names_and_images_of_their_own() -> None:
+    made = ledger(4, "a/b", of=10)
+    made.details["a/b"].head = {**made.details["a/b"].head, "names": [HOSTILE, *"bcdef"]}
+    ours = Drawings(made)
+    text = asyncio.run(ours.maps("a/b", "dark"))
+    assert text is not None
+    assert text.count('<figure class="heat">') == 2
+    assert 'data-shape="6 10"' in text
+    assert "<script" not in text
+    assert "\u202e" not in text
+    assert " style=" not in text
+    addresses = [address.replace("&amp;", "&") for address in re.findall(r'<image [^>]*href="([^"]*)"', text)]
+    assert [address.partition("&version=")[0] for address in addresses] == [
+        "/cells.png?run=a%2Fb&map=0&theme=dark",
+        "/cells.png?run=a%2Fb&map=1&theme=dark",
+    ]
+    dark, light = (asyncio.run(ours.cells("a/b", 1, theme)) for theme in ("dark", "light"))
+    assert dark is not None
+    assert light is not None
+    assert dark[:4] == light[:4] == b"\x89PNG"
+    assert dark != light
+    assert asyncio.run(ours.cells("a/b", 2, "dark")) is None
+    before = addresses[0]
+    add_rounds(made, 5, "a/b", of=10)
+    assert before.replace("&", "&amp;") not in (asyncio.run(ours.maps("a/b", "dark")) or "")
+    assert asyncio.run(ours.cells("a/b", 1, "dark")) != dark
+
+
+def test_the_maps_of_several_runs_are_a_file() -> None:
+    ours = Drawings(ledger(4, "a", "b"))
+    text = asyncio.run(ours.maps_file(("a", "b"), ("A", HOSTILE)))
+    assert text is not None
+    titles = [e.text or "" for e in ElementTree.fromstring(text).iter() if e.get("font-weight") == "bold"]
+    assert [title.rpartition(": ")[2] for title in titles] == ["Who really attacked", "Probability of being honest"] * 2
+    assert titles[0].startswith("A: ")
+
+
+def test_an_update_stays_small_with_many_clients_and_rounds() -> None:
+    """The sizes that `docs/explanation/design.md` names: 100 clients, 1,000 rounds."""
+    ours = Drawings(ledger(1000, "a", of=1000, clients=100))
+    curves, maps = asyncio.run(ours.curves(["a"])), asyncio.run(ours.maps("a", "light"))
+    images = [asyncio.run(ours.cells("a", i, "light")) for i in range(2)]
+    assert curves is not None
+    assert maps is not None
+    assert len(curves) == pytest.approx(25_000, rel=0.1)
+    assert len(maps) == pytest.approx(10_000, rel=0.1)
+    assert sum(len(image or b"") for image in images) == pytest.approx(63_000, rel=0.1)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Watched]:
     study = FakeStudy(tmp_path)
@@ -116,5 +166,8 @@ def test_curves_are_served_while_a_page_watches_the_run(server: Watched) -> None
     assert page.headers["content-type"].startswith("text/html")
     assert file.headers["content-type"] == "image/svg+xml"
     assert "default-src 'none'" in page.headers["content-security-policy"]
+    image = server.get("/cells.png?run=run-0000&map=0")  # FedAvg: the map of the attackers alone
+    assert (image.status, image.headers["content-type"]) == (200, "image/png")
+    assert [server.get(f"/cells.png?run=run-0000&map={i}").status for i in ("1", "-1", "x", "")] == [204] * 4
     many = "&".join(f"run={i}" for i in range(25))
     assert server.get(f"/curves?{many}").status == 400

@@ -82,7 +82,7 @@ def test_a_comparison_can_be_saved(browser: Browser, server: Watched, study: Fak
     study.finish(first)
     study.finish(second)
     browser.goto(f"{server.url}#/compare/{first},{second}")
-    browser.until("document.querySelectorAll('canvas').length >= 2")
+    browser.until("document.querySelectorAll('.heat svg.plot').length >= 2")
     table = save_all(browser).splitlines()
     assert table[0] == "run,round,accuracy,asr,attacked,accused,excluded"
     assert len(table) == 1 + 2 * 10
@@ -119,19 +119,21 @@ def test_one_run_with_its_curves_and_heatmaps(browser: Browser, server: Watched,
     show(browser, server, f"#/run/{ours}")
     points = "document.querySelector('polyline')?.getAttribute('points').split(' ').length"
     browser.until(f"{points} === 4")
-    assert browser.script("return document.querySelectorAll('figure:not([hidden]) canvas').length") == 2
-    assert "4 rounds" in browser.script("return document.querySelectorAll('canvas')[1].getAttribute('aria-label')")
+    browser.until("document.querySelectorAll('.heat svg.plot[tabindex]').length === 2")
+    label = "document.querySelectorAll('.heat svg.plot')[1].getAttribute('aria-label')"
+    assert "4 rounds" in browser.script(f"return {label}")
     colours = (
-        "const c = document.querySelectorAll('canvas')[1]; const copy = new OffscreenCanvas(c.width, c.height);"
-        "const d = copy.getContext('2d', {willReadFrequently: true}); d.drawImage(c, 0, 0);"
-        "const at = (f) => [...d.getImageData(Math.floor(c.width * f), 20, 1, 1).data].slice(0, 3).join();"
-        "return [at(0.2), at(0.95)]"
+        "fetch(document.querySelectorAll('.heat image')[1].getAttribute('href')).then((r) => r.blob())"
+        ".then(createImageBitmap).then((image) => {"
+        "const all = new OffscreenCanvas(image.width, image.height);"
+        "const pen = all.getContext('2d', {willReadFrequently: true}); pen.drawImage(image, 0, 0);"
+        "return [0, 9].map((t) => [...pen.getImageData(t, 0, 1, 1).data].join()); })"
     )
-    filled, empty = browser.script(colours)
+    filled, empty = browser.wait_for(colours)
     assert filled != empty  # rounds to come are empty
     study.advance(ours, 6)
-    browser.until(f"{points} === 10")
-    assert browser.script(colours)[1] != empty
+    browser.until(f"{points} === 10 && {label}.includes('10 rounds')")
+    assert browser.wait_for(colours)[1] != empty
     table = browser.script("return [...document.querySelectorAll('tbody tr')].map(r => r.innerText.split('\\t'))")
     assert [row[:5] for row in table] == [["4", "10", "10", "0", "0"], ["5", "10", "10", "0", "0"]]
 
@@ -268,7 +270,7 @@ def test_a_running_federation(browser: Browser, tmp_path: Path) -> None:
         finally:
             process.terminate()
             process.wait(20)
-        assert browser.script("return document.querySelectorAll('figure:not([hidden]) canvas').length") >= 2
+        browser.until("document.querySelectorAll('.heat svg.plot').length >= 2")
         records = [json.loads(line) for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
         shown = browser.script("return document.querySelector('.legend b').textContent")
         assert shown == f"{records[-1]['accuracy']:.3f}"

@@ -57,14 +57,24 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
             return PlainTextResponse("No run has a result yet.\n", status_code=404)
         return Response(drawing, media_type="image/svg+xml")
 
-    async def curves(request: Request) -> Response:
-        runs, file = _runs(request), request.url.path.endswith(".svg")
+    async def draw(request: Request) -> Response:
+        runs, names = _runs(request), request.query_params.getlist("name")
         if len(runs) > MOST_RUNS:
             return _too_many(runs)
-        drawn = await drawings.curves(runs, request.query_params.getlist("name"), file=file)
-        if drawn is None:  # their rounds are read while a page watches them
-            return Response(status_code=204)
-        return Response(drawn, media_type="image/svg+xml" if file else "text/html")
+        if request.url.path.endswith(".svg"):
+            draw = drawings.maps_file if request.url.path == "/maps.svg" else drawings.curves_file
+            return _answer(await draw(runs, names), "image/svg+xml")
+        if request.url.path == "/curves":
+            return _answer(await drawings.curves(runs, names), "text/html")
+        return _answer(await drawings.maps(runs[0] if runs else "", _theme(request)), "text/html")
+
+    async def cells(request: Request) -> Response:
+        number = request.query_params.get("map", "")
+        place = int(number) if number in ("0", "1", "2") else -1
+        answer = _answer(await drawings.cells(request.query_params.get("run", ""), place, _theme(request)), "image/png")
+        # another version of the run has another address
+        answer.headers["Cache-Control"] = "private, max-age=600, immutable"
+        return answer
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
@@ -80,8 +90,8 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
             Route("/", page),
             Route("/events", stream),
             Route("/results.svg", results),
-            Route("/curves", curves),
-            Route("/curves.svg", curves),
+            *(Route(path, draw) for path in ("/curves", "/curves.svg", "/maps", "/maps.svg")),
+            Route("/cells.png", cells),
             Route("/static/style.css", style),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
@@ -93,6 +103,14 @@ def application(feed: Feed, *, host: str = "127.0.0.1", heartbeat: float = HEART
 def _runs(request: Request) -> list[str]:
     """The runs that a request names, each once."""
     return list(dict.fromkeys(request.query_params.getlist("run")))
+
+
+def _theme(request: Request) -> str:
+    return "dark" if request.query_params.get("theme") == "dark" else "light"
+
+
+def _answer(drawing: str | bytes | None, kind: str) -> Response:
+    return Response(status_code=204) if drawing is None else Response(drawing, media_type=kind)
 
 
 def _too_many(runs: list[str]) -> Response:

@@ -25,8 +25,7 @@ export function compareView(ids) {
   const pictures = el("div", { class: "several" });
   const details = () => runsOf(ids).filter((run) => state.details.has(run.id)).map((run) => ({ name: label(run, axesFor(ids), state.head.kind), ...state.details.get(run.id) }));
   const named = () => runsOf(ids).map((run) => [run.id, label(run, axesFor(ids), state.head.kind)]);
-  const canvases = () => [...pictures.children].flatMap((node) => node.canvases());
-  const save = saveLinks(roundFiles(details, named, canvases));
+  const save = saveLinks(roundFiles(details, named));
   const root = el("div", {}, title, hint, curves.root, scroll, pictures, save);
 
   function update() {
@@ -41,11 +40,7 @@ export function compareView(ids) {
     keyed(pictures, runs.filter((run) => state.details.has(run.id)), (run) => run.id, picture, (node, run) => node.fill(run, name(run)));
   }
 
-  const redraw = () => {
-    for (const node of pictures.children) node.form = "";
-    update();
-  };
-  return { root, update, redraw, wanted: () => ids };
+  return { root, update, wanted: () => ids };
 }
 
 function runsOf(ids) {
@@ -78,15 +73,10 @@ function picture(run) {
   const title = el("h2");
   const heat = maps();
   const node = el("section", {}, title, heat.root);
-  node.form = "";
-  node.canvases = heat.canvases;
   node.fill = (now, text) => {
     if (title.textContent !== text) title.replaceChildren(foreign(text));
     const detail = state.details.get(run.id);
-    const form = versionOf(now, detail);
-    if (form === node.form) return;
-    node.form = form;
-    heat.update(now, detail);
+    heat.update(run.id, detail, versionOf(now, detail));
   };
   return node;
 }

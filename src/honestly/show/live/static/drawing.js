@@ -14,8 +14,9 @@ function request(address) {
   });
 }
 
-// A place for a drawing; it is fetched when its address or its version changes, and never twice at once.
-export function drawing() {
+// A place for a drawing; it is fetched when its address or its version changes, and never twice at once. `furnish` is
+// called when a new one is in place.
+export function drawing(furnish = () => {}) {
   const root = el("div");
   let wanted = ["", ""]; // address and version
   let current = wanted;
@@ -25,9 +26,10 @@ export function drawing() {
     busy = true;
     const next = wanted;
     const node = await request(next[0]);
+    if (node) await Promise.all([...node.querySelectorAll("image")].map(load)); // else the cells would flicker
     busy = false;
     if (!node) return; // tried again with the next event, or with the next look at the clock
-    put(root, document.importNode(node, true));
+    put(root, document.importNode(node, true), furnish);
     current = next;
     if (wanted !== current) fetchLatest();
   }
@@ -42,12 +44,21 @@ export function drawing() {
   };
 }
 
-function put(root, node) {
+// An image in the browser's cache, from where a drawing takes it.
+async function load(node) {
+  const image = new Image();
+  image.src = node.getAttribute("href");
+  await image.decode().catch(() => {});
+}
+
+function put(root, node, furnish) {
   // the policy of the page forbids styles in attributes; a script may set them
   for (const plot of node.querySelectorAll("[data-room]")) plot.style.cssText = plot.dataset.room;
-  const focused = root.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const focusable = () => [...root.querySelectorAll("a, [tabindex]")];
+  const focus = focusable().indexOf(document.activeElement);
   root.replaceChildren(node);
-  if (focused) [...root.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+  furnish();
+  if (focus >= 0) focusable()[focus]?.focus({ preventScroll: true });
 }
 
 // Where the server draws something of runs: [[id, name], ...].

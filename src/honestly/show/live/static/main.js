@@ -82,7 +82,7 @@ onChange(() => {
   frame();
   show();
 });
-onTheme(() => (view.redraw ?? view.update)());
+onTheme(() => view.update());
 window.addEventListener("hashchange", () => {
   if (location.hash === "" || location.hash.startsWith("#/")) changed();
 });

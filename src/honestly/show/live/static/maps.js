@@ -1,92 +1,100 @@
-// A run's heatmaps with one cursor: who really attacked, whom the rule believed, and weights where they tell more.
+// A run's heatmaps, drawn by the server, with one cursor: it follows the pointer and the arrow keys, and is read aloud.
 
-import { el, say, set } from "./dom.js";
-import { heatmap } from "./heatmap.js";
-import { mark, ramp } from "./legend.js";
-
-const BELIEF = { honesty: "Probability of being honest", weight: "Weight, relative to the largest of the round" };
+import { theme } from "./colour.js";
+import { el, say, set, svg } from "./dom.js";
+import { addressOf, drawing } from "./drawing.js";
 
 export function maps() {
   const readout = el("p", { class: "readout", "aria-live": "polite" });
+  const none = el("p", { class: "muted" });
+  const pictures = drawing(furnish);
+  const root = el("div", { class: "maps" }, pictures.root, none, readout);
   let current = null;
   let cursor = null;
-  const move = (next) => {
-    cursor = next;
-    for (const map of all) map.point(cursor);
-    say(readout, cursor ? tell(current, cursor) : "");
-  };
-  const truth = heatmap("Who really attacked", { move });
-  const belief = heatmap(BELIEF.honesty, { move });
-  const weight = heatmap(BELIEF.weight, { move });
-  const all = [truth, belief, weight];
-  const none = el("p", { class: "muted" });
-  const key = el("ul", { class: "legend key" });
-  const root = el("div", {}, el("div", { class: "pair" }, truth.root, belief.root, weight.root), key, none, readout);
 
-  function update(run, detail) {
+  const plots = () => [...pictures.root.querySelectorAll("svg.plot")];
+
+  // what only a page with a script has: a focus and a cursor
+  function furnish() {
+    const { head, rounds } = current;
+    const size = `${head.shown.length} clients, ${rounds.length} rounds.`;
+    for (const plot of plots()) {
+      const title = plot.closest("figure").querySelector("figcaption").textContent;
+      set(plot, "tabindex", 0);
+      set(plot, "role", "application");
+      set(plot, "aria-roledescription", "heatmap");
+      set(plot, "aria-label", `${title}. ${size} Arrow keys move through clients and rounds.`);
+    }
+    point();
+  }
+
+  function point() {
+    for (const plot of plots()) {
+      plot.querySelector(".cursor")?.remove();
+      if (!cursor) continue;
+      const [rows, columns] = shape(plot);
+      const percent = (part, whole) => `${(100 * part) / whole}%`;
+      plot.append(svg("rect", {
+        class: "cursor", x: percent(cursor.t, columns), y: percent(cursor.k, rows), width: percent(1, columns), height: percent(1, rows),
+      }));
+    }
+  }
+
+  function move(next) {
+    cursor = next;
+    point();
+    say(readout, cursor ? tell(current, cursor) : "");
+  }
+
+  function follow(event) {
+    const plot = event.target.closest("svg.plot");
+    if (!plot) return;
+    const [rows, columns] = shape(plot);
+    const box = plot.getBoundingClientRect();
+    const t = Math.floor(((event.clientX - box.left) / box.width) * columns);
+    const k = Math.floor(((event.clientY - box.top) / box.height) * rows);
+    if (t >= 0 && t < current.rounds.length && k >= 0 && k < current.head.shown.length) move({ k, t });
+  }
+
+  pictures.root.addEventListener("pointermove", follow);
+  pictures.root.addEventListener("pointerdown", follow);
+  pictures.root.addEventListener("keydown", (event) => {
+    const [bottom, end] = [current.head.shown.length - 1, current.rounds.length - 1];
+    const { k, t } = cursor ?? { k: 0, t: end };
+    const steps = {
+      ArrowUp: [k - 1, t], ArrowDown: [k + 1, t], ArrowLeft: [k, t - 1], ArrowRight: [k, t + 1],
+      Home: [k, 0], End: [k, end], PageUp: [0, t], PageDown: [bottom, t],
+    };
+    if (!(event.key in steps) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const [row, column] = cursor ? steps[event.key] : [k, t];
+    move({ k: clamp(row, bottom), t: clamp(column, end) });
+  });
+
+  // version: see `versionOf`
+  function update(id, detail, version) {
     current = detail;
     const { head, rounds } = detail;
-    const names = head.shown.map((k, i) => head.names?.[i] ?? String(k));
-    const last = Math.max(run?.of ?? 0, rounds.length);
-    set(truth.root, "hidden", !head.truth);
-    set(belief.root, "hidden", !head.belief);
-    set(weight.root, "hidden", !head.weights);
+    pictures.update(`${addressOf("maps", [[id, id]])}&theme=${theme()}`, version);
     const notes = [];
     if (!head.truth) notes.push("Nobody knows who really attacked in a real federation.");
     if (!head.belief) notes.push("This rule works coordinate by coordinate: it neither weighs nor judges clients.");
     if (head.shown.length < head.clients) notes.push(`${head.shown.length} of ${head.clients} clients are shown.`);
     say(none, notes.join(" "));
     set(none, "hidden", !notes.length);
-    const text = meaning(head);
-    if (key.dataset.text !== text.join()) key.replaceChildren(ramp(...text), mark("accused"), mark("excluded", "ring"));
-    key.dataset.text = text.join();
-    set(key, "hidden", !head.truth && !head.belief);
-    key.children[1].hidden = !rounds.some((r) => r.accused?.length);
-    key.children[2].hidden = !rounds.some((r) => r.excluded);
-    const shape = { names, columns: rounds.length, last };
-    const attacks = rounds.map((r) => new Set(r.attacked));
-    const accused = rounds.map((r) => new Set(r.accused ?? []));
-    const excluded = rounds.map((r) => new Set(Object.keys(r.excluded ?? {}).map(Number)));
-    const here = rounds.map((r) => (r.here ? new Set(r.here) : null));
-    if (head.truth) {
-      const total = rounds.reduce((sum, r) => sum + r.attacked.length, 0);
-      truth.update({
-        ...shape,
-        cells: (k, t) => ({ value: here[t] && !here[t].has(head.shown[k]) ? null : attacks[t].has(head.shown[k]) ? 0 : 0.7 }),
-      }, `${total} attacks in ${rounds.length} rounds.`);
-    }
-    if (head.belief) {
-      belief.caption(BELIEF[head.belief]);
-      belief.update({
-        ...shape,
-        cells: (k, t) => {
-          const client = head.shown[k];
-          return { value: part(rounds[t].belief?.[k]), mark: excluded[t].has(client) ? "ring" : accused[t].has(client) ? "dot" : "" };
-        },
-      }, `${names.length} clients, ${rounds.length} rounds.`);
-    }
-    if (head.weights) {
-      weight.update({
-        ...shape,
-        cells: (k, t) => ({ value: part(rounds[t].weight?.[k]) }),
-      }, `${names.length} clients, ${rounds.length} rounds.`);
-    }
-    if (cursor && (cursor.t >= rounds.length || cursor.k >= names.length)) move(null);
+    if (cursor && (cursor.t >= rounds.length || cursor.k >= head.shown.length)) move(null);
   }
 
-  return { root, update, draw: () => all.forEach((map) => map.draw()), canvases: () => all.filter((map) => !map.root.hidden).map((map) => map.canvas) };
+  return { root, update };
 }
 
-// The server sends 0 to 1000, or null.
-function part(value) {
-  return value === null || value === undefined ? null : value / 1000;
+// Rows and columns, the rounds to come among them.
+function shape(plot) {
+  return plot.dataset.shape.split(" ").map(Number);
 }
 
-// What orange and blue stand for, in the words of the written pages.
-function meaning({ belief, weights }) {
-  if (!belief) return ["attacked", "behaved"];
-  if (belief === "weight") return ["attacked, or weight 0", "behaved, or full weight"];
-  return weights ? ["lies, or weight 0", "honest, or full weight"] : ["lies", "honest"];
+function clamp(value, most) {
+  return Math.min(Math.max(value, 0), most);
 }
 
 export function tell({ head, rounds }, { k, t }) {

@@ -24,7 +24,7 @@ export function runView(id) {
   const noted = el("section", { "aria-labelledby": "notes" }, el("h2", { id: "notes" }, "Rounds to look at"), notes);
   const settings = el("dl");
   const about = el("details", {}, el("summary", {}, el("h2", {}, "Settings")), settings);
-  const save = saveLinks(roundFiles(() => [state.details.get(id)], () => [[id, id]], heat.canvases));
+  const save = saveLinks(roundFiles(() => [state.details.get(id)], () => [[id, id]]));
   const parts = [curves.root, el("h2", {}, "Clients by round"), heat.root, blame.root, noted, about, save];
   const body = el("div", {}, ...parts);
   const root = el("div", {}, title, news, bar, error, pick, body);
@@ -45,16 +45,15 @@ export function runView(id) {
     if (run?.of) meter(bar, run);
     set(body, "hidden", !detail);
     if (!detail) return;
-    // heatmaps are drawn only when a round came in
     const now = versionOf(run, detail);
     curves.update(addressOf("curves", [[id, id]]), now);
-    if (now !== form) draw(run, detail);
+    heat.update(id, detail, now);
+    if (now !== form) draw(detail); // a round came in
     form = now;
   }
 
-  function draw(run, detail) {
+  function draw(detail) {
     const { rounds, head } = detail;
-    heat.update(run, detail);
     blame.update(detail);
     const noteworthy = rounds.filter((r) => r.note).slice(-20).reverse();
     set(noted, "hidden", !noteworthy.length);
@@ -69,11 +68,7 @@ export function runView(id) {
     });
   }
 
-  const redraw = () => {
-    form = "";
-    update();
-  };
-  return { root, update, redraw, wanted: () => [id] };
+  return { root, update, wanted: () => [id] };
 }
 
 // What drawings of a run depend on.

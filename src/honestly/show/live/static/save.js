@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 import { addressOf } from "./drawing.js";
-import { offer, pngOf, toPng } from "./picture.js";
+import { offer, toPng } from "./picture.js";
 
 // files: name -> a function that makes a blob, or the promise of one
 export function saveLinks(files) {
@@ -11,13 +11,13 @@ export function saveLinks(files) {
   return el("p", { class: "downloads" }, el("span", {}, "Save:"), ...buttons);
 }
 
-// details() -> [{name, head, rounds}, ...]; runs() -> [[id, name], ...]; canvases() -> those of the maps
-export function roundFiles(details, runs, canvases) {
+// details() -> [{name, head, rounds}, ...]; runs() -> [[id, name], ...]; the drawings are the server's
+export function roundFiles(details, runs) {
   return {
     "rounds.csv": () => text(csv(...details()), "text/csv"),
     "rounds.json": () => json(details().length === 1 ? details()[0] : details()),
     "curves.svg": async () => (await fetch(addressOf("curves.svg", runs()))).blob(),
-    "maps.png": () => png(canvases()),
+    "maps.png": () => toPng(addressOf("maps.svg", runs())),
   };
 }
 
@@ -65,15 +65,4 @@ function text(content, type) {
 
 function json(value) {
   return text(JSON.stringify(value, null, 1), "application/json");
-}
-
-function png(canvases) {
-  const all = document.createElement("canvas");
-  all.width = Math.max(1, ...canvases.map((one) => one.width));
-  all.height = Math.max(1, canvases.reduce((sum, one) => sum + one.height, 0));
-  const pen = all.getContext("2d");
-  pen.fillStyle = getComputedStyle(document.body).backgroundColor;
-  pen.fillRect(0, 0, all.width, all.height);
-  canvases.reduce((down, one) => (pen.drawImage(one, 0, down), down + one.height), 0);
-  return pngOf(all);
 }
