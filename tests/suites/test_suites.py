@@ -10,7 +10,7 @@ import pytest
 from honestly.studies.recordings import HONEST, Course, read, write
 from honestly.studies.suites import SUITES, judge, load
 from honestly.studies.suites.make import make, record_course, significant
-from honestly.studies.suites.spec import Recipe, compare, content_hash, open_courses, outline, published_outline
+from honestly.studies.suites.spec import Recipe, compare, content_hash, open_courses, outline, place, published_outline
 from honestly.studies.suites.standings import Trial, standing
 
 TINY = replace(
@@ -184,3 +184,13 @@ def test_the_outline_has_lengths_and_variances():
     mean = X.mean(0)
     expected = [mean @ mean, np.square(X - mean).sum(1).mean()]
     np.testing.assert_allclose(outline([course])["c r1"], expected, rtol=1e-4)
+
+
+def test_the_recording_of_a_folder_counts_and_else_that_of_the_package(tmp_path):
+    shipped = place(load("small-1"))
+    assert place(load("small-1"), tmp_path) == shipped
+    own = tmp_path / "suites" / "small-1.npz"
+    own.parent.mkdir()
+    own.write_bytes(shipped.read_bytes())
+    assert place(load("small-1"), tmp_path) == own
+    assert place(load("core-1"), tmp_path) == tmp_path / "suites" / "core-1.npz"

@@ -91,9 +91,10 @@ def load(name: str) -> Suite:
 
 
 def place(suite: Suite, folder: Path | None = None) -> Path:
-    """The path of the recording: in the package, else in the folder of the data sets."""
+    """The path of the recording: in the folder, if one is given and has it; in the package; in the default folder."""
     shipped = Path(str(files("honestly.studies.suites") / f"{suite.name}.npz"))
-    return shipped if folder is None and shipped.is_file() else home(folder) / "suites" / f"{suite.name}.npz"
+    own = home(folder) / "suites" / f"{suite.name}.npz"
+    return shipped if shipped.is_file() and not (folder is not None and own.is_file()) else own
 
 
 def open_courses(suite: Suite, folder: Path | None = None) -> tuple[Course, ...]:
