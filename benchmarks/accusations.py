@@ -29,7 +29,7 @@ def from_store(folder: Path):
     """Print, per setting, how many honest clients were accused in the second half of the rounds."""
     from honestly.runs.store import Store
 
-    store, found = Store.read(folder), {}
+    store, result = Store.read(folder), {}
     for run in store.runs():
         if run.status != "done" or run.cell.get("rule") != "Ours":
             continue
@@ -45,10 +45,10 @@ def from_store(folder: Path):
         counts = [late.sum(), accused[late].sum()]
         for before in (out, ~out):
             counts += [(honest & before)[late].sum(), (accused & before)[late].sum()]
-        found.setdefault(key, []).append([*counts])
+        result.setdefault(key, []).append([*counts])
     print("| data, configuration, alpha | accused per round | if excluded in the previous round | if believed |")
     print("|---|---:|---:|---:|")
-    for key, rows in sorted(found.items()):
+    for key, rows in sorted(result.items()):
         rounds, accused, n_out, out, n_in, believed = np.sum(rows, axis=0)
         shares = [f"{100 * a / n:.1f} %" if n else "-" for a, n in ((out, n_out), (believed, n_in))]
         print(f"| {', '.join(map(str, key))} | {accused / rounds:.2f} | {' | '.join(shares)} |")

@@ -178,7 +178,7 @@ def pairs(byzfl: Any, K: int, f: int) -> Iterator[Pair]:
 
     def buckets(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """The permutations are drawn differently, so only what does not depend on them is compared."""
-        return lambda X: np.array([len(made := np.asarray(make(X))), *made.sum(axis=0)])
+        return lambda X: np.array([len(rows := np.asarray(make(X))), *rows.sum(axis=0)])
 
     bucketing = buckets(mixtures(hn.Bucketing(size=2)))
     yield Pair(
@@ -231,11 +231,11 @@ def main() -> int:
 
 def load() -> Any:
     """Import only ByzFL's aggregators: the whole package needs torchvision for its own training."""
-    found = importlib.util.find_spec("byzfl")
-    if found is None:
+    spec = importlib.util.find_spec("byzfl")
+    if spec is None:
         return None
     package = types.ModuleType("byzfl")
-    package.__path__ = list(found.submodule_search_locations or [])
+    package.__path__ = list(spec.submodule_search_locations or [])
     sys.modules["byzfl"] = package
     rules = importlib.import_module("byzfl.aggregators.aggregators")
     mixers = importlib.import_module("byzfl.aggregators.preaggregators")

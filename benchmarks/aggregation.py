@@ -268,9 +268,9 @@ def report(
         extra = memory[name, who] / (4 * d)
         under = statistics.median(loaded[name, who]) if (name, who) in loaded else None
         against = "" if who == "honestly" else f"{ratio / ours:.2f}x"
-        shown = "" if under is None else f"{under:.2f}"
+        text = "" if under is None else f"{under:.2f}"
         spread = f"{min(ratios):8.2f} {max(ratios):8.2f}"
-        print(f"{name:<18} {who:<12} {ratio:8.2f} {spread} {extra:8.2f} {shown:>8} {against:>13}")
+        print(f"{name:<18} {who:<12} {ratio:8.2f} {spread} {extra:8.2f} {text:>8} {against:>13}")
         rows.append({"rule": name, "who": who, "ratio": ratio, "ratios": ratios, "memory": extra, "loaded": under})
     return {"machine": machine, "kernels": how, "K": K, "d": d, "mean_ms": mean * 1e3, "load": load, "rows": rows}
 

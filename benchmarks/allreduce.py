@@ -142,7 +142,7 @@ def rank(me: int, K: int, folder: str, parameters: int, rounds: int) -> None:
         dist.barrier()
         grown[name] = memory(call)
     if me == 0:
-        found = {
+        results = {
             name: {
                 "memory": grown[name],
                 "seconds": statistics.median(seconds[name]),
@@ -152,7 +152,7 @@ def rank(me: int, K: int, folder: str, parameters: int, rounds: int) -> None:
             }
             for name in calls
         }
-        (Path(folder) / "found.json").write_text(json.dumps(found))
+        (Path(folder) / "found.json").write_text(json.dumps(results))
     dist.destroy_process_group()
 
 
@@ -163,7 +163,7 @@ def measure(K: int, parameters: int, rounds: int) -> dict[str, Any]:
         return json.loads((Path(folder) / "found.json").read_text())
 
 
-def table(found: dict[str, Any], K: int, parameters: int) -> str:
+def table(results: dict[str, Any], K: int, parameters: int) -> str:
     update = 4 * parameters
     lines = [
         f"{K} ranks, {parameters:,} float32 parameters in {len(shapes(parameters))} tensors:",
@@ -171,7 +171,7 @@ def table(found: dict[str, Any], K: int, parameters: int) -> str:
         "| | time | sent per rank | memory | exchange | measure | decide | average | gather | other |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, row in found.items():
+    for name, row in results.items():
         label = "`dist.all_reduce`" if name == "all_reduce" else f"`{name}`"
         cells = [f"{1e3 * row['stages'][s]:.1f} ms" if name != "all_reduce" else "" for s in STAGES]
         sizes = [f"{row[what] / update:.2f}" for what in ("bytes", "memory")]

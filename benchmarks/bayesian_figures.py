@@ -46,11 +46,11 @@ def collapse(axis, rng):
         ("shipped", Bayesian(), SHIPPED),
     )
     for label, rule, colour in rules:
-        found = []
+        results = []
         for t in distances:
             X[K - M :] = X[: K - M].mean(0) + t * direction
-            found.append(kappa(rule, X))
-        axis.plot(distances, found, color=colour, label=label)
+            results.append(kappa(rule, X))
+        axis.plot(distances, results, color=colour, label=label)
     axis.set(xscale="log", yscale="log", ylim=(1e-5, 20), xlabel="distance of 8 copies, honest spreads", ylabel="kappa")
     axis.set_title("collapse: 8 of 20 send the same")
     axis.legend(frameon=False, fontsize=8, loc="upper left")

@@ -40,8 +40,8 @@ MALICIOUS, ROUNDS, WARM_UP = 3, 6, 10
 
 
 def campaign(rule: str, seed: int, data: Dataset) -> Campaign:
-    told = re.sub(r"\b(nnm|multi_krum)\b", rf"\1:f={MALICIOUS}", rule)
-    given = {
+    spec = re.sub(r"\b(nnm|multi_krum)\b", rf"\1:f={MALICIOUS}", rule)
+    settings = {
         "dataset": "digits",
         "model": "cnn",
         "clients": 10,
@@ -50,8 +50,8 @@ def campaign(rule: str, seed: int, data: Dataset) -> Campaign:
         "seed": seed,
         "alpha": 1.0,
     }
-    given |= {"attack": "backdoor", "malicious": MALICIOUS, "rule": told}
-    return Campaign(Experiment.of(given), data=data)
+    settings |= {"attack": "backdoor", "malicious": MALICIOUS, "rule": spec}
+    return Campaign(Experiment.of(settings), data=data)
 
 
 def entry(course: CampaignResult):
@@ -83,12 +83,12 @@ def main():
         plain = one.run(Policy(1.0, np.ones(one.L), believed=False))
         none = one.run(Policy(0.0, np.ones(one.L), believed=False))
         best = one.search(args.tries, np.random.default_rng([seed, *rule.encode()])).best
-        found = {"rule": rule, "seed": seed, "tries": args.tries, "commit": commit()}
-        found |= {"none": entry(none), "plain": entry(plain)}
-        found |= {"best": entry(best), "policy": describe(best.policy, one.federation.layers)}
+        results = {"rule": rule, "seed": seed, "tries": args.tries, "commit": commit()}
+        results |= {"none": entry(none), "plain": entry(plain)}
+        results |= {"best": entry(best), "policy": describe(best.policy, one.federation.layers)}
         with file.open("a") as stream:
-            stream.write(json.dumps(found) + "\n")
-        print(f"{rule} s{seed}: {found}, {time.perf_counter() - start:.0f} s", flush=True)
+            stream.write(json.dumps(results) + "\n")
+        print(f"{rule} s{seed}: {results}, {time.perf_counter() - start:.0f} s", flush=True)
 
 
 def parts_of(records: list[dict[str, Any]]):

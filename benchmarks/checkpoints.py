@@ -138,25 +138,25 @@ def main() -> None:
             out = str(folder / "global-stacked.safetensors")
             contestants["safetensors + torch.stack().mean()"] = lambda: run(IN_MEMORY, "", "", out, files)
         cat_twice(files)  # warm-up
-        found: dict[str, list[Run]] = {name: [] for name in contestants}
+        results: dict[str, list[Run]] = {name: [] for name in contestants}
         for _ in range(args.repeats):
             for name, contestant in contestants.items():
-                found[name].append(contestant())
-        show(found, f"{args.clients} clients of {size / args.clients / 1e6:.0f} MB {args.dtype}, {size / 1e9:.2f} GB")
+                results[name].append(contestant())
+        show(results, f"{args.clients} clients of {size / args.clients / 1e6:.0f} MB {args.dtype}, {size / 1e9:.2f} GB")
     finally:
-        for made in folder.glob("global-*"):
-            made.unlink()
+        for output in folder.glob("global-*"):
+            output.unlink()
         if args.folder is None:
             shutil.rmtree(folder)
 
 
-def show(found: dict[str, list[Run]], what: str) -> None:
-    cores, limit = len(os.sched_getaffinity(0)), statistics.median(run[0] for run in found["cat, twice"])
-    work = statistics.median(run[1] for run in found["cat, twice"])
+def show(results: dict[str, list[Run]], what: str) -> None:
+    cores, limit = len(os.sched_getaffinity(0)), statistics.median(run[0] for run in results["cat, twice"])
+    work = statistics.median(run[1] for run in results["cat, twice"])
     load = os.getloadavg()[0]
-    print(f"{what}; {processor()}, {cores} cores, load {load:.1f}, {len(found['cat, twice'])} repeats")
+    print(f"{what}; {processor()}, {cores} cores, load {load:.1f}, {len(results['cat, twice'])} repeats")
     print(f"{'':36s} {'seconds':>8s} {'(spread)':>13s} {'x cat':>6s} {'CPU s':>7s} {'x cat':>6s} {'peak MB':>8s}")
-    for name, runs in found.items():
+    for name, runs in results.items():
         seconds, cpu = statistics.median(run[0] for run in runs), statistics.median(run[1] for run in runs)
         spread, peak = (
             f"{min(run[0] for run in runs):.2f}-{max(run[0] for run in runs):.2f}",

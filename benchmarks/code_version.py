@@ -26,8 +26,8 @@ def commits(records: Iterable[dict[str, Any]]) -> str:
     rules: dict[str, dict[str, None]] = {}
     for record in records:
         rules.setdefault(record.get("commit", ""), {})[record["rule"]] = None
-    made = [f"{', '.join(names)} at commit {name or 'unknown, an earlier one'}" for name, names in rules.items()]
-    return f"Made: {'; '.join(made)}."
+    parts = [f"{', '.join(names)} at commit {name or 'unknown, an earlier one'}" for name, names in rules.items()]
+    return f"Made: {'; '.join(parts)}."
 
 
 def code_hash(*places: str) -> str:

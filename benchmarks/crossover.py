@@ -39,8 +39,8 @@ def main() -> None:
                 start = time.perf_counter()
                 X.mean(0)
                 mean = time.perf_counter() - start
-                for found, stream_from in zip(ratios, (10**9, 2), strict=True):
-                    found.append(time_rule(X, rule, stream_from) / mean)
+                for result, stream_from in zip(ratios, (10**9, 2), strict=True):
+                    result.append(time_rule(X, rule, stream_from) / mean)
             gram, residuals = map(statistics.median, ratios)
             print(f"{K:>6} {type(rule).__name__:<22} {gram:>10.1f} {residuals:>10.1f}")
 

@@ -50,17 +50,17 @@ def plans(models, seeds):
 
 
 def run(model, seed, rule, attack, M, data):
-    told = {"f": M} if rule["name"] == "multi_krum" else {}
+    known_f = {"f": M} if rule["name"] == "multi_krum" else {}
     settings = {"dataset": "digits", "model": model, "clients": CLIENTS, "rounds": ROUNDS, "seed": seed}
     settings |= {"alpha": 1.0, **TRAINING.get(model, {})}
-    e = Experiment.of({**settings, "rule": {**rule, **told}, "attack": attack, "malicious": M})
-    found = list(steps(e, data=data))
+    e = Experiment.of({**settings, "rule": {**rule, **known_f}, "attack": attack, "malicious": M})
+    results = list(steps(e, data=data))
     return {
-        "accuracy": found[-1].accuracy,
-        "asr": found[-1].asr,
-        "kappa": [step.kappa for step in found],
-        "layer": [step.layer for step in found],
-        "missed": [None if step.misses is None or not M else step.misses / M for step in found],
+        "accuracy": results[-1].accuracy,
+        "asr": results[-1].asr,
+        "kappa": [step.kappa for step in results],
+        "layer": [step.layer for step in results],
+        "missed": [None if step.misses is None or not M else step.misses / M for step in results],
     }
 
 
@@ -86,8 +86,8 @@ def interval(x, y, resamples=2000):
     """The middle 90 % of Spearman's correlation when the runs are resampled with replacement."""
     rng, x, y = np.random.default_rng(0), np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     draws = rng.integers(len(x), size=(resamples, len(x)))
-    found = [r for r in (spearman(x[rows], y[rows]) for rows in draws) if r is not None]
-    return np.quantile(found, (0.05, 0.95))
+    results = [r for r in (spearman(x[rows], y[rows]) for rows in draws) if r is not None]
+    return np.quantile(results, (0.05, 0.95))
 
 
 def correlation(x, y):
@@ -135,9 +135,9 @@ def correlations(records):
     for name, measure in MEASURES.items():
         row = [name]
         for chosen in groups.values():
-            found = [(measure(r), damage_of(r, quiet[r["model"], r["seed"]])) for r in attacked if chosen(r)]
-            found = [(x, y) for x, y in found if x is not None]
-            row.append(correlation(*zip(*found, strict=True)) if len(found) > 2 else None)
+            results = [(measure(r), damage_of(r, quiet[r["model"], r["seed"]])) for r in attacked if chosen(r)]
+            results = [(x, y) for x, y in results if x is not None]
+            row.append(correlation(*zip(*results, strict=True)) if len(results) > 2 else None)
         rows.append(row)
     count = ["runs", *(sum(chosen(r) for r in attacked) for chosen in groups.values())]
     return ["measure", *groups], [*rows, count], attacked, quiet
@@ -147,15 +147,15 @@ def by_attack(attacked, quiet):
     """Damage and both measures for each attack, averaged over rules, seeds and models."""
     rows = []
     for attack in ATTACKS:
-        found = [r for r in attacked if r["attack"] == attack]
-        if found:
+        results = [r for r in attacked if r["attack"] == attack]
+        if results:
             rows.append(
                 [
                     attack,
-                    len(found),
-                    float(np.mean([damage_of(r, quiet[r["model"], r["seed"]]) for r in found])),
-                    float(np.median([median(r["kappa"]) for r in found])),
-                    float(np.median([median(r["layer"]) for r in found])),
+                    len(results),
+                    float(np.mean([damage_of(r, quiet[r["model"], r["seed"]]) for r in results])),
+                    float(np.median([median(r["kappa"]) for r in results])),
+                    float(np.median([median(r["layer"]) for r in results])),
                 ]
             )
     return ["attack", "runs", "damage", "kappa", "kappa, worst layer"], rows
@@ -165,8 +165,8 @@ def by_rule(attacked, quiet):
     """Damage under each rule: mean, standard deviation and maximum over the runs."""
     rows = []
     for rule in dict.fromkeys(r["rule"] for r in attacked):
-        found = [damage_of(r, quiet[r["model"], r["seed"]]) for r in attacked if r["rule"] == rule]
-        rows.append([rule, len(found), float(np.mean(found)), float(np.std(found)), max(found)])
+        results = [damage_of(r, quiet[r["model"], r["seed"]]) for r in attacked if r["rule"] == rule]
+        rows.append([rule, len(results), float(np.mean(results)), float(np.std(results)), max(results)])
     return ["rule", "runs", "mean damage", "standard deviation", "largest"], sorted(rows, key=lambda row: row[2])
 
 
@@ -211,11 +211,11 @@ def main():
         if key in done or not (key.endswith("quiet") or any(word in key for word in args.only)):
             continue
         start = time.perf_counter()
-        found = run(model, seed, rule, attack, M, data)
+        result = run(model, seed, rule, attack, M, data)
         name = ":".join([rule["name"], *(f"{k}={v}" for k, v in rule.items() if k != "name")])
         known = {"key": key, "model": model, "seed": seed, "rule": name, "attack": attack, "malicious": M}
         with file.open("a") as stream:
-            stream.write(json.dumps({**known, "commit": commit(), **found}) + "\n")
+            stream.write(json.dumps({**known, "commit": commit(), **result}) + "\n")
         print(f"{number} of {len(todo)}, {key}: {time.perf_counter() - start:.1f} s", flush=True)
 
 

@@ -127,11 +127,11 @@ def main() -> None:
             "--clients",
             str(args.clients),
         ]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        if found.returncode:
-            print(f"{name:28} failed: {(found.stderr.strip().splitlines() or ['?'])[-1][:80]}")
+        result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if result.returncode:
+            print(f"{name:28} failed: {(result.stderr.strip().splitlines() or ['?'])[-1][:80]}")
             continue
-        row = json.loads(found.stdout.splitlines()[-1])
+        row = json.loads(result.stdout.splitlines()[-1])
         rows.append(row)
         print(f"{name:28} {row['peak_models']:12.2f} {row['seconds']:8.2f}", flush=True)
     if args.json:

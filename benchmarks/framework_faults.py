@@ -171,8 +171,8 @@ def flower() -> dict[str, dict[str, str]]:
     def run(strategy: Any, fault: str) -> tuple[Arrays | None, float | None]:
         strategy._model = ArrayRecord({name: Array(x) for name, x in old().items()})
         arrays, metrics = strategy.aggregate_train(1, [message(k, c) for k, c in enumerate(clients(fault))])
-        found = None if arrays is None else {name: array.numpy() for name, array in arrays.items()}
-        return found, None if metrics is None else metrics.get("loss")
+        result = None if arrays is None else {name: array.numpy() for name, array in arrays.items()}
+        return result, None if metrics is None else metrics.get("loss")
 
     table: dict[str, Callable[[], Any]] = {
         "FedAvg": strategies.FedAvg,
@@ -323,13 +323,13 @@ if honest, with its layout and (first row) its integer counters, and that the re
 """
 
 
-def page(found: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     parts = [INTRODUCTION]
     for key, (title, _, _) in FRAMEWORKS.items():
-        if key not in found:
+        if key not in results:
             continue
-        table = found[key]["table"]
-        parts.append(f"## {title} ({found[key]['version']})\n")
+        table = results[key]["table"]
+        parts.append(f"## {title} ({results[key]['version']})\n")
         parts.append("| the bad client | " + " | ".join(table) + " |")
         parts.append("|---|" + "---|" * len(table))
         parts += [f"| {fault} | " + " | ".join(row[fault] for row in table.values()) + " |" for fault in FAULTS]
@@ -344,15 +344,15 @@ def main() -> None:
     parser.add_argument("--merge", type=Path, nargs="*", default=[], help="files written by --json")
     parser.add_argument("--out", type=Path, help="the page to write (default: standard output)")
     args = parser.parse_args()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for path in args.merge:
-        found |= json.loads(path.read_text())
+        results |= json.loads(path.read_text())
     for key in args.frameworks:
         _, package, run = FRAMEWORKS[key]
-        found[key] = {"version": f"{package} {importlib.metadata.version(package)}", "table": run()}
+        results[key] = {"version": f"{package} {importlib.metadata.version(package)}", "table": run()}
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
-    text = page(found)
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+    text = page(results)
     args.out.write_text(text) if args.out else print(text)
 
 

@@ -39,26 +39,26 @@ OPEN_EVERY = 200
 
 
 def mutate(rng: random.Random, content: bytes, most: int = 4) -> bytes:
-    found = bytearray(content)
+    damaged = bytearray(content)
     for _ in range(rng.randint(1, most)):
-        at = rng.randrange(len(found) + 1)
+        at = rng.randrange(len(damaged) + 1)
         kind = rng.choice("sssscidm")
-        if kind == "s" and at < len(found):
-            found[at] = rng.choice([rng.randrange(256), rng.choice(MARKS)])
+        if kind == "s" and at < len(damaged):
+            damaged[at] = rng.choice([rng.randrange(256), rng.choice(MARKS)])
         elif kind == "c" and rng.random() < 0.3:
-            del found[at:]
+            del damaged[at:]
         elif kind == "i":
-            found[at:at] = bytes(rng.choice(MARKS) for _ in range(rng.randint(1, 4)))
+            damaged[at:at] = bytes(rng.choice(MARKS) for _ in range(rng.randint(1, 4)))
         elif kind == "d":
-            del found[at : at + rng.randint(1, 8)]
-        elif kind == "m" and len(found) > 8:  # replace a number of the header by an extreme one
-            digits = [i for i in range(8, len(found)) if 48 <= found[i] <= 57]
+            del damaged[at : at + rng.randint(1, 8)]
+        elif kind == "m" and len(damaged) > 8:  # replace a number of the header by an extreme one
+            digits = [i for i in range(8, len(damaged)) if 48 <= damaged[i] <= 57]
             if digits:
                 at = rng.choice(digits)
-                found[at : at + 1] = rng.choice(
+                damaged[at : at + 1] = rng.choice(
                     [b"-1", b"0", b"18446744073709551616", b"1e9", b"9" * 40, b"null", b"[]"]
                 )
-    return bytes(found)
+    return bytes(damaged)
 
 
 def in_bounds(header: Header, size: int) -> None:
@@ -79,14 +79,14 @@ def header_case(rng: random.Random) -> bool:
     content = mutate(rng, VALID)
     text, size = split(content)
     try:
-        found = parse_header(text, size)
+        header = parse_header(text, size)
     except UnusableError:
         try:
             load(content)
         except (SafetensorError, KeyError, ValueError, TypeError):
             return False
         raise AssertionError(f"the format's own library reads {content!r}") from None
-    in_bounds(found, len(content))
+    in_bounds(header, len(content))
     return True
 
 
@@ -106,10 +106,10 @@ def json_case(rng: random.Random) -> bool:
         header[rng.choice(["a", "b", "", "__metadata__", "\ud800", "x" * 300, "\x00"])] = entry
     text, size = json.dumps(header).encode(), rng.choice([0, 4, 8, 12, 24])
     try:
-        found = parse_header(text, size)
+        layout = parse_header(text, size)
     except UnusableError:
         return False
-    in_bounds(found, 8 + len(text) + size)
+    in_bounds(layout, 8 + len(text) + size)
     return True
 
 
@@ -163,12 +163,12 @@ class Opening:
         place = self.bad.with_name(f"bad{self._suffix(kind)}")
         try:
             self._write(place, files)
-            found = hn.aggregate([*self.good[kind], place], rng.choice(["mean", "bayesian"]))
+            result = hn.aggregate([*self.good[kind], place], rng.choice(["mean", "bayesian"]))
         finally:
             shutil.rmtree(place) if place.is_dir() else place.unlink(missing_ok=True)
-        assert set(found.excluded) <= {4}, found.reasons
-        assert all(np.isfinite(values).all() for values in found.value.values())
-        return not found.excluded
+        assert set(result.excluded) <= {4}, result.reasons
+        assert all(np.isfinite(values).all() for values in result.value.values())
+        return not result.excluded
 
 
 def main() -> int:

@@ -31,19 +31,19 @@ from honestly.sources import open_source
 
 def wall(work: Callable[[], Any], repeats: int) -> list[float]:
     """Microseconds per call until the device has finished."""
-    found: list[float] = []
+    results: list[float] = []
     for _ in range(repeats):
         torch.cuda.synchronize()
         start = time.perf_counter()
         work()
         torch.cuda.synchronize()
-        found.append((time.perf_counter() - start) * 1e6)
-    return found
+        results.append((time.perf_counter() - start) * 1e6)
+    return results
 
 
 def on_device(work: Callable[[], Any], repeats: int) -> list[float]:
     """Microseconds that the device spent on the kernels of each call, by its own clock."""
-    found: list[float] = []
+    results: list[float] = []
     for _ in range(repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda._sleep(100_000)  # the launch itself must not be measured
@@ -51,8 +51,8 @@ def on_device(work: Callable[[], Any], repeats: int) -> list[float]:
         work()
         end.record()
         torch.cuda.synchronize()
-        found.append(start.elapsed_time(end) * 1e3)
-    return found
+        results.append(start.elapsed_time(end) * 1e3)
+    return results
 
 
 def show(name: str, times: list[float], mean: float) -> None:
@@ -140,8 +140,8 @@ def forms(X: torch.Tensor, repeats: int, mean: float) -> None:
              **changes: str) -> None:  # fmt: skip
         changed = text
         for old, new in changes.items():
-            changed, found = re.subn(PATTERNS[old], new, changed)
-            assert found, old
+            changed, count = re.subn(PATTERNS[old], new, changed)
+            assert count, old
         head = "".join(f"#define {line}\n" for line in ("TYPE_FLOAT", *defines))
         kernel = compile_kernel(head + changed, name)
         show(label, on_device(lambda: ours._launch(kernel, device, grid, threads, arguments), repeats), mean)
@@ -182,8 +182,14 @@ def main() -> None:
     mean, rows = stages(X, options.repeats)
     if options.json:
         K, d = X.shape
-        found = {"machine": torch.cuda.get_device_name(), "K": K, "d": d, "mean_ms": round(mean / 1e3, 4), "rows": rows}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        results = {
+            "machine": torch.cuda.get_device_name(),
+            "K": K,
+            "d": d,
+            "mean_ms": round(mean / 1e3, 4),
+            "rows": rows,
+        }
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     timeline(X, options.repeats)
     if options.forms:
         forms(X, options.repeats, mean)

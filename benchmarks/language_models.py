@@ -30,15 +30,15 @@ MALICIOUS, ROUNDS = 4, 6
 
 
 def run(rule, attack, seed):
-    told = {"f": MALICIOUS} if rule == "multi_krum" else {}
+    settings = {"f": MALICIOUS} if rule == "multi_krum" else {}
     malicious = 0 if attack == "none" else MALICIOUS
     federation = LanguageFederation(Settings(attack=attack, malicious=malicious, rounds=ROUNDS, seed=seed))
-    found = list(federation.rounds(make(rule, **told)))
+    results = list(federation.rounds(make(rule, **settings)))
     return {
-        "bits": found[-1].bits,
-        "phrase": found[-1].phrase,
-        "misses": float(np.mean([outcome.misses for outcome in found])),
-        "false": float(np.mean([outcome.false_accusations for outcome in found])),
+        "bits": results[-1].bits,
+        "phrase": results[-1].phrase,
+        "misses": float(np.mean([outcome.misses for outcome in results])),
+        "false": float(np.mean([outcome.false_accusations for outcome in results])),
     }
 
 
@@ -50,13 +50,14 @@ def spread(values, digits=2):
 def parts_of(records):
     rows = []
     for attack, rule in product(ATTACKS, RULES):
-        found = [r for r in records if (r["attack"], r["rule"]) == (attack, rule)]
-        if found:
+        results = [r for r in records if (r["attack"], r["rule"]) == (attack, rule)]
+        if results:
             judged = rule == "bayesian"
             rows.append([
-                attack, rule, len(found), spread([r["bits"] for r in found]), spread([r["phrase"] for r in found]),
-                f"{np.mean([r['misses'] for r in found]):.1f}" if judged and attack != "none" else "-",
-                f"{np.mean([r['false'] for r in found]):.1f}" if judged else "-",
+                attack, rule, len(results),
+                spread([r["bits"] for r in results]), spread([r["phrase"] for r in results]),
+                f"{np.mean([r['misses'] for r in results]):.1f}" if judged and attack != "none" else "-",
+                f"{np.mean([r['false'] for r in results]):.1f}" if judged else "-",
             ])  # fmt: skip
     columns = ["attack", "rule", "seeds", "bits per character", "phrase known", "missed", "accused falsely"]
     note = f"{ROUNDS} rounds, 10 clients, {MALICIOUS} malicious; mean and half of the range over the seeds."
@@ -86,10 +87,10 @@ def main():
         if (attack, rule, seed) in done:
             continue
         start = time.perf_counter()
-        found = {"attack": attack, "rule": rule, "seed": seed, "commit": commit(), **run(rule, attack, seed)}
+        results = {"attack": attack, "rule": rule, "seed": seed, "commit": commit(), **run(rule, attack, seed)}
         with file.open("a") as stream:
-            stream.write(json.dumps(found) + "\n")
-        print(f"{found}, {time.perf_counter() - start:.0f} s", flush=True)
+            stream.write(json.dumps(results) + "\n")
+        print(f"{results}, {time.perf_counter() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -84,15 +84,15 @@ def evaluate(suite, facts, rule, args, bars):
     """The line of one rule."""
     bar = bars.add(f"{suite.name} {rule}")
     start = time.process_time()
-    (found,) = judge(
+    (result,) = judge(
         suite, [rule], jobs=args.jobs, folder=args.data, progress=lambda n, of: bars.update(bar, done=n, total=of)
     )
-    return {**facts, "cost": round(time.process_time() - start, 1), **found.asdict()}
+    return {**facts, "cost": round(time.process_time() - start, 1), **result.asdict()}
 
 
 def judge_all(lines, file, args):
     """Evaluate what is missing or was made by other code; every finished line is kept."""
-    code, made = code_hash(*CODE), commit()
+    code, version = code_hash(*CODE), commit()
     with Bars(stderr=True) as bars:
         for name in args.suites.split(","):
             suite = load(name)
@@ -105,7 +105,7 @@ def judge_all(lines, file, args):
                 known = [line for line in lines if (line["suite"], line["rule"]) == (name, rule)]
                 if any(line.items() >= facts.items() for line in known):
                     continue
-                line = evaluate(suite, facts | {"commit": made}, rule, args, bars)
+                line = evaluate(suite, facts | {"commit": version}, rule, args, bars)
                 lines = [other for other in lines if other not in known] + [line]
                 draft = file.with_suffix(".new")
                 draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -148,11 +148,11 @@ def place_of_ours(standings):
     for name, words in columns.items():
         value = getattr(ours, name)
         ahead = [s for s in standings if s.rule != OURS and getattr(s, name) is not None and getattr(s, name) < value]
-        alone = [s for s in ahead if s.told == "nothing"]
-        told = [s for s in ahead if s.told != "nothing"]
-        said = [f"{len(group)} {label} ({', '.join(s.rule for s in group[:4])}{', ...' if len(group) > 4 else ''})"
-                for group, label in ((alone, "told nothing"), (told, "told f")) if group]  # fmt: skip
-        lines.append(f"- {words}: {text(value)}; ahead of it: {' and '.join(said) or 'nobody'}.")
+        uninformed = [s for s in ahead if s.told == "nothing"]
+        informed = [s for s in ahead if s.told != "nothing"]
+        groups = [f"{len(group)} {label} ({', '.join(s.rule for s in group[:4])}{', ...' if len(group) > 4 else ''})"
+                for group, label in ((uninformed, "told nothing"), (informed, "told f")) if group]  # fmt: skip
+        lines.append(f"- {words}: {text(value)}; ahead of it: {' and '.join(groups) or 'nobody'}.")
     return "\n".join(lines)
 
 
@@ -167,10 +167,10 @@ def caps(standings):
     return Table("caps", "Rules with a round above the cap", "", columns, rows).markdown()
 
 
-def stand_ins(found):
+def stand_ins(result):
     """Results on real coordinates and on stand-ins, from benchmarks/stand_ins.py."""
     rows = []
-    for rule, pairs in found.items():
+    for rule, pairs in result.items():
         real, other = np.array(pairs).T
         low, high = np.quantile((other + 1e-3) / (real + 1e-3), (0.1, 0.9))
         medians = [float(np.median(values)) for values in (real, other)]
@@ -183,8 +183,8 @@ def stand_ins(found):
 
 def with_commits(table, lines):
     """The table with a last column that names the commit of each row."""
-    made = {line["rule"]: line.get("commit", "unknown") for line in lines}
-    rows = [[*row, made[row[0]]] for row in table.rows]
+    commits = {line["rule"]: line.get("commit", "unknown") for line in lines}
+    rows = [[*row, commits[row[0]]] for row in table.rows]
     return replace(table, columns=(*table.columns, "commit"), rows=rows)
 
 

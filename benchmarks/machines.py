@@ -44,17 +44,17 @@ def kernels() -> str:
 
 def other_data(X: np.ndarray) -> dict[str, Callable[[], Any]]:
     """The same updates in other forms: narrower types, and state dicts with the 62 tensors of a ResNet-18."""
-    found: dict[str, Callable[[], Any]] = {"float16": lambda: X.astype(np.float16)}
+    results: dict[str, Callable[[], Any]] = {"float16": lambda: X.astype(np.float16)}
     with contextlib.suppress(ImportError):
         import torch
 
-        found["bfloat16"] = lambda: torch.from_numpy(X).to(torch.bfloat16)
+        results["bfloat16"] = lambda: torch.from_numpy(X).to(torch.bfloat16)
     if X.shape[1] == sum(RESNET18):
         cuts = np.cumsum(RESNET18)[:-1]
-        found["state dicts"] = lambda: [
+        results["state dicts"] = lambda: [
             {f"tensor{i}.weight": part.copy() for i, part in enumerate(np.split(row, cuts))} for row in X
         ]
-    return found
+    return results
 
 
 def resnet18(classes: int = 10) -> list[int]:

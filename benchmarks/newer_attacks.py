@@ -64,21 +64,21 @@ def table(cases: list[dict[str, Any]], attacks: Iterable[str], rules: Iterable[s
     for attack in attacks:
         cells: list[str] = []
         for rule in rules:
-            found = [c for c in cases if c["attack"] == attack and c["rule"] == rule]
-            cells.append(cell(found) if found else "-")
+            results = [c for c in cases if c["attack"] == attack and c["rule"] == rule]
+            cells.append(cell(results) if results else "-")
         lines.append(f"| `{attack}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def cell(found: list[dict[str, Any]]) -> str:
+def cell(results: list[dict[str, Any]]) -> str:
     """One cell of the table."""
 
     def mean(key: str) -> float | None:
-        values = [c[key] for c in found if c[key] is not None]
+        values = [c[key] for c in results if c[key] is not None]
         return float(np.mean(values)) if values else None
 
     def range_of(key: str) -> str:
-        values = [f"{c[key]:.2f}" for c in found]
+        values = [f"{c[key]:.2f}" for c in results]
         low, high = min(values), max(values)
         return "" if low == high else f" [{low}, {high}]"
 

@@ -140,10 +140,10 @@ def table(claim: str, cases: list[dict[str, Any]]) -> str:
     for row in rows:
         cells: list[str] = []
         for column in columns:
-            found = [case["value"] for case in cases if case["name"] == f"{row}|{column}"]
-            ends = [f"{x:.2f}" for x in (min(found), max(found))]
+            results = [case["value"] for case in cases if case["name"] == f"{row}|{column}"]
+            ends = [f"{x:.2f}" for x in (min(results), max(results))]
             spread = "" if ends[0] == ends[1] else f" [{ends[0]}, {ends[1]}]"
-            cells.append(f"{np.mean(found):.2f}{spread}")
+            cells.append(f"{np.mean(results):.2f}{spread}")
         lines.append(f"| `{row}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     from honestly.sim.rounds import Federation
     from honestly.sim.summary import summary
 
-    begun = time.perf_counter()
+    beginning = time.perf_counter()
     results = json.loads(args.out.read_text()) if args.out.exists() else {"runs": []}
     results["machine"] = torch.cuda.get_device_name() if args.device != "cpu" else platform.processor()
     results["torch"] = torch.__version__
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
             for rule, choice in RULES.items():
                 if (rule, attack, seed) in done:
                     continue
-                if time.perf_counter() - begun > args.limit:
+                if time.perf_counter() - beginning > args.limit:
                     print("stopped by --limit; run the same command to continue", flush=True)
                     return
                 e = Experiment.of(
@@ -59,13 +59,13 @@ def run(args: argparse.Namespace) -> None:
                 federation = Federation(e, data=data, device=args.device)
                 records = [r.numbers for r in federation.rounds()]
                 seconds = time.perf_counter() - start
-                found = {
+                outcomes = {
                     "rule": rule, "attack": attack, "seed": seed, "id": e.id, "seconds": seconds, **summary(records),
                     "accuracy": [r["accuracy"] for r in records], "asr": [r["asr"] for r in records],
                 }  # fmt: skip
-                results["runs"].append(found)
+                results["runs"].append(outcomes)
                 args.out.write_text(json.dumps(results))
-                accuracy = found["accuracy_mean_last_20"]
+                accuracy = outcomes["accuracy_mean_last_20"]
                 print(f"{rule:36} {attack:10} seed {seed}: {accuracy:.4f}  {seconds:.1f} s", flush=True)
                 del federation
 

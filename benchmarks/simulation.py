@@ -78,10 +78,10 @@ def training(trainer: Trainer, model: nn.Module, work, device: str) -> Pass:
 
     def once() -> float:
         sync(device)
-        begun = time.perf_counter()
+        beginning = time.perf_counter()
         trainer.train(start, work)
         sync(device)
-        return sum(s.images for s in work) / (time.perf_counter() - begun)
+        return sum(s.images for s in work) / (time.perf_counter() - beginning)
 
     return once
 
@@ -109,20 +109,20 @@ def plain(images: int, device: str, workers: int) -> Pass:
 
     def once() -> float:
         sync(device)
-        begun = time.perf_counter()
+        beginning = time.perf_counter()
         for x, y in DataLoader(data, batch_size=BATCH, shuffle=True, num_workers=workers):
             optimiser.zero_grad()
             nn.functional.cross_entropy(model(x.to(device)), y.to(device)).backward()
             optimiser.step()
         sync(device)
-        return images / (time.perf_counter() - begun)
+        return images / (time.perf_counter() - beginning)
 
     return once
 
 
 def check(device: str) -> dict[str, float]:
     """The largest difference of a parameter between this device's batched path and the plain path on the CPU."""
-    found = {}
+    results = {}
     for name, size in (("lenet5", (1, 32, 32)), ("cnn", (1, 8, 8)), ("mlp", (1, 8, 8))):
         model = build(name, size, 10, 0)
         parts = [np.arange(k * 40, k * 40 + 20 + 30 * k) for k in range(5)]  # uneven, with partial batches
@@ -135,30 +135,30 @@ def check(device: str) -> dict[str, float]:
         for at_once, fused in ((5, way) for way in ways):
             trainer = BatchedTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32, at_once=at_once, fused=fused)
             for _ in range(2):  # the second run replays what the first captured
-                got = trainer.train(start, work)
-            found[f"{name}, batched, {at_once} at once{'' if fused is None else f', fused={fused}'}"] = float(
-                (got.theta.cpu() - expected.theta).abs().max()
+                trained = trainer.train(start, work)
+            results[f"{name}, batched, {at_once} at once{'' if fused is None else f', fused={fused}'}"] = float(
+                (trained.theta.cpu() - expected.theta).abs().max()
             )
             a = trainer.logits(Model.of(model, device), store).cpu()
             b = plain_path.logits(Model.of(model), pixels(400, size, "cpu"))
-            found[f"{name}, logits"] = float((a - b).abs().max())
+            results[f"{name}, logits"] = float((a - b).abs().max())
         if device == "cpu" and CompiledTrainer.supports(model, store):
-            got = CompiledTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32).train(start, work)
-            found[f"{name}, compiled"] = float((got.theta - expected.theta).abs().max())
+            trained = CompiledTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32).train(start, work)
+            results[f"{name}, compiled"] = float((trained.theta - expected.theta).abs().max())
         if device != "cpu":
             for lanes in (1, 2):
                 trainer = SequentialTrainer(model, store, SGD(0.05, 0.9, 1e-4), 32, speed=Speed(lanes=lanes))
                 for _ in range(2):
-                    got = trainer.train(start, work)
-                found[f"{name}, graphs, {lanes} lanes"] = float((got.theta.cpu() - expected.theta).abs().max())
+                    trained = trainer.train(start, work)
+                results[f"{name}, graphs, {lanes} lanes"] = float((trained.theta.cpu() - expected.theta).abs().max())
     model = build("resnet18_half", (3, 32, 32), 10, 0)
     work = [plan([(1, np.arange(40 * k, 40 * k + 30))], batch=16, rng=np.random.default_rng(k)) for k in range(3)]
     expected = SequentialTrainer(model, pixels(200, (3, 32, 32), "cpu"), SGD_PAPER, 16).train(Model.of(model), work)
-    got = SequentialTrainer(model, pixels(200, (3, 32, 32), device), SGD_PAPER, 16, speed=Speed(lanes=2)).train(
+    trained = SequentialTrainer(model, pixels(200, (3, 32, 32), device), SGD_PAPER, 16, speed=Speed(lanes=2)).train(
         Model.of(model, device), work
     )
-    found["resnet18_half, graphs"] = float((got.theta.cpu() - expected.theta).abs().max())
-    return found
+    results["resnet18_half, graphs"] = float((trained.theta.cpu() - expected.theta).abs().max())
+    return results
 
 
 def lenet(device: str, clients: int, images: int, epochs: int, fused: bool | None = None) -> Pass:
@@ -182,13 +182,13 @@ def side_by_side(images: int, epochs: int, repeats: int = 8) -> dict[str, dict[s
     }
     if library() is not None:
         ways["lenet", "compiled"] = lenet("cpu", CLIENTS, images, epochs)
-    found: dict[str, dict[str, float]] = {"plain": {}, "lenet": {}}
+    results: dict[str, dict[str, float]] = {"plain": {}, "lenet": {}}
     for number in range(repeats + 1):  # the first one is a warm-up
         for (part, name), once in ways.items():
             time.sleep(0.5)  # wait until the threads of the previous one no longer spin
             speed = once()
-            found[part][name] = max(found[part].get(name, 0.0), speed if number else 0.0)
-    return found
+            results[part][name] = max(results[part].get(name, 0.0), speed if number else 0.0)
+    return results
 
 
 def end_to_end(device: str, rounds: int, n: int) -> dict[str, float]:
@@ -202,23 +202,23 @@ def end_to_end(device: str, rounds: int, n: int) -> dict[str, float]:
     labels = rng.integers(0, 10, n + n // 6)
     classes = tuple(map(str, range(10)))
     data = Data("fmnist", images[:n], labels[:n], images[n:], labels[n:], (0.5,), (0.5,), classes)
-    found = {}
+    results = {}
     for rule in ("mean", "bayesian"):
         e = Experiment.of(
             {"dataset": "fmnist", "rounds": rounds + 1, "rule": rule, "attack": "random", "malicious": 0.4, "lr": 0.001}
         )
         federation = Federation(e, data=data, device=device)
-        laps, begun, seen = [], 0.0, 0
+        laps, beginning, seen = [], 0.0, 0
         for record in federation.rounds():
             if record.numbers["round"] == 1:  # graphs are captured only once
-                begun = time.perf_counter()
+                beginning = time.perf_counter()
                 continue
             laps.append(record.seconds)
             seen += record.images
-        found[f"{rule}: images/s"] = seen / (time.perf_counter() - begun)
+        results[f"{rule}: images/s"] = seen / (time.perf_counter() - beginning)
         for name in laps[0]:
-            found[f"{rule}: {name} ms a round"] = 1e3 * float(np.mean([lap[name] for lap in laps]))
-    return found
+            results[f"{rule}: {name} ms a round"] = 1e3 * float(np.mean([lap[name] for lap in laps]))
+    return results
 
 
 def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
@@ -232,7 +232,7 @@ def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
 
     model, store = build("lenet5", (1, 32, 32), 10, 0), pixels(images, (1, 32, 32), "cuda")
     stack, theta = Stack.of(schedules(images, 1, CLIENTS), BATCH), Model.of(model, "cuda").theta
-    found = {}
+    results = {}
     for name, usable in ((", fused multiply-adds alone", False), ("", True)):
         with mock.patch.object(tensorcores, "available", lambda device, usable=usable: usable):
             streams = [torch.cuda.Stream() for _ in range(runs)]
@@ -240,40 +240,42 @@ def together(images: int, runs: int, repeats: int = 6) -> dict[str, float]:
             for number in range(repeats + 2):  # the first two capture and warm up
                 if number == 2:
                     sync("cuda")
-                    begun = time.perf_counter()
+                    beginning = time.perf_counter()
                 for stream, graph in zip(streams, graphs, strict=True):
                     with torch.cuda.stream(stream):
                         graph.run(theta, stack)
             sync("cuda")
-            found[f"{runs} runs side by side{name}"] = repeats * runs * images / (time.perf_counter() - begun)
-    return found
+            results[f"{runs} runs side by side{name}"] = repeats * runs * images / (time.perf_counter() - beginning)
+    return results
 
 
 def residual(device: str, images: int) -> dict[str, float]:
     """Residual networks of all clients at once, with our own kernels."""
     model = build("resnet18_half", (3, 32, 32), 10, 0)
     trainer = ResidualTrainer(model, pixels(images, (3, 32, 32), device), SGD_PAPER, BATCH)
-    found = {"resnet18_half bf16, own kernels": best(training(trainer, model, schedules(images, 2), device), repeats=2)}
-    print(*(f"{key}: {value:,.0f} images/s" for key, value in found.items()), flush=True)
-    return found
+    results = {
+        "resnet18_half bf16, own kernels": best(training(trainer, model, schedules(images, 2), device), repeats=2)
+    }
+    print(*(f"{key}: {value:,.0f} images/s" for key, value in results.items()), flush=True)
+    return results
 
 
 def resnet(device: str, images: int) -> dict[str, float]:
     """Residual networks with PyTorch, a few clients in parallel."""
-    found = {}
+    results = {}
     for name in ("resnet18_half", "resnet18"):
         model = build(name, (3, 32, 32), 10, 0)
         store = pixels(images, (3, 32, 32), device)
         for lanes, compiled in ((4, True), (10, True), (20, True)):
             speed = Speed(bf16=True, compile=compiled, lanes=lanes)
             trainer = SequentialTrainer(model, store, SGD_PAPER, BATCH, speed=speed)
-            begun = time.perf_counter()
+            beginning = time.perf_counter()
             key = f"{name} bf16, {lanes} lanes{', compiled' if compiled else ''}"
-            found[key] = best(training(trainer, model, schedules(images, 1), device), repeats=1)
-            print(f"{key}: {found[key]:,.0f} images/s ({time.perf_counter() - begun:.0f} s)", flush=True)
+            results[key] = best(training(trainer, model, schedules(images, 1), device), repeats=1)
+            print(f"{key}: {results[key]:,.0f} images/s ({time.perf_counter() - beginning:.0f} s)", flush=True)
             del trainer
             torch.cuda.empty_cache()
-    return found
+    return results
 
 
 def profile(device: str) -> str:
@@ -291,12 +293,12 @@ def profile(device: str) -> str:
     for _ in range(5):
         chunk.step(samples, weights, None, None, None, None)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device != "cpu" else [])
-    with torch.profiler.profile(activities=activities, record_shapes=True) as found:
+    with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
         for _ in range(10):
             chunk.step(samples, weights, None, None, None, None)
         sync(device)
     key = "self_cpu_time_total" if device == "cpu" else "self_cuda_time_total"
-    events = found.key_averages(group_by_input_shape=True)
+    events = profiler.key_averages(group_by_input_shape=True)
     lines = []
     for e in sorted(events, key=lambda e: -getattr(e, key.replace("cuda", "device")))[:40]:
         total = getattr(e, key.replace("cuda", "device"))
@@ -355,14 +357,14 @@ def main() -> None:
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }  # fmt: skip
     for part in (args.parts or ("check,cpu" if cpu else "check,lenet")).split(","):
-        begun = time.perf_counter()
+        beginning = time.perf_counter()
         try:
             results[part] = measure(part, args, images, epochs)
         except Exception as error:  # continue with the other parts
             results[part] = f"failed: {type(error).__name__}: {error}"
         if part == "cpu" and isinstance(results[part], dict):
             results |= results[part]
-        print(f"{part} ({time.perf_counter() - begun:.0f} s): {json.dumps(results[part], indent=1)}", flush=True)
+        print(f"{part} ({time.perf_counter() - beginning:.0f} s): {json.dumps(results[part], indent=1)}", flush=True)
         if args.out:
             args.out.write_text(json.dumps(results, indent=1))
     if isinstance(results.get("plain"), dict) and isinstance(results.get("lenet"), dict):

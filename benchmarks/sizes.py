@@ -109,10 +109,10 @@ def main():
     for kind in ("two small", "uneven"):
         for attack in ("none", "one flips its update", "four flip labels"):
             for name, (rule, with_sizes) in RULES.items():
-                found = np.array(
+                result = np.array(
                     [run(kind, rule, with_sizes, attack, seed, options.rounds) for seed in range(options.seeds)]
                 )
-                accuracy, accused, small = found.T
+                accuracy, accused, small = result.T
                 print(
                     f"| {kind} | {attack} | {name} | {accuracy.mean():.3f} ± {accuracy.std(ddof=1):.3f} "
                     f"| {accused.mean():.2f} ({small.mean():.2f}) |",

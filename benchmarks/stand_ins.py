@@ -48,7 +48,7 @@ def real(space, rows, sizes):
 
 def scores():
     """By rule, kappa of the worst layer in each case, real and by stand-ins."""
-    found = {one.spec: [] for one in rules()}
+    results = {one.spec: [] for one in rules()}
     for plan in plans(WORDS):
         for t, rows, layout in train_rounds(plan):
             if rows is None:
@@ -65,8 +65,8 @@ def scores():
                     for one in rules():
                         pipeline, _ = one.build(K=K, f=M, root=None)
                         pair = [measure(space, sent, pipeline, basis).worst_layer for basis in both]
-                        found[one.spec].append(pair)
-    return found
+                        results[one.spec].append(pair)
+    return results
 
 
 def main():

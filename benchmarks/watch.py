@@ -29,12 +29,12 @@ RUNNING = 20
 
 def milliseconds(call: object, times: int = 20) -> float:
     """The median time of a call."""
-    taken: list[float] = []
+    seconds: list[float] = []
     for _ in range(times):
         began = time.perf_counter()
         call()  # type: ignore[operator]
-        taken.append(time.perf_counter() - began)
-    return round(1000 * statistics.median(taken), 1)
+        seconds.append(time.perf_counter() - began)
+    return round(1000 * statistics.median(seconds), 1)
 
 
 def large(folder: Path) -> FakeStudy:
@@ -50,18 +50,21 @@ def large(folder: Path) -> FakeStudy:
 
 
 def main() -> None:
-    found: dict[str, object] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "load": os.getloadavg()[0]}
+    results: dict[str, object] = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "load": os.getloadavg()[0],
+    }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         study = large(folder)
         running = study.ids()[-RUNNING:]
-        found["runs"], found["running"] = len(study.ids()), RUNNING
-        found["database_MB"] = round((folder / "study.sqlite").stat().st_size / 1e6, 1)
+        results["runs"], results["running"] = len(study.ids()), RUNNING
+        results["database_MB"] = round((folder / "study.sqlite").stat().st_size / 1e6, 1)
         source = StudySource(folder)
         began = time.perf_counter()
         source.look()
-        found["first_look_ms"] = round(1000 * (time.perf_counter() - began), 1)
-        found["look_unchanged_ms"] = milliseconds(source.look)
+        results["first_look_ms"] = round(1000 * (time.perf_counter() - began), 1)
+        results["look_unchanged_ms"] = milliseconds(source.look)
         looks: list[float] = []
         for _ in range(10):
             for id in running:
@@ -69,17 +72,17 @@ def main() -> None:
             began = time.perf_counter()
             source.look()
             looks.append(time.perf_counter() - began)
-        found["look_all_running_changed_ms"] = round(1000 * statistics.median(looks), 1)
-        found["rounds_of_a_run_ms"] = milliseconds(lambda: (source.details.clear(), source.detail(study.ids()[0])))
+        results["look_all_running_changed_ms"] = round(1000 * statistics.median(looks), 1)
+        results["rounds_of_a_run_ms"] = milliseconds(lambda: (source.details.clear(), source.detail(study.ids()[0])))
         source.close()
         with watched(folder, interval=0.05) as server:
             events = server.events()
             events.until(lambda e: len(e.runs) == len(study.ids()) and e.id)
-            found["first_batch_kB"] = round(events.size / 1000, 1)
+            results["first_batch_kB"] = round(events.size / 1000, 1)
             ours = next(e.id for e in study.entries if e.cell["rule"] == "Ours")
             run = server.events(f"/events?run={ours}&since={events.id}")
             run.until(lambda e: e.details)
-            found["a_finished_run_kB"] = round(run.size / 1000, 1)
+            results["a_finished_run_kB"] = round(run.size / 1000, 1)
             sizes, delays = [], []
             for _ in range(20):
                 before, done = events.size, study.store.run(running[0]).rounds
@@ -88,10 +91,10 @@ def main() -> None:
                 events.until(lambda e, done=done: e.runs[running[0]]["rounds"] > done)
                 delays.append(time.perf_counter() - began)
                 sizes.append(events.size - before)
-            found["a_round_of_one_run_kB"] = round(statistics.median(sizes) / 1000, 2)
-            found["write_to_event_ms_at_50_ms_interval"] = round(1000 * statistics.median(delays), 1)
+            results["a_round_of_one_run_kB"] = round(statistics.median(sizes) / 1000, 2)
+            results["write_to_event_ms_at_50_ms_interval"] = round(1000 * statistics.median(delays), 1)
         study.close()
-    print(json.dumps(found, indent=2))
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

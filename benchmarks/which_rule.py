@@ -84,14 +84,14 @@ def measure(args):
             continue
         file = args.out / name / "cases.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
-        kept = [case for case in read(file) if case.rule not in args.update] if args.update else []
+        others = [case for case in read(file) if case.rule not in args.update] if args.update else []
         start = time.perf_counter()
         cases = []
         for population in study.populations:  # saved one by one, so an interrupted run keeps its results
             one = replace(study, rules=rules, populations=(population,))
             show = lambda done, of, what=(name, population): print(*what, done, "of", of, flush=True)  # noqa: E731
             cases += stress.run(one, jobs=args.jobs, progress=show)
-            file.write_text(lines(sorted([*cases, *kept], key=lambda case: study.rules.index(case.rule))))
+            file.write_text(lines(sorted([*cases, *others], key=lambda case: study.rules.index(case.rule))))
         total += time.perf_counter() - start
     missing = [name for name in studies if not (args.out / name / "cases.jsonl").is_file()]
     if missing:
@@ -109,8 +109,8 @@ def measure(args):
 def answer(cases):
     """The short answers: sentences with the measured numbers."""
     informed = [case for case in cases if not case.guessed]
-    alone = sorted({c.rule for c in informed if Contestant(c.rule).knows == "nothing"})
-    told = sorted({c.rule for c in informed if Contestant(c.rule).knows == "f"})
+    need_nothing = sorted({c.rule for c in informed if Contestant(c.rule).knows == "nothing"})
+    need_f = sorted({c.rule for c in informed if Contestant(c.rule).knows == "f"})
 
     def at(rule, M):
         return [c for c in informed if c.rule == rule and c.malicious == M]
@@ -119,16 +119,16 @@ def answer(cases):
         ranked = sorted((v, r) for r in rules if (v := value(r)) is not None)
         return ", ".join(f"`{r}` {text(v)}" for v, r in ranked[:4])
 
-    found = []
+    results = []
     for M in sorted({c.malicious for c in informed if c.malicious}):
-        found += [
+        results += [
             f"- **{M} of 20 malicious.** Lowest mean kappa over the fixed attacks, nobody tells the rule anything: "
-            f"{ranking(alone, lambda r, M=M: mean(c.kappa for c in fixed_attacks(at(r, M))))}. "
-            f"Lowest worst case, adaptive attacker included: {ranking(alone, lambda r, M=M: worst(at(r, M)))}. "
-            f"Told the true f: mean {ranking(told, lambda r, M=M: mean(c.kappa for c in fixed_attacks(at(r, M))))}; "
-            f"worst case {ranking(told, lambda r, M=M: worst(at(r, M)))}."
+            f"{ranking(need_nothing, lambda r, M=M: mean(c.kappa for c in fixed_attacks(at(r, M))))}. "
+            f"Lowest worst case, adaptive attacker included: {ranking(need_nothing, lambda r, M=M: worst(at(r, M)))}. "
+            f"Told the true f: mean {ranking(need_f, lambda r, M=M: mean(c.kappa for c in fixed_attacks(at(r, M))))}; "
+            f"worst case {ranking(need_f, lambda r, M=M: worst(at(r, M)))}."
         ]
-    return "\n".join(found)
+    return "\n".join(results)
 
 
 if __name__ == "__main__":

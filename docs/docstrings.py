@@ -102,8 +102,8 @@ def _argument(parameter: inspect.Parameter) -> str:
     default = parameter.default
     if default is empty:
         return f"{stars}{parameter.name}{typed}"
-    shown = "..." if "factory" in repr(default) else repr(default)
-    return f"{parameter.name}{typed}{' = ' if typed else '='}{shown}"
+    text = "..." if "factory" in repr(default) else repr(default)
+    return f"{parameter.name}{typed}{' = ' if typed else '='}{text}"
 
 
 def _plain(annotation: Any) -> str:

@@ -33,8 +33,8 @@ def table(text: str, name: str) -> list[str]:
             else None
         )
         if isinstance(target, ast.Name) and target.id == name and isinstance(node, ast.AnnAssign | ast.Assign):
-            (found,) = (one for one in ast.walk(node.value) if isinstance(one, ast.Tuple)) if node.value else ()
-            return [one.id for one in found.elts if isinstance(one, ast.Name)]
+            (names,) = (one for one in ast.walk(node.value) if isinstance(one, ast.Tuple)) if node.value else ()
+            return [one.id for one in names.elts if isinstance(one, ast.Name)]
     raise SystemExit(f"there is no table {name}")
 
 
@@ -49,7 +49,7 @@ def with_imports(text: str, names: Iterable[str], folder: Path) -> str:
         if len(files) != 1:
             raise SystemExit(f"{name}: defined in {len(files)} files of {folder.relative_to(ROOT)}, expected one")
         line = f"from {package}.{files[0].stem} import {name}\n"
-        at = [found.start() for found in re.finditer(rf"^from {re.escape(package)}\..*\n", text, re.M)]
+        at = [match.start() for match in re.finditer(rf"^from {re.escape(package)}\..*\n", text, re.M)]
         later = [start for start in at if text[start:].partition(" import ")[0] > line.partition(" import ")[0]]
         end = text.index("\n", at[-1]) + 1
         place = later[0] if later else end
@@ -78,10 +78,10 @@ def with_rows(text: str, folder: Path, rules: Iterable[str], mixers: Iterable[st
         (mixers, "| mixer |", "| `{name}` | {summary} | {needs} | {reference} |"),
     ):
         for name in names:
-            said = _attributes(folder, name)
-            if said and f"\n| `{said['name']}` |" not in text:
+            attributes = _attributes(folder, name)
+            if attributes and f"\n| `{attributes['name']}` |" not in text:
                 end = text.index("\n\n", text.index(heading))
-                text = text[:end] + "\n" + row.format(**said) + text[end:]
+                text = text[:end] + "\n" + row.format(**attributes) + text[end:]
     return text
 
 
@@ -90,11 +90,11 @@ def _attributes(folder: Path, name: str) -> dict[str, str]:
     for file in folder.glob("*.py"):
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.ClassDef) and node.name == name:
-                said = {"needs": "-", "streams": "-", "reference": "", "summary": ""}
+                attributes = {"needs": "-", "streams": "-", "reference": "", "summary": ""}
                 for one in node.body:
                     if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and one.value is not None:
-                        said[one.target.id] = _plain(one.value)
-                return {**said, "streams": "yes" if said["streams"] == "True" else "-"}
+                        attributes[one.target.id] = _plain(one.value)
+                return {**attributes, "streams": "yes" if attributes["streams"] == "True" else "-"}
     return {}
 
 
@@ -120,12 +120,12 @@ def changed() -> dict[Path, str]:
 
 
 def main() -> int:
-    found = changed()
+    files = changed()
     if "--check" in sys.argv:
-        for path in found:
+        for path in files:
             print(f"{path} does not follow the tables: run `make tables`")
-        return int(bool(found))
-    for path, text in found.items():
+        return int(bool(files))
+    for path, text in files.items():
         (ROOT / path).write_text(text, encoding="utf-8")
         print(f"wrote {path}")
     return 0

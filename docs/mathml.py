@@ -27,8 +27,8 @@ class _Display(BlockProcessor):
         return block.startswith("$$") and block.rstrip().endswith("$$") and len(block.strip()) > 4
 
     def run(self, parent: Element, blocks: list[str]) -> None:
-        made = convert(blocks.pop(0).strip()[2:-2].strip(), display="block")
-        SubElement(parent, "div", {"class": "equation"}).text = self.parser.md.htmlStash.store(made)
+        block = convert(blocks.pop(0).strip()[2:-2].strip(), display="block")
+        SubElement(parent, "div", {"class": "equation"}).text = self.parser.md.htmlStash.store(block)
 
 
 class MathML(Extension):

@@ -82,9 +82,9 @@ def api(title: str, lead: str, names: tuple[str, ...]) -> str:
     parts = [f"# {title}\n\n{lead}\n"]
     for name in names:
         module, _, attribute = name.rpartition(".")
-        found = hn if module == "hn" else importlib.import_module(module)
-        shown = name if module == "hn" else f"{module}.{attribute}"
-        parts.append(documented(shown, getattr(found, attribute)))
+        package = hn if module == "hn" else importlib.import_module(module)
+        text = name if module == "hn" else f"{module}.{attribute}"
+        parts.append(documented(text, getattr(package, attribute)))
     return "\n".join(parts)
 
 
@@ -121,9 +121,9 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
         value = value if isinstance(value, str) else " ".join(value)
         if action.choices and not action.metavar:
             value = "{" + ",".join(map(str, action.choices)) + "}"
-        shown = ", ".join(f"{option} {value}".strip() for option in action.option_strings) or value
+        text = ", ".join(f"{option} {value}".strip() for option in action.option_strings) or value
         about = (action.help or "") % {**vars(action), "prog": parser.prog}
-        yield f"| `{_cell(shown)}` | {_cell(about)} |"
+        yield f"| `{_cell(text)}` | {_cell(about)} |"
 
 
 def _prose(text: str | None) -> str:
@@ -205,10 +205,10 @@ def _type(field: dict[str, Any]) -> str:
         return "name or table" if not field.get("items") else "list of names or tables"
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
-    shown = " or ".join(KINDS[kind["type"]] for kind in kinds if kind["type"] != "null")
+    text = " or ".join(KINDS[kind["type"]] for kind in kinds if kind["type"] != "null")
     signs = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
     bounds = [f"{sign} {field[key]:g}" for key, sign in signs if key in field and field[key] < 2**62]
-    return f"{shown} {', '.join(bounds)}".strip()
+    return f"{text} {', '.join(bounds)}".strip()
 
 
 def _default(key: str, field: Any) -> str:
@@ -222,11 +222,11 @@ def _default(key: str, field: Any) -> str:
 
 def _settings(owner: type[Any]) -> str:
     fields = [field for field in dataclasses.fields(owner) if field.name not in ("root",)]
-    shown = [
+    text = [
         f"`{field.name}`" + ("" if field.default is dataclasses.MISSING else f" = {_cell(repr(field.default))}")
         for field in fields
     ]
-    return f"| `{owner.name}` | {', '.join(shown) or 'none'} |"
+    return f"| `{owner.name}` | {', '.join(text) or 'none'} |"
 
 
 def attacks() -> str:
@@ -270,14 +270,14 @@ def measured(results: Path, pictures: Path) -> str:
     if not source.is_file():
         return "This checkout has no `results/README.md`, which `honestly report` writes once the studies have run.\n"
 
-    def kept(found: re.Match[str]) -> str:
-        target = results / found[3]
+    def kept(match: re.Match[str]) -> str:
+        target = results / match[3]
         if not target.is_file() or target.suffix not in (".png", ".svg", ".csv", ".tex"):
-            return found[2]  # pages of single runs and the like are not on the site
-        copied = pictures / found[3]
+            return match[2]  # pages of single runs and the like are not on the site
+        copied = pictures / match[3]
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(target, copied)
-        return f"{found[1]}[{found[2]}]({pictures.name}/{found[3]})"
+        return f"{match[1]}[{match[2]}]({pictures.name}/{match[3]})"
 
     text = re.sub(r"(!?)\[([^\]]*)\]\((?!https?:)([^)#\s]+)[^)]*\)", kept, source.read_text(encoding="utf-8"))
     return re.sub(r"^(#+) ", r"##\1 ", text, flags=re.M)

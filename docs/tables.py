@@ -27,9 +27,9 @@ def speed() -> str:
     return "\n\n".join(_speed(json.loads(path.read_text())) for path in sorted(RESULTS.glob("aggregation-*.json")))
 
 
-def _speed(found: dict) -> str:
+def _speed(outcomes: dict) -> str:
     """The kinds of kernels side by side; memory and peers are those of the first."""
-    runs = found.get("runs", [found])
+    runs = outcomes.get("runs", [outcomes])
     first = runs[0]
     absolute = f" ({first['mean_ms']:.2f} ms)" if "NVIDIA" in first["machine"] else ""
     load = first.get("load")

@@ -77,8 +77,8 @@ def main() -> None:
     for rule in ("mean", "bayesian"):
         curves[rule], accuracy = train(rule, options.history if rule == "bayesian" else None)
         if dist.get_rank() == 0:
-            shown = [f"{loss:.3g}" if math.isfinite(loss) else "diverged" for loss in curves[rule][::4]]
-            print(f"{rule:<9} loss: {' '.join(shown)}   accuracy: {accuracy:.3f}")
+            text = [f"{loss:.3g}" if math.isfinite(loss) else "diverged" for loss in curves[rule][::4]]
+            print(f"{rule:<9} loss: {' '.join(text)}   accuracy: {accuracy:.3f}")
     if dist.get_rank() == 0 and options.json:
         options.json.write_text(json.dumps(curves))
     dist.destroy_process_group()

@@ -43,7 +43,7 @@ def federation(rule: hn.Rule) -> list[float]:
     test = jnp.asarray(digits.test_images.reshape(-1, 64) / 255.0)
     shapes = {"w1": (64, 32), "b1": (32,), "w2": (32, 10), "b2": (10,)}
     model = {name: jnp.asarray(rng.normal(0, 0.1, shape), jnp.float32) for name, shape in shapes.items()}
-    found = []
+    results = []
     for _ in range(ROUNDS):
         trained = train_all(model, x, y)
         sent = [{name: w[k] for name, w in trained.items()} for k in range(CLIENTS)]
@@ -53,10 +53,10 @@ def federation(rule: hn.Rule) -> list[float]:
         out = hn.aggregate(sent, rule=rule, reference=model)  # was: jax.tree.map(lambda *w: sum(w) / len(w), *sent)
         model = out.value
 
-        found.append(float((np.asarray(scores(model, test)).argmax(1) == digits.test_labels).mean()))
+        results.append(float((np.asarray(scores(model, test)).argmax(1) == digits.test_labels).mean()))
     if out.honesty is not None:
         print("honesty in the last round:", np.round(out.honesty, 1))
-    return found
+    return results
 
 
 def main() -> None:

@@ -39,10 +39,10 @@ def main(folder: Path) -> None:
     )
     for rule in ("FedAvg", "Ours"):
         for attack in ("sign_flip", "label_flip"):
-            found = [
+            results = [
                 run.summary["accuracy_last"] for run in runs if (run.cell["rule"], run.cell["attack"]) == (rule, attack)
             ]
-            print(f"{rule:7} {attack:11}", " ".join(f"{accuracy:.2f}" for accuracy in found))
+            print(f"{rule:7} {attack:11}", " ".join(f"{accuracy:.2f}" for accuracy in results))
 
 
 if __name__ == "__main__":

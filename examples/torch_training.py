@@ -41,7 +41,7 @@ def federation(rule: hn.Rule) -> list[float]:
     test = torch.from_numpy(digits.test_images).float() / 255
     parts = torch.randperm(len(labels)).chunk(CLIENTS)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    found = []
+    results = []
     for _ in range(ROUNDS):
         old = copy.deepcopy(model.state_dict())
         sent = [local_training(model, images[part], labels[part]) for part in parts]
@@ -50,10 +50,10 @@ def federation(rule: hn.Rule) -> list[float]:
         out = hn.aggregate(sent, rule=rule, reference=old)  # was: the mean of the state dicts
         model.load_state_dict(out.value)
 
-        found.append(float((model(test).argmax(1).numpy() == digits.test_labels).mean()))
+        results.append(float((model(test).argmax(1).numpy() == digits.test_labels).mean()))
     if out.honesty is not None:
         print("honesty in the last round:", np.round(out.honesty, 1))
-    return found
+    return results
 
 
 def main() -> None:

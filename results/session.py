@@ -89,15 +89,15 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--from", type=Path, metavar="DIR", dest="source", help="the session before, if not in --out")
     args = parser.parse_args(words)
     ends = time.time() + seconds_of(args.stop_after) - PACKING
-    status, begun = 0, dict.fromkeys(part.store for plan in args.plans for part in PLANS[plan])
-    for name in begun:
+    status, stores = 0, dict.fromkeys(part.store for plan in args.plans for part in PLANS[plan])
+    for name in stores:
         unpack(name, args)
     for part in (part for plan in args.plans for part in PLANS[plan]):
         status = run(part, args, ends)
         if status not in (0, 1):  # 1: some runs failed, as recorded in the store
             break
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in begun:
+    for name in stores:
         pack(name, args.work, args.out)
     files = sorted(args.out.glob("*.tar.gz*"))
     if len(files) > PARTS:

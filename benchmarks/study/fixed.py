@@ -83,10 +83,10 @@ def small(rules: list[Entry], settings: Settings):
     for K, M in ((10, 4), (5, 2)):
         populations = chosen(settings.where, rounds=settings.rounds, only=settings.only or "o0", clients=K)
         for label, used in (("layers", populations), ("whole", [p.whole() for p in populations])):
-            columns, found = _fixed(
+            columns, result = _fixed(
                 rules, settings, used, SUITE if label == "layers" else ONE, layered=True, malicious=(M,)
             )
-            rows += [[f"K = {K}, M = {M}, {label}", *row[1:]] for row in found if row[0] == "all"]
+            rows += [[f"K = {K}, M = {M}, {label}", *row[1:]] for row in result if row[0] == "all"]
     return columns, rows
 
 

@@ -13,10 +13,10 @@ from honestly.studies.recordings import HONEST, Course
 SENT = (*(HONEST,) * 12, *("sent",) * 8)
 
 
-def folder(given: Path | None) -> Path | None:
+def folder(choice: Path | None) -> Path | None:
     """The folder of recordings: the given one, or $HONESTLY_DATA/grams; None for those of the package only."""
-    if given is not None:
-        return given
+    if choice is not None:
+        return choice
     data = os.environ.get("HONESTLY_DATA")
     path = Path(data) / "grams" if data else None
     return path if path is not None and path.is_dir() else None

@@ -30,8 +30,8 @@ def curves(example: str) -> dict[str, list[float]]:
         return json.loads(path.read_text())
 
 
-def draw(axes: plt.Axes, found: dict[str, list[float]], title: str, steps: str) -> None:
-    for name, losses in found.items():
+def draw(axes: plt.Axes, results: dict[str, list[float]], title: str, steps: str) -> None:
+    for name, losses in results.items():
         seen = [loss for loss in losses if math.isfinite(loss)]
         axes.plot(range(1, len(seen) + 1), seen, label=NAMES[name], color=COLOURS.get(name, "tab:blue"))
         if len(seen) < len(losses):

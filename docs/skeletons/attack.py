@@ -37,6 +37,6 @@ class Stubborn(UpdateAttack):
         """(M, d), one row for each attacker; one (d,) vector if all send the same."""
         xp = view.xp  # NumPy, PyTorch, ...: whatever the updates are
         size = xp.abs(view.own)
-        kept = min(round((1 - self.share) * size.shape[1]), size.shape[1] - 1)
-        threshold = xp.sort(size, axis=1)[:, kept][:, None]
+        count = min(round((1 - self.share) * size.shape[1]), size.shape[1] - 1)
+        threshold = xp.sort(size, axis=1)[:, count][:, None]
         return xp.where(size >= threshold, -self.gamma * view.own, view.own)

@@ -44,9 +44,9 @@ def main() -> None:
     models = sorted(Path(str(run.get_result())).rglob("server.npy"))
     if not models:
         raise SystemExit(f"the job left no model: {run.get_status()}")
-    found = accuracy(np.load(models[0]), *digits(0, 0))
-    (out / "result.json").write_text(json.dumps({"accuracy": found}) + "\n")
-    print(f"accuracy of the global model: {found:.3f}")
+    result = accuracy(np.load(models[0]), *digits(0, 0))
+    (out / "result.json").write_text(json.dumps({"accuracy": result}) + "\n")
+    print(f"accuracy of the global model: {result:.3f}")
 
 
 if __name__ == "__main__":

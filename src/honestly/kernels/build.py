@@ -91,23 +91,23 @@ class Program:
         source = self._sources[0]
         handle, name = tempfile.mkstemp(prefix=f".{self.name}-", suffix=".so", dir=stem.parent)
         os.close(handle)
-        made = Path(name)
+        draft = Path(name)
         failure = ""
         try:
             for tuning in TUNING:
-                command = [compiler, *FLAGS, *tuning, str(source), "-o", str(made), "-lm"]
+                command = [compiler, *FLAGS, *tuning, str(source), "-o", str(draft), "-lm"]
                 try:
                     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
                 except (OSError, subprocess.SubprocessError) as error:
                     raise UnavailableError(f"{compiler} does not run: {error}") from error
                 if done.returncode == 0:
-                    made.chmod(0o700)
-                    return made.replace(stem.with_name(f"{stem.name}-{_digest(made)}.so"))
-                said = done.stderr.strip()
-                failure = said.splitlines()[0][:200] if said else f"status {done.returncode}"
+                    draft.chmod(0o700)
+                    return draft.replace(stem.with_name(f"{stem.name}-{_digest(draft)}.so"))
+                output = done.stderr.strip()
+                failure = output.splitlines()[0][:200] if output else f"status {done.returncode}"
             raise UnavailableError(f"{compiler} cannot compile {source.name}: {failure}")
         finally:
-            made.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
 
 
 def find_compiler() -> str | None:
@@ -124,8 +124,8 @@ def folder() -> Path:
 def _private(place: Path) -> None:
     """Code is loaded from here, so nobody else may write here."""
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = place.stat()
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    status = place.stat()
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UnavailableError(f"others can write to {place}: chmod 700 it, or set XDG_CACHE_HOME")
 
 
@@ -136,8 +136,8 @@ def _digest(path: Path) -> str:
 def _identity(compiler: str) -> tuple[str, int, int]:
     """Which compiler it is, without starting it: every process asks."""
     path = Path(shutil.which(compiler) or compiler).resolve()
-    found = path.stat()
-    return str(path), found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns
 
 
 def _processor() -> str:

@@ -106,24 +106,24 @@ def estimate(
     assert 0 < len(sizes) <= SIZES
     assert 0 <= first[0] <= first[-1] < n
     assert 0 < sizes[0] <= sizes[-1] <= n
-    given = [np.ascontiguousarray(gram, np.float64), np.ascontiguousarray(judged, np.bool_)]
-    given += [None if x is None else np.ascontiguousarray(x, np.float64) for x in (prior, vote, noise)]
-    assert all(x is None or x.shape == (n,) for x in given[2:])
+    inputs = [np.ascontiguousarray(gram, np.float64), np.ascontiguousarray(judged, np.bool_)]
+    inputs += [None if x is None else np.ascontiguousarray(x, np.float64) for x in (prior, vote, noise)]
+    assert all(x is None or x.shape == (n,) for x in inputs[2:])
     numbers, flags, copies = np.empty(4 * L * n + 2 * n), np.zeros((n + 3, n), np.bool_), np.arange(n)
     outs = [numbers, flags, copies]
     job = _EstimatorJob(
         L, n, tolerated, from_reference, len(first), len(sizes),
-        *(None if x is None else _address(x) for x in (*given, first, sizes, *outs)),
+        *(None if x is None else _address(x) for x in (*inputs, first, sizes, *outs)),
     )  # fmt: skip
     status = library.honestly_bayesian(ctypes.byref(job))
     if status == _NO_MEMORY:
         raise MemoryError(f"no memory to judge {n} clients in {L} layers")
     if status == _NOT_HERE:
         return None
-    weights, evidence, kept, distance = (numbers[i * L * n : (i + 1) * L * n] for i in range(4))
+    weights, evidence, shares, distance = (numbers[i * L * n : (i + 1) * L * n] for i in range(4))
     against, votes = numbers[4 * L * n :].reshape(2, n)
     return Findings(
-        weights.reshape(L, n), evidence.reshape(n, L), kept.reshape(n, L), distance.reshape(n, L), against, votes,
+        weights.reshape(L, n), evidence.reshape(n, L), shares.reshape(n, L), distance.reshape(n, L), against, votes,
         job.spread, flags[0], flags[1], flags[2], flags[3:], copies, status == _JUDGED, bool(job.any_judged),
         bool(job.contradiction), bool(job.settled), job.rounds, job.pulled,
     )  # fmt: skip

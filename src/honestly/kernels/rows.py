@@ -104,8 +104,8 @@ def residuals(
     run = _Run(rows, cut).with_centre(centre)
     run.put("weights", np.ascontiguousarray(a, np.float64))
     run.job.mixtures, run.job.with_norms = m, int(with_norms)
-    found = run.sums("residuals", n + m * n + m, layers, workers)
-    return found[:, :n], found[:, n : n + m * n].reshape(layers, m, n), found[:, n + m * n :]
+    total = run.sums("residuals", n + m * n + m, layers, workers)
+    return total[:, :n], total[:, n : n + m * n].reshape(layers, m, n), total[:, n + m * n :]
 
 
 def rank(
@@ -131,7 +131,7 @@ class _Run:
 
     def __init__(self, rows: Places, cut: Cut) -> None:
         self.job = _Job(rows=rows.addresses.shape[1])
-        self._held: list[Any] = []
+        self._arrays: list[Any] = []
         self._items = cut.items
         self.put("places", rows.addresses)
         self.put("kinds", rows.kinds)
@@ -140,7 +140,7 @@ class _Run:
     def put(self, field: str, values: npt.NDArray[Any]) -> None:
         """Let the job point to an array, which is kept."""
         assert values.flags.c_contiguous
-        self._held.append(values)
+        self._arrays.append(values)
         setattr(self.job, field, values.__array_interface__["data"][0])
 
     def with_centre(self, centre: Places | None) -> _Run:
@@ -164,11 +164,11 @@ class _Run:
         most = max(1, KEPT // (8 * each))
         for start in range(0, len(self._items), most):
             items = self._items[start : start + most]
-            found = np.zeros((len(items), each))
-            self.put("found", found)
+            parts = np.zeros((len(items), each))
+            self.put("found", parts)
             self._share(name, items, workers)
             with np.errstate(over="ignore", invalid="ignore"):
-                for layer, part in zip(items[:, 2].tolist(), found, strict=True):
+                for layer, part in zip(items[:, 2].tolist(), parts, strict=True):
                     np.add(total[layer], part, out=total[layer])
         return total
 
@@ -191,10 +191,10 @@ class _Run:
         job, failures = ctypes.addressof(self.job), list[int]()
 
         def work() -> None:
-            while (taken := function(job, ITEMS)) > 0:
+            while (count := function(job, ITEMS)) > 0:
                 pass
-            if taken < 0:
-                failures.append(taken)
+            if count < 0:
+                failures.append(count)
 
         others: list[threading.Thread] = []
         try:

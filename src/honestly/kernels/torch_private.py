@@ -26,10 +26,10 @@ LAUNCHER = (
 
 
 def _find(path: str) -> Any:
-    found: Any = torch
+    thing: Any = torch
     for part in path.split(".")[1:]:
-        found = getattr(found, part, None)
-    return found
+        thing = getattr(thing, part, None)
+    return thing
 
 
 def missing() -> list[str]:
