@@ -25,6 +25,9 @@ def _pages() -> list[Path]:
 
 
 PAGES = _pages()
+FOLDERS = ("src", "tests", "docs", "benchmarks", "examples", "results")
+#: A file that the reader writes.
+EXAMPLES = {"src/honestly/rules/my_rule.py"}
 
 
 @cache
@@ -82,3 +85,23 @@ def test_examples_are_shown_whole(name: str, example: str) -> None:
 
 def test_no_page_needs_a_preprocessor() -> None:
     assert not [str(page) for page in PAGES if "--8<--" in page.read_text(encoding="utf-8")]
+
+
+def missing_files(text: str) -> list[str]:
+    """Paths of source files in backquotes, from any folder of the repository, that do not exist."""
+    paths = re.findall(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|c|cu|h|toml))`", text)
+    return [
+        path for path in paths if path not in EXAMPLES and not any(f"/{one}".endswith(f"/{path}") for one in _files())
+    ]
+
+
+@cache
+def _files() -> tuple[str, ...]:
+    return tuple(str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.*"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_source_files_that_a_page_names_exist(page: Path) -> None:
+    assert missing_files("see `engine/passes/networks.py`, `kernels/rows.c`") == ["kernels/rows.c"]
+    if page.name != "CHANGELOG.md":  # history
+        assert missing_files(page.read_text(encoding="utf-8")) == []
