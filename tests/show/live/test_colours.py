@@ -93,3 +93,11 @@ def test_pointing_at_a_cell_says_its_value(browser: Browser, tmp_path: Path) -> 
         pixels = screen(browser, tmp_path / "page.png")
         middle = pixels[round(top + height / 2) + 3, round(left) : round(left + width)]
         assert len({tuple(pixel) for pixel in middle}) > 20  # the image has arrived
+        saved = browser.wait_for(
+            "import('/static/picture.js').then((m) => m.toPng('/maps.svg?run=federation')).then(createImageBitmap)"
+            ".then((image) => { const all = new OffscreenCanvas(image.width, image.height);"
+            "const pen = all.getContext('2d'); pen.drawImage(image, 0, 0);"
+            "const row = pen.getImageData(0, all.height / 2, all.width, 1).data.buffer;"
+            "return new Set(new Uint32Array(row)).size; })"
+        )
+        assert saved > 20  # the file has the image inside

@@ -87,6 +87,9 @@ def test_a_drawing_is_made_once_per_change(monkeypatch: pytest.MonkeyPatch) -> N
     add_rounds(made, 5, "a", "b")
     assert drawn(ours, "a") != first
     assert len(calls) == 3
+    made.forget("b")  # nobody watches it any more
+    drawn(ours, "a", names=("A",))
+    assert not [key for key in ours._cache if "b" in key]  # pyright: ignore[reportPrivateUsage]
     for i in range(2 * drawings.MOST_CACHED):
         drawn(ours, "a", names=(str(i),))
     assert len(ours._cache) == drawings.MOST_CACHED  # pyright: ignore[reportPrivateUsage]

@@ -56,7 +56,7 @@ class Drawings:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._cache: dict[tuple[Any, ...], tuple[list[str], Any]] = {}
+        self._cache: dict[tuple[Any, ...], tuple[dict[str, str], Any]] = {}  # run -> version, and the drawing
 
     async def curves(self, runs: Sequence[str], names: Sequence[str] = ()) -> str | None:
         """The curves of runs for the page; a run without a name is called by its id."""
@@ -116,12 +116,14 @@ class Drawings:
         """What `draw` makes of the runs, from the cache if they have not changed."""
         if not runs:
             return None
-        key, versions = (*what, *(run.id for run in runs)), [run.version for run in runs]
+        key, versions = (*what, *(run.id for run in runs)), {run.id: run.version for run in runs}
         if key not in self._cache or self._cache[key][0] != versions:
             drawing = await asyncio.to_thread(draw, runs)
             self._cache.pop(key, None)
-            while len(self._cache) >= MOST_CACHED:
-                self._cache.pop(next(iter(self._cache)))
+            # maps hold megabytes: those of a run that nobody watches any more are dropped
+            watched = self.ledger.details.keys()
+            entries = [(other, entry) for other, entry in self._cache.items() if entry[0].keys() <= watched]
+            self._cache = dict(entries[1 - MOST_CACHED :])
             self._cache[key] = versions, drawing
             return drawing
         return self._cache[key][1]
