@@ -71,3 +71,5 @@ def test_a_run_without_a_name_leaves_the_key_out(tmp_path: Path) -> None:
     assert "run" not in json.loads((tmp_path / "rounds.jsonl").read_text())
     with pytest.raises(ValueError, match="run is 7; expected a name"):
         Referee("mean", run=7)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="history is 5; expected a folder"):
+        Referee("mean", history=5)  # type: ignore[arg-type]

@@ -64,6 +64,7 @@ def test_mixers_before_the_rule() -> None:
         (["attack=sign_flip", "attack.gamma=much"], r"gamma.*much"),
         (["malicious=1.5"], r"malicious = 1.5: give a fraction below 1 or a whole number"),
         (["malicious=30"], r"malicious = 30: there are only 20 clients"),
+        (["alpha=-1"], r"alpha = -1: must be greater than 0$"),
         (["lr=0"], r"lr = 0: must be greater than 0"),
         (["alpha=nan"], r"alpha"),
         (["seed=-1"], r"seed = -1"),

@@ -40,6 +40,8 @@ class History(Sequence[Round]):
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, run: str = "") -> None:
         if not isinstance(run, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"run is {run!r}; expected a name for the run, as text")
+        if folder is not None and not isinstance(folder, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"history is {folder!r}; expected a folder, or None to keep the rounds in memory")
         self.folder = None if folder is None else Path(folder)
         self.run = run
         self._rounds: list[Round] = []

@@ -54,7 +54,8 @@ def _line(e: dict[str, Any], values: dict[str, Any], model: type[BaseModel]) -> 
         hint = did_you_mean(e["input"], expected.split(", "))
         return f"{where} = {e['input']!r}: {hint}Allowed: {expected}"
     if e["type"] in REMEDIES:
-        message = REMEDIES[e["type"]].format(**e.get("ctx", {}))
+        bounds = {name: str(bound).removesuffix(".0") for name, bound in e.get("ctx", {}).items()}
+        message = REMEDIES[e["type"]].format(**bounds)
     elif e["type"] != "value_error":  # pydantic's own sentences
         message = message[0].lower() + message[1:]
     return f"{where} = {e['input']!r}: {message}"
