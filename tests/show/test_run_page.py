@@ -133,3 +133,10 @@ def test_the_page_of_a_long_run_stays_small_enough_to_open() -> None:
     text = page("long", [RunView("x", records, [str(k) for k in range(100)])])
     assert len(text) < 3_000_000
     assert "figure.svg" in text
+
+
+@pytest.mark.parametrize("rounds", [200, 201])
+def test_the_key_names_marks_that_are_drawn(rounds: int) -> None:
+    records = [RoundRecord(round=t, honesty=[1.0, 0.0], accused=[1]) for t in range(1, rounds + 1)]
+    text = page("x", [RunView("x", records, ["a", "b"])])
+    assert ('<circle class="mark" cx="7"' in text) == ('<path class="dot' in text) == (rounds == 200)

@@ -72,6 +72,13 @@ def test_marks_are_dots_and_rings_and_stay_readable_on_their_cell() -> None:
     assert '<rect class="none" x="75%"' in text  # a client that was excluded and not judged has a cell, without colour
 
 
+def test_marks_need_room() -> None:
+    for columns in (200, 201):
+        what = of(np.ones((1, columns)), marks=np.full((1, columns), RING, dtype=np.int8))
+        assert what.has_marks(RING) == ("<circle" in heatmap(what)) == (columns == 200)
+        assert not what.has_marks(DOT)
+
+
 def decode(address: str) -> np.ndarray:
     """The pixels (height, width, 3) of an embedded PNG file."""
     image = matplotlib.image.imread(io.BytesIO(base64.b64decode(address.removeprefix("data:image/png;base64,"))))

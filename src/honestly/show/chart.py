@@ -17,8 +17,9 @@ DASHES = ("", "7 3", "2 3", "9 3 2 3")
 COLOURS = 6
 #: The most rows of a readable heatmap; of more clients, those with the lowest values are shown.
 MOST_ROWS = 100
-#: A mark in a cell of a heatmap.
+#: A mark in a cell of a heatmap, and the most columns that leave room for marks.
 DOT, RING = 1, 2
+MOST_MARKED = 200
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,10 @@ class Heatmap:
     def numbered(self) -> bool:
         """Whether the columns are rounds rather than names."""
         return all(isinstance(column, int) for column in self.columns)
+
+    def has_marks(self, kind: int) -> bool:
+        """Whether marks of a kind are drawn: there are some, and room for them."""
+        return self.marks is not None and len(self.columns) <= MOST_MARKED and bool((self.marks == kind).any())
 
     def drawn_rows(self) -> list[int]:
         """The rows that are drawn: those that were chosen, all, or those with the lowest means."""

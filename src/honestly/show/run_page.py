@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from honestly.runs.record import ACCURACY, ASR
 from honestly.show import downloads, svg, verdict
-from honestly.show.chart import Chart
+from honestly.show.chart import DOT, RING, Chart
 from honestly.show.downloads import Download
 from honestly.show.html import part, render
 from honestly.show.maps import BELIEF, belief_of, over_rounds
@@ -70,7 +70,7 @@ def _story(run: RunView) -> dict[str, Any]:
         "title": run.title, "maps": maps, "belief": belief, "known": run.known,
         "accusations": accusations(run) if judged else None, "messages": verdict.messages(run.records),
         "statuses": verdict.statuses(run.records), "details": run.details,
-        "accused": any(r.accused for r in run.records), "excluded": any(r.excluded for r in run.records),
+        "accused": any(one.has_marks(DOT) for one in maps), "excluded": any(one.has_marks(RING) for one in maps),
         "weighed": belief == "honesty" and any(one.title == BELIEF["weights"] for one in maps),
         "lied": bool(verdict.liars(run)),
     }  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from markupsafe import Markup
 
-from honestly.show.chart import DOT, Heatmap, ticks
+from honestly.show.chart import DOT, MOST_MARKED, Heatmap, ticks
 from honestly.show.pixels import cells_png
 from honestly.show.svg_parts import Drawing, escape_text, percent
 from honestly.show.text import shorten
@@ -140,7 +140,7 @@ def _fill(value: float, at: str) -> str:
 def _marks(what: Heatmap, rows: Sequence[int], tall: float) -> list[str]:
     """Dots as one path for each colour, since there may be thousands; rings as circles."""
     T = len(what.columns)
-    if what.marks is None or T > 200:
+    if what.marks is None or T > MOST_MARKED:
         return []
     dense = " dense" if T > 60 else ""
     radius = min(tall / 5, 300 / T)

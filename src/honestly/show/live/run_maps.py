@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from honestly.runs.record import RoundRecord
 from honestly.show import svg
-from honestly.show.chart import Heatmap
+from honestly.show.chart import DOT, RING, Heatmap
 from honestly.show.html import part
 from honestly.show.maps import belief_map, truth_map, weight_map
 
@@ -68,11 +68,9 @@ def maps_page(run: str, maps: Sequence[Heatmap], head: Mapping[str, Any], *, the
         svg.heatmap(one, cells=f"/cells.png?{urlencode({'run': run, 'map': i, 'theme': theme, 'version': version})}")
         for i, one in enumerate(maps)
     ]
-    marks = np.concatenate([one.marks.ravel() for one in maps if one.marks is not None] or [np.zeros(1, np.int8)])
+    accused, excluded = (any(one.has_marks(kind) for one in maps) for kind in (DOT, RING))
     belief = head["belief"] if any(one.marks is not None for one in maps) else None
-    colours = {
-        "belief": belief, "weighed": head["weights"], "accused": (marks == 1).any(), "excluded": (marks == 2).any()
-    }  # fmt: skip
+    colours = {"belief": belief, "weighed": head["weights"], "accused": accused, "excluded": excluded}
     key = part("key", colours) if maps else Markup("")
     three = " three" if len(maps) > 2 else ""
     return f'<!doctype html><title>Maps</title><div><div class="pair{three}">{Markup("").join(drawn)}</div>{key}</div>'
