@@ -37,6 +37,7 @@ def study(tmp_path: Path) -> Iterator[FakeStudy]:
 
 
 @pytest.fixture
-def server(study: FakeStudy, tmp_path: Path) -> Iterator[Watched]:
+def server(study: FakeStudy, tmp_path: Path, browser: Browser) -> Iterator[Watched]:
     with watched(tmp_path / "study", interval=0.1, heartbeat=1) as found:
         yield found
+        browser.goto("about:blank")  # a drawing that is under way would be a complaint about the lost connection

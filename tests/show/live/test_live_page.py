@@ -166,6 +166,7 @@ def test_names_and_messages_of_strangers_stay_text(browser: Browser, tmp_path: P
         for _ in views(browser, server, study, study.ids()[3]):
             assert_harmless(browser)
             assert EVIL in browser.script("return document.querySelector('main').textContent")
+        browser.goto("about:blank")  # nothing is under way when the server ends
     study.close()
     history = History(tmp_path / "h")
     clients = (EVIL, WORSE, backwards, "d" * 5000)
