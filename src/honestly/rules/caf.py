@@ -55,9 +55,7 @@ class CAF(Minority, Rule):
             steps += 1
             a = c / c.sum()
             mixed = G @ a
-            M = (
-                G - mixed[:, None] - mixed[None, :] + float(a @ mixed)
-            )  # as `centre_gram`, in the order of older records
+            M = G - mixed[:, None] - mixed[None, :] + float(a @ mixed)  # `centre_gram` in the order of old records
             root = np.sqrt(a)
             value, u = top_eigenpair(root[:, None] * M * root[None, :])
             if value < smallest:
