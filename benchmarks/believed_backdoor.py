@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import time
 from itertools import product
 from pathlib import Path
@@ -25,22 +24,20 @@ from honestly.show.tables import Table, fill
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.studies.campaign import Campaign, CampaignResult, Policy, describe
+from honestly.studies.specs import Contestant
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "adaptive.md"
 RULES = (
-    "bayesian",
-    "bayesian:variant=paper",
-    "geometric_median",
-    "multi_krum",
-    "nnm+geometric_median",
-    "median",
-    "mean",
+    *("bayesian", "bayesian:variant=paper", "geometric_median", "multi_krum", "nnm+geometric_median", "median", "mean"),
+    *("align_ins", "lasa", "rflbat", "deep_sight", "rlr", "freq_fed", "dnc", "sign_guard", "que"),
+    *("rodiloco", "flame", "trimmed_mean", "centered_clipping", "foolsgold"),
 )
 MALICIOUS, ROUNDS, WARM_UP = 3, 6, 10
 
 
 def campaign(rule: str, seed: int, data: Dataset) -> Campaign:
-    spec = re.sub(r"\b(nnm|multi_krum)\b", rf"\1:f={MALICIOUS}", rule)
+    parts = zip(rule.split("+"), Contestant(rule).parts, strict=True)
+    spec = "+".join(f"{word}:f={MALICIOUS}" if "f" in part.needs else word for word, (part, _) in parts)
     settings = {
         "dataset": "digits",
         "model": "cnn",
@@ -91,11 +88,20 @@ def main():
         print(f"{rule} s{seed}: {results}, {time.perf_counter() - start:.0f} s", flush=True)
 
 
+def worse_of(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with the plain backdoor as the best policy, if the search found none that succeeds more often."""
+    plain = record["plain"]
+    if plain["accuracy"] < 0.5 or plain["asr"] <= record["best"]["asr"]:
+        return record
+    return {**record, "best": plain, "policy": "the plain backdoor"}
+
+
 def parts_of(records: list[dict[str, Any]]):
     """A row for each rule: attack success without an attack, of the plain backdoor, and of the worst policy."""
     rows = []
     for rule in RULES:
         of_rule = [r for r in records if r["rule"] == rule]
+        of_rule = [worse_of(r) for r in of_rule]
         if of_rule:
             worst = max(of_rule, key=lambda r: r["best"]["asr"])
             mean = {kind: float(np.mean([r[kind]["asr"] for r in of_rule])) for kind in ("none", "plain", "best")}

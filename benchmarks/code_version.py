@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,10 @@ def commit() -> str:
 
 
 def commits(records: Iterable[dict[str, Any]]) -> str:
-    """Which commit made the runs of which rules, as a sentence for a page."""
-    rules: dict[str, dict[str, None]] = {}
-    for record in records:
-        rules.setdefault(record.get("commit", ""), {})[record["rule"]] = None
-    parts = [f"{', '.join(names)} at commit {name or 'unknown, an earlier one'}" for name, names in rules.items()]
-    return f"Made: {'; '.join(parts)}."
+    """How many runs which commit made, as a sentence for a page."""
+    counts = Counter(record.get("commit", "") for record in records)
+    words = [f"{count} at {f'commit {name}' if name else 'earlier commits'}" for name, count in counts.most_common()]
+    return f"Runs: {', '.join(words)}."
 
 
 def code_hash(*places: str) -> str:

@@ -71,4 +71,4 @@ def test_pages_name_the_commits_of_their_runs():
     from code_version import commits
 
     runs = [{"rule": "mean"}, {"rule": "krum"}, {"rule": "que", "commit": "1a"}, {"rule": "que", "commit": "1a"}]
-    assert commits(runs) == "Made: mean, krum at commit unknown, an earlier one; que at commit 1a."
+    assert commits([*runs, {"rule": "krum"}]) == "Runs: 3 at earlier commits, 2 at commit 1a."
