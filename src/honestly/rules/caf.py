@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.result import Status
 from honestly.rules._lib.minority import Minority
-from honestly.rules._lib.spectra import top_eigenpair
+from honestly.rules._lib.spectra import centre_gram, top_eigenpair
 from honestly.rules.rule import Geometry, Mix, Rule
 
 
@@ -54,8 +54,7 @@ class CAF(Minority, Rule):
         while steps == 0 or c.sum() > K - 2 * self.f:
             steps += 1
             a = c / c.sum()
-            mixed = G @ a
-            M = G - mixed[:, None] - mixed[None, :] + float(a @ mixed)  # `centre_gram` in the order of old records
+            M = centre_gram(G, a)
             root = np.sqrt(a)
             value, u = top_eigenpair(root[:, None] * M * root[None, :])
             if value < smallest:

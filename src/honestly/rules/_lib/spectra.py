@@ -11,12 +11,9 @@ _FULL = 200
 
 
 def centre_gram(G: Float, a: Float) -> Float:
-    """The Gram matrix of `w_k - sum_j a_j w_j`, for weights a that sum to 1. Or of V views: (V, K, K) and (V, K)."""
-    mixed = np.matmul(G, a[..., None])[..., 0]
-    mixed -= 0.5 * (mixed * a).sum(-1, keepdims=True)
-    C = G - mixed[..., :, None]
-    C -= mixed[..., None, :]
-    return C
+    """The Gram matrix of `w_k - sum_j a_j w_j`, for weights a that sum to 1."""
+    mixed = G @ a
+    return G - mixed[:, None] - mixed[None, :] + float(a @ mixed)
 
 
 def top_eigenpair(M: Float) -> tuple[float, Float]:

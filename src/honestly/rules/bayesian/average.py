@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules._lib.spectra import centre_gram
 from honestly.rules.bayesian.sizes import ClientSizes, in_own_unit
-from honestly.rules.bayesian.views import TINY, cosines, kth
+from honestly.rules.bayesian.views import TINY, centre_grams, cosines, kth
 
 CHANCE = 1.0  # t: a chi^2_d / d exceeds 1 + 2 sqrt(t/d) + 2t/d with probability e^-t at most (Laurent and Massart)
 
@@ -24,7 +23,7 @@ def shorten_errors(
     average out, and of those who err alike at most half a spread remains. With sizes p, at most 1 and a factor of the
     votes, r_k^2 p_k replaces r_k^2; the factors that are returned are in the unit of the client's noise.
     """
-    r2 = np.maximum(centre_gram(gram, centre).diagonal(0, 1, 2), TINY)
+    r2 = np.maximum(centre_grams(gram, centre).diagonal(0, 1, 2), TINY)
     longest = kth(r2, h) * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
     f = _factor(longest, r2 if size is None else in_own_unit(r2, size.vote))
     moved = f * (votes / votes.sum())

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules._lib.spectra import centre_gram
-from honestly.rules.bayesian.views import TINY, distances
+from honestly.rules.bayesian.views import TINY, centre_grams, distances
 
 EXACT = 12  # up to so many clients all subsets are looked at
 PULLS = 200  # each brings the answer nearer to every point that lies in all balls
@@ -29,7 +28,7 @@ STARTS, SIZES, CLIMBS = 24, 12, 8  # of the search for the worst subset among mo
 
 def guard(gram: Float, a: Float, f: int) -> tuple[Float, int]:
     """(L, n) weights of answers that keep the promise in every layer, and how many layers had to be changed."""
-    suspects = np.flatnonzero(certificate(centre_gram(gram, a)) > f) if f else np.empty(0, np.intp)
+    suspects = np.flatnonzero(certificate(centre_grams(gram, a)) > f) if f else np.empty(0, np.intp)
     if not len(suspects):
         return a, 0
     a, changed = a.copy(), 0
@@ -79,7 +78,7 @@ def worst_subset(G: Float, a: Float, f: int) -> tuple[Float, float]:
     N (|S| - f) / (f (|S| Q - N)).
     """
     n = len(G)
-    E = centre_gram(G, a)
+    E = centre_grams(G[None], a[None])[0]
     q = np.maximum(E.diagonal(), 0.0)
     X = all_subsets(n, n - f) if n <= EXACT else climb(E, q, starts(E, q, n - f))
     m, N, Q = X.sum(1), ((X @ E) * X).sum(1), X @ q

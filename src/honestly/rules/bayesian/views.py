@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules._lib.spectra import centre_gram
 from honestly.rules._lib.weiszfeld import inverse_weights
 
 TINY = float(np.finfo(float).tiny)
@@ -42,7 +41,7 @@ class Views:
     @classmethod
     def about(cls, gram: Float, centre: Float, h: int) -> Views:
         """The views with these centres."""
-        errors = centre_gram(gram, centre)
+        errors = centre_grams(gram, centre)
         r2 = leave_one_out(np.maximum(errors.diagonal(0, 1, 2), 0.0), centre)
         return cls(gram, centre, errors, r2, np.maximum(kth(r2, h), TINY))
 
@@ -89,6 +88,15 @@ def residuals(gram: Float, a: Float) -> Float:
     """(V, n) `|w_k - sum_j a_j w_j|^2`."""
     g = np.matmul(gram, a[:, :, None])[:, :, 0]
     return np.maximum(gram.diagonal(0, 1, 2) - 2.0 * g + (g * a).sum(1)[:, None], 0.0)
+
+
+def centre_grams(gram: Float, a: Float) -> Float:
+    """(V, n, n) Gram matrices about `sum_j a_j w_j`."""
+    g = np.matmul(gram, a[:, :, None])[:, :, 0]
+    g -= 0.5 * (g * a).sum(1)[:, None]
+    C = gram - g[:, :, None]
+    C -= g[:, None, :]
+    return C
 
 
 def leave_one_out(r2: Float, a: Float) -> Float:
