@@ -69,18 +69,20 @@ def _where(runs: list[dict]) -> str:
 
 def short_speed() -> str:
     """The README's choice of the measurement on 20 clients: common rules, with and without a compiler, and Flower."""
-    compiled, plain = json.loads((RESULTS / "aggregation-cpu-20.json").read_text())["runs"]
-    rows = [{(row["rule"], row["who"]): row for row in run["rows"]} for run in (compiled, plain)]
+    runs = json.loads((RESULTS / "aggregation-cpu-20.json").read_text())["runs"]
+    compiled, *plain = runs
+    rows = [{(row["rule"], row["who"]): row for row in run["rows"]} for run in runs]
+    without = " | ".join(f"without a compiler: {run['kernels']}" for run in plain)
     lines = [
         f"{compiled['K']} clients, {compiled['d']:,} float32 parameters, {compiled['machine']} "
         "(`benchmarks/aggregation.py`). Time as a multiple of `X.mean(0)`; "
         f"in brackets the extra memory, in models{f'. {BUSY}' if compiled.get('busy') else ''}:",
         "",
-        f"| rule | {compiled['kernels']} | without a compiler: {plain['kernels']} | Flower's own |",
-        "|---|---|---|---|",
+        f"| rule | {compiled['kernels']} | {without} | Flower's own |",
+        "|---|---|" + "---|" * len(runs),
     ]
     for name in ("mean", "bayesian", "geometric_median", "median", "trimmed_mean", "multi_krum"):
-        cells = [_time(rows[0].get((name, "honestly"))), _time(rows[1].get((name, "honestly")))]
+        cells = [_time(run.get((name, "honestly"))) for run in rows]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {_time(rows[0].get((name, 'flower')))} |")
     return "\n".join(lines)
 
