@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from honestly.studies.suites.judge import judge
-from honestly.studies.suites.make import make
 from honestly.studies.suites.sandbox import Sandbox
 
+from .conftest import standing
 from .test_suites import TINY
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="questions are answered in forks, limits are Linux's")
@@ -88,19 +88,6 @@ class Helper(Equal):
         Path(__file__).with_name("helper").write_text(str(helper.pid))
         helper.wait()
 '''
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "suites").mkdir()
-    make(TINY, out=folder / "suites" / "small-1.npz")
-    (folder / "rules.py").write_text(RULES)
-    return folder
-
-
-def standing(home, name, **more):
-    return judge(TINY, [f"{home / 'rules.py'}:{name}"], folder=home, **more)[0]
 
 
 def test_a_rule_does_not_remember_earlier_questions(home):

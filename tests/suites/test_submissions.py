@@ -8,10 +8,10 @@ import pytest
 from honestly.cli import main
 from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Rule
 from honestly.studies.suites.judge import judge
-from honestly.studies.suites.make import make
 from honestly.studies.suites.own import GuardedColumns, GuardedRule, contestant
 from honestly.studies.suites.sandbox import RuleError, Sandbox, close
 
+from .conftest import standing
 from .test_suites import TINY
 
 RULES = '''
@@ -110,19 +110,6 @@ class Text(Rule):
 class NoDataclass:
     pass
 '''
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    (folder / "suites").mkdir()
-    make(TINY, out=folder / "suites" / "small-1.npz")
-    (folder / "rules.py").write_text(RULES)
-    return folder
-
-
-def standing(home, name, **more):
-    return judge(TINY, [f"{home / 'rules.py'}:{name}"], folder=home, **more)[0]
 
 
 def test_a_rule_that_looks_at_the_order_gains_nothing(home):
