@@ -4,24 +4,29 @@ Digits, 20 clients of which 8 lie, unequal data (alpha 0.5), three seeds. Untarg
 accuracy, and backdoors by the attack success rate (and the accuracy). Each figure is the mean over the last five rounds
 and the seeds, with the lowest and the highest seed. After the semicolon, each cell has the numbers of liars and of
 honest clients that were accused (or got no weight) per round. Training is that of `honestly simulate`, so every row can
-be reproduced with that command. With --json, cases that the file already has are not run again.
+be reproduced with that command. With --json, cases that the file already has are not run again; --page writes the table
+to docs/results/newer-attacks.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from code_version import commit, commits
+from machines import processor
 
+from honestly.show.tables import fill
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "newer-attacks.md"
 ATTACKS = (
     "none", "sign_flip", "alie", "backdoor",
     "poisoned_fl", "xfed", "hybrid_sparse", "sensitivity_curve", "neurotoxin", "critical_layers", "a3fl", "iba",
@@ -50,6 +55,7 @@ def run(data: Dataset, attack: str, rule: str, seed: int, *, clients: int, liars
         "attack": attack,
         "rule": rule,
         "seed": seed,
+        "commit": commit(),
         "accuracy": float(np.mean([r["accuracy"] for r in last])),
         "asr": float(np.mean(rates)) if rates else None,
         "found": float(np.mean([len(r["attacked"]) - r["misses"] for r in blamed])) if blamed else None,
@@ -100,6 +106,7 @@ def main() -> None:
     parser.add_argument("--liars", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write every case here, and skip those that it already has")
+    parser.add_argument("--page", action="store_true", help="also write the table to the page of the documentation")
     args = parser.parse_args()
     data, cases = load("digits"), list[dict[str, Any]]()
     if args.json is not None and args.json.exists():
@@ -114,9 +121,12 @@ def main() -> None:
                 cases.append(run(data, attack, rule, seed, **size))
                 print(json.dumps(cases[-1]), flush=True)
                 if args.json is not None:
-                    args.json.write_text(json.dumps({"machine": platform.machine(), "cases": cases}, indent=1) + "\n")
-    print()
-    print(table(cases, args.attacks, args.rules))
+                    machine = f"{processor()}, {os.cpu_count()} cores"
+                    args.json.write_text(json.dumps({"machine": machine, "cases": cases}, indent=1) + "\n")
+    text = table(cases, args.attacks, args.rules)
+    print(f"\n{text}")
+    if args.page:
+        PAGE.write_text(fill(PAGE.read_text(), {"attacks": f"{commits(cases)}\n\n{text}"}))
 
 
 if __name__ == "__main__":
