@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+import honestly as hn
+
 
 @pytest.mark.parametrize(("old", "new"), [
     ("honestly.rules.base", "honestly.rules.rule"),
@@ -17,3 +19,8 @@ def test_old_module_gives_the_same_objects(old: str, new: str, monkeypatch: pyte
     successor = importlib.import_module(new)
     assert successor.__all__
     assert all(getattr(module, name) is getattr(successor, name) for name in successor.__all__)
+
+
+def test_the_old_name_of_the_list_of_rules_says_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match=r"hn\.rules\(\) is hn\.list_rules\(\) now"):
+        assert hn.rules() == hn.list_rules()

@@ -66,6 +66,7 @@ def test_a_stress_study_fits_the_terminal_and_says_which_attackers_were_run(widt
     plain = " ".join(text.replace("\n", " ").split())
     assert "On updates: sign_flip in 2 ways, alie, adaptive." in plain
     assert "were not recorded): label_flip." in plain
+    assert "--record OUT.npz attack=NAME" in plain
     for table in found:
         for cell in (cell for row in table.rows for cell in row):
             assert shown(cell)[: width // 2 - 4] in text  # nothing is cut off

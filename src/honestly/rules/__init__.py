@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import ModuleType
@@ -264,6 +265,7 @@ class _Package(ModuleType):
     """Keeps `hn.rules()`, the old name of `hn.list_rules()`, working, although `hn.rules` is this package now."""
 
     def __call__(self) -> tuple[RuleInfo, ...]:
+        warnings.warn("hn.rules() is hn.list_rules() now", DeprecationWarning, stacklevel=2)
         return list_rules()
 
 

@@ -144,6 +144,8 @@ def attacks_run(cases: Sequence[Case], attacks: Sequence[str] = SUITE) -> Table:
             missing.append(
                 f"Not run on populations {'known ' if layered else 'of '}{label} ({why}): {', '.join(absent)}."
             )
+    if missing:
+        missing.append("Attacks on the data are recorded by `honestly stress --record OUT.npz attack=NAME`.")
     return Table(
         "run",
         "What was run",
