@@ -13,8 +13,9 @@ from honestly.federation.history import History
 from honestly.federation.record import Round
 from honestly.runs import reader
 from honestly.show.maps import attack_grid
+from honestly.show.pixels import rgb_png
 from honestly.show.report.sources import load
-from honestly.show.tensorboard import SIDE, attacked_colour, export, paint, png
+from honestly.show.tensorboard import SIDE, attacked_colour, export, paint
 
 
 def read(folder: Path) -> EventAccumulator:
@@ -81,4 +82,4 @@ def test_a_png_holds_the_pixels() -> None:
     painted = paint(grid, attacked_colour)
     assert painted.shape == (2 * SIDE, 2 * SIDE, 3)
     assert painted[SIDE, 0].tolist() == [255, 255, 255]
-    assert np.array_equal(pixels(png(painted)), painted)
+    assert np.array_equal(pixels(rgb_png(painted)), painted)

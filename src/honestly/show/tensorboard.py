@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import struct
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from honestly.runs.record import SCALARS
 from honestly.show.chart import Grid
 from honestly.show.maps import Records, attack_grid, belief_grid
 from honestly.show.palette import colours, shade
+from honestly.show.pixels import rgb_png
 from honestly.show.report.sections import run_label
 from honestly.show.report.sources import ReportedRun, ReportedStudy
 
@@ -77,7 +76,7 @@ def _summaries(rounds: Rounds) -> list[tuple[int, Any]]:
     for tag, grid, colour in _maps(rounds):
         pixels = paint(grid, colour)
         height, width, _ = pixels.shape
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=png(pixels))
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=rgb_png(pixels))
         images.append(Summary.Value(tag=tag, image=image))
     if images:
         summaries.append((rounds.records[-1].round, Summary(value=images)))
@@ -126,16 +125,3 @@ def paint(grid: Grid, colour: Callable[[float], str]) -> npt.NDArray[np.uint8]:
     for value in np.unique(rounded[np.isfinite(rounded)]):
         small[rounded == value] = list(bytes.fromhex(colour(float(value)).lstrip("#")))
     return small.repeat(SIDE, axis=0).repeat(SIDE, axis=1)
-
-
-def png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """A PNG file of (height, width, 3) pixels."""
-    height, width, _ = pixels.shape
-    rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = chunk(b"IDAT", zlib.compress(rows.tobytes())) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + body
