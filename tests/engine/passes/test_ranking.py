@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from honestly.engine.passes.medians import MEDIAN_PAIRS
 from honestly.engine.passes.networks import SortingNetwork, selection_network, sorting_network
 from honestly.engine.passes.ranking import LARGEST_NETWORK, mean_of_rows, network_of, rank_device, rank_rows
 from honestly.rules.meamed import Meamed
@@ -57,6 +58,21 @@ def test_the_kept_values_of_many_rows(rows: int, g: int) -> None:
         np.sort(rank_device(block, np, selection_network(rows, g, rows - g)), axis=0), np.sort(kept, 0)
     )
     np.testing.assert_allclose(mean_of_rows(kept), np.mean(kept, axis=0), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", sorted(MEDIAN_PAIRS))
+def test_the_median_of_all_zeros_and_ones(rows: int) -> None:
+    """Patterns are bits: the minimum of two is their conjunction, the maximum their disjunction."""
+    count = max(8, 2**rows)
+    bits = [np.packbits(np.arange(count, dtype=np.uint32) >> row & 1) for row in range(rows)]
+    ones = np.bitwise_count(np.arange(count, dtype=np.uint32) & 2**rows - 1)
+    first, last = (rows - 1) // 2, rows // 2 + 1
+    network = selection_network(rows, first, last)
+    for low, high, _, _ in network.comparators:
+        bits[low], bits[high] = bits[low] & bits[high], bits[low] | bits[high]
+    kept = sum(np.unpackbits(bits[row]).astype(int) for row in network.wanted)
+    np.testing.assert_array_equal(kept, sum((ones >= rows - rank).astype(int) for rank in range(first, last)))
+    assert network.operations <= sorting_network(rows, first, last).operations
 
 
 def test_rules_that_average_get_the_smaller_network() -> None:

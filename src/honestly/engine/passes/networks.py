@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from honestly.engine.passes.medians import MEDIAN_PAIRS
+
 
 class Comparator(NamedTuple):
     """The smaller value goes to row `low`, the larger to row `high`; whether each is still wanted."""
@@ -51,12 +53,15 @@ def selection_network(rows: int, first: int, last: int) -> SortingNetwork:
     With g values to drop at each end, sorted groups of g are split in pairs into their lower and their upper g values.
     Nothing from a lower part can be among the g largest of all, for its own upper part lies above it; so only lower
     parts go on to find the g smallest, and only upper parts to find the g largest. Groups without a partner meet the
-    winners of both sides.
+    winners of both sides. Medians of few rows are in a table.
     """
     ordered = sorting_network(rows, first, last)
     g = first
     if g == 0 or rows - last != g:
         return ordered
+    if last - first <= 2 and rows in MEDIAN_PAIRS:
+        letters = [ord(letter) - ord("a") for letter in MEDIAN_PAIRS[rows]]
+        return _without_idle(list(zip(letters[::2], letters[1::2], strict=True)), tuple(range(first, last)))
     pairs: Pairs = []
     groups = [list(range(start, min(start + g, rows))) for start in range(0, rows, g)]
     whole = [group for group in groups if len(group) == g]
