@@ -32,9 +32,9 @@ LONGEST_DOT = 8192
 NARROW = 1024
 # Fewer values than this are not worth starting threads for.
 WORTH_THREADS = 1 << 20
-# Threads get blocks that are so many times as long, which are still in a cache when they are used again: they wait for
-# Python's lock half as often. And columns of rows that are read once, where they lie.
-LONGER, STREAMED = 2, 1 << 16
+# Threads get blocks that are so many times as long, which are still in the last cache when they are used again: they
+# wait for Python's lock less often. And columns of rows that are read once, where they lie.
+LONGER, STREAMED = 4, 1 << 16
 
 
 class PlainPasses(BlockReader):
