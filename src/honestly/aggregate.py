@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
-from honestly.engine import Pipeline, run
+from honestly.engine import EarlyStart, Pipeline, run
 from honestly.result import Aggregate, AggregationError
 from honestly.rules.rule import Mixer, Rule
 from honestly.sources import open_source
@@ -60,12 +61,15 @@ def aggregate(
     if grouping is not None and (ids := identities(updates)) is not None:
         updates = grouping.means(updates, ids)
         sizes = grouping.ordered_counts(ids) if sizes is None else sizes
-    source = open_source(updates, reference=reference, root=pipeline.rule.root, out=out, layers=layers, buffers=buffers)
-    try:
+    plain = reference is None and sizes is None and layers is None
+    with (
+        EarlyStart(updates if plain else None, pipeline) as early,
+        closing(
+            open_source(updates, reference=reference, root=pipeline.rule.root, out=out, layers=layers, buffers=buffers)
+        ) as source,
+    ):
         if not source.ids:
             raise AggregationError("there are no clients to average")
         pipeline.check(len(source.ids))
-        result = run(source, pipeline, read_sizes(sizes, source.ids), explain=explain)
+        result = run(source, pipeline, read_sizes(sizes, source.ids), explain=explain, early=early)
         return result if grouping is None else grouping.describe(result)
-    finally:
-        source.close()

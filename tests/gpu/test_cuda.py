@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -169,3 +170,46 @@ def test_same_bits_twice() -> None:
     first, second = hn.aggregate(X), hn.aggregate(X)
     assert torch.equal(first.value, second.value)
     assert first.weights.tobytes() == second.weights.tobytes()
+
+
+@pytest.mark.parametrize("cut", [slice(0, None), slice(1, None), slice(0, -1), slice(3, -2)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("rule", [hn.Mean(), hn.Bayesian(), hn.MultiKrum(f=5)], ids=str)
+def test_rows_that_begin_anywhere(rule: hn.Rule, dtype: str, cut: slice) -> None:
+    """Neighbouring values are read at once only where that is allowed."""
+    whole = on_device("torch", federation(d=100_004), dtype)[:, cut]
+    out, expected = hn.aggregate(whole, rule), hn.aggregate(back(whole), rule)
+    width = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 6e-2}[dtype]
+    np.testing.assert_allclose(back(out.value), expected.value, rtol=0, atol=width * 3)
+
+
+def test_foreseen_weights_and_others_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = on_device("torch", federation(), "float32")
+    for rule in (hn.Bayesian(), hn.Mean()):
+        first = hn.aggregate(X, rule)
+        for wrong in (None, np.full(20, 0.05), np.eye(20)[3]):
+            with monkeypatch.context() as patch:
+                patch.setattr(type(rule), "foresee", lambda self, K, d, layers, wrong=wrong: wrong)
+                again = hn.aggregate(X, rule)
+            assert torch.equal(first.value, again.value)
+            np.testing.assert_array_equal(first.weights, again.weights)
+
+
+def test_an_error_leaves_nothing_behind() -> None:
+    X = on_device("torch", federation(), "float32")
+    expected = hn.aggregate(X)
+    for _ in range(20):
+        with pytest.raises(ValueError, match="needs at least"):
+            hn.aggregate(X, hn.MultiKrum(f=18))
+        with pytest.raises(ValueError, match="buffers"):
+            hn.aggregate(X, buffers="no")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert torch.equal(hn.aggregate(X).value, expected.value)
+
+
+def test_from_many_threads_at_once() -> None:
+    some = [on_device("torch", federation(M=m), "float32") for m in range(1, 5)]
+    expected = [hn.aggregate(X) for X in some]
+    with ThreadPoolExecutor(8) as pool:
+        for n, out in enumerate(pool.map(lambda n: hn.aggregate(some[n % 4]), range(64))):
+            assert torch.equal(out.value, expected[n % 4].value)

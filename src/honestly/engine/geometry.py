@@ -9,8 +9,9 @@ a client that the matrix itself shows to be central.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,11 +59,12 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
     tried: set[int] = set()
     between = not screen.source.has_reference and screen.passes.between(len(screen.usable))
     centre = BETWEEN if between else first_centre(screen, tried)
+    known, limit = _names(screen), screen.overflow()  # now: a device may have begun
     while True:
         clients = screen.usable
         layers = screen.passes.gram(clients, centre)
         tried.add(centre)
-        wrong = {clients[j] for j in not_finite(layers, screen.overflow())} | set(screen.source.faults())
+        wrong = {clients[j] for j in not_finite(layers, limit)} | set(screen.source.faults())
         suspects = [k for k in clients if k in wrong] if wrong else []
         if suspects and screen.refuse_faulty(suspects):
             usable = [j for j, k in enumerate(clients) if k not in screen.reasons]
@@ -71,7 +73,7 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
             clients = screen.usable
         if 2 * len(suspects) > len(clients):
             screen.check_reference()
-        geometry = _build_geometry(screen, layers, centre, sizes, root=root)
+        geometry = _build_geometry(screen, layers, centre, sizes, known, root=root)
         near = 2 * len(suspects) <= len(clients) and centre not in screen.reasons
         if not clients or (near and not _far(geometry)):
             return geometry
@@ -81,7 +83,9 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
         centre = better
 
 
-def _build_geometry(screen: Screen, layers: Float, centre: int, sizes: Float | None, *, root: bool) -> GramGeometry:
+def _build_geometry(
+    screen: Screen, layers: Float, centre: int, sizes: Float | None, known: Mapping[str, Any], *, root: bool
+) -> GramGeometry:
     """The geometry with these Gram matrices; what few rules ask for takes a pass of its own."""
     reference, clients = screen.reference, screen.usable
     return GramGeometry.of_layers(
@@ -94,11 +98,12 @@ def _build_geometry(screen: Screen, layers: Float, centre: int, sizes: Float | N
         mixed_signs=lambda mixing: screen.passes.sign_counts(clients, reference, mixing),
         mixed_coordinates=lambda mixing: screen.passes.coordinates(clients, reference, mixing),
         mixed_statistics=lambda mixing: screen.passes.statistics(clients, reference, mixing),
-        **_names(screen),
+        **known,
     )
 
 
-def _names(screen: Screen) -> dict[str, object]:
+def _names(screen: Screen) -> dict[str, Any]:
+    """What is known of the layers before they are read."""
     layers = screen.source.layers
     return {
         "judged": np.array([not layer.follows for layer in layers]),
@@ -157,14 +162,18 @@ def _better_centre(screen: Screen, G: Float, tried: set[int]) -> int | None:
 
 def not_finite(layers: Float, limit: float) -> list[int]:
     """Rows whose norm overflows, and rows that are not finite even without the columns of those."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        G = layers[0] if len(layers) == 1 else layers.sum(axis=0)
+    G = layers[0] if len(layers) == 1 else _sum_up(layers)
     norms = G.diagonal()
     if len(G) and float(norms.max()) < limit and math.isfinite(float(G.sum())):
         return []
     fine = norms < limit
     fine[fine] = np.isfinite(G[np.ix_(fine, fine)]).all(axis=1)
     return np.flatnonzero(~fine).tolist()
+
+
+def _sum_up(layers: Float) -> Float:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return layers.sum(axis=0)
 
 
 def _by_majority_radius(G: Float) -> list[int]:
@@ -181,10 +190,11 @@ def _far(clients: GramGeometry) -> bool:
     K = clients.K
     if K < 2:
         return False
-    shortest, _, norm = clients.extent
-    if 2.0 * norm <= FAR_CENTRE * shortest:
-        return False  # true of every pair
-    norms, ranked = clients.gram.diagonal(), clients.ranked
+    norms, products = clients.gram.diagonal(), clients.gram.copy()
+    products.flat[:: K + 1] = -np.inf
+    if norms.max() <= FAR_CENTRE * (norms.min() - products.max()):
+        return False  # true of every pair: its squared distance is at least twice that difference
+    ranked = clients.ranked
     nearest = np.argpartition(clients.distances[np.argmin(ranked[:, K // 2])], K // 2)[: K // 2 + 1]
     few = norms[nearest]
     sums = np.sort(few[:, None] + few, axis=None)

@@ -176,7 +176,7 @@ def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
             "only a ColumnRule has several"
         )
     _check_rows(rule, np.asarray(mix.matrix), geometry)
-    if mix.by_layer is not None:
+    if mix.by_layer is not None and mix.by_layer is not mix.matrix:
         if np.shape(mix.by_layer) != (len(geometry.judged), geometry.K):
             raise ValueError(
                 f"{rule}.mix gave by_layer of shape {np.shape(mix.by_layer)}, expected a row of weights for each "

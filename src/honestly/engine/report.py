@@ -55,9 +55,9 @@ def describe(screen: Screen, rule: Rule, decision: Decision, geometry: Geometry,
 
 def _apart(geometry: Geometry, decision: Decision) -> Float:
     """(k,) squared distances of the clients to the result, over the layers that are judged."""
-    if decision.by_layer is None:
-        return geometry.residuals(decision.matrix[0])
     rows = decision.by_layer
+    if rows is None or len(rows) == 1:
+        return geometry.residuals(decision.matrix[0])
     mixed = np.einsum("lk,lkj->lj", rows, geometry.layers)
     norms = np.diagonal(geometry.layers, axis1=1, axis2=2)
     apart = norms - 2 * mixed + (mixed * rows).sum(axis=1, keepdims=True)
@@ -72,6 +72,8 @@ def _verdicts(
     verdicts: Sequence[Verdict] | None = mix.verdicts if decision.mixing is None else None  # else they are of mixtures
     why: Sequence[str] | None = mix.explanations if decision.mixing is None else None
     still = _unchanged_clients(screen, geometry)
+    if verdicts is not None and why is not None and not screen.reasons and not still.any():
+        return tuple([Verdict(verdict) for verdict in verdicts]), tuple(why)
     by_client: dict[int, tuple[Verdict, str]] = {k: (Verdict.EXCLUDED, reason) for k, reason in screen.reasons.items()}
     for j, k in enumerate(screen.usable):
         if verdicts is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.engine.averaging import average, keep_buffers
 from honestly.engine.geometry import measure
-from honestly.engine.passes import Passes, passes_over
+from honestly.engine.passes import EarlyStart, Passes, passes_over
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.report import describe
 from honestly.engine.screening import Screen
@@ -25,6 +25,7 @@ def run(
     *,
     explain: bool = False,
     passes: Passes | None = None,
+    early: EarlyStart | None = None,
 ) -> Aggregate:
     """The robust average of a source's clients.
 
@@ -34,10 +35,11 @@ def run(
         sizes: (K,) the sizes that the clients report.
         explain: measure how far each client is from the result in each tensor, in one more pass.
         passes: how the source's columns are read, where it is not one that `passes_over` knows.
+        early: what the device has begun for just this source and pipeline.
     """
     if not any(leaf.size for leaf in source.leaves):
         raise AggregationError(*_nothing_to_average(source))
-    screen = Screen(source, passes_over(source) if passes is None else passes)
+    screen = Screen(source, passes_over(source, early) if passes is None else passes)
     while True:
         screen.require(pipeline)
         geometry = measure(screen, pipeline, sizes)

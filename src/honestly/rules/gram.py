@@ -93,12 +93,6 @@ class GramGeometry:
         """(K, K) squared distances with every row sorted: its own 0, the nearest neighbour's, ..."""
         return np.sort(self.distances, axis=1)
 
-    @cached_property
-    def extent(self) -> tuple[float, float, float]:
-        """The shortest and the longest squared distance to a nearest neighbour, and the largest squared norm."""
-        nearest = self.ranked[:, 1]
-        return float(nearest.min()), float(nearest.max()), float(self.gram.diagonal().max())
-
     @property
     def streaming(self) -> bool:
         """The Gram matrix is at hand."""

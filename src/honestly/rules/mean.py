@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from honestly.result import AggregationError
+from honestly.result import AggregationError, Float
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import setting
 from honestly.rules.sizes import positive, size_shares
@@ -61,3 +61,7 @@ class Mean(Rule):
             s = np.minimum(s, 2 * self.cap * half)
         s = s / s.max()  # sizes near the largest float must not overflow the sum
         return Mix.of_weights(s / s.sum(), diagnostics=size_shares(geometry.sizes, s))
+
+    def foresee(self, K: int, d: int, layers: Float | None) -> Float | None:
+        """Equal weights, unless sizes count."""
+        return np.full(K, 1.0 / K) if self.sizes == "ignore" else None

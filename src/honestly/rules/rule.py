@@ -69,7 +69,8 @@ class Mix:
     def of_layers(cls, by_layer: Float, sizes: Float, **fields: Any) -> Mix:
         """A weighted mean with separate weights for each layer; `sizes` are the layers' numbers of columns."""
         rows = np.asarray(by_layer, dtype=np.float64)
-        return cls(matrix=(sizes / sizes.sum() @ rows)[None, :], by_layer=rows, **fields)
+        matrix = rows if len(rows) == 1 else (sizes / sizes.sum() @ rows)[None, :]
+        return cls(matrix=matrix, by_layer=rows, **fields)
 
 
 class _Step:
@@ -144,6 +145,15 @@ class Rule(_Step, ABC):
     @abstractmethod
     def mix(self, geometry: Geometry) -> Mix:
         """The mixing matrix for these clients."""
+
+    def foresee(self, K: int, d: int, layers: Float | None) -> Float | None:
+        """(K,) the weights, bit by bit, of a `mix` of K clients' vectors of length d without sizes or a reference.
+
+        None where they are not known within microseconds. A GPU averages with them while the engine still screens,
+        decides and explains; if it decides on others, the work was in vain, nothing more. `layers` is their Gram
+        matrix, (1, K, K), or None if the rule needs none.
+        """
+        return None
 
     def after(self, diagnostics: Mapping[str, Any]) -> Self:
         """The same rule for the next round: with the memory of this one, if it needs a memory."""

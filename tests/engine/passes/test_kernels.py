@@ -84,17 +84,37 @@ def test_gram_by_part(middle: int, tmp_path: Path) -> None:
     assert not ended.any()
 
 
-def test_mixtures_by_part(tmp_path: Path) -> None:
-    K, n = 5, 2000
+@pytest.mark.parametrize("group", [1, 2])
+def test_mixtures_by_part(group: int, tmp_path: Path) -> None:
+    K, n = 5, 8000
     rng = np.random.default_rng(3)
     X, W = rng.normal(size=(K, n)).astype(np.float32), rng.dirichlet(np.ones(K), size=len(PARTS)).astype(np.float32)
     signature = "float* x, float* weights, float* out, int* flag, int* table, int stride"
-    kernel = compiled(tmp_path, "mix_parts", signature, "x, weights, out, flag, table, stride", f"CLIENTS {K}")
-    what, out, flag = table(PARTS, 1024), np.full(n, np.nan, np.float32), np.zeros(1, np.int32)
+    call = "x, (const Weights*)weights, out, flag, table, stride"
+    kernel = compiled(tmp_path, "mix_parts", signature, call, f"CLIENTS {K}", f"GROUP {group}")
+    parts = [*PARTS[:-1], (1900, n)]  # the last part has whole blocks, which read groups of values
+    what, out, flag = table(parts, 1024), np.full(n, np.nan, np.float32), np.zeros(1, np.int32)
     kernel.start(len(what), 256, *map(pointer, (X, W, out, flag, what)), n)
-    for weights, (start, stop) in zip(W, PARTS, strict=True):
+    for weights, (start, stop) in zip(W, parts, strict=True):
         np.testing.assert_allclose(out[start:stop], weights @ X[:, start:stop], rtol=1e-5, atol=1e-6)
     assert not flag[0]
-    X[1, 1500] = np.inf
-    kernel.start(len(what), 256, *map(pointer, (X, W, out, flag, what)), n)
-    assert flag[0]
+    for column in (1500, 5000, n - 1):
+        spoilt, flag[0] = X.copy(), 0
+        spoilt[1, column] = np.inf
+        kernel.start(len(what), 256, *map(pointer, (spoilt, W, out, flag, what)), n)
+        assert flag[0]
+
+
+@pytest.mark.parametrize(("group", "n"), [(1, 3001), (2, 3001), (2, 4096), (2, 7)])
+def test_a_mixture_of_whole_rows(group: int, n: int, tmp_path: Path) -> None:
+    K, stride = 5, n + n % 2
+    rng = np.random.default_rng(n)
+    X, weights = rng.normal(size=(K, stride)).astype(np.float32), rng.dirichlet(np.ones(K)).astype(np.float32)
+    signature = "float* x, float* weights, float* out, int* flag, int n, int stride"
+    call = "x, *(const Weights*)weights, out, flag, n, stride"
+    kernel = compiled(tmp_path, "mix", signature, call, f"CLIENTS {K}", f"GROUP {group}")
+    out, flag = np.full(n + 1, np.nan, np.float32), np.zeros(1, np.int32)
+    kernel.start(-(-n // 1024), 256, *map(pointer, (X, weights, out, flag)), n, stride)
+    np.testing.assert_allclose(out[:n], weights @ X[:, :n], rtol=1e-5, atol=1e-6)
+    assert np.isnan(out[n])  # nothing is written beyond the end
+    assert not flag[0]

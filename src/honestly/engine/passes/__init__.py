@@ -1,6 +1,7 @@
 """The passes over the data: Gram matrix, residuals, weighted mean and ranking, on the host or on an accelerator."""
 
 from honestly.engine.passes.device import DevicePasses
+from honestly.engine.passes.early import EarlyStart
 from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.lora import LoraPasses
 from honestly.engine.passes.protocol import BETWEEN, Passes, Verdict, single_clients
@@ -9,13 +10,13 @@ from honestly.sources import Source
 from honestly.sources.checkpoints.device import OnDevice
 from honestly.sources.checkpoints.lora import LoraSource
 
-__all__ = ["BETWEEN", "Passes", "Verdict", "passes_over", "single_clients"]
+__all__ = ["BETWEEN", "EarlyStart", "Passes", "Verdict", "passes_over", "single_clients"]
 
 
-def passes_over(source: Source) -> Passes:
-    """The passes for where the source's blocks are."""
+def passes_over(source: Source, early: EarlyStart | None = None) -> Passes:
+    """The passes for where the source's blocks are; those over a GPU's matrix may have started early."""
     if isinstance(source, LoraSource):
         return LoraPasses(source)
     if isinstance(source, OnDevice):
         return StreamedPasses(source)
-    return HostPasses(source) if source.on_host else DevicePasses(source)
+    return HostPasses(source) if source.on_host else DevicePasses(source, early)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
@@ -34,39 +34,30 @@ BLOCK, COLUMNS_PER_BLOCK = 256, 1024
 TYPES = {torch.float32: "TYPE_FLOAT", torch.float16: "TYPE_HALF", torch.bfloat16: "TYPE_BFLOAT16"}
 
 
-def gram(
-    rows: torch.Tensor,
-    middle: torch.Tensor | int | None,
-    parts: Sequence[Part],
-    meanwhile: Callable[[], None] | None,
-) -> Float:
-    """(parts, K, K) `C C^T` in float64 on the host, `C = rows - middle`, from one read; the middle may be `BETWEEN`.
+class PendingGram:
+    """(parts, K, K) `C C^T` in float64, `C = rows - middle`, from one read: started. The middle may be `BETWEEN`."""
 
-    The host runs ``meanwhile`` while the device works.
-    """
-    K, n = rows.shape
-    device = rows.device.index
-    steps = min(MOST_STEPS, -(-n // (THREADS * RESIDENT * _processors(device))))
-    table = _table(tuple(parts), THREADS * steps, device)
-    blocks = len(table) // TABLE
-    kind = 0 if middle is None else 1 if isinstance(middle, torch.Tensor) else 2
-    kernel = _compile(
-        "gram", rows.dtype, device, (f"ROWS {K}", f"THREADS {THREADS}", f"MIDDLE {kind}", f"TABLE {TABLE}")
-    )
-    partial = torch.empty((blocks, K * (K + 1) // 2), dtype=torch.float64, device=rows.device)
-    centre = middle if isinstance(middle, torch.Tensor) else rows
-    own = _own(device)
-    own.make_room(len(parts))
-    arguments = [
-        *map(_pointer, (rows, centre, partial, own.products, own.ended, table)),
-        _int(rows.stride(0)),
-    ]
-    _launch(kernel, device, blocks, THREADS, arguments)
-    if meanwhile is not None:
-        meanwhile()
-    torch.cuda.current_stream(device).synchronize()
-    pairs = K * (K + 1) // 2
-    return own.products_read[: len(parts) * pairs].reshape(len(parts), pairs)[:, _triangle(K)]
+    def __init__(self, rows: torch.Tensor, middle: torch.Tensor | int | None, parts: Sequence[Part]) -> None:
+        K, n = rows.shape
+        self._K, self._parts, self._device = K, len(parts), rows.get_device()
+        steps = min(MOST_STEPS, -(-n // (THREADS * RESIDENT * _processors(self._device))))
+        table = _table(tuple(parts), THREADS * steps, self._device)
+        blocks = len(table) // TABLE
+        kind = 0 if middle is None else 2 if isinstance(middle, int) else 1
+        defines = (f"ROWS {K}", f"THREADS {THREADS}", f"MIDDLE {kind}", f"TABLE {TABLE}")
+        kernel = _compile("gram", rows.dtype, self._device, defines)
+        self._own = own = _own(self._device)
+        own.make_room(len(parts), blocks * K * (K + 1) // 2)
+        centre = middle if isinstance(middle, torch.Tensor) else rows
+        tensors = (rows, centre, own.partial, own.products, own.ended, table)
+        _launch(kernel, self._device, blocks, THREADS, [*map(_pointer, tensors), _int(rows.stride(0))])
+
+    def finish(self) -> Float:
+        """Wait for it; the products, on the host."""
+        wait(self._device)
+        pairs = self._K * (self._K + 1) // 2
+        products = self._own.products_read[: self._parts * pairs].reshape(self._parts, pairs)
+        return products[:, _triangle(self._K)]
 
 
 #: Numbers that say what a block of a kernel does: first column, end, part, the part's first block, how many it has.
@@ -89,8 +80,8 @@ class Mixing:
 
     def __init__(self, rows: torch.Tensor, flag: Flag) -> None:
         K, n = rows.shape
-        self._rows, self.flag, self.device = rows, flag, rows.device.index
-        self._kernel = _compile("mix", rows.dtype, self.device, (f"CLIENTS {K}",))
+        self._rows, self.flag, self.device = rows, flag, rows.get_device()
+        self._kernel = _compile("mix", rows.dtype, self.device, (f"CLIENTS {K}", f"GROUP {_group(rows)}"))
         self._value = torch.empty(n, dtype=torch.float32, device=rows.device)
         self._weights = (ctypes.c_float * K)()
         numbers = [_int(n), _int(rows.stride(0))]
@@ -113,11 +104,11 @@ def mix(rows: torch.Tensor, weights: Float, flag: Flag) -> torch.Tensor:
 def mix_parts(rows: torch.Tensor, weights: Float, parts: Sequence[Part], flag: Flag) -> torch.Tensor:
     """`weights[part.layer] @ rows` of each part, in float32, by one kernel."""
     K, n = rows.shape
-    device = rows.device.index
+    device = rows.get_device()
     table = _table(tuple(parts), COLUMNS_PER_BLOCK, device)
     moved = _own(device).send(weights[[part.layer for part in parts]])
     value = torch.empty(n, dtype=torch.float32, device=rows.device)
-    kernel = _compile("mix_parts", rows.dtype, device, (f"CLIENTS {K}", f"TABLE {TABLE}"))
+    kernel = _compile("mix_parts", rows.dtype, device, (f"CLIENTS {K}", f"GROUP {_group(rows)}", f"TABLE {TABLE}"))
     arguments = [*map(_pointer, (rows, moved, value, flag.raised, table)), _int(rows.stride(0))]
     _launch(kernel, device, len(table) // TABLE, BLOCK, arguments)
     flag.awaited = True
@@ -134,10 +125,11 @@ def rank(
     n = rows.shape[1]
     shape = (len(network.wanted), n) if summary is None else (n,)
     ranked = torch.empty(shape, dtype=torch.float32, device=rows.device)
-    kernel = _compile("rank", rows.dtype, rows.device.index, _rank_defines(len(chosen), network, summary))
+    device = rows.get_device()
+    kernel = _compile("rank", rows.dtype, device, _rank_defines(len(chosen), network, summary))
     which = (ctypes.c_int * len(chosen))(*chosen)
     arguments = [_pointer(rows), which, *map(_pointer, (ranked, flag.raised)), _int(n), _int(rows.stride(0))]
-    _launch(kernel, rows.device.index, -(-n // BLOCK), BLOCK, arguments)
+    _launch(kernel, device, -(-n // BLOCK), BLOCK, arguments)
     flag.awaited = True
     return ranked
 
@@ -154,31 +146,33 @@ class Flag:
     def down(self) -> bool:
         """Wait for the kernels; True if none has raised it."""
         if self.awaited:
-            torch.cuda.current_stream(self._device).synchronize()
+            wait(self._device)
         return not self._read[0]
 
 
 class _Own:
     """Memory that one thread uses again and again on one device: it waits for its kernels before it goes on."""
 
-    _parts = 0
+    _parts = _sums = 0
     _sent: torch.Tensor | None = None
 
     def __init__(self, device: int) -> None:
         self._device = device
-        self.make_room(1)
+        self.make_room(1, 1)
         self.raised = torch.zeros(1, dtype=torch.int32, pin_memory=True)
         self.raised_read = self.raised.numpy()
         torch.cuda.current_stream(device).synchronize()  # not the whole device: others may be capturing
 
-    def make_room(self, parts: int) -> None:
-        """For the products, and a counter of blocks, of so many parts."""
-        if parts <= self._parts:
-            return
-        self._parts = parts
-        self.products = torch.empty(parts * MOST_ROWS * (MOST_ROWS + 1) // 2, dtype=torch.float64, pin_memory=True)
-        self.products_read = self.products.numpy()
-        self.ended = torch.zeros(parts, dtype=torch.int32, device=f"cuda:{self._device}")
+    def make_room(self, parts: int, sums: int) -> None:
+        """For the products, and a counter of blocks, of so many parts; and for the blocks' sums."""
+        if parts > self._parts:
+            self._parts = parts
+            self.products = torch.empty(parts * MOST_ROWS * (MOST_ROWS + 1) // 2, dtype=torch.float64, pin_memory=True)
+            self.products_read = self.products.numpy()
+            self.ended = torch.zeros(parts, dtype=torch.int32, device=f"cuda:{self._device}")
+        if sums > self._sums:
+            self._sums = sums
+            self.partial = torch.empty(sums, dtype=torch.float64, device=f"cuda:{self._device}")
 
     def send(self, values: Float) -> torch.Tensor:
         """The values in float32 on the device, by way of pinned memory that is kept: pinning is slow."""
@@ -220,6 +214,19 @@ def _launch(kernel: Any, device: int, blocks: int, threads: int, arguments: list
 
 
 _driver = cache(driver)
+
+
+def wait(device: int) -> None:
+    """Wait for the device's current stream."""
+    error = _driver().cuStreamSynchronize(ctypes.c_void_p(current_stream(device)))
+    if error:
+        check(error)
+
+
+def _group(rows: torch.Tensor) -> int:
+    """How many neighbouring values can be read at once: every row must begin at a multiple of so many."""
+    together = 2 * rows.element_size()
+    return 2 if rows.stride(0) % 2 == 0 and rows.data_ptr() % together == 0 else 1
 
 
 @cache

@@ -14,6 +14,7 @@ from honestly.arrays import LARGEST
 from honestly.engine.passes import fused
 from honestly.engine.passes.coordinates import coordinates, statistics
 from honestly.engine.passes.device_columns import WHOLE, DeviceColumns
+from honestly.engine.passes.early import EarlyStart
 from honestly.engine.passes.gathering import LeafJoin, WaitingProducts, pad_parts
 from honestly.engine.passes.host import SAMPLE_RUN, describe_fault
 from honestly.engine.passes.parts import Part
@@ -33,8 +34,9 @@ NARROW = 1024
 class DevicePasses(DeviceColumns):
     """All passes on an accelerator; only K x K matrices and weights cross to the host."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, early: EarlyStart | None = None) -> None:
         super().__init__(source)
+        self._early = early
         self._ready: tuple[Sequence[int], Any] | None = None  # clients, and `mix` of theirs but for the weights
 
     def sample(self, clients: Sequence[int]) -> Float:
@@ -53,6 +55,10 @@ class DevicePasses(DeviceColumns):
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G by layer from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
         n = len(clients)
+        if self._early is not None and centre == BETWEEN and n == len(self.source.ids):
+            layers = self._early.gram()
+            if layers is not None:
+                return layers
         whole = self._no_copies(n)
         if whole and len(self.source.layers) == 1 and self.leaves[0].size < WHOLE:
             product = self._whole_gram(clients, centre)
@@ -145,6 +151,9 @@ class DevicePasses(DeviceColumns):
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """`weights @ X` in the working precision, rounded once to the leaf's dtype."""
         by_layer = weights.ndim == 2
+        mean = None if self._early is None or by_layer else self._early.mix(weights, clients)
+        if mean is not None:
+            return [self._round(mean[0], 0)], mean[1]
         used = np.flatnonzero(weights.any(axis=0) if by_layer else weights).tolist() or [0]  # perhaps all is reference
         mixing = self._mixing_of(clients) if not by_layer and 2 * len(used) > len(clients) else None
         self._ready = None

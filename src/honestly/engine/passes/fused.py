@@ -35,9 +35,19 @@ def gram(rows: Any, middle: Any, parts: Sequence[Part], meanwhile: Callable[[], 
     One launch, however many parts there are. The host runs ``meanwhile`` while the device works. None if the
     plain way must do it.
     """
+    pending = start_gram(rows, middle, parts)
+    if pending is None:
+        return None
+    if meanwhile is not None:
+        meanwhile()
+    return pending.finish()
+
+
+def start_gram(rows: Any, middle: Any, parts: Sequence[Part]) -> Any | None:
+    """The same, started: what it returns has a `finish` that waits for the products."""
     if getattr(middle, "dtype", rows.dtype) != rows.dtype:
         return None
-    return _attempt("gram", rows, middle, parts, meanwhile)
+    return _attempt("PendingGram", rows, middle, parts)
 
 
 def mix(rows: Any, weights: Float, parts: Sequence[Part], flag: Any) -> Any | None:
@@ -75,7 +85,7 @@ def _attempt(name: str, rows: Any, *others: Any) -> Any:
         return getattr(_kernels(), name)(rows, *others)
     except Exception as error:  # no compiler, an old card, a full device: the plain way still works
         _refused.add(name)
-        warnings.warn(f"the fused {name} kernel is not used on this device: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"the fused kernel {name} is not used on this device: {error}", RuntimeWarning, stacklevel=2)
         return None
 
 
@@ -90,7 +100,7 @@ def _fits(name: str, rows: Any) -> bool:
         and rows.is_cuda
         and _kernels() is not None
         and rows.dtype in _kernels().TYPES
-        and 2 <= rows.shape[0] <= {"gram": MOST_ROWS, "rank": LARGEST_INDEX}.get(name, MOST_RANKED)
+        and 2 <= rows.shape[0] <= {"PendingGram": MOST_ROWS, "rank": LARGEST_INDEX}.get(name, MOST_RANKED)
         and FEWEST_COLUMNS <= rows.shape[1] < LARGEST_INDEX
         and rows.stride(1) == 1
         and rows.stride(0) < LARGEST_INDEX

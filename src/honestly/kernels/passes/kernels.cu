@@ -1,6 +1,6 @@
 // Four kernels for K clients' columns, compiled at run time for one K and one element type:
 //   TYPE_FLOAT | TYPE_HALF | TYPE_BFLOAT16, and
-//   gram: ROWS (K), THREADS, MIDDLE (what is subtracted), TABLE      mix: CLIENTS (K)      mix_parts: CLIENTS, TABLE      rank: RANKED (K), COMPARATORS, WANTED, COUNT or NEAREST
+//   gram: ROWS (K), THREADS, MIDDLE (what is subtracted), TABLE      mix: CLIENTS (K), GROUP      mix_parts: CLIENTS, GROUP, TABLE      rank: RANKED (K), COMPARATORS, WANTED, COUNT or NEAREST
 
 #if defined(TYPE_FLOAT)
 typedef float element;
@@ -25,7 +25,7 @@ __device__ __forceinline__ float between(float a, float b, float c) {  // the me
 // Values travel through a ring in shared memory, several columns ahead of their use: the registers are full of sums, and
 // too few threads fit beside one another to hide the memory's latency. Every thread fetches what it alone will read.
 #define HELD (ROWS + (MIDDLE == 1))
-#define STAGES 3
+#define STAGES 4
 
 __device__ __forceinline__ void fetch(unsigned int to, const float* from, int bytes) {  // 0 bytes: a zero
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -141,64 +141,72 @@ gram(const element* __restrict__ x, const element* __restrict__ middle, double* 
 #define FINE(value) (fabsf(value) < 1e17f)
 
 #ifdef CLIENTS
-#define COLUMNS 4
+#define COLUMNS 4  // of a thread
 struct Weights { float of[CLIENTS]; };
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+#define READ_IN_PLACE __grid_constant__  // else every thread may make itself a copy
+#else
+#define READ_IN_PLACE
+#endif
 
-// weights @ x
-extern "C" __global__ void __launch_bounds__(256)
-mix(const element* __restrict__ x, const Weights weights, float* __restrict__ out, int* flag, int n, int stride) {
-    const long long first = (long long)blockIdx.x * 256 * COLUMNS + threadIdx.x;
-    float value[COLUMNS];
+// Write `weights @ x` of a thread's columns, SIZE neighbours from `first` on, then those 256 SIZE further; false if a sum is
+// not fine. Single columns may lie beyond the end n; groups never do.
+template <int SIZE>
+__device__ __forceinline__ bool add_up(const element* __restrict__ x, const Weights& weights, float* __restrict__ out,
+                                       long long first, long long n, int stride) {
+    struct alignas(SIZE * sizeof(element)) Values { element of[SIZE]; };  // one load
+    struct alignas(SIZE * sizeof(float)) Sums { float of[SIZE]; } sums[COLUMNS / SIZE];
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c++) value[c] = 0.0f;
+    for (int c = 0; c < COLUMNS / SIZE; c++)
+#pragma unroll
+        for (int v = 0; v < SIZE; v++) sums[c].of[v] = 0.0f;
 #pragma unroll 4
     for (int k = 0; k < CLIENTS; k++) {
         const float weight = weights.of[k];
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c++) {
-            const long long column = first + c * 256;
-            if (column < n) value[c] = fmaf(weight, widen(x[(long long)k * stride + column]), value[c]);
+        for (int c = 0; c < COLUMNS / SIZE; c++) {
+            const long long column = first + c * 256 * SIZE;
+            if (SIZE == 1 && column >= n) continue;
+            const Values values = *(const Values*)(x + (long long)k * stride + column);
+#pragma unroll
+            for (int v = 0; v < SIZE; v++) sums[c].of[v] = fmaf(weight, widen(values.of[v]), sums[c].of[v]);
         }
     }
     bool fine = true;
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c++) {
-        const long long column = first + c * 256;
-        if (column < n) out[column] = value[c];
-        fine = fine && FINE(value[c]);
+    for (int c = 0; c < COLUMNS / SIZE; c++) {
+        const long long column = first + c * 256 * SIZE;
+        if (SIZE > 1 || column < n) *(Sums*)(out + column) = sums[c];
+#pragma unroll
+        for (int v = 0; v < SIZE; v++) fine = fine && FINE(sums[c].of[v]);
     }
-    if (!fine) *flag = 1;
+    return fine;
+}
+
+// The same for a block of 256 threads: its columns from `start` on. GROUP neighbours are read at once where rows begin at
+// multiples of GROUP values, which is faster.
+__device__ __forceinline__ bool add_up_block(const element* __restrict__ x, const Weights& weights, float* __restrict__ out,
+                                             long long start, long long n, int stride) {
+    if (GROUP > 1 && start % GROUP == 0 && start + 256 * COLUMNS <= n)
+        return add_up<GROUP>(x, weights, out, start + threadIdx.x * GROUP, n, stride);
+    return add_up<1>(x, weights, out, start + threadIdx.x, n, stride);
+}
+
+// weights @ x
+extern "C" __global__ void __launch_bounds__(256)
+mix(const element* __restrict__ x, const READ_IN_PLACE Weights weights, float* __restrict__ out, int* flag, int n,
+    int stride) {
+    if (!add_up_block(x, weights, out, (long long)blockIdx.x * 256 * COLUMNS, n, stride)) *flag = 1;
 }
 #endif
 
 #if defined(CLIENTS) && defined(TABLE)
 // weights[part] @ x, where `table` gives each block its columns and their part
 extern "C" __global__ void __launch_bounds__(256)
-mix_parts(const element* __restrict__ x, const float* __restrict__ weights, float* __restrict__ out, int* flag,
+mix_parts(const element* __restrict__ x, const Weights* __restrict__ weights, float* __restrict__ out, int* flag,
           const int* __restrict__ table, int stride) {
     const int* own = table + blockIdx.x * TABLE;
-    const float* theirs = weights + own[2] * CLIENTS;
-    const long long first = own[0] + threadIdx.x, n = own[1];
-    float value[COLUMNS];
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c++) value[c] = 0.0f;
-#pragma unroll 4
-    for (int k = 0; k < CLIENTS; k++) {
-        const float weight = theirs[k];
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++) {
-            const long long column = first + c * 256;
-            if (column < n) value[c] = fmaf(weight, widen(x[(long long)k * stride + column]), value[c]);
-        }
-    }
-    bool fine = true;
-#pragma unroll
-    for (int c = 0; c < COLUMNS; c++) {
-        const long long column = first + c * 256;
-        if (column < n) out[column] = value[c];
-        fine = fine && FINE(value[c]);
-    }
-    if (!fine) *flag = 1;
+    if (!add_up_block(x, weights[own[2]], out, own[0], own[1], stride)) *flag = 1;
 }
 #endif
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from honestly.result import Float, Status
-from honestly.rules.bayesian.compiled import estimator_for
+from honestly.rules.bayesian.compiled import estimator_for, foresee_weights
 from honestly.rules.bayesian.estimate import Estimate, undecided_estimate
 from honestly.rules.bayesian.paper import paper_mix
 from honestly.rules.bayesian.sizes import client_sizes
@@ -121,7 +121,7 @@ class Bayesian(Rule):
             "evidence": -estimate.against,
             "votes": estimate.votes,
             "spread": estimate.spread,
-            "eps": float(estimate.accused.mean()),
+            "eps": np.count_nonzero(estimate.accused) / K,
             "layers": estimate.evidence,
             "layer_names": tuple(geometry.layer_names),
             "guarded_layers": estimate.pulled,
@@ -141,6 +141,12 @@ class Bayesian(Rule):
             verdicts=judged,
             explanations=explanations,
         )
+
+    def foresee(self, K: int, d: int, layers: Float | None) -> Float | None:
+        """The weights alone, if the C program decides and there is nothing to remember."""
+        if self.variant == "paper" or self.memory is not None or layers is None or K < 3:
+            return None
+        return foresee_weights(layers, d, self.tolerated(K))
 
     def after(self, diagnostics: Mapping[str, Any]) -> Self:
         """The same rule with the memory of this round."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
@@ -15,6 +15,7 @@ from honestly.rules.geometry import Geometry
 SHORT = 0.5  # the share of an update, over all layers, below which it is unusual
 CUT = 0.01  # the same for a single layer: ten times as far as usual there
 NAMED = 5  # clients or layers that a sentence names at most
+LIKE = "its update is like the others'"
 
 
 def verdicts(
@@ -26,8 +27,10 @@ def verdicts(
     share: Float = estimate.kept @ (sizes / total) if total else np.ones(len(ids))
     unusual = (share < SHORT) | (estimate.kept[:, geometry.judged] < CUT).any(axis=1)
     statements = tuple(
-        Verdict.ACCUSED if guilty else Verdict.UNUSUAL if far else Verdict.TRUSTED
-        for guilty, far in zip(estimate.accused.tolist(), unusual.tolist(), strict=True)
+        [
+            Verdict.ACCUSED if guilty else Verdict.UNUSUAL if far else Verdict.TRUSTED
+            for guilty, far in zip(estimate.accused.tolist(), unusual.tolist(), strict=True)
+        ]
     )
     return statements, Explanations(estimate, statements, ids, tuple(geometry.layer_names))
 
@@ -43,6 +46,9 @@ class Explanations(Sequence[str]):
     def __len__(self) -> int:
         return len(self._statements)
 
+    def __iter__(self) -> Iterator[str]:
+        return (LIKE if verdict is Verdict.TRUSTED else self[k] for k, verdict in enumerate(self._statements))
+
     @overload
     def __getitem__(self, k: int) -> str: ...
     @overload
@@ -56,7 +62,7 @@ class Explanations(Sequence[str]):
             return _accusation(self._estimate, client, self._ids, self._names)
         if self._statements[client] is Verdict.UNUSUAL:
             return _distance(self._estimate, client, self._names)
-        return "its update is like the others'"
+        return LIKE
 
 
 def _accusation(estimate: Estimate, k: int, ids: Sequence[ClientId], names: Sequence[str]) -> str:
