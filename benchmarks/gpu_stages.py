@@ -1,7 +1,6 @@
 """Measure where the time of an aggregation on a GPU goes: kernels by CUDA events, stages on the host by its clock.
 
     python benchmarks/gpu_stages.py                    # 20 clients, 11,173,962 float32 parameters (ResNet-18)
-    python benchmarks/gpu_stages.py --forms            # also alternative forms of the kernels
     python benchmarks/gpu_stages.py --json benchmarks/results/aggregation-gpu-20.json        # the table of the docs
 
 Times are medians in microseconds. The total is shown as a multiple of `X.mean(0)`, measured alternately with it.
@@ -10,14 +9,11 @@ Times are medians in microseconds. The total is shown as a multiple of `X.mean(0
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib
 import json
-import re
 import statistics
 import time
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,6 @@ import torch
 
 import honestly as hn
 from honestly.engine.passes import passes_over
-from honestly.kernels.torch_private import compile_kernel
 from honestly.sources import open_source
 
 
@@ -123,58 +118,11 @@ def timeline(X: Any, repeats: int) -> None:
         print(f"  {name:<34} {began:8.1f} .. {ended:8.1f}   {ended - began:8.1f} us")
 
 
-def forms(X: torch.Tensor, repeats: int, mean: float) -> None:
-    """Compare the shipped kernels with others: stages of the ring, columns per thread of `mix`, unrolling."""
-    from honestly.engine.passes import cuda_kernels as ours
-
-    text = files("honestly.kernels").joinpath("passes", "kernels.cu").read_text(encoding="utf-8")
-    (K, n), device = X.shape, X.device.index
-    value = torch.empty(n, device=X.device)
-    flag = ours.Flag(device)
-    steps = min(512, -(-n // (256 * ours._processors(device))))
-    grid = -(-n // (ours.THREADS * steps))
-    partial = torch.empty((grid, K * (K + 1) // 2), dtype=torch.float64, device=X.device)
-    own, numbers = ours._own(device), [ours._int(n), ours._int(X.stride(0))]
-
-    def form(label: str, name: str, defines: tuple[str, ...], grid: int, threads: int, arguments: list[Any],
-             **changes: str) -> None:  # fmt: skip
-        changed = text
-        for old, new in changes.items():
-            changed, count = re.subn(PATTERNS[old], new, changed)
-            assert count, old
-        head = "".join(f"#define {line}\n" for line in ("TYPE_FLOAT", *defines))
-        kernel = compile_kernel(head + changed, name)
-        show(label, on_device(lambda: ours._launch(kernel, device, grid, threads, arguments), repeats), mean)
-
-    tensors = [ours._pointer(tensor) for tensor in (X, X, partial, own.products, own.ended)]
-    for stages in ("2", "3", "4"):
-        defines = (f"ROWS {K}", f"THREADS {ours.THREADS}", "MIDDLE 2")
-        arguments = [*tensors, *numbers, ours._int(steps)]
-        form(
-            f"gram, ring of {stages}", "gram", defines, grid, ours.THREADS, arguments, stages=f"#define STAGES {stages}"
-        )
-    weights = (ctypes.c_float * K)(*[1 / K] * K)
-    for columns in (1, 2, 4, 8):
-        for unroll in ("4", ""):
-            changes = {"columns": f"#define COLUMNS {columns}", "unroll": f"#pragma unroll {unroll}\n\\1"}
-            arguments = [ours._pointer(X), weights, ours._pointer(value), ours._pointer(flag.raised), *numbers]
-            label = f"mix, {columns} columns, unroll {unroll or 'all'}"
-            form(label, "mix", (f"CLIENTS {K}",), -(-n // (256 * columns)), 256, arguments, **changes)
-
-
-PATTERNS = {
-    "stages": r"#define STAGES .*",
-    "columns": r"#define COLUMNS .*",
-    "unroll": r"#pragma unroll \d*\n(    for \(int k = 0; k < CLIENTS)",
-}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--parameters", type=int, default=11_173_962)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--forms", action="store_true", help="also measure alternative forms of the kernels")
     parser.add_argument("--json", type=Path, help="write the multiples here, as benchmarks/aggregation.py does")
     options = parser.parse_args()
     X = torch.randn((options.clients, options.parameters), device="cuda")
@@ -191,8 +139,6 @@ def main() -> None:
         }
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     timeline(X, options.repeats)
-    if options.forms:
-        forms(X, options.repeats, mean)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_rules_that_foresee_nothing_use_the_early_products_once(rule: hn.Rule) -
     out = aggregate(X, rule)
     np.testing.assert_allclose(out.value, hn.aggregate(X.double(), rule).value, rtol=0, atol=1e-5)
     assert PendingGram.ended == 1
-    assert not Mixing.started
+    assert len(Mixing.started) == (rule.name in ("multi_krum", "geometric_median", "bayesian"))
 
 
 @pytest.mark.parametrize("wrong", [np.full(9, 1 / 9), np.eye(9)[0]])

@@ -37,9 +37,10 @@ class EarlyStart:
         if not _is_plain_matrix(updates) or pipeline.mixers or rule.root is not None or len(updates) < 3:
             return
         self._rows, self._rule = updates, rule
+        self._K, self._d = updates.shape
         if rule.gram_needed:
-            self._gram = fused.start_gram(updates, BETWEEN, [Part(0, updates.shape[1], 0)])
-        elif (weights := rule.foresee(*updates.shape, None)) is not None:
+            self._gram = fused.start_gram(updates, BETWEEN, [Part(0, self._d, 0)])
+        elif (weights := rule.foresee(self._K, self._d, None)) is not None:
             self._mixing = fused.mixing(updates, fused.flag(updates))
             self._mix_with(weights)
 
@@ -61,7 +62,7 @@ class EarlyStart:
             return None
         self._mixing = fused.mixing(self._rows, fused.flag(self._rows))
         layers = pending.finish()
-        self._mix_with(self._rule.foresee(*self._rows.shape, layers))
+        self._mix_with(self._rule.foresee(self._K, self._d, layers))
         return layers
 
     def _mix_with(self, weights: Float | None) -> None:
@@ -69,13 +70,20 @@ class EarlyStart:
             self._weights, self._value = weights, self._mixing(weights)
 
     def mix(self, weights: Float, clients: Sequence[int]) -> tuple[Any, Any] | None:
-        """`weights @ X`, and whether it is fine (to be asked late), if just this is under way."""
-        foreseen, self._weights = self._weights, None
-        if foreseen is None:
+        """`weights @ X` of all rows, and whether it is fine (to be asked late): under way already, or started now.
+
+        None for fewer rows, which are read alone, and after a wrong foresight.
+        """
+        foreseen, mixing = self._weights, self._mixing
+        self._weights = self._mixing = None
+        if mixing is None:
             return None
-        if len(clients) == len(foreseen) and np.array_equal(weights, foreseen):
-            return self._value, self._mixing.flag.down
-        self._mixing.flag.down()  # wait: the flag is used again
+        if foreseen is None:
+            most = len(clients) == self._K and 2 * np.count_nonzero(weights) > self._K
+            return (mixing(weights), mixing.flag.down) if most else None
+        if len(clients) == self._K and np.array_equal(weights, foreseen):
+            return self._value, mixing.flag.down
+        mixing.flag.down()  # wait: the flag is used again
         return None
 
 
