@@ -50,8 +50,8 @@ _foreseen = threading.local()
 
 
 def _recall(layers: Float, tolerated: int) -> program.Findings | None:
-    asked, of = getattr(_foreseen, "question", (None, 0))
-    same = asked is not None and asked() is layers and of == tolerated
+    question, bound = getattr(_foreseen, "question", (None, 0))
+    same = question is not None and question() is layers and bound == tolerated
     return _foreseen.__dict__.pop("answer", None) if same else None
 
 
@@ -69,8 +69,8 @@ def compiled_estimate(
     n = layers.shape[1]
     answer = None
     if tolerated and n <= program.MOST:
-        alone = prior is None and size is None and not from_reference
-        answer = _recall(layers, tolerated) if alone and len(layers) == 1 and judged[0] else None
+        plain = prior is None and size is None and not from_reference
+        answer = _recall(layers, tolerated) if plain and len(layers) == 1 and judged[0] else None
         if answer is None:
             first, sizes = first_clients(n), set_sizes(n, n - tolerated)
             answer = program.estimate(layers, judged, tolerated, prior, from_reference, vote, noise, first, sizes)
