@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly import arrays
 from honestly.arrays import COMPUTE
-from honestly.engine.geometry import by_centrality
+from honestly.engine.centres import by_centrality
 from honestly.engine.passes import single_clients
 from honestly.engine.pipeline import Decision
 from honestly.engine.screening import Screen

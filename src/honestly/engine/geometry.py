@@ -1,9 +1,9 @@
 """The first pass: the geometry of the clients that can be used, accurate to float32.
 
 Distances of float32 weights need a centre near the honest clients: the reference where there is one, else the median of
-three clients (where the pass can take it on the way) or a central client found on a sample of columns. None is trusted:
-if the Gram matrix shows that the centre is far away (a liar may look central where we looked), the pass is repeated on
-a client that the matrix itself shows to be central.
+three clients (where the pass can take it on the way), else zero (where rows are then multiplied in place) or a central
+client, by a sample of columns. None is trusted: if the Gram matrix shows that the centre is far away (a liar may look
+central where we looked), the pass is repeated on a client that the matrix itself shows to be central.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from honestly.engine.passes import BETWEEN
-from honestly.engine.passes.blas import gram_of
+from honestly.engine.centres import better_centre, by_centrality, by_majority_radius, first_centre, starting_centre
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.screening import Screen
-from honestly.result import AggregationError, Float
+from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
-from honestly.rules.rule import Geometry, GramGeometry, squared_distances
+from honestly.rules.rule import Geometry, GramGeometry
 
 # With this many clients or more, a rule that can do so iterates on residuals: a step costs K d, the Gram matrix K^2 d.
 # Measured by benchmarks/crossover.py, which prints the time of both ways for rising K.
 STREAM_FROM = 1500
 # Distances have an error of about 3e-7 (|c_i|^2 + |c_j|^2): at this ratio to the distance itself, about 1e-4 of it.
 FAR_CENTRE = 200.0
-# More candidates than this for the centre are not compared with one another.
-MOST_CANDIDATES = 256
 
 
 def measure(screen: Screen, pipeline: Pipeline, sizes: Float | None = None) -> Geometry:
@@ -56,9 +53,8 @@ def _nothing(k: int) -> Float:
 
 def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = False) -> GramGeometry:
     """The Gram matrices of the usable clients by layer; clients with a fault are refused on the way."""
-    tried: set[int] = set()
-    between = not screen.source.has_reference and screen.passes.between(len(screen.usable))
-    centre = BETWEEN if between else first_centre(screen, tried)
+    tried: set[int | None] = set()
+    centre = starting_centre(screen)
     known, limit = _names(screen), screen.overflow()  # now: a device may have begun
     while True:
         clients = screen.usable
@@ -77,14 +73,14 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
         near = 2 * len(suspects) <= len(clients) and centre not in screen.reasons
         if not clients or (near and not _far(geometry)):
             return geometry
-        better = _better_centre(screen, geometry.gram, tried)
+        better = better_centre(screen, geometry.gram, tried)
         if better is None:
             return geometry
         centre = better
 
 
 def _build_geometry(
-    screen: Screen, layers: Float, centre: int, sizes: Float | None, known: Mapping[str, Any], *, root: bool
+    screen: Screen, layers: Float, centre: int | None, sizes: Float | None, known: Mapping[str, Any], *, root: bool
 ) -> GramGeometry:
     """The geometry with these Gram matrices; what few rules ask for takes a pass of its own."""
     reference, clients = screen.reference, screen.usable
@@ -133,33 +129,6 @@ def _root_products(screen: Screen, clients: list[int], reference: int | None) ->
     return products
 
 
-def first_centre(screen: Screen, tried: set[int]) -> int:
-    """The reference, else the most central client on a sample of columns that has no fault itself."""
-    if screen.source.has_reference and screen.K not in tried:
-        return screen.K
-    for k in by_centrality(screen):
-        if k not in tried:
-            return k
-    raise AggregationError("no usable client is left", screen.reasons_by_id())
-
-
-def by_centrality(screen: Screen) -> list[int]:
-    """Usable clients (a selection of very many), the most central on a sample of columns first."""
-    clients = screen.usable
-    candidates = [clients[j] for j in np.linspace(0, len(clients) - 1, min(len(clients), MOST_CANDIDATES)).astype(int)]
-    if len(candidates) < 3:
-        return candidates
-    sample = screen.passes.sample(candidates)
-    with np.errstate(over="ignore", invalid="ignore"):
-        order = _by_majority_radius(gram_of(sample))
-    return [candidates[j] for j in order]
-
-
-def _better_centre(screen: Screen, G: Float, tried: set[int]) -> int | None:
-    by_matrix = [screen.usable[j] for j in _by_majority_radius(G)] if np.isfinite(G).any() else []
-    return next((k for k in [*by_matrix, *by_centrality(screen)] if k not in tried), None)
-
-
 def not_finite(layers: Float, limit: float) -> list[int]:
     """Rows whose norm overflows, and rows that are not finite even without the columns of those."""
     G = layers[0] if len(layers) == 1 else _sum_up(layers)
@@ -174,15 +143,6 @@ def not_finite(layers: Float, limit: float) -> list[int]:
 def _sum_up(layers: Float) -> Float:
     with np.errstate(over="ignore", invalid="ignore"):
         return layers.sum(axis=0)
-
-
-def _by_majority_radius(G: Float) -> list[int]:
-    """Rows in order of the radius of the ball around them that holds a majority of all rows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        distances = squared_distances(G)
-    distances = np.where(np.isfinite(distances), distances, np.inf)
-    half = len(G) // 2
-    return np.argsort(np.partition(distances, half, axis=1)[:, half], kind="stable").tolist()
 
 
 def _far(clients: GramGeometry) -> bool:
@@ -281,7 +241,7 @@ class StreamGeometry:
             self._screen.check_reference()
         if not _far(few):
             return few
-        return self._few(clients, self._screen.passes.gram(chosen, chosen[_by_majority_radius(few.gram)[0]]))
+        return self._few(clients, self._screen.passes.gram(chosen, chosen[by_majority_radius(few.gram)[0]]))
 
     def _few(self, clients: Sequence[int], layers: Float) -> GramGeometry:
         return GramGeometry.of_layers(

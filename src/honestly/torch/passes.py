@@ -105,9 +105,9 @@ class RankPasses:
             total = parts.sum(axis=0)
         return total if self.members.shards is None else self.members.gather(total, self.members.shards).sum(axis=0)
 
-    def between(self, rows: int) -> bool:
+    def free_centre(self, clients: Sequence[int]) -> int | None:
         """A rank has few columns, so a median of each costs less than to ask the others for a sample."""
-        return True
+        return BETWEEN
 
     def sample(self, clients: Sequence[int]) -> Float:
         """Some columns of every rank."""

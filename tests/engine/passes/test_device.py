@@ -11,7 +11,7 @@ from conftest import Library, tolerance
 
 import honestly as hn
 from honestly import arrays
-from honestly.engine.passes import device, device_columns
+from honestly.engine.passes import BETWEEN, device, device_columns
 
 RULES = [
     hn.Mean(), hn.Bayesian(), hn.Krum(f=2), hn.GeometricMedian(), hn.Median(), hn.TrimmedMean(trim=0.2), hn.Bulyan(f=1),
@@ -43,7 +43,7 @@ def test_the_median_of_three_clients_as_the_centre(
     accelerated: Library, federation: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch, liars: tuple[int, ...]
 ) -> None:
     """Only if a kernel supports it; with two liars among the three, or a NaN, another centre must be found."""
-    monkeypatch.setattr(device.DevicePasses, "between", lambda self, rows: True)
+    monkeypatch.setattr(device.DevicePasses, "free_centre", lambda self, clients: BETWEEN)
     X = federation(K=15, d=3000) + 300 * federation(K=1, d=3000, seed=1)
     X[list(liars)] = 1e9
     expected = hn.aggregate(X)

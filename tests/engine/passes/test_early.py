@@ -10,7 +10,7 @@ import pytest
 
 import honestly as hn
 from honestly.engine import Pipeline, run
-from honestly.engine.passes import EarlyStart, early
+from honestly.engine.passes import BETWEEN, EarlyStart, early
 from honestly.engine.passes.device import DevicePasses
 from honestly.rules.bayesian import compiled
 from honestly.sources import matrix, open_source
@@ -70,7 +70,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(early, "fused", kernels)
     monkeypatch.setattr(matrix.arrays, "on_host", lambda x: not isinstance(x, torch.Tensor))
-    monkeypatch.setattr(DevicePasses, "between", lambda self, rows: True)
+    monkeypatch.setattr(DevicePasses, "free_centre", lambda self, clients: BETWEEN)
     monkeypatch.setattr(compiled, "WORTH_COMPILING", 0)
 
 

@@ -4,13 +4,13 @@ from honestly.engine.passes.device import DevicePasses
 from honestly.engine.passes.early import EarlyStart
 from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.lora import LoraPasses
-from honestly.engine.passes.protocol import BETWEEN, Passes, Verdict, single_clients
+from honestly.engine.passes.protocol import BETWEEN, ZERO, Passes, Verdict, single_clients
 from honestly.engine.passes.streamed import StreamedPasses
 from honestly.sources import Source
 from honestly.sources.checkpoints.device import OnDevice
 from honestly.sources.checkpoints.lora import LoraSource
 
-__all__ = ["BETWEEN", "EarlyStart", "Passes", "Verdict", "passes_over", "single_clients"]
+__all__ = ["BETWEEN", "ZERO", "EarlyStart", "Passes", "Verdict", "passes_over", "single_clients"]
 
 
 def passes_over(source: Source, early: EarlyStart | None = None) -> Passes:

@@ -44,6 +44,7 @@ class Way(NamedTuple):
         multiple: of columns that `product` takes; the last are zero.
         product: scratch -> what is added up over the blocks.
         own_threads: whether blocks may be shared by our threads; else BLAS has threads of its own.
+        in_place: n rows of any width, where they lie -> the same, if that is as fast.
     """
 
     rows: int
@@ -51,6 +52,7 @@ class Way(NamedTuple):
     multiple: int
     product: Callable[[Host], Host]
     own_threads: bool = True
+    in_place: Callable[[Host], Host] | None = None
 
 
 def way_for(n: int) -> Way:
@@ -59,8 +61,10 @@ def way_for(n: int) -> Way:
     if run >= SHORTEST_RUN:
         width = max(run, BLOCK // n // run * run)
         if wide_kernels():
-            return Way(n + 1, width, run, lambda rows: _in_runs(rows, run, 1))
-        return Way(n, width, run, lambda rows: _in_runs(rows, run, 0))
+            return Way(
+                n + 1, width, run, lambda rows: _in_runs(rows, run, 1), True, lambda rows: _in_place(rows, run, 1)
+            )
+        return Way(n, width, run, lambda rows: _in_runs(rows, run, 0), True, lambda rows: _in_place(rows, run, 0))
     if n <= MOST_TILED:
         rows = -(-n // TILE) * TILE
         width = max(TILE_RUN, BLOCK // rows // TILE_RUN * TILE_RUN)
@@ -94,6 +98,22 @@ def _in_runs(rows: Host, run: int, zeros: int) -> Host:
     """The sum over runs of columns, in float64; each run's product is small (and made by syrk if no rows are zeros)."""
     runs = rows.reshape(len(rows), -1, run).transpose(1, 0, 2)
     return np.matmul(runs[:, : len(rows) - zeros], runs.transpose(0, 2, 1)).sum(axis=0, dtype=np.float64)
+
+
+def _in_place(rows: Host, run: int, fewer: int) -> Host:
+    """The same of rows where they lie, with the last columns in a shorter run. Where syrk is slow, all rows are
+    multiplied with all but the last, whose norm follows."""
+    n, width = rows.shape
+    whole = width // run * run
+    G = np.zeros((n, n))
+    for some, length in ((rows[:, :whole], run), (rows[:, whole:], width - whole)):
+        if length and some.size:
+            runs = some.reshape(n, -1, length).transpose(1, 0, 2)
+            others = runs[:, : n - fewer].transpose(0, 2, 1)
+            G[:, : n - fewer] += np.matmul(runs, others).sum(axis=0, dtype=np.float64)
+            if fewer:
+                G[-1, -1] += np.vecdot(runs[:, -1], runs[:, -1]).sum(dtype=np.float64)
+    return G
 
 
 def _in_tiles(rows: Host) -> Host:

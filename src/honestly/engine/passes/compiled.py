@@ -52,6 +52,10 @@ class CompiledPasses(PlainPasses):
         self._wide = [COMPUTE[leaf.spec.dtype] is np.float64 for leaf in source.leaves]
         self._places_of: dict[int, list[tuple[int, int] | None]] = {}
 
+    def multiplies_in_place(self, clients: Sequence[int]) -> bool:
+        """The program centres rows as it reads them, which costs nothing."""
+        return False
+
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """The lower triangles, one item after the other, mirrored."""
         n = len(clients)

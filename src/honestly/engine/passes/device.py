@@ -47,10 +47,10 @@ class DevicePasses(DeviceColumns):
         run = self.source.block(index, start, min(leaf.size, start + SAMPLE_RUN), clients)
         return arrays.to_host(self._working(run, self._compute(index))).astype(np.float64)
 
-    def between(self, rows: int) -> bool:
+    def free_centre(self, clients: Sequence[int]) -> int | None:
         """The fused kernel holds all values of a column."""
-        widest = max(leaf.size for leaf in self.leaves)
-        return 3 <= rows <= fused.MOST_ROWS and widest >= fused.FEWEST_COLUMNS and fused.available(self._like)
+        few, widest = 3 <= len(clients) <= fused.MOST_ROWS, max(leaf.size for leaf in self.leaves)
+        return BETWEEN if few and widest >= fused.FEWEST_COLUMNS and fused.available(self._like) else None
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G by layer from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""

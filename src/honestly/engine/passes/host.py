@@ -14,7 +14,7 @@ from honestly.engine.passes.compiled import CompiledPasses, worth_it
 from honestly.engine.passes.coordinates import coordinates, statistics
 from honestly.engine.passes.plain import PlainPasses, multiply
 from honestly.engine.passes.plan import Block, blocks
-from honestly.engine.passes.protocol import Verdict
+from honestly.engine.passes.protocol import ZERO, Verdict
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
 from honestly.rules.rule import ColumnRule
@@ -48,9 +48,9 @@ class HostPasses:
             offset += leaf.size
         return np.concatenate(pieces, axis=1)
 
-    def between(self, rows: int) -> bool:
-        """A client found on a sample costs less here than a median for every coordinate."""
-        return False
+    def free_centre(self, clients: Sequence[int]) -> int | None:
+        """NumPy may multiply rows where they lie; if they have several layers, zero may be far away in one of them."""
+        return ZERO if len(self.source.layers) == 1 and self._way.multiplies_in_place(clients) else None
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """One Gram matrix per layer in one pass: float32 inside a run of columns, float64 across runs."""

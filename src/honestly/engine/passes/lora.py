@@ -41,9 +41,9 @@ class LoraPasses:
             points[fine] = vectors * np.sqrt(np.maximum(values, 0))[None, :]
         return points
 
-    def between(self, rows: int) -> bool:
+    def free_centre(self, clients: Sequence[int]) -> int | None:
         """The Gram matrix comes from products of factors: there is nothing to centre."""
-        return False
+        return None
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """G of the products, about the centre's, by layer."""

@@ -47,6 +47,10 @@ class PlainPasses(BlockReader):
         width = way.width * (LONGER if way.own_threads and self._worth_threads(n) else 1)
 
         def process(block: Block) -> tuple[int, Host]:
+            rows = self.direct(block, clients) if centre is None and way.in_place is not None else None
+            if rows is not None and way.in_place is not None:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    return block.layer, way.in_place(rows)
             used = -(-block.width // way.multiple) * way.multiple
             scratch = self.scratch(way.rows, width, block.dtype)[:, :used]
             self.fill(block, clients, scratch[:n, : block.width], centre)
@@ -60,6 +64,11 @@ class PlainPasses(BlockReader):
             for layer, part in self.run(process, width, n, own_threads=way.own_threads, by_layer=True):
                 grams[layer] += part[:n, :n]
             return mirror(grams)
+
+    def multiplies_in_place(self, clients: Sequence[int]) -> bool:
+        """Whether the Gram matrix of many values about zero is made without a copy; for two it hardly matters."""
+        n = len(clients)
+        return n > 2 and self._worth_threads(n) and way_for(n).in_place is not None and self.all_direct(clients)
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None

@@ -14,6 +14,8 @@ from honestly.rules.rule import ColumnRule
 # A centre of `gram`: each coordinate's median of the first, the middle and the last client. It is near the honest ones
 # unless two of those three are not, and a kernel that holds all values of a column gets it for free.
 BETWEEN = -1
+# Nothing is subtracted; to `gram` that is None.
+ZERO = -2
 
 # Whether the result of a pass is finite and not absurdly large; called late, so a device can work meanwhile.
 Verdict: TypeAlias = Callable[[], bool]
@@ -22,8 +24,8 @@ Verdict: TypeAlias = Callable[[], bool]
 class Passes(Protocol):
     """Passes over the rows of a source; `clients` are positions, `centre` the position of the row to subtract."""
 
-    def between(self, rows: int) -> bool:
-        """Whether `gram` can centre this many rows `BETWEEN` three of them at no extra cost."""
+    def free_centre(self, clients: Sequence[int]) -> int | None:
+        """`BETWEEN` or `ZERO`, if `gram` centres these rows there for less than on one of them; else None."""
         ...
 
     def sample(self, clients: Sequence[int]) -> Float:
