@@ -49,6 +49,14 @@ def test_updates_around_zero_are_multiplied_in_place(dtype: str, monkeypatch: py
     assert_right(screen, X)
 
 
+def test_halves_around_zero_are_only_widened() -> None:
+    X = updates("float16")
+    screen = screen_of(X)
+    assert starting_centre(screen) is None
+    assert_right(screen, X)
+    assert starting_centre(screen_of(X + np.float16(30))) is not None
+
+
 @pytest.mark.parametrize("offset", [1.2, 30.0, 3000.0])
 def test_updates_around_something_else_are_centred_on_a_client(offset: float) -> None:
     X = updates() + np.float32(offset)
@@ -82,7 +90,7 @@ def test_a_few_liars_do_not_move_the_centre_from_zero() -> None:
 def test_zero_is_left_to_a_reference_to_copies_to_layers_and_to_two_clients() -> None:
     X = updates()
     assert starting_centre(screen_of(X, reference=X[0])) == K
-    for other in (X.astype(np.float16), np.asfortranarray(X), X[:2]):
+    for other in (np.asfortranarray(X), X[:2], X[:2].astype(np.float16)):
         assert starting_centre(screen_of(other)) is not None
     layers = {"a": 4000, "b": 5000}
     assert starting_centre(screen_of(X, layers=layers)) is not None

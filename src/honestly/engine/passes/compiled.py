@@ -52,7 +52,7 @@ class CompiledPasses(PlainPasses):
         self._wide = [COMPUTE[leaf.spec.dtype] is np.float64 for leaf in source.leaves]
         self._places_of: dict[int, list[tuple[int, int] | None]] = {}
 
-    def multiplies_in_place(self, clients: Sequence[int]) -> bool:
+    def gains_by_zero(self, clients: Sequence[int]) -> bool:
         """The program centres rows as it reads them, which costs nothing."""
         return False
 

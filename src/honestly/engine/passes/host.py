@@ -49,8 +49,8 @@ class HostPasses:
         return np.concatenate(pieces, axis=1)
 
     def free_centre(self, clients: Sequence[int]) -> int | None:
-        """NumPy may multiply rows where they lie; if they have several layers, zero may be far away in one of them."""
-        return ZERO if len(self.source.layers) == 1 and self._way.multiplies_in_place(clients) else None
+        """Zero, where that saves NumPy a step; if there are several layers, it may be far away in one of them."""
+        return ZERO if len(self.source.layers) == 1 and self._way.gains_by_zero(clients) else None
 
     def gram(self, clients: Sequence[int], centre: int | None) -> Float:
         """One Gram matrix per layer in one pass: float32 inside a run of columns, float64 across runs."""

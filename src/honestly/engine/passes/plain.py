@@ -65,10 +65,13 @@ class PlainPasses(BlockReader):
                 grams[layer] += part[:n, :n]
             return mirror(grams)
 
-    def multiplies_in_place(self, clients: Sequence[int]) -> bool:
-        """Whether the Gram matrix of many values about zero is made without a copy; for two it hardly matters."""
+    def gains_by_zero(self, clients: Sequence[int]) -> bool:
+        """Whether the Gram matrix of many values takes less about zero: rows are multiplied where they lie, or 16-bit
+        values, which are not widened and subtracted at once, are only widened."""
         n = len(clients)
-        return n > 2 and self._worth_threads(n) and way_for(n).in_place is not None and self.all_direct(clients)
+        if n < 3 or not self._worth_threads(n):
+            return False
+        return self._value_bytes(in_place=True) == 2 or (way_for(n).in_place is not None and self.all_direct(clients))
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None
