@@ -41,7 +41,11 @@ except ImportError:
 #: Variables of the method that the estimator becomes.
 VARIABLES = ("self", "grams", "sizes", "clients", "known", "found", "rows", "np")
 #: The exported file has no C sources: NumPy decides.
-INSTEAD = {("honestly.rules.bayesian.compiled", "estimator_for"): "def estimator_for(geometry):\n    return estimate"}
+COMPILED = "honestly.rules.bayesian.compiled"
+INSTEAD = {
+    (COMPILED, "estimator_for"): "def estimator_for(geometry):\n    return estimate",
+    (COMPILED, "foresee_weights"): "def foresee_weights(layers, d, tolerated):\n    return None",
+}
 #: Needs of rules that this platform cannot meet.
 CANNOT = frozenset({"root", "memory", "randomness", "sizes", "trusted client", "signs", "updates", "buffers"})
 
