@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from honestly.arrays import LARGEST
 from honestly.engine.passes.medians import MEDIAN_PAIRS
 from honestly.engine.passes.networks import SortingNetwork, selection_network, sorting_network
+from honestly.engine.passes.plain import LONGEST_DOT, all_finite
 from honestly.engine.passes.ranking import LARGEST_NETWORK, mean_of_rows, network_of, rank_device, rank_rows
 from honestly.rules.meamed import Meamed
 from honestly.rules.trimmed_mean import TrimmedMean
@@ -79,3 +81,17 @@ def test_rules_that_average_get_the_smaller_network() -> None:
     assert network_of(TrimmedMean(trim=0.2), 20).operations < sorting_network(20, 4, 16).operations
     assert network_of(Meamed(f=4), 20) == sorting_network(20, 0, 20)
     assert network_of(TrimmedMean(trim=0.2), 300).wanted == tuple(range(60, 240))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [1, LONGEST_DOT - 1, LONGEST_DOT, LONGEST_DOT + 1, 3 * LONGEST_DOT])
+def test_a_value_that_cannot_be_used_is_seen_wherever_it_is(width: int, dtype: str) -> None:
+    block = np.random.default_rng(width).normal(size=(4, width)).astype(dtype)
+    assert all_finite(block)
+    assert all_finite(list(block))
+    for column in {0, width // 2, width - 1}:
+        for value in (np.nan, np.inf, -np.inf, 2 * LARGEST[dtype], -2 * LARGEST[dtype]):
+            other = block.copy()
+            other[2, column] = value
+            assert not all_finite(other)
+            assert not all_finite(list(other))

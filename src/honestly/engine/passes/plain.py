@@ -26,8 +26,8 @@ T = TypeVar("T")
 # takes to hand Python's lock to another thread, or two threads are slower than one; but the blocks of all threads
 # should fit in the last cache.
 RANKED = 10 << 20
-# Values of a row that every BLAS adds up in the calling thread.
-LONGEST_DOT = 8192
+# Values of a row that every BLAS adds up in the calling thread, at once.
+LONGEST_DOT = 2048
 # Columns of a block of thousands of rows: their cache lines and pages are worth opening.
 NARROW = 1024
 # Fewer values than this are not worth starting threads for.
@@ -169,7 +169,7 @@ class PlainPasses(BlockReader):
                     if values is None:
                         values = self.scratch(n, width, block.dtype)[:, : block.width]
                         self.fill(block, clients, values, None)
-                    fine = _all_finite(values)
+                    fine = all_finite(values)
                     if mixing is not None:
                         mixed = np.zeros((m, block.width), block.dtype)
                         multiply(mixing.astype(block.dtype), np.asarray(values), mixed)
@@ -221,13 +221,16 @@ def _place(block: Block, sink: Sink) -> Host | None:
     return values[start:stop] if values.dtype == block.dtype else None
 
 
-def _all_finite(rows: Host | list[Host]) -> bool:
-    """False if a value is not finite, or so large that sums would overflow."""
-    limit, ones = LARGEST[rows[0].dtype.name], np.ones(LONGEST_DOT, rows[0].dtype)
+def all_finite(rows: Host | list[Host]) -> bool:
+    """False if a value is not finite, or so large that sums would overflow.
+
+    By products of short runs with ones: meanwhile other threads can work, which they cannot beside `vecdot`.
+    """
+    limit, ones = LARGEST[rows[0].dtype.name], np.ones((LONGEST_DOT, 1), rows[0].dtype)
     for part in rows if isinstance(rows, list) else [rows]:
         whole = part.shape[-1] // LONGEST_DOT * LONGEST_DOT
-        sums = np.vecdot(part[..., :whole].reshape(*part.shape[:-1], -1, LONGEST_DOT), ones)
-        rest = np.vecdot(part[..., whole:], ones[: part.shape[-1] - whole])
+        sums = np.matmul(part[..., :whole].reshape(*part.shape[:-1], -1, 1, LONGEST_DOT), ones)
+        rest = np.matmul(part[..., None, whole:], ones[: part.shape[-1] - whole])
         if not ((np.abs(sums) < limit).all() and (np.abs(rest) < limit).all()):
             return False
     return True
