@@ -54,9 +54,10 @@ def test_every_way_to_train_on_a_gpu_equals_the_plain_path(name: str, side: int)
         assert torch.allclose(trainer.logits(start, gpu).cpu(), scores, atol=1e-4)
 
 
-def test_residual_networks_train_as_in_pytorch() -> None:
+@pytest.mark.parametrize("name", ["resnet18_half", "resnet18"])
+def test_residual_networks_train_as_in_pytorch(name: str) -> None:
     """Bfloat16 leads every order of summation elsewhere, so: no further from float32 than PyTorch's own bfloat16."""
-    module, make = build("resnet18_half", (3, 32, 32), 10, 0), np.random.default_rng(0)
+    module, make = build(name, (3, 32, 32), 10, 0), np.random.default_rng(0)
     coarse = make.integers(0, 256, size=(1300, 3, 8, 8), dtype=np.uint8)
     smooth = np.repeat(np.repeat(coarse, 4, 2), 4, 3)
     labels = (coarse[:, 0].mean((1, 2)) > 128) * 5 + make.integers(0, 2, 1300)
@@ -79,6 +80,8 @@ def test_residual_networks_train_as_in_pytorch() -> None:
 
     assert (off(got.theta) < 1.3 * off(half.theta)).all()
     assert torch.allclose(got.loss, exact.loss, rtol=0.01)
+    assert torch.equal(got.counters, exact.counters)
+    assert torch.allclose(got.statistics, exact.statistics, rtol=0.05, atol=0.05)
 
 
 def test_a_federation_on_a_gpu_follows_the_one_on_the_cpu() -> None:

@@ -14,12 +14,14 @@ from honestly.sim.models.resnet import ResidualBlock, resnet18, resnet18_half
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.replay import Graph
-from honestly.sim.train.residual import launches, tiles
+from honestly.sim.train.residual import launches, tiles, trainer
 from honestly.sim.train.residual.launches import Before, NormalisedOutput, StepClients
 from honestly.sim.train.residual.layout import NormalisedConvolution, ResidualNetwork
 from honestly.sim.train.residual.step import Clones
 from honestly.sim.train.schedule import Stack, plan
+from honestly.sim.train.sequential import SequentialTrainer
 from honestly.sim.train.sgd import SGD
+from honestly.sim.train.trainer import Model
 from tests.sim.emulation import emulated, libraries  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -162,13 +164,13 @@ def test_the_gradient_of_the_filters_is_exact(name: str, blocks: int, monkeypatc
         assert (grad[k, size:] == 77.0).all()
 
 
-def small() -> nn.Module:
-    """Every kind of layer, as narrow as the kernels take it."""
+def small(statistics: bool = False) -> nn.Module:
+    """Every kind of layer, as narrow as the kernels take it; some may have running statistics."""
     torch.manual_seed(3)
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32, track_running_stats=False), nn.ReLU(),
-        ResidualBlock(32, 32, 1, statistics=False), ResidualBlock(32, 64, 2, statistics=False),
-        ResidualBlock(64, 64, 2, statistics=False), ResidualBlock(64, 64, 2, statistics=False),
+        ResidualBlock(32, 32, 1, statistics=False), ResidualBlock(32, 64, 2, statistics=statistics),
+        ResidualBlock(64, 64, 2, statistics=False), ResidualBlock(64, 64, 2, statistics=statistics),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
     )  # fmt: skip
 
@@ -228,11 +230,13 @@ def plain_gradient(module: nn.Module, row: Tensor, x: Tensor, labels: Tensor) ->
 @pytest.mark.timeout(600)  # 25 s on a quiet machine
 @pytest.mark.parametrize("crop", [4])
 def test_a_step_is_that_of_autograd(crop: int) -> None:
-    module, pixels = small(), pictures(crop)
+    module, pixels = small(statistics=True), pictures(crop)
     network = ResidualNetwork.of(module, pixels.size)
     assert network is not None
     sgd = SGD(0.1, 0.9, 1e-2, True)
     clones = Clones(network, 3, pixels, sgd, 8)
+    running = Layout.of_statistics(module)
+    clones.start_statistics.copy_(running.flatten(dict(module.named_buffers())))
     layout = Layout.of_parameters(module)
     start = layout.flatten(dict(module.named_parameters()))
     make = np.random.default_rng(1)
@@ -250,6 +254,7 @@ def test_a_step_is_that_of_autograd(crop: int) -> None:
     assert int(t) == 1
     moved = clones.models()
     assert torch.equal(moved[2], start)
+    assert torch.equal(clones.statistics[2], clones.start_statistics)
     assert clones.loss[2] == 0.0
     for k, plan_of in enumerate(schedules):
         n = int(plan_of.counts[0])
@@ -257,7 +262,11 @@ def test_a_step_is_that_of_autograd(crop: int) -> None:
         crops = None if plan_of.crops is None else torch.from_numpy(plan_of.crops[0, :n])
         samples = torch.from_numpy(plan_of.samples[0, :n])
         x = pixels.normalise(pixels.batch(samples, flips, crops))
-        gradient, loss = plain_gradient(rounded(small()), start, x, pixels.labels[samples])
+        plain = rounded(small(statistics=True))
+        gradient, loss = plain_gradient(plain, start, x, pixels.labels[samples])
+        after = running.flatten(dict(plain.named_buffers()))
+        assert not torch.equal(after, clones.start_statistics)
+        assert torch.allclose(clones.statistics[k], after, rtol=2e-3, atol=1e-3)
         assert float(clones.loss[k]) == pytest.approx(loss, rel=0.002)
         theta, velocity = start.clone(), torch.zeros_like(start)
         sgd.step(theta, gradient, velocity)
@@ -292,7 +301,8 @@ def test_parameters_keep_their_places() -> None:
         lambda m: m.append(nn.ReLU()),
         lambda m: m.__setitem__(0, nn.Conv2d(3, 32, 3, 1, 1)),
         lambda m: m.__setitem__(0, nn.Conv2d(3, 32, 5, 1, 2, bias=False)),
-        lambda m: m.__setitem__(1, nn.BatchNorm2d(32)),
+        lambda m: m.__setitem__(1, nn.BatchNorm2d(32, momentum=None)),
+        lambda m: m.register_buffer("more", torch.zeros(3)),
         lambda m: m.__setitem__(1, nn.BatchNorm2d(32, eps=1e-3, track_running_stats=False)),
         lambda m: m.__setitem__(3, nn.Identity()),
         lambda m: m.__setitem__(3, ResidualBlock(32, 48, 1, statistics=False)),
@@ -308,8 +318,50 @@ def test_other_networks_are_left_to_others(change: object) -> None:
     assert ResidualNetwork.of(module, (3, 32, 32)) is None
 
 
-def test_other_images_and_running_statistics_are_left_to_others() -> None:
+def test_other_images_and_modules_are_left_to_others() -> None:
     assert ResidualNetwork.of(small(), (3, 28, 28)) is None
     assert ResidualNetwork.of(small(), (4, 32, 32)) is None
-    assert ResidualNetwork.of(resnet18(3, 32, 32, 10), (3, 32, 32)) is None
     assert ResidualNetwork.of(nn.Linear(3, 2), (3, 32, 32)) is None
+
+
+def test_running_statistics_keep_their_places() -> None:
+    module = resnet18(3, 32, 32, 10)
+    network, layout = ResidualNetwork.of(module, (3, 32, 32)), Layout.of_statistics(module)
+    assert network is not None
+    assert network.statistics == layout.size
+    for c, name in ((network.stem, "1"), (network.blocks[2].second, "5.residual.4")):
+        assert c.running == layout.starts[layout.names.index(f"{name}.running_mean")]
+        assert c.running + c.outside == layout.starts[layout.names.index(f"{name}.running_var")]
+        assert c.momentum == 0.1
+
+
+class Eager:
+    """As `Graph`, without a graph; the warm-up before a capture must not leave anything behind."""
+
+    def __init__(self, chunk: Clones) -> None:
+        self.chunk = chunk
+
+    def run(self, start: Tensor, stack: Stack) -> None:
+        self.chunk.statistics.fill_(77.0)
+        schedule = {name: torch.from_numpy(a) for name, a in Graph.arrays(stack).items()}
+        self.chunk.begin(start)
+        t = torch.zeros(1, dtype=torch.int64)
+        for _ in range(stack.samples.shape[1]):
+            self.chunk.scheduled_step(schedule, t)
+
+
+@pytest.mark.timeout(600)
+def test_the_trainer_returns_statistics_and_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "Graph", Eager)
+    module, pixels = small(statistics=True), pictures(0)
+    start, make = Model.of(module), np.random.default_rng(2)
+    start.statistics.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(1))
+    start.counters.fill_(5)
+    work = [plan([(1, np.arange(3))], batch=8, rng=make), plan([], batch=8, rng=make)]
+    sgd = SGD(0.1, 0.9, 1e-2, True)
+    found = trainer.ResidualTrainer(module, pixels, sgd, 8, at_once=2).train(start, work)
+    exact = SequentialTrainer(module, pixels, sgd, 8).train(start, work)
+    assert torch.equal(found.counters, exact.counters)
+    assert found.counters.tolist()[0] == [6] * start.counters.numel()
+    assert torch.equal(found.statistics[1], start.statistics)
+    assert torch.allclose(found.statistics[0], exact.statistics[0], atol=0.02)  # bfloat16

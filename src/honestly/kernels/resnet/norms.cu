@@ -28,11 +28,12 @@ __device__ __forceinline__ int tiles_of(int count, int tiles_an_image, int sever
     return several > 1 ? (count + several - 1) / several : count * tiles_an_image;
 }
 
-// norm: [client][scale, shift, mean, 1 / deviation][channel].
+// norm: [client][scale, shift, mean, 1 / deviation][channel]. With RUNNING, the share of a mini-batch, also the client's running
+// mean and, behind it, variance, which is that of a sample: divided by n - 1.
 extern "C" __global__ void __launch_bounds__(32 * LANES)
 make_norm(const float* __restrict__ sums, const float* __restrict__ parameters, float* __restrict__ norm,
-          const float* __restrict__ weights, const wide* __restrict__ t, int parameter_stride, int channels, int plane,
-          int tiles, int tiles_an_image, int several, int clients) {
+          float* __restrict__ running, const float* __restrict__ weights, const wide* __restrict__ t, int parameter_stride,
+          int running_stride, int channels, int plane, int tiles, int tiles_an_image, int several, int clients) {
     const int k = blockIdx.z, c = blockIdx.x * 32 + threadIdx.x % 32, count = images_of(weights, t, k, clients);
     if (count == 0) return;
     const float* const mine = sums + (wide)k * tiles * 2 * channels;
@@ -49,6 +50,12 @@ make_norm(const float* __restrict__ sums, const float* __restrict__ parameters, 
     to[channels] = own[channels + c] - (float)mean * scale;
     to[2 * channels] = (float)mean;
     to[3 * channels] = deviation;
+#ifdef RUNNING
+    float* const average = running + (wide)k * running_stride + c;
+    const double sample = (square > 0.0 ? square : 0.0) * n / (n - 1.0);
+    average[0] += RUNNING * ((float)mean - average[0]);
+    average[channels] += RUNNING * ((float)sample - average[channels]);
+#endif
 }
 
 // The gradient of y is scale (g - <g> - h <g h>) = scale g + slope y + offset, where h is y normalised; that of gamma is

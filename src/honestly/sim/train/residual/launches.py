@@ -177,14 +177,17 @@ def weight_gradient(
 NO_STEP = ("LEARNING_RATE 0.0f", "MOMENTUM 0.0f", "WEIGHT_DECAY 0.0f")
 
 
-def make_norm(at: StepClients, c: NormalisedConvolution, sums: Sums, theta: Tensor, norm: Tensor) -> None:
-    """BatchNorm of a convolution's output from its sums."""
+def make_norm(
+    at: StepClients, c: NormalisedConvolution, sums: Sums, theta: Tensor, norm: Tensor, statistics: Tensor
+) -> None:
+    """BatchNorm of a convolution's output from its sums; its running statistics, if it has any, move on."""
     tiles = sums.values.shape[1]
+    running = [] if c.running is None else [f"RUNNING {c.momentum!r}f"]
     args = [
-        sums.values, theta[:, c.norm :], norm, at.weights, at.t, theta.stride(0), c.outside, c.side**2, tiles,
-        sums.an_image, sums.several, at.K,
+        sums.values, theta[:, c.norm :], norm, statistics[:, c.running or 0 :], at.weights, at.t, theta.stride(0),
+        statistics.stride(0), c.outside, c.side**2, tiles, sums.an_image, sums.several, at.K,
     ]  # fmt: skip
-    at.launch("make_norm", NORMS, (c.outside // 32, 1), 32 * LANES, args)
+    at.launch("make_norm", [*NORMS, *running], (c.outside // 32, 1), 32 * LANES, args)
 
 
 def make_norm_gradient(

@@ -29,6 +29,9 @@ class NormalisedConvolution:
         side: height and width of the output.
         filters: where the filters begin in the row of parameters, [outside][taps][inside].
         norm: where gamma begins; beta follows.
+        running: where the running mean begins in the row of statistics, the running variance follows; None: there are
+            none.
+        momentum: the share of a mini-batch in the running statistics.
     """
 
     inside: int
@@ -38,6 +41,8 @@ class NormalisedConvolution:
     side: int
     filters: int
     norm: int
+    running: int | None = None
+    momentum: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class ResidualNetwork:
         classes: number of classes.
         channels: of the images.
         order: (size,) which number of a plain row of parameters stands at each place; -1: none, it is 0.
+        statistics: length of a row of running statistics.
     """
 
     stem: NormalisedConvolution
@@ -68,6 +74,7 @@ class ResidualNetwork:
     classes: int
     channels: int
     order: Tensor
+    statistics: int = 0
 
     @property
     def size(self) -> int:
@@ -92,8 +99,8 @@ class ResidualNetwork:
         """The network behind a module for images (C, H, W), or None if the kernels do not know it."""
         if size[1:] != (SIDE, SIDE) or size[0] * 9 > PATCH or not isinstance(module, nn.Sequential):
             return None
-        if list(module.buffers()) or any(not p.requires_grad for p in module.parameters()):
-            return None  # running statistics
+        if any(not p.requires_grad for p in module.parameters()):
+            return None
         match list(module):
             case [
                 nn.Conv2d() as stem,
@@ -116,6 +123,11 @@ class _Reader:
         plain = Layout.of_parameters(module)
         names = {id(p): name for name, p in module.named_parameters()}
         self.start = {key: plain.starts[plain.names.index(name)] for key, name in names.items()}
+        statistics = Layout.of_statistics(module)
+        self.running = dict(zip(statistics.names, statistics.starts, strict=True))
+        self.prefix = {id(part): name for name, part in module.named_modules()}
+        self.buffers = len(list(module.buffers()))
+        self.statistics = statistics.size
         self.pieces: list[np.ndarray] = []
         self.length = 0
 
@@ -138,11 +150,16 @@ class _Reader:
             or not _fits_head(residuals[-1].second, linear)
         ):
             return None
+        every = [first, *(c for r in residuals for c in (r.first, r.second, r.shortcut) if c is not None)]
+        if self.buffers != 3 * sum(c.running is not None for c in every):
+            return None  # buffers of other kinds; BatchNorm has a mean, a variance and a counter
         at = self._put(self._numbers(linear.weight))
         self._put(self._numbers(linear.bias), aligned=False)
         self._align()
         order = torch.from_numpy(np.concatenate(self.pieces))
-        return ResidualNetwork(first, tuple(residuals), at, linear.out_features, stem.in_channels, order)
+        return ResidualNetwork(
+            first, tuple(residuals), at, linear.out_features, stem.in_channels, order, self.statistics
+        )
 
     def _block(self, block: nn.Module, side: int) -> Residual | None:
         if not isinstance(block, ResidualBlock):
@@ -186,6 +203,7 @@ class _Reader:
             and (layer.dilation, layer.groups, layer.bias) == ((1, 1), 1, None)
             and norm.affine
             and norm.eps == 1e-5
+            and (norm.running_mean is None or norm.momentum is not None)
         )
         wide = layer.out_channels in (32, 64, 128, 256, 512, 1024)  # a block of threads always has the same channels
         deep = (patches and extent == 3 and stride == 1) or layer.in_channels % 32 == 0
@@ -199,7 +217,11 @@ class _Reader:
         filters = self._put(numbers)
         gamma = self._put(self._numbers(norm.weight))
         self._put(self._numbers(norm.bias))
-        return NormalisedConvolution(inside, layer.out_channels, extent, stride, side, filters, gamma)
+        running = self.running.get(f"{self.prefix[id(norm)]}.running_mean")
+        momentum = 0.0 if running is None else float(norm.momentum or 0.0)
+        return NormalisedConvolution(
+            inside, layer.out_channels, extent, stride, side, filters, gamma, running, momentum
+        )
 
     def _numbers(self, parameter: Tensor) -> np.ndarray:
         """The numbers that a parameter's elements have in a plain row."""

@@ -44,6 +44,8 @@ class Clones:
         self.velocity = torch.zeros_like(self.theta)
         self.filters = torch.zeros((K, network.size), dtype=HALF, device=device)
         self.loss = torch.zeros(K, device=device)
+        self.start_statistics = torch.zeros(network.statistics, device=device)
+        self.statistics = torch.zeros((K, max(network.statistics, 1)), device=device)
         self.space, self.half = Workspace(), Workspace()
         self.beside = torch.cuda.Stream(device) if device.type == "cuda" else None
         every = list(network.convolutions)
@@ -51,12 +53,13 @@ class Clones:
         self.parts = torch.empty(max(tiles.parts_size(K, batch, c) for c in every), device=device)
 
     def begin(self, start: Tensor) -> None:
-        """Every client starts from the global model with a fresh optimiser."""
+        """Every client starts from the global model, and from `start_statistics`, with a fresh optimiser."""
         row = torch.cat((start, start.new_zeros(1)))[self.order]  # the last one is what -1 means
         self.theta.copy_(row.expand_as(self.theta))
         self.filters.copy_(self.theta)
         self.velocity.zero_()
         self.loss.zero_()
+        self.statistics[:, : self.network.statistics] = self.start_statistics
 
     def models(self) -> Tensor:
         """(K, d): the clients' parameters as plain rows."""
@@ -108,7 +111,7 @@ class Clones:
         y = self._activations(f"{name}.y", c)
         norm = self.space(f"{name}.norm", (self.K, 4, c.outside), self.theta)
         sums = launches.convolve(at, c, x, self.filters, y, self.sums)
-        launches.make_norm(at, c, sums, self.theta, norm)
+        launches.make_norm(at, c, sums, self.theta, norm, self.statistics)
         return NormalisedOutput(c, y, norm)
 
     def _forward(self, at: StepClients, name: str, block: Residual, before: Before) -> ForwardBlock:

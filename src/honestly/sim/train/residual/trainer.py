@@ -48,6 +48,7 @@ class ResidualTrainer(Trainer):
         K, device = len(schedules), self.pixels.images.device
         size = self._at_once(K)
         rows: list[Tensor] = []
+        statistics: list[Tensor] = []
         loss: list[Tensor] = []
         idle = Schedule(np.zeros((0, self.batch), np.int64), np.zeros(0, np.int64), np.zeros(0, np.bool_))
         for first in range(0, K, size):
@@ -55,12 +56,14 @@ class ResidualTrainer(Trainer):
             graph = self.graphs.get(size)
             if graph is None:
                 graph = self.graphs[size] = Graph(Clones(self.network, size, self.pixels, self.sgd, self.batch))
+            graph.chunk.start_statistics.copy_(start.statistics)
             graph.run(start.theta, Stack.of([*some, *[idle] * (size - len(some))], self.batch))
             rows.append(graph.chunk.models()[: len(some)])
+            statistics.append(graph.chunk.statistics[: len(some), : self.network.statistics].clone())
             loss.append(graph.chunk.loss[: len(some)].clone())
-        steps = torch.tensor([max(s.steps, 1) for s in schedules], device=device)
-        none = torch.empty((K, 0), device=device)
-        return TrainingResult(torch.cat(rows), none, none.to(torch.int64), torch.cat(loss) / steps)
+        steps = torch.tensor([s.steps for s in schedules], device=device)
+        counters = start.counters + steps[:, None]  # one per BatchNorm: mini-batches that it has seen
+        return TrainingResult(torch.cat(rows), torch.cat(statistics), counters, torch.cat(loss) / steps.clamp(min=1))
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
         """(N, classes) scores of all samples, in evaluation mode."""
