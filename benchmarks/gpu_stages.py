@@ -125,6 +125,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", type=Path, help="write the multiples here, as benchmarks/aggregation.py does")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("it measures a CUDA GPU, and PyTorch finds none here")
     X = torch.randn((options.clients, options.parameters), device="cuda")
     print(f"{torch.cuda.get_device_name()}, {options.clients} clients, {options.parameters:,} float32 parameters")
     mean, rows = stages(X, options.repeats)

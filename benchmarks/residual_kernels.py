@@ -194,6 +194,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("it measures a CUDA GPU, and PyTorch finds none here")
     if not check():
         raise SystemExit("a kernel is wrong")
     times, whole = step()
