@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import array_api_compat as aac
@@ -37,7 +36,6 @@ class DevicePasses(DeviceColumns):
     def __init__(self, source: Source, early: EarlyStart | None = None) -> None:
         super().__init__(source)
         self._early = early
-        self._ready: tuple[Sequence[int], Any] | None = None  # clients, and `mix` of theirs but for the weights
 
     def sample(self, clients: Sequence[int]) -> Float:
         """One run in the middle of the largest leaf: a copy to the host costs more than it carries."""
@@ -70,8 +68,7 @@ class DevicePasses(DeviceColumns):
             rows = self._rows(slab, clients)
             middle = centre if centre in (None, BETWEEN) else self._rows(slab, [centre])
             parts = self._parts(slab)
-            ahead = whole and slab.width == self.leaves[0].size
-            products = fused.gram(rows, middle, parts, partial(self._make_ready, rows, clients) if ahead else None)
+            products = fused.gram(rows, middle, parts)
             if products is None:
                 self._products(rows, middle, slab, parts, waiting)
                 continue
@@ -86,18 +83,10 @@ class DevicePasses(DeviceColumns):
         size = self.leaves[0].size
         rows = self.source.block(0, 0, size, clients)
         middle = centre if centre in (None, BETWEEN) else self.source.block(0, 0, size, [centre])
-        return fused.gram(rows, middle, [Part(0, size, 0)], partial(self._make_ready, rows, clients))
-
-    def _make_ready(self, rows: Any, clients: Sequence[int]) -> None:
-        """Usually the measured clients are the ones that are mixed next, so the device need not wait for the host."""
-        ready = fused.mixing(rows, fused.flag(self._like))
-        self._ready = None if ready is None else (list(clients), ready)
+        return fused.gram(rows, middle, [Part(0, size, 0)])
 
     def _mixing_of(self, clients: Sequence[int]) -> Any | None:
-        """`mix` of these clients' rows but for the weights: as `gram` made it ready, or of a whole matrix."""
-        ready, self._ready = self._ready, None
-        if ready is not None and ready[0] == clients:
-            return ready[1]
+        """`mix` of these clients' rows of a whole matrix, but for the weights."""
         if not self._no_copies(len(clients)) or self.leaves[0].size >= WHOLE:
             return None
         return fused.mixing(self.source.block(0, 0, self.leaves[0].size, clients), fused.flag(self._like))
@@ -156,7 +145,6 @@ class DevicePasses(DeviceColumns):
             return [self._round(mean[0], 0)], mean[1]
         used = np.flatnonzero(weights.any(axis=0) if by_layer else weights).tolist() or [0]  # perhaps all is reference
         mixing = self._mixing_of(clients) if not by_layer and 2 * len(used) > len(clients) else None
-        self._ready = None
         if mixing is not None:
             return [self._round(mixing(weights), 0)], mixing.flag.down
         rows, some = clients, weights
@@ -202,7 +190,6 @@ class DevicePasses(DeviceColumns):
         xp = self._xp
         m = len(clients) if mixing is None else len(mixing)
         network, summary = network_of(rule, m), summary_of(rule, m)
-        self._ready = None  # nothing will be mixed
         sink = self._sink()
         flag, largest = fused.flag(self._like), list[Any]()
         # Rows that are written for each column: those that come out of the kernel, or copies of all of them.

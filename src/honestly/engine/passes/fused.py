@@ -9,7 +9,7 @@ several times slower than these.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -29,18 +29,13 @@ FEWEST_COLUMNS = 4096
 LARGEST_INDEX = 2**31 - 2**12
 
 
-def gram(rows: Any, middle: Any, parts: Sequence[Part], meanwhile: Callable[[], None] | None = None) -> Any | None:
+def gram(rows: Any, middle: Any, parts: Sequence[Part]) -> Any | None:
     """`C C^T` of each part of torch CUDA rows less `middle` (a row, None or `BETWEEN`), in float64 on the host.
 
-    One launch, however many parts there are. The host runs ``meanwhile`` while the device works. None if the
-    plain way must do it.
+    One launch, however many parts there are. None if the plain way must do it.
     """
     pending = start_gram(rows, middle, parts)
-    if pending is None:
-        return None
-    if meanwhile is not None:
-        meanwhile()
-    return pending.finish()
+    return None if pending is None else pending.finish()
 
 
 def start_gram(rows: Any, middle: Any, parts: Sequence[Part]) -> Any | None:
