@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, settings
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--plain", action="store_true", help="without the compiled programs")
+
+
+if "--plain" in sys.argv:  # now: conftests of folders named on the command line are loaded before `pytest_configure`
+    os.environ["HONESTLY_COMPILE"] = "0"
 
 
 def pytest_configure(config: pytest.Config) -> None:
