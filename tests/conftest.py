@@ -24,8 +24,10 @@ if "--plain" in sys.argv:  # now: conftests of folders named on the command line
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A process that a script started in the background ignores Ctrl-C, and so would all that the tests start."""
+    """A process started in the background ignores Ctrl-C, under nohup SIGHUP, and so would all that the tests start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for switch in ("HONESTLY_COMPILE", "HONESTLY_TENSOR_CORES"):
         os.environ.pop(switch, None)
     if config.getoption("--plain"):
