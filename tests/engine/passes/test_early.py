@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiler import needs_compiler
 
 import honestly as hn
 from honestly.engine import Pipeline, run
@@ -155,9 +156,8 @@ def test_nothing_is_started_behind_mixers_for_two_clients_or_with_sizes() -> Non
     assert not Mixing.started
 
 
+@needs_compiler
 def test_the_program_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not compiled.program.available():
-        pytest.skip("the C program is not available here")
     asked: list[Any] = []
     answer = compiled.program.estimate
     monkeypatch.setattr(compiled.program, "estimate", lambda *args: asked.append(args) or answer(*args))
