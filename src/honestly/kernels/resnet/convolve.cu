@@ -11,85 +11,94 @@
 #define TAPS (EXTENT_W * EXTENT_W)
 #define PHASES (TAPS / PHASE_TAPS)  // of 32 channels
 #define SLICES (IN / 32)
-#define SEEN_BYTES (SEEN * 64)
 #define FILTER_BYTES (SLOT_TAPS * OUTS * 64)
 #define PITCH (OUTS * 2 + 16)  // bytes of a row of results in shared memory: rows begin in different banks
-#ifdef BACKWARD
-#ifdef SHORTCUT_SUMS
+#if defined(BACKWARD) && defined(SHORTCUT_SUMS)
 #define SUMS 3
 #else
 #define SUMS 2
 #endif
+#ifdef HALVED
+#define TAP_LOOP _Pragma("unroll 1")
+#define SPACING 2  // of the result's places
 #else
-#define SUMS 2
+#define TAP_LOOP _Pragma("unroll")
+#define SPACING 1
 #endif
 
-// How many taps a class sees.
-__device__ __forceinline__ int taps_of(int row_class, int column_class) {
-#ifdef HALVED
-    return (1 + row_class) * (1 + column_class);
+// The n-th tap of a phase: which of the filter's it is, and how far down and to the right it looks.
+struct Tap { int filter, down, right; };
+__device__ __forceinline__ Tap tap(int phase, int n, int row_class, int column_class) {
+#ifdef HALVED  // odd positions: taps 0 and 2, the first looks one further
+    const int i = n / (1 + column_class), j = n % (1 + column_class);
+    return {(row_class ? 2 * i : 1) * 3 + (column_class ? 2 * j : 1), row_class && i == 0, column_class && j == 0};
 #else
-    return TAPS;
+    const int row = phase * PHASE_TAPS / EXTENT_W, number = phase * PHASE_TAPS + n;
+#ifdef BACKWARD
+    return {number, EXTENT_W - 1 - row, EXTENT_W - 1 - n};
+#else
+    return {number, row, n};
+#endif
 #endif
 }
 
-// Which filter tap the n-th of a class is, and how far away it looks.
-__device__ __forceinline__ void tap(int n, int row_class, int column_class, int& filter_tap, int& away) {
-#ifdef HALVED
-    const int columns = 1 + column_class, i = n / columns, j = n % columns;
-    const int r = row_class ? 2 * i : 1, s = column_class ? 2 * j : 1;  // odd positions: taps 0 and 2, the first looks one further
-    filter_tap = r * 3 + s;
-    away = (row_class && i == 0 ? SEEN_W : 0) + (column_class && j == 0 ? 1 : 0);
-#elif defined(BACKWARD)
-    filter_tap = n;
-    away = (EXTENT_W - 1 - n / EXTENT_W) * SEEN_W + EXTENT_W - 1 - n % EXTENT_W;
-#else
-    filter_tap = n;
-    away = n / EXTENT_W * SEEN_W + n % EXTENT_W;
-#endif
-}
-
-// 32 input channels of the taps first_tap, first_tap + 1, ...
-__device__ __forceinline__ void load_filters(unsigned char* to, const bf16_bits* __restrict__ w, int taps, int first_tap,
+// 32 input channels of a phase's taps.
+__device__ __forceinline__ void load_filters(unsigned char* to, const bf16_bits* __restrict__ w, int phase, int taps,
                                              int all_taps, int first_in, int first_out, int row_class, int column_class) {
 #ifdef BACKWARD  // the forward filters [i][tap][o], as they are: rows i, turned when they are read
-    for (int n = threadIdx.x; n < taps * 32 * (OUTS / EIGHT); n += THREADS) {
-        const int piece = n % (OUTS / EIGHT), i = n / (OUTS / EIGHT) % 32, number = n / (OUTS / EIGHT) / 32;
-        int filter_tap = 0, away;
-        if (all_taps > 1) tap(first_tap + number, row_class, column_class, filter_tap, away);
-        const wide at = ((wide)(first_in + i) * all_taps + filter_tap) * OUT + first_out + piece * EIGHT;
-        copy(to + piece_of<OUTS>(number * 32 + i, piece), w + at, true);
-    }
+    static_assert(THREADS == 4 * OUTS, "the threads load one tap at a time");
+    const int i = threadIdx.x / (OUTS / EIGHT), piece = threadIdx.x % (OUTS / EIGHT);
+    const bf16_bits* const from = w + (wide)(first_in + i) * (all_taps * OUT) + first_out + piece * EIGHT;
+    unsigned char* const place = to + piece_of<OUTS>(i, piece);
+    TAP_LOOP
+    for (int n = 0; n < taps; n++)
+        copy(place + n * OUTS * 64, from + (all_taps > 1 ? tap(phase, n, row_class, column_class).filter * OUT : 0), true);
 #else
-    for (int n = threadIdx.x; n < taps * OUTS * 4; n += THREADS) {
-        const int piece = n % 4, o = n / 4 % OUTS, number = n / 4 / OUTS;
-        const wide at = ((wide)(first_out + o) * all_taps + first_tap + number) * IN + first_in + piece * EIGHT;
-        copy(to + piece_of<32>(number * OUTS + o, piece), w + at, true);
-    }
+    constexpr int at_once = THREADS / 4;  // output channels
+    static_assert(OUTS % at_once == 0, "the threads load some channels of one tap at a time");
+    const int o = threadIdx.x / 4, piece = threadIdx.x % 4;
+    const bf16_bits* const from = w + (wide)(first_out + o) * (TAPS * IN) + phase * PHASE_TAPS * IN + first_in + piece * EIGHT;
+    unsigned char* const place = to + piece_of<32>(o, piece);
+#pragma unroll
+    for (int n = 0; n < PHASE_TAPS; n++)
+#pragma unroll
+        for (int further = 0; further < OUTS; further += at_once)
+            copy(place + (n * OUTS + further) * 64, from + n * IN + further * TAPS * IN, true);
 #endif
 }
 
-// acc += the products of one phase.
+// acc += the products of one phase; `mine` is the place that the thread's first position sees.
 __device__ __forceinline__ void add_products(float (&acc)[ROW_TILES][WIDE_TILES][4], const unsigned char* seen,
-                                             const unsigned char* filters, const int (&from)[ROW_TILES], int taps,
-                                             int first_tap, bool one_tap, int row_class, int column_class, int lane) {
-#pragma unroll 1
+                                             const unsigned char* filters, const Place& mine, int phase, int taps,
+                                             bool one_tap, int row_class, int column_class, int lane) {
+    // rows of the filters that the thread names: of both halves of 32 channels, and, backward, of every pair of columns
+#ifdef BACKWARD
+    const unsigned char* columns[WIDE_TILES / 2];
+#pragma unroll
+    for (int n = 0; n < WIDE_TILES; n += 2)
+        columns[n / 2] = filters + piece_of<OUTS>((lane / 8 & 1) * 8 + lane % 8, n + lane / 16);
+#else
+    const unsigned char* halves[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        halves[half] = filters + piece_of<32>(lane / 16 * 8 + lane % 8, half * 2 + (lane / 8 & 1));
+#endif
+    TAP_LOOP
     for (int number = 0; number < taps; number++) {
-        int filter_tap, away = 0;
-        if (!one_tap) tap(first_tap + number, row_class, column_class, filter_tap, away);
+        const Tap at = one_tap ? Tap{0, 0, 0} : tap(phase, number, row_class, column_class);
+        const int from = seen_at(mine.image, mine.row + at.down, mine.column + at.right, lane / 16);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             unsigned a[ROW_TILES][4];
 #pragma unroll
-            for (int m = 0; m < ROW_TILES; m++)
-                fragments(a[m], seen + piece_of<32>(from[m] + away, half * 2 + lane / 16));
+            for (int m = 0; m < ROW_TILES; m++) fragments(a[m], seen + (from ^ half * 32) + seen_further(m * 16));
 #pragma unroll
             for (int n = 0; n < WIDE_TILES; n += 2) {
                 unsigned b[4];
 #ifdef BACKWARD
-                turned_fragments(b, filters + piece_of<OUTS>(number * 32 + half * 16 + (lane / 8 & 1) * 8 + lane % 8, n + lane / 16));
+                turned_fragments(b, columns[n / 2] + (number * 32 + half * 16) * (OUTS * 2));
 #else
-                fragments(b, filters + piece_of<32>(number * OUTS + n * 8 + lane / 16 * 8 + lane % 8, half * 2 + (lane / 8 & 1)));
+                fragments(b, halves[half] + (number * OUTS + n * 8) * 64);
 #endif
                 const unsigned first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
 #pragma unroll
@@ -100,6 +109,12 @@ __device__ __forceinline__ void add_products(float (&acc)[ROW_TILES][WIDE_TILES]
             }
         }
     }
+}
+
+// Where position p of a tile stands in the result, from that of position 0.
+__device__ __forceinline__ int result_at(int p) {
+    const Place at = place_of(p);
+    return ((at.image * (SPACING * PLANE_H) + at.row * SPACING) * (SPACING * PLANE_W) + at.column * SPACING) * OUT;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
@@ -115,32 +130,56 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
     const int tile = blockIdx.x / (CLASSES * (OUT / OUTS)), tiles = gridDim.x / (CLASSES * (OUT / OUTS));
     const int row_class = category / 2, column_class = category % 2;  // 0 unless HALVED
     const int first_image = tile / TILES_AN_IMAGE * SEVERAL, first_row = tile % TILES_AN_IMAGE * TILE_H;
-    const int count = images_of(weights, t, k, clients);
-    if (first_image >= count) return;
-
+#ifdef HALVED
+    const int taps = (1 + row_class) * (1 + column_class);
+#else
+    constexpr int taps = PHASE_TAPS;
+#endif
     unsigned char* const seen = shared;                               // SEEN_SLOTS of them
     unsigned char* const filters = shared + SEEN_SLOTS * SEEN_BYTES;  // DEPTH + 1
-    const wide images = (wide)k * IMAGES_A_CLIENT, start = images * SOURCE_H * SOURCE_W * IN;
-    const int taps = taps_of(row_class, column_class);
-    const auto fetch = [&](int phase) {
+    const auto fetch_filters = [&](int phase) {
+        unsigned char* const to = filters + phase % (DEPTH + 1) * FILTER_BYTES;
         const int slice = phase / PHASES;
-        unsigned char* const seen_to = seen + slice % SEEN_SLOTS * SEEN_BYTES;
-        unsigned char* const filters_to = filters + phase % (DEPTH + 1) * FILTER_BYTES;
 #ifdef SHORTCUT
         if (slice >= SLICES) {
-            load_seen(seen_to, shortcut_source + start + (slice - SLICES) * 32, IN, first_image, first_row, count);
-            load_filters(filters_to, shortcut_filter + (wide)k * filter_stride, 1, 0, 1, (slice - SLICES) * 32, first_out, 0, 0);
+            load_filters(to, shortcut_filter + (wide)k * filter_stride, 0, 1, 1, (slice - SLICES) * 32, first_out, 0, 0);
             return;
         }
 #endif
-        if (phase % PHASES == 0) load_seen(seen_to, source + start + slice * 32, IN, first_image, first_row, count);
-        load_filters(filters_to, filter + (wide)k * filter_stride, taps / PHASES, phase % PHASES * PHASE_TAPS, TAPS,
-                     slice * 32, first_out, row_class, column_class);
+        load_filters(to, filter + (wide)k * filter_stride, phase % PHASES, taps, TAPS, slice * 32, first_out, row_class, column_class);
+    };
+    int phases = SLICES * PHASES;
+#ifdef SHORTCUT
+    if (category == 0) phases += SLICES;
+#endif
+#pragma unroll
+    for (int phase = 0; phase < DEPTH; phase++)  // before it is known how many images there are, which takes long to find out
+        if (phase < phases) fetch_filters(phase);
+#pragma unroll
+    for (int slot = 0; slot < SEEN_SLOTS; slot++) clear_seen(seen + slot * SEEN_BYTES);
+    const int count = images_of(weights, t, k, clients);
+    __syncthreads();
+    if (first_image >= count) {
+        copies_end();
+        copies_wait<0>();
+        return;
+    }
+    const wide images = (wide)k * IMAGES_A_CLIENT, start = images * SOURCE_H * SOURCE_W * IN;
+    const auto fetch_seen = [&](int phase) {
+        const int slice = phase / PHASES;
+        unsigned char* const to = seen + slice % SEEN_SLOTS * SEEN_BYTES;
+#ifdef SHORTCUT
+        if (slice >= SLICES) {
+            load_seen(to, shortcut_source + start + (slice - SLICES) * 32, IN, first_image, first_row, count);
+            return;
+        }
+#endif
+        if (phase % PHASES == 0) load_seen(to, source + start + slice * 32, IN, first_image, first_row, count);
     };
 
-    int from[ROW_TILES];
-#pragma unroll
-    for (int m = 0; m < ROW_TILES; m++) from[m] = seen_from((warp * ROW_TILES + m) * 16 + lane % 16);
+    Place mine = place_of(warp * ROW_TILES * 16 + lane % 16);
+    mine.row *= STRIDE;
+    mine.column *= STRIDE;
     float acc[ROW_TILES][WIDE_TILES][4];
 #pragma unroll
     for (int m = 0; m < ROW_TILES; m++)
@@ -149,25 +188,30 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
 #pragma unroll
             for (int e = 0; e < 4; e++) acc[m][n][e] = 0.0f;
 
-    int phases = SLICES * PHASES;
-#ifdef SHORTCUT
-    if (category == 0) phases += SLICES;
-#endif
 #pragma unroll
     for (int phase = 0; phase < DEPTH; phase++) {
-        if (phase < phases) fetch(phase);
+        if (phase < phases) fetch_seen(phase);
         copies_end();
     }
 #pragma unroll 1
     for (int phase = 0; phase < phases; phase++) {
         copies_wait<DEPTH - 1>();
         __syncthreads();  // everybody's copies have arrived, and the slot of the phase before is free
-        if (phase + DEPTH < phases) fetch(phase + DEPTH);
+        if (phase + DEPTH < phases) {
+            fetch_seen(phase + DEPTH);
+            fetch_filters(phase + DEPTH);
+        }
         copies_end();
         const int slice = phase / PHASES;
-        const bool one_tap = TAPS == 1 || slice >= SLICES;
-        add_products(acc, seen + slice % SEEN_SLOTS * SEEN_BYTES, filters + phase % (DEPTH + 1) * FILTER_BYTES, from,
-                     one_tap ? 1 : taps / PHASES, phase % PHASES * PHASE_TAPS, one_tap, row_class, column_class, lane);
+        const unsigned char *const seen_now = seen + slice % SEEN_SLOTS * SEEN_BYTES;
+        const unsigned char *const filters_now = filters + phase % (DEPTH + 1) * FILTER_BYTES;
+#ifdef SHORTCUT
+        if (slice >= SLICES) {
+            add_products(acc, seen_now, filters_now, mine, 0, 1, true, 0, 0, lane);
+            continue;
+        }
+#endif
+        add_products(acc, seen_now, filters_now, mine, phase % PHASES, taps, false, row_class, column_class, lane);
     }
 
     __syncthreads();
@@ -182,8 +226,12 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
             }
     __syncthreads();
 
-    // The epilogue: a thread has eight channels, of every few positions.
-    const int octet = threadIdx.x % (OUTS / EIGHT), channel = first_out + octet * EIGHT;
+    // The epilogue: a thread has eight channels, of every `step`-th position.
+    constexpr int step = THREADS / (OUTS / EIGHT);
+    const int octet = threadIdx.x % (OUTS / EIGHT), channel = first_out + octet * EIGHT, mine_of_tile = threadIdx.x / (OUTS / EIGHT);
+    const int first_b = first_image + place_of(mine_of_tile).image;
+    const wide first = (((images + first_image) * (SPACING * PLANE_H) + first_row * SPACING + row_class) * (SPACING * PLANE_W)
+                        + column_class) * OUT + channel + result_at(mine_of_tile);
     float total[SUMS][EIGHT];
 #pragma unroll
     for (int s = 0; s < SUMS; s++)
@@ -203,19 +251,13 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
     load(shortcut_norm + (wide)k * 4 * OUT + 2 * OUT + channel, shortcut_mean);
 #endif
 #endif
-    for (int p = threadIdx.x / (OUTS / EIGHT); p < TILE; p += THREADS / (OUTS / EIGHT)) {
-        const Place place = place_of(p);
-        const int b = first_image + place.image;
-        if (b >= count) continue;
+#pragma unroll
+    for (int further = 0; further < TILE; further += step) {
+        if (SEVERAL > 1 && first_b + place_of(further).image >= count) break;
+        const wide at = first + result_at(further);
         float v[EIGHT];
-        const uint4 packed = *(const uint4*)(shared + p * PITCH + octet * 16);
+        const uint4 packed = *(const uint4*)(shared + mine_of_tile * PITCH + further * PITCH + octet * 16);
         unpack(packed, v);
-#ifdef HALVED
-        const int h = 2 * (first_row + place.row) + row_class, w = 2 * place.column + column_class;
-        const wide at = (((images + b) * (2 * PLANE_H) + h) * (2 * PLANE_W) + w) * OUT + channel;
-#else
-        const wide at = (((images + b) * PLANE_H + first_row + place.row) * PLANE_W + place.column) * OUT + channel;
-#endif
 #ifdef BACKWARD
         float value[EIGHT];
 #ifdef ADD
@@ -255,19 +297,14 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
         }
 #endif
     }
-    float* const by_warp = (float*)(shared + TILE * PITCH);  // [warp][sum][channel]
+    float* const by_position = (float*)(shared + TILE * PITCH);  // [sum][position % step][channel]
 #pragma unroll
-    for (int s = 0; s < SUMS; s++)
-#pragma unroll
-        for (int e = 0; e < EIGHT; e++) {
-#pragma unroll
-            for (int other = OUTS / EIGHT; other < 32; other *= 2) total[s][e] += __shfl_xor_sync(~0u, total[s][e], other);
-            if (lane < OUTS / EIGHT) by_warp[(warp * SUMS + s) * OUTS + octet * EIGHT + e] = total[s][e];
-        }
+    for (int s = 0; s < SUMS; s++) store(by_position + (s * step + mine_of_tile) * OUTS + octet * EIGHT, total[s]);
     __syncthreads();
-    for (int n = threadIdx.x; n < SUMS * OUTS; n += THREADS) {
-        float sum = 0.0f;
-        for (int other = 0; other < THREADS / 32; other++) sum += by_warp[other * SUMS * OUTS + n];
-        sums[((((wide)k * tiles + tile) * CLASSES + category) * SUMS + n / OUTS) * OUT + first_out + n % OUTS] = sum;
-    }
+    const int s = threadIdx.x / OUTS, o = threadIdx.x % OUTS;
+    if (s >= SUMS) return;
+    float sum = 0.0f;
+#pragma unroll
+    for (int p = 0; p < step; p++) sum += by_position[(s * step + p) * OUTS + o];
+    sums[((((wide)k * tiles + tile) * CLASSES + category) * SUMS + s) * OUT + first_out + o] = sum;
 }

@@ -96,7 +96,8 @@ __device__ __forceinline__ int piece_of(int row, int n) {
 #ifdef TILED
 // A tile: TILE positions of a plane of PLANE_H x PLANE_W (whole rows of one image, or whole images), and what a filter of
 // EXTENT x EXTENT taps sees from them in a source of SOURCE_H x SOURCE_W, at every STRIDE-th place.
-// (Filters of one tap read only the places that they need: LOAD_STEP.)
+// (Filters of one tap read only the places that they need: LOAD_STEP.) Sides are powers of two, so the places of positions
+// p and q add up if the two have no bit in common: what depends on the thread is computed once, the rest is constant.
 #define TILE (16 * ROW_TILES * TILE_WARPS)
 #define PLANE (PLANE_H * PLANE_W)
 #define SEVERAL (PLANE < TILE ? TILE / PLANE : 1)            // images of a tile
@@ -104,29 +105,65 @@ __device__ __forceinline__ int piece_of(int row, int n) {
 #define TILES_AN_IMAGE (PLANE < TILE ? 1 : PLANE / TILE)
 #define SEEN_H ((TILE_H - 1) * STRIDE + EXTENT)
 #define SEEN_W ((PLANE_W - 1) * STRIDE + EXTENT)
-#define SEEN (SEVERAL * SEEN_H * SEEN_W)
+#define SEEN_ROWS (SEVERAL * SEEN_H)
+#define SEEN_BYTES (SEEN_ROWS * SEEN_W * 64)
 
 struct Place { int image, row, column; };
 // Position p of a tile.
 __device__ __forceinline__ Place place_of(int p) {
     return {p / (TILE_H * PLANE_W), p / PLANE_W % TILE_H, p % PLANE_W};
 }
-// The first of the things that position p sees.
-__device__ __forceinline__ int seen_from(int p) {
+
+// A row of places in shared memory, 64 bytes each; with STRIDE 2 first the even columns, then the odd ones.
+__device__ __forceinline__ int slot_of(int column) {
+    return STRIDE == 1 ? column : column % 2 * ((SEEN_W + 1) / 2) + column / 2;
+}
+// Where a piece of a place lies. Pieces change places so that those of eight neighbouring positions lie in different banks.
+__device__ __forceinline__ int seen_at(int image, int row, int column, int piece) {
+    const int slot = slot_of(column), turn = slot / 2 ^ (PLANE_W < 8 ? row / STRIDE * 2 : 0);
+    return ((image * SEEN_H + row) * SEEN_W + slot) * 64 + (piece ^ (turn & 3)) * 16;
+}
+// How far from the places that a position sees lie those of a position p further on: p is a multiple of 16.
+__device__ __forceinline__ int seen_further(int p) {
     const Place at = place_of(p);
-    return (at.image * SEEN_H + at.row * STRIDE) * SEEN_W + at.column * STRIDE;
+    return ((at.image * SEEN_H + at.row * STRIDE) * SEEN_W + at.column) * 64;
 }
 
-// 32 channels of everything that a tile sees.
+// The rows and columns that a tile loads; what it sees beside them are zeros. Tiles of whole images see nothing else above and
+// below; of a part of an image there are other rows, and `copy` gives the zeros beyond its edges.
+#define WHOLE (PLANE <= TILE)
+#define COLUMNS (SOURCE_W / LOAD_STEP)
+#define ROWS (WHOLE ? SOURCE_H / LOAD_STEP : SEEN_H)  // of an image
+
+// 32 channels of what a tile sees, into a slot that was cleared.
 __device__ __forceinline__ void load_seen(unsigned char* to, const bf16_bits* __restrict__ source, int channels,
                                           int first_image, int first_row, int count) {
-    for (int n = threadIdx.x; n < SEEN * 4; n += THREADS) {
-        const int place = n / 4, piece = n % 4, b = first_image + place / (SEEN_H * SEEN_W);
-        const int h = (first_row * STRIDE + place / SEEN_W % SEEN_H) * LOAD_STEP - PADDING;
-        const int w = place % SEEN_W * LOAD_STEP - PADDING;
-        const bool inside = b < count && h >= 0 && h < SOURCE_H && w >= 0 && w < SOURCE_W;
-        const wide at = inside ? (((wide)b * SOURCE_H + h) * SOURCE_W + w) * channels + piece * EIGHT : 0;
-        copy(to + piece_of<32>(place, piece), source + at, inside);
+    constexpr int at_once = THREADS / (4 * COLUMNS), further_down = LOAD_STEP * SOURCE_W;
+    static_assert(THREADS % (4 * COLUMNS) == 0, "a row is loaded by some of the threads");
+    const int piece = threadIdx.x % 4u, column = threadIdx.x / 4u % COLUMNS, number = threadIdx.x / (4u * COLUMNS);
+    const int above = WHOLE ? 0 : first_row * STRIDE - PADDING, image = WHOLE ? number / ROWS : 0;
+    const int row = WHOLE ? number % ROWS + PADDING : number;
+    const bf16_bits* const from = source + ((wide)first_image * SOURCE_H * SOURCE_W + (above + number) * further_down
+                                            + column * LOAD_STEP) * channels + piece * EIGHT;
+#pragma unroll
+    for (int n = 0; n < SEVERAL * ROWS; n += at_once) {  // (rows of images follow one another)
+        if (SEVERAL * ROWS % at_once && number + n >= SEVERAL * ROWS) break;
+        const int h = above + number + n, more_images = WHOLE ? n / ROWS : 0, more_rows = WHOLE ? n % ROWS : n;
+        const bool inside = WHOLE ? SEVERAL == 1 || first_image + image + more_images < count : h >= 0 && h < SOURCE_H;
+        copy(to + seen_at(image + more_images, row + more_rows, column + PADDING, piece),
+             from + n * further_down * channels, inside);
+    }
+}
+// Zeros wherever nothing is loaded (of whole images: everywhere).
+__device__ __forceinline__ void clear_seen(unsigned char* slot) {
+    constexpr int beside = SEEN_W - COLUMNS, pieces = WHOLE ? SEEN_BYTES / 16 : SEEN_ROWS * beside * 4;
+#pragma unroll
+    for (int first = 0; first < pieces; first += THREADS) {
+        const unsigned n = first + threadIdx.x;
+        if (n >= pieces) break;
+        const int which = n / 4 % (beside + !beside), column = which < PADDING ? which : COLUMNS + which;
+        const int at = WHOLE ? n * 16 : (n / 4 / (beside + !beside) * SEEN_W + slot_of(column)) * 64 + n % 4 * 16;
+        *(uint4*)(slot + at) = {0, 0, 0, 0};
     }
 }
 #endif

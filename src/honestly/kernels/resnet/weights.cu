@@ -2,7 +2,7 @@
 // A block has OUTS output channels, 32 input channels, all taps and every SPLITS-th tile of a client's images; a warp has
 // 32 of the former and 8 of the latter.
 #define TAPS (EXTENT * EXTENT)
-#define SLOT (SEEN * 64 + TILE * OUTS * 2)  // bytes of shared memory of a tile; the next one is fetched meanwhile
+#define SLOT (SEEN_BYTES + TILE * OUTS * 2)  // bytes of shared memory of a tile; the next one is fetched meanwhile
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
 weight_gradient(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ gradient, float* __restrict__ parts,
@@ -21,18 +21,40 @@ weight_gradient(const bf16_bits* __restrict__ source, const bf16_bits* __restric
 #pragma unroll
             for (int e = 0; e < 4; e++) acc[m][tap][e] = 0.0f;
 
+    // What the thread loads of a tile's gradient: eight channels of every `step`-th position.
+    constexpr int step = THREADS / (OUTS / EIGHT);
+    const int position = threadIdx.x / (OUTS / EIGHT), piece = threadIdx.x % (OUTS / EIGHT);
+    const bf16_bits* const gradient_from = gradient + (images * PLANE + position) * OUT + first_out + piece * EIGHT;
+    const bf16_bits* const seen_from = source + images * SOURCE_H * SOURCE_W * IN + first_in;
     const auto fetch = [&](int tile, int slot) {
         const int first_image = tile / TILES_AN_IMAGE * SEVERAL, first_row = tile % TILES_AN_IMAGE * TILE_H;
         unsigned char* const seen = shared + slot * SLOT;
-        load_seen(seen, source + images * SOURCE_H * SOURCE_W * IN + first_in, IN, first_image, first_row, count);
-        for (int n = threadIdx.x; n < TILE * (OUTS / EIGHT); n += THREADS) {
-            const int p = n / (OUTS / EIGHT), piece = n % (OUTS / EIGHT);
-            const bool inside = first_image + p / (TILE_H * PLANE_W) < count;
-            const wide at = ((images + first_image) * PLANE + first_row * PLANE_W + p) * OUT + first_out + piece * EIGHT;
-            copy(seen + SEEN * 64 + piece_of<OUTS>(p, piece), gradient + (inside ? at : 0), inside);
+        unsigned char* const to = seen + SEEN_BYTES + piece_of<OUTS>(position, piece);
+        load_seen(seen, seen_from, IN, first_image, first_row, count);
+        const wide first = (wide)(first_image * PLANE + first_row * PLANE_W) * OUT;
+        const int image = first_image + place_of(position).image;
+#pragma unroll
+        for (int further = 0; further < TILE; further += step) {
+            const bool inside = SEVERAL == 1 || image + place_of(further).image < count;
+            copy(to + further * OUTS * 2, gradient_from + (inside ? first + further * OUT : 0), inside);
         }
     };
 
+    // The rows that the thread names: of the gradient, and of what each pair of taps sees (half of the lanes name each).
+    int gradient_row[2], seen_row[(TAPS + 1) / 2];
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+        gradient_row[m] = SEEN_BYTES + piece_of<OUTS>(lane / 16 * 8 + lane % 8, outs / 8 + m * 2 + (lane / 8 & 1));
+    const Place mine = place_of(lane % 16);
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap += 2) {
+        const int own = lane < 16 || tap + 1 == TAPS ? tap : tap + 1;
+        seen_row[tap / 2] = seen_at(mine.image, mine.row * STRIDE + own / EXTENT, mine.column * STRIDE + own % EXTENT, octet);
+    }
+
+#pragma unroll
+    for (int slot = 0; slot < 2; slot++) clear_seen(shared + slot * SLOT);
+    __syncthreads();
     if ((int)blockIdx.x < tiles) fetch(blockIdx.x, 0);
     copies_end();
     int slot = 0;
@@ -42,27 +64,22 @@ weight_gradient(const bf16_bits* __restrict__ source, const bf16_bits* __restric
         __syncthreads();  // everybody's copies have arrived, and the other slot is free
         if (tile + splits < tiles) fetch(tile + splits, 1 - slot);
         copies_end();
-        const unsigned char* const seen = shared + slot * SLOT;
-        const unsigned char* const gradients = seen + SEEN * 64;
+        const unsigned char* const now = shared + slot * SLOT;
         slot = 1 - slot;
-#pragma unroll 1
+#pragma unroll
         for (int p = 0; p < TILE; p += 16) {
             unsigned a[2][4];
-            const int row = p + lane / 16 * 8 + lane % 8, from = seen_from(p + lane % 16);
 #pragma unroll
-            for (int m = 0; m < 2; m++)
-                turned_fragments(a[m], gradients + piece_of<OUTS>(row, outs / 8 + m * 2 + (lane / 8 & 1)));
+            for (int m = 0; m < 2; m++) turned_fragments(a[m], now + gradient_row[m] + p * OUTS * 2);
 #pragma unroll
-            for (int tap = 0; tap < TAPS; tap += 2) {  // two taps at a time: half of the lanes name the rows of each
-                const int next = tap + 1 < TAPS ? tap + 1 : tap;
-                const int away = lane < 16 ? tap / EXTENT * SEEN_W + tap % EXTENT : next / EXTENT * SEEN_W + next % EXTENT;
+            for (int tap = 0; tap < TAPS; tap += 2) {
                 unsigned b[4];
-                turned_fragments(b, seen + piece_of<32>(from + away, octet));
+                turned_fragments(b, now + seen_row[tap / 2] + seen_further(p));
                 const unsigned first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
 #pragma unroll
                 for (int m = 0; m < 2; m++) {
                     multiply(acc[m][tap], a[m], first);
-                    if (tap + 1 < TAPS) multiply(acc[m][next], a[m], second);
+                    if (tap + 1 < TAPS) multiply(acc[m][tap + 1 < TAPS ? tap + 1 : tap], a[m], second);
                 }
             }
         }

@@ -120,7 +120,7 @@ class Phases:
     def shared_bytes(self, tiles: Tiles, outs: int, many: int) -> int:
         """Bytes of shared memory: what is multiplied, then the results and their sums."""
         factors = self.seen_slots * tiles.seen * 64 + (self.depth + 1) * self.slot_taps * outs * 64
-        return max(factors, tiles.positions * (outs * 2 + 16) + tiles.warps * many * outs * 4)
+        return max(factors, tiles.positions * (outs * 2 + 16) + 32 * tiles.warps * many * 8 * 4)
 
 
 def gradient_bytes(c: NormalisedConvolution) -> int:
