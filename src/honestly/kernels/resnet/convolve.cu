@@ -19,26 +19,18 @@
 #define SUMS 2
 #endif
 #ifdef HALVED
-#define TAP_LOOP _Pragma("unroll 1")
 #define SPACING 2  // of the result's places
 #else
-#define TAP_LOOP _Pragma("unroll")
 #define SPACING 1
 #endif
 
-// The n-th tap of a phase: which of the filter's it is, and how far down and to the right it looks.
-struct Tap { int filter, down, right; };
-__device__ __forceinline__ Tap tap(int phase, int n, int row_class, int column_class) {
-#ifdef HALVED  // odd positions: taps 0 and 2, the first looks one further
+// Which tap of a filter the n-th of a phase is: a phase has a column of taps, in a class (HALVED) all that there are.
+__device__ __forceinline__ int tap(int phase, int n, int row_class, int column_class) {
+#ifdef HALVED  // odd positions see taps 0 and 2
     const int i = n / (1 + column_class), j = n % (1 + column_class);
-    return {(row_class ? 2 * i : 1) * 3 + (column_class ? 2 * j : 1), row_class && i == 0, column_class && j == 0};
+    return (row_class ? 2 * i : 1) * 3 + (column_class ? 2 * j : 1);
 #else
-    const int row = phase * PHASE_TAPS / EXTENT_W, number = phase * PHASE_TAPS + n;
-#ifdef BACKWARD
-    return {number, EXTENT_W - 1 - row, EXTENT_W - 1 - n};
-#else
-    return {number, row, n};
-#endif
+    return n * EXTENT_W + phase;
 #endif
 }
 
@@ -46,65 +38,63 @@ __device__ __forceinline__ Tap tap(int phase, int n, int row_class, int column_c
 __device__ __forceinline__ void load_filters(unsigned char* to, const bf16_bits* __restrict__ w, int phase, int taps,
                                              int all_taps, int first_in, int first_out, int row_class, int column_class) {
 #ifdef BACKWARD  // the forward filters [i][tap][o], as they are: rows i, turned when they are read
-    static_assert(THREADS == 4 * OUTS, "the threads load one tap at a time");
-    const int i = threadIdx.x / (OUTS / EIGHT), piece = threadIdx.x % (OUTS / EIGHT);
-    const bf16_bits* const from = w + (wide)(first_in + i) * (all_taps * OUT) + first_out + piece * EIGHT;
-    unsigned char* const place = to + piece_of<OUTS>(i, piece);
-    TAP_LOOP
-    for (int n = 0; n < taps; n++)
-        copy(place + n * OUTS * 64, from + (all_taps > 1 ? tap(phase, n, row_class, column_class).filter * OUT : 0), true);
+    constexpr int all = 32, pieces = OUTS / EIGHT, pitch = OUTS * 2;
+    const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces, apart = all_taps * OUT, between = OUT;
+    const bf16_bits* const from = w + (wide)(first_in + row) * apart + first_out + piece * EIGHT;
+    unsigned char* const place = to + piece_of<OUTS>(row, piece);
 #else
-    constexpr int at_once = THREADS / 4;  // output channels
-    static_assert(OUTS % at_once == 0, "the threads load some channels of one tap at a time");
-    const int o = threadIdx.x / 4, piece = threadIdx.x % 4;
-    const bf16_bits* const from = w + (wide)(first_out + o) * (TAPS * IN) + phase * PHASE_TAPS * IN + first_in + piece * EIGHT;
-    unsigned char* const place = to + piece_of<32>(o, piece);
-#pragma unroll
-    for (int n = 0; n < PHASE_TAPS; n++)
-#pragma unroll
-        for (int further = 0; further < OUTS; further += at_once)
-            copy(place + (n * OUTS + further) * 64, from + n * IN + further * TAPS * IN, true);
+    constexpr int all = OUTS, pieces = 4, pitch = 64;
+    const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces, apart = all_taps * IN, between = IN;
+    const bf16_bits* const from = w + (wide)(first_out + row) * apart + first_in + piece * EIGHT;
+    unsigned char* const place = to + piece_of<32>(row, piece);
 #endif
+    constexpr int at_once = THREADS / pieces;  // rows
+    static_assert(all % at_once == 0 && at_once % 8 == 0, "the threads load some rows of a tap at a time");
+#pragma unroll
+    for (int n = 0; n < SLOT_TAPS; n++) {
+        if (n >= taps) break;
+        const int number = all_taps > 1 ? tap(phase, n, row_class, column_class) : 0;
+#pragma unroll
+        for (int further = 0; further < all; further += at_once)
+            copy(place + (n * all + further) * pitch, from + number * between + further * apart, true);
+    }
 }
 
-// acc += the products of one phase; `mine` is the place that the thread's first position sees.
-__device__ __forceinline__ void add_products(float (&acc)[ROW_TILES][WIDE_TILES][4], const unsigned char* seen,
-                                             const unsigned char* filters, const Place& mine, int phase, int taps,
-                                             bool one_tap, int row_class, int column_class, int lane) {
-    // rows of the filters that the thread names: of both halves of 32 channels, and, backward, of every pair of columns
+// acc += the products of a column of TALL taps and 32 channels. The thread's part of the first fragment lies at `from`, the
+// taps of the filters lie `apart`; backward the lowest comes first.
+template <int TALL>
+__device__ __forceinline__ void add_products(float (&acc)[ROW_TILES][WIDE_TILES][4], const unsigned char* seen, int from,
+                                             const unsigned char* filters, int apart, int lane) {
+    constexpr int rows = (ROW_TILES - 1) * STRIDE + TALL;
+    constexpr bool edges = PADDING && WHOLE && ROW_TILES == PLANE_H;  // the first and the last row are zeros
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        unsigned b[TALL][WIDE_TILES / 2][4];
+#pragma unroll
+        for (int down = 0; down < TALL; down++)
+#pragma unroll
+            for (int n = 0; n < WIDE_TILES / 2; n++) {
 #ifdef BACKWARD
-    const unsigned char* columns[WIDE_TILES / 2];
-#pragma unroll
-    for (int n = 0; n < WIDE_TILES; n += 2)
-        columns[n / 2] = filters + piece_of<OUTS>((lane / 8 & 1) * 8 + lane % 8, n + lane / 16);
+                turned_fragments(b[down][n], filters + (TALL - 1 - down) * apart + half * 16 * OUTS * 2
+                                                 + piece_of<OUTS>((lane / 8 & 1) * 8 + lane % 8, 2 * n + lane / 16));
 #else
-    const unsigned char* halves[2];
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        halves[half] = filters + piece_of<32>(lane / 16 * 8 + lane % 8, half * 2 + (lane / 8 & 1));
+                fragments(b[down][n], filters + down * apart + n * 16 * 64
+                                          + piece_of<32>(lane / 16 * 8 + lane % 8, half * 2 + (lane / 8 & 1)));
 #endif
-    TAP_LOOP
-    for (int number = 0; number < taps; number++) {
-        const Tap at = one_tap ? Tap{0, 0, 0} : tap(phase, number, row_class, column_class);
-        const int from = seen_at(mine.image, mine.row + at.down, mine.column + at.right, lane / 16);
+            }
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            unsigned a[ROW_TILES][4];
+        for (int row = 0; row < rows; row++) {
+            if (edges && (row == 0 || (STRIDE == 1 && row == rows - 1))) continue;
+            unsigned a[4];
+            fragments(a, seen + (from ^ half * 32) + row * SEEN_W * 64);
 #pragma unroll
-            for (int m = 0; m < ROW_TILES; m++) fragments(a[m], seen + (from ^ half * 32) + seen_further(m * 16));
+            for (int down = 0; down < TALL; down++) {
+                const int m = (row - down) / STRIDE;
+                if (row < down || (row - down) % STRIDE || m >= ROW_TILES) continue;
 #pragma unroll
-            for (int n = 0; n < WIDE_TILES; n += 2) {
-                unsigned b[4];
-#ifdef BACKWARD
-                turned_fragments(b, columns[n / 2] + (number * 32 + half * 16) * (OUTS * 2));
-#else
-                fragments(b, halves[half] + (number * OUTS + n * 8) * 64);
-#endif
-                const unsigned first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
-#pragma unroll
-                for (int m = 0; m < ROW_TILES; m++) {
-                    multiply(acc[m][n], a[m], first);
-                    multiply(acc[m][n + 1], a[m], second);
+                for (int n = 0; n < WIDE_TILES; n++) {
+                    const unsigned column[2] = {b[down][n / 2][n % 2 * 2], b[down][n / 2][n % 2 * 2 + 1]};
+                    multiply(acc[m][n], a, column);
                 }
             }
         }
@@ -133,7 +123,7 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
 #ifdef HALVED
     const int taps = (1 + row_class) * (1 + column_class);
 #else
-    constexpr int taps = PHASE_TAPS;
+    constexpr int taps = SLOT_TAPS;
 #endif
     unsigned char* const seen = shared;                               // SEEN_SLOTS of them
     unsigned char* const filters = shared + SEEN_SLOTS * SEEN_BYTES;  // DEPTH + 1
@@ -177,9 +167,17 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
         if (phase % PHASES == 0) load_seen(to, source + start + slice * 32, IN, first_image, first_row, count);
     };
 
-    Place mine = place_of(warp * ROW_TILES * 16 + lane % 16);
-    mine.row *= STRIDE;
-    mine.column *= STRIDE;
+    // The warp's fragments lie one below another; `mine` is the thread's position of the first.
+    constexpr int stacks = TILE_H / ROW_TILES;
+    static_assert(TILE_WARPS == ACROSS * stacks * (SEVERAL / FRAGMENT_IMAGES), "the warps' fragments are the tile");
+    const auto fragment_place = [&](int n) -> Place {
+        return {warp / (ACROSS * stacks) * FRAGMENT_IMAGES + n / FRAGMENT_W, warp / ACROSS % stacks * ROW_TILES,
+                warp % ACROSS * FRAGMENT_W + n % FRAGMENT_W};
+    };
+    const Place mine = fragment_place(lane % 16);
+    const auto looks_at = [&](int right) {  // where the places lie that a column of taps sees
+        return seen_at(mine.image, mine.row * STRIDE, mine.column * STRIDE + right, lane / 16);
+    };
     float acc[ROW_TILES][WIDE_TILES][4];
 #pragma unroll
     for (int m = 0; m < ROW_TILES; m++)
@@ -203,27 +201,41 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
         }
         copies_end();
         const int slice = phase / PHASES;
-        const unsigned char *const seen_now = seen + slice % SEEN_SLOTS * SEEN_BYTES;
-        const unsigned char *const filters_now = filters + phase % (DEPTH + 1) * FILTER_BYTES;
-#ifdef SHORTCUT
+        const unsigned char* const seen_now = seen + slice % SEEN_SLOTS * SEEN_BYTES;
+        const unsigned char* const filters_now = filters + phase % (DEPTH + 1) * FILTER_BYTES;
+#ifdef HALVED
         if (slice >= SLICES) {
-            add_products(acc, seen_now, filters_now, mine, 0, 1, true, 0, 0, lane);
+            add_products<1>(acc, seen_now, looks_at(0), filters_now, 0, lane);
             continue;
         }
+#pragma unroll 1
+        for (int j = 0; j <= column_class; j++) {
+            const int from = looks_at(column_class && j == 0), apart = (1 + column_class) * OUTS * 64;
+            const unsigned char* const column = filters_now + j * OUTS * 64;
+            if (row_class) add_products<2>(acc, seen_now, from, column, apart, lane);
+            else add_products<1>(acc, seen_now, from, column, apart, lane);
+        }
+#else
+#ifdef BACKWARD
+        const int right = EXTENT_W - 1 - phase % PHASES;
+#else
+        const int right = phase % PHASES;
 #endif
-        add_products(acc, seen_now, filters_now, mine, phase % PHASES, taps, false, row_class, column_class, lane);
+        add_products<EXTENT_W>(acc, seen_now, looks_at(right), filters_now, OUTS * 64, lane);
+#endif
     }
 
     __syncthreads();
 #pragma unroll
-    for (int m = 0; m < ROW_TILES; m++)
+    for (int e = 0; e < 2; e++) {
+        const Place place = fragment_place(GROUP + 8 * e);
+        unsigned char* const to = shared + ((place.image * TILE_H + place.row) * PLANE_W + place.column) * PITCH + PLACE * 4;
 #pragma unroll
-        for (int n = 0; n < WIDE_TILES; n++)
+        for (int m = 0; m < ROW_TILES; m++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int row = (warp * ROW_TILES + m) * 16 + GROUP + 8 * e;
-                *(unsigned*)(shared + row * PITCH + n * 16 + PLACE * 4) = to_bf16(acc[m][n][2 * e + 1], acc[m][n][2 * e]);
-            }
+            for (int n = 0; n < WIDE_TILES; n++)
+                *(unsigned*)(to + m * PLANE_W * PITCH + n * 16) = to_bf16(acc[m][n][2 * e + 1], acc[m][n][2 * e]);
+    }
     __syncthreads();
 
     // The epilogue: a thread has eight channels, of every `step`-th position.
@@ -301,10 +313,13 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
 #pragma unroll
     for (int s = 0; s < SUMS; s++) store(by_position + (s * step + mine_of_tile) * OUTS + octet * EIGHT, total[s]);
     __syncthreads();
-    const int s = threadIdx.x / OUTS, o = threadIdx.x % OUTS;
-    if (s >= SUMS) return;
-    float sum = 0.0f;
 #pragma unroll
-    for (int p = 0; p < step; p++) sum += by_position[(s * step + p) * OUTS + o];
-    sums[((((wide)k * tiles + tile) * CLASSES + category) * SUMS + s) * OUT + first_out + o] = sum;
+    for (int first = 0; first < SUMS * OUTS; first += THREADS) {
+        const int n = first + threadIdx.x;
+        if (n >= SUMS * OUTS) break;
+        float sum = 0.0f;
+#pragma unroll
+        for (int p = 0; p < step; p++) sum += by_position[(n / OUTS * step + p) * OUTS + n % OUTS];
+        sums[((((wide)k * tiles + tile) * CLASSES + category) * SUMS + n / OUTS) * OUT + first_out + n % OUTS] = sum;
+    }
 }

@@ -8,14 +8,12 @@ patches(const unsigned char* __restrict__ pixels, const wide* __restrict__ rows,
         const unsigned char* __restrict__ flips, const wide* __restrict__ crops, const float* __restrict__ scale,
         const float* __restrict__ shift, bf16_bits* __restrict__ out, const float* __restrict__ weights,
         const wide* __restrict__ t, int clients) {
-    __shared__ unsigned char image[CHANNELS * (HEIGHT + 2 * CROP) * (WIDTH + 2 * CROP)];
+    __shared__ bf16_bits image[CHANNELS * (HEIGHT + 2) * (WIDTH + 2)];  // as it is trained on, with a frame of zeros
     const int k = blockIdx.z, b = blockIdx.x;
     if (b >= images_of(weights, t, k, clients)) return;
     const wide number = ((wide)*t * clients + k) * IMAGES_A_CLIENT + b;
-    const int tall = HEIGHT + 2 * CROP, broad = WIDTH + 2 * CROP, size = CHANNELS * tall * broad;
-    const unsigned char* const from = pixels + rows[samples[number]] * size;
-    for (int n = threadIdx.x; n < size; n += 256) image[n] = from[n];
-    __syncthreads();
+    const int tall = HEIGHT + 2 * CROP, broad = WIDTH + 2 * CROP;
+    const unsigned char* const from = pixels + rows[samples[number]] * (CHANNELS * tall * broad);
 #ifdef FLIPS
     const bool mirrored = flips[number];
 #else
@@ -26,19 +24,28 @@ patches(const unsigned char* __restrict__ pixels, const wide* __restrict__ rows,
 #else
     const int down = CROP, right = CROP;
 #endif
-    const wide start = ((wide)k * IMAGES_A_CLIENT + b) * HEIGHT * WIDTH * 32;
-    for (int n = threadIdx.x; n < HEIGHT * WIDTH * 4; n += 256) {
-        const int i = n / 4 / WIDTH, j = n / 4 % WIDTH;
-        float v[EIGHT];
+    for (unsigned n = threadIdx.x; n < CHANNELS * (HEIGHT + 2) * (WIDTH + 2); n += 256) {
+        const int c = n / ((HEIGHT + 2) * (WIDTH + 2)), h = (int)(n / (WIDTH + 2) % (HEIGHT + 2)) - 1;
+        const int w = (int)(n % (WIDTH + 2)) - 1, column = right + (mirrored ? WIDTH - 1 - w : w);
+        const bool inside = h >= 0 && h < HEIGHT && w >= 0 && w < WIDTH;
+        image[n] = inside ? (bf16_bits)to_bf16(0.0f, from[(c * tall + down + h) * broad + column] * scale[c] + shift[c]) : 0;
+    }
+    __syncthreads();
+    // a thread has eight of the 32 channels, at every 64th place: where they lie from that place on
+    const unsigned piece = threadIdx.x % 4;
+    int away[EIGHT];
 #pragma unroll
-        for (int e = 0; e < EIGHT; e++) {
-            const int place = n % 4 * EIGHT + e, tap = place / CHANNELS, c = place % CHANNELS;
-            const int h = i + tap / 3 - 1, w = j + tap % 3 - 1;
-            const bool inside = tap < 9 && h >= 0 && h < HEIGHT && w >= 0 && w < WIDTH;
-            const int column = right + (mirrored ? WIDTH - 1 - w : w);
-            v[e] = inside ? image[(c * tall + down + h) * broad + column] * scale[c] + shift[c] : 0.0f;
-        }
-        *(uint4*)(out + start + (wide)n * EIGHT) = pack(v);
+    for (int e = 0; e < EIGHT; e++) {
+        const unsigned channel = piece * EIGHT + e, tap = channel / CHANNELS, c = channel % CHANNELS;
+        away[e] = tap < 9 ? (c * (HEIGHT + 2) + tap / 3) * (WIDTH + 2) + tap % 3 : -1;
+    }
+    const wide start = ((wide)k * IMAGES_A_CLIENT + b) * HEIGHT * WIDTH * 32;
+    for (unsigned n = threadIdx.x; n < HEIGHT * WIDTH * 4; n += 256) {
+        const int place = n / 4 / WIDTH * (WIDTH + 2) + n / 4 % WIDTH;
+        unsigned v[EIGHT];
+#pragma unroll
+        for (int e = 0; e < EIGHT; e++) v[e] = away[e] < 0 ? 0u : image[place + away[e]];
+        *(uint4*)(out + start + (wide)n * EIGHT) = {v[1] << 16 | v[0], v[3] << 16 | v[2], v[5] << 16 | v[4], v[7] << 16 | v[6]};
     }
 }
 #endif
@@ -153,38 +160,48 @@ add_parts(const float* __restrict__ parts, float* __restrict__ gradient, int spl
     gradient[(wide)k * stride + n] = sum;
 }
 
-// Stochastic gradient descent as in `sgd.py`, and the new parameters in bfloat16.
+// Stochastic gradient descent as in `sgd.py`, of one number.
+__device__ __forceinline__ void descend_one(float& w, float g, float& v, float kept) {
+    g += WEIGHT_DECAY * w;
+#ifdef HEAVY_BALL
+    v = kept * v + g;
+#ifdef NESTEROV
+    g += MOMENTUM * v;
+#else
+    g = v;
+#endif
+#endif
+    w -= LEARNING_RATE * g;
+}
+
+// Of all numbers, and the new parameters in bfloat16.
 extern "C" __global__ void __launch_bounds__(256)
 descend(float* __restrict__ theta, const float* __restrict__ gradient, float* __restrict__ velocity,
         bf16_bits* __restrict__ rounded, const float* __restrict__ keep, const float* __restrict__ weights,
         const wide* __restrict__ t, int size, int clients) {
-    const int n = (blockIdx.x * 256 + threadIdx.x) * EIGHT, k = blockIdx.z;
-    if (n >= size || images_of(weights, t, k, clients) == 0) return;
-    const wide at = (wide)k * size + n;
-    float w[EIGHT], g[EIGHT], v[EIGHT];
-    load(theta + at, w);
-    load(gradient + at, g);
-    const float kept = MOMENTUM * keep[(wide)*t * clients + k];
-#ifdef HEAVY_BALL
-    load(velocity + at, v);
-#endif
+    // a thread has four numbers, and four more: neighbours read neighbours
+    const int first = blockIdx.x * 2048 + threadIdx.x * 4, k = blockIdx.z;
 #pragma unroll
-    for (int e = 0; e < EIGHT; e++) {
-        g[e] += WEIGHT_DECAY * w[e];
+    for (int n = first; n < first + 2048; n += 1024) {
+        if (n >= size) break;
+        const wide at = (wide)k * size + n;
+        float4 w = *(const float4*)(theta + at), g = *(const float4*)(gradient + at);
 #ifdef HEAVY_BALL
-        v[e] = kept * v[e] + g[e];
-#ifdef NESTEROV
-        g[e] += MOMENTUM * v[e];
+        float4 v = *(const float4*)(velocity + at);
+#endif
+        if (images_of(weights, t, k, clients) == 0) return;  // asked only here, while the numbers are on their way
+        const float kept = MOMENTUM * keep[(wide)*t * clients + k];
+#ifdef HEAVY_BALL
+        descend_one(w.x, g.x, v.x, kept); descend_one(w.y, g.y, v.y, kept);
+        descend_one(w.z, g.z, v.z, kept); descend_one(w.w, g.w, v.w, kept);
+        *(float4*)(velocity + at) = v;
 #else
-        g[e] = v[e];
+        float none = 0.0f;
+        descend_one(w.x, g.x, none, kept); descend_one(w.y, g.y, none, kept);
+        descend_one(w.z, g.z, none, kept); descend_one(w.w, g.w, none, kept);
 #endif
-#endif
-        w[e] -= LEARNING_RATE * g[e];
+        *(float4*)(theta + at) = w;
+        *(uint2*)(rounded + at) = {to_bf16(w.y, w.x), to_bf16(w.w, w.z)};
     }
-#ifdef HEAVY_BALL
-    store(velocity + at, v);
-#endif
-    store(theta + at, w);
-    *(uint4*)(rounded + at) = pack(w);
 }
 #endif

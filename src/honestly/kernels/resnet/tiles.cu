@@ -118,15 +118,16 @@ __device__ __forceinline__ Place place_of(int p) {
 __device__ __forceinline__ int slot_of(int column) {
     return STRIDE == 1 ? column : column % 2 * ((SEEN_W + 1) / 2) + column / 2;
 }
-// Where a piece of a place lies. Pieces change places so that those of eight neighbouring positions lie in different banks.
+// A fragment, the 16 rows of a product, is 16 positions of the same row of an image: 16 columns, or fewer of several images.
+// So a tap further down reads the fragment of another position, and each is read once for all of them.
+#define FRAGMENT_W (PLANE_W < 16 ? PLANE_W : 16)
+#define FRAGMENT_IMAGES (16 / FRAGMENT_W)
+#define ACROSS (PLANE_W / FRAGMENT_W)  // fragments of a row
+
+// Where a piece of a place lies. Pieces change places so that those of half a fragment lie in different banks.
 __device__ __forceinline__ int seen_at(int image, int row, int column, int piece) {
-    const int slot = slot_of(column), turn = slot / 2 ^ (PLANE_W < 8 ? row / STRIDE * 2 : 0);
+    const int slot = slot_of(column), turn = slot / 2 ^ (FRAGMENT_W < 8 ? image * 2 : 0);
     return ((image * SEEN_H + row) * SEEN_W + slot) * 64 + (piece ^ (turn & 3)) * 16;
-}
-// How far from the places that a position sees lie those of a position p further on: p is a multiple of 16.
-__device__ __forceinline__ int seen_further(int p) {
-    const Place at = place_of(p);
-    return ((at.image * SEEN_H + at.row * STRIDE) * SEEN_W + at.column) * 64;
 }
 
 // The rows and columns that a tile loads; what it sees beside them are zeros. Tiles of whole images see nothing else above and

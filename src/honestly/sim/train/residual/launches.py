@@ -87,7 +87,7 @@ def convolve(at: StepClients, c: NormalisedConvolution, x: Tensor, filters: Tens
     partial = sums[: at.K * number * 2 * c.outside].view(at.K, number, 1, 2, c.outside)
     defines = [
         "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.inside}", f"OUT {c.outside}", f"OUTS {outs}",
-        f"EXTENT_W {c.extent}", f"BLOCKS_A_PROCESSOR {16 // tiles.warps}", "CLASSES 1", *phases.defines,
+        f"EXTENT_W {c.extent}", f"BLOCKS_A_PROCESSOR {tiles.blocks(outs)}", "CLASSES 1", *phases.defines,
     ]  # fmt: skip
     own = filters[:, c.filters :]
     none = at.weights
@@ -137,7 +137,7 @@ def convolve_back(
     partial = sums[: at.K * number * classes * many * c.inside].view(at.K, number, classes, many, c.inside)
     defines = [
         "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.outside}", f"OUT {c.inside}", f"OUTS {outs}",
-        "EXTENT_W 3", f"BLOCKS_A_PROCESSOR {16 // tiles.warps}", f"CLASSES {classes}", *phases.defines, "BACKWARD",
+        "EXTENT_W 3", f"BLOCKS_A_PROCESSOR {tiles.blocks(outs)}", f"CLASSES {classes}", *phases.defines, "BACKWARD",
         *["HALVED"] * halved, *["ADD"] * (add is not None),
         *["MASK"] * (before.z is not None), *["SHORTCUT"] * (shortcut is not None), *["SHORTCUT_SUMS"] * (many == 3),
     ]  # fmt: skip

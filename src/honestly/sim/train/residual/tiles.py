@@ -43,6 +43,11 @@ class Tiles:
         """Tiles of an image."""
         return max(1, self.plane**2 // self.positions)
 
+    def blocks(self, outs: int) -> int:
+        """Blocks of `convolve.cu` that a processor's registers hold: sums, three taps of the filters, and the rest."""
+        registers = self.rows * outs // 2 + outs * 3 // 4 + 40
+        return max(1, 65536 // (32 * self.warps * registers))
+
     def number(self, B: int) -> int:
         """Tiles of B images."""
         return -(-B // self.several) * self.an_image
@@ -73,8 +78,8 @@ def tiles_forward(c: NormalisedConvolution) -> Tiles:
 
 
 def _warps(outs: int, *, small: bool = False) -> dict[str, int]:
-    """How the warps share a tile: with few output channels they take more positions each."""
-    return {"warps": 4, "rows": 4 if outs == 32 and not small else 2} if small or outs == 32 else {}
+    """How the warps share a tile: what a stride of 2 sees is large, so the tile is small."""
+    return {"warps": 4, "rows": 2 if small else 4}
 
 
 def tiles_of_weights(c: NormalisedConvolution) -> Tiles:
