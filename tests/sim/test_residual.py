@@ -107,6 +107,7 @@ def test_the_gradient_of_the_input_is_exact_and_cut_off(name: str, kind: str) ->
     shape = tuple(case.x.shape)
     norms = [case.whole((K, 4, c.inside)).float() for _ in range(2)]
     y, cut_y, z, identity = (case.whole(shape) for _ in range(4))
+    signs = torch.from_numpy(np.packbits((z > 0).numpy(), -1, bitorder="little"))
     inner = kind == "inner"
     main = NormalisedOutput(before, y, norms[0])
     cut = NormalisedOutput(before, cut_y, norms[1]) if kind == "after a short cut" else None
@@ -118,7 +119,7 @@ def test_the_gradient_of_the_input_is_exact_and_cut_off(name: str, kind: str) ->
     filters = torch.cat((case.filters, cut_filters), 1)
     straight = not inner and branch is None
     sums = launches.convolve_back(
-        case.at, c, case.gradient, filters, Before(main, None if inner else z, cut), out, case.sums,
+        case.at, c, case.gradient, filters, Before(main, None if inner else signs, cut), out, case.sums,
         add=identity if straight else None,
         shortcut=(branch, cut_gradient) if branch is not None and not inner else None,
     )  # fmt: skip

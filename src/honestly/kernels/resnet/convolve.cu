@@ -6,7 +6,8 @@
 // BACKWARD: `source` is the gradient of the convolution's output, the result that of its input. A filter's taps run the other
 //           way. With stride 2 (HALVED) the input falls into four classes of positions, (even, even) to (odd, odd), which see
 //           1, 2, 2 and 4 taps; the 1 x 1 filter of a short cut (SHORTCUT) joins the first. The epilogue adds the gradient
-//           that comes along an identity (ADD), cuts off what ReLU cut, and sums up what BatchNorm's gradient needs.
+//           that comes along an identity (ADD), cuts off what ReLU cut (SIGNS says what, or y), and sums up what BatchNorm's
+//           gradient needs.
 #define WIDE_TILES (OUTS / 8)  // of 8 columns
 #define TAPS (EXTENT_W * EXTENT_W)
 #define PHASES (TAPS / PHASE_TAPS)  // of 32 channels
@@ -111,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
 convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ filter, bf16_bits* __restrict__ out,
          float* __restrict__ sums, const float* __restrict__ weights, const wide* __restrict__ t,
          const bf16_bits* __restrict__ shortcut_source, const bf16_bits* __restrict__ shortcut_filter,
-         const bf16_bits* __restrict__ add, const bf16_bits* __restrict__ mask, const bf16_bits* __restrict__ y,
+         const bf16_bits* __restrict__ add, const unsigned char* __restrict__ signs, const bf16_bits* __restrict__ y,
          const float* __restrict__ norm, const bf16_bits* __restrict__ shortcut_y,
          const float* __restrict__ shortcut_norm, int filter_stride, int clients) {
     // blocks that see the same lie side by side
@@ -253,7 +254,7 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
     const float* const of_client = norm + (wide)k * 4 * OUT + channel;  // scale, shift, mean, 1 / deviation: [4][OUT]
     float mean[EIGHT];
     load(of_client + 2 * OUT, mean);
-#ifndef MASK
+#ifndef SIGNS
     float scale[EIGHT], shift[EIGHT];
     load(of_client, scale);
     load(of_client + OUT, shift);
@@ -277,10 +278,10 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
 #pragma unroll
         for (int e = 0; e < EIGHT; e++) v[e] += value[e];
 #endif
-#ifdef MASK
-        load(mask + at, value);
+#ifdef SIGNS
+        const unsigned positive = signs[at / EIGHT];
 #pragma unroll
-        for (int e = 0; e < EIGHT; e++) v[e] = value[e] > 0.0f ? v[e] : 0.0f;
+        for (int e = 0; e < EIGHT; e++) v[e] = positive >> e & 1u ? v[e] : 0.0f;
         load(y + at, value);
 #else
         load(y + at, value);

@@ -90,11 +90,12 @@ __device__ __forceinline__ Share share_of(int k, int count, int channels, int pl
     return {first, count * plane * octets, first % octets * EIGHT, (wide)k * IMAGES_A_CLIENT * plane * octets};
 }
 
-// z = relu(scale y + shift), plus the short cut `other` as it is (IDENTITY) or normalised (PROJECTED) before ReLU.
+// z = relu(scale y + shift), plus the short cut `other` as it is (IDENTITY) or normalised (PROJECTED) before ReLU. With a short
+// cut `signs` gets a bit for each number, 1 where z is positive: all that the gradient needs of it.
 extern "C" __global__ void __launch_bounds__(256)
 activate(const bf16_bits* __restrict__ y, const float* __restrict__ norm, const bf16_bits* __restrict__ other,
-         const float* __restrict__ other_norm, bf16_bits* __restrict__ z, const float* __restrict__ weights,
-         const wide* __restrict__ t, int channels, int plane, int clients) {
+         const float* __restrict__ other_norm, bf16_bits* __restrict__ z, unsigned char* __restrict__ signs,
+         const float* __restrict__ weights, const wide* __restrict__ t, int channels, int plane, int clients) {
     const int k = blockIdx.z;
     const Share mine = share_of(k, images_of(weights, t, k, clients), channels, plane);
     if (mine.first >= mine.end) return;
@@ -124,6 +125,10 @@ activate(const bf16_bits* __restrict__ y, const float* __restrict__ norm, const 
 #else
         for (int e = 0; e < EIGHT; e++) out[e] += v[e];
 #endif
+        unsigned positive = 0;
+#pragma unroll
+        for (int e = 0; e < EIGHT; e++) positive |= (out[e] > 0.0f ? 1u : 0u) << e;
+        signs[mine.start + place] = (unsigned char)positive;
 #endif
 #pragma unroll
         for (int e = 0; e < EIGHT; e++) out[e] = out[e] > 0.0f ? out[e] : 0.0f;

@@ -108,10 +108,10 @@ class NormalisedOutput:
 
 @dataclass(frozen=True)
 class Before:
-    """What lies before a convolution: ReLU of a BatchNorm, or of a block's sum ``z`` of one or two of them."""
+    """What lies before a convolution: ReLU of a BatchNorm, or of a block's sum, whose signs are bits of bytes."""
 
     main: NormalisedOutput
-    z: Tensor | None = None
+    signs: Tensor | None = None
     shortcut: NormalisedOutput | None = None
 
 
@@ -139,7 +139,7 @@ def convolve_back(
         "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.outside}", f"OUT {c.inside}", f"OUTS {outs}",
         "EXTENT_W 3", f"BLOCKS_A_PROCESSOR {tiles.blocks(outs)}", f"CLASSES {classes}", *phases.defines, "BACKWARD",
         *["HALVED"] * halved, *["ADD"] * (add is not None),
-        *["MASK"] * (before.z is not None), *["SHORTCUT"] * (shortcut is not None), *["SHORTCUT_SUMS"] * (many == 3),
+        *["SIGNS"] * (before.signs is not None), *["SHORTCUT"] * (shortcut is not None), *["SHORTCUT_SUMS"] * (many == 3),
     ]  # fmt: skip
     none = at.weights
     cut_gradient = none if shortcut is None else shortcut[1]
@@ -147,7 +147,7 @@ def convolve_back(
     cut = before.shortcut
     args = [
         gradient, filters[:, c.filters :], out, partial, at.weights, at.t, cut_gradient, cut_filters,
-        none if add is None else add, none if before.z is None else before.z, before.main.y, before.main.norm,
+        none if add is None else add, none if before.signs is None else before.signs, before.main.y, before.main.norm,
         none if cut is None else cut.y, none if cut is None else cut.norm, filters.stride(0), at.K,
     ]  # fmt: skip
     grid = (number * (c.inside // outs) * classes, 1)
@@ -208,15 +208,21 @@ def _blocks(at: StepClients, c: NormalisedConvolution) -> tuple[int, int]:
 
 
 def activate(
-    at: StepClients, of: NormalisedOutput, z: Tensor, *, other: NormalisedOutput | Tensor | None = None
+    at: StepClients,
+    of: NormalisedOutput,
+    z: Tensor,
+    *,
+    other: NormalisedOutput | Tensor | None = None,
+    signs: Tensor | None = None,
 ) -> None:
-    """`z` = ReLU of the normalised y, plus a shortcut: a tensor as it is, or another one normalised."""
+    """`z` = ReLU of the normalised y, plus a shortcut: a tensor as it is, or another one normalised; then also the
+    ``signs`` of z, one bit each."""
     c = of.convolution
     kind = [] if other is None else ["IDENTITY"] if isinstance(other, Tensor) else ["PROJECTED"]
     y, norm = (
         (other.y, other.norm) if isinstance(other, NormalisedOutput) else (of.y if other is None else other, of.norm)
     )
-    args = [of.y, of.norm, y, norm, z, at.weights, at.t, c.outside, c.side**2, at.K]
+    args = [of.y, of.norm, y, norm, z, z if signs is None else signs, at.weights, at.t, c.outside, c.side**2, at.K]
     at.launch("activate", [*NORMS, *kind], _blocks(at, c), 256, args)
 
 

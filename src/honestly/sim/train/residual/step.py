@@ -21,7 +21,7 @@ HALF = torch.bfloat16
 
 @dataclass(frozen=True)
 class ForwardBlock:
-    """A block that went forward: what its backward pass needs."""
+    """A block that went forward, from x to z: what its backward pass needs."""
 
     name: str
     block: Residual
@@ -30,6 +30,7 @@ class ForwardBlock:
     first: NormalisedOutput
     middle: Tensor
     after: Before
+    z: Tensor
 
 
 class Clones:
@@ -46,7 +47,8 @@ class Clones:
         self.loss = torch.zeros(K, device=device)
         self.start_statistics = torch.zeros(network.statistics, device=device)
         self.statistics = torch.zeros((K, max(network.statistics, 1)), device=device)
-        self.space, self.half = Workspace(), Workspace()
+        self.space, self.half, self.bits = Workspace(), Workspace(), Workspace()
+        self.sign = torch.empty(0, dtype=torch.uint8, device=device)
         self.beside = torch.cuda.Stream(device) if device.type == "cuda" else None
         every = list(network.convolutions)
         self.sums = torch.empty(max(tiles.sums_size(K, batch, c) for c in every), device=device)
@@ -72,13 +74,13 @@ class Clones:
         stem = self._convolve(at, "stem", self.network.stem, x)
         z = self._activations("stem.z", self.network.stem)
         launches.activate(at, stem, z)
-        before = Before(stem, z)
+        before = Before(stem)
         passed: list[ForwardBlock] = []
         for number, block in enumerate(self.network.blocks):
-            one = self._forward(at, f"{number}", block, before)
+            one = self._forward(at, f"{number}", block, z, before)
             passed.append(one)
-            before = one.after
-        g, sums = self._head(at, schedule, before)
+            before, z = one.after, one.z
+        g, sums = self._head(at, schedule, z, before)
         for one in reversed(passed):
             g, sums = self._backward(at, one, g, sums)
         gradient = self._of_norm(at, "stem", stem, g, sums, 1)
@@ -114,18 +116,18 @@ class Clones:
         launches.make_norm(at, c, sums, self.theta, norm, self.statistics)
         return NormalisedOutput(c, y, norm)
 
-    def _forward(self, at: StepClients, name: str, block: Residual, before: Before) -> ForwardBlock:
-        assert before.z is not None
-        first = self._convolve(at, f"{name}.first", block.first, before.z)
+    def _forward(self, at: StepClients, name: str, block: Residual, x: Tensor, before: Before) -> ForwardBlock:
+        first = self._convolve(at, f"{name}.first", block.first, x)
         middle = self._activations(f"{name}.middle", block.first)
         launches.activate(at, first, middle)
         second = self._convolve(at, f"{name}.second", block.second, middle)
         cut = None
         if block.shortcut is not None:
-            cut = self._convolve(at, f"{name}.shortcut", block.shortcut, before.z)
+            cut = self._convolve(at, f"{name}.shortcut", block.shortcut, x)
         z = self._activations(f"{name}.z", block.second)
-        launches.activate(at, second, z, other=before.z if cut is None else cut)
-        return ForwardBlock(name, block, before.z, before, first, middle, Before(second, z, cut))
+        signs = self.bits(f"{name}.signs", (*z.shape[:-1], z.shape[-1] // 8), self.sign)
+        launches.activate(at, second, z, other=x if cut is None else cut, signs=signs)
+        return ForwardBlock(name, block, x, before, first, middle, Before(second, signs, cut), z)
 
     def _of_norm(self, at: StepClients, name: str, of: NormalisedOutput, g: Tensor, sums: Sums, which: int) -> Tensor:
         """The gradient of a convolution's output from that of its BatchNorm's."""
@@ -166,10 +168,9 @@ class Clones:
         )  # fmt: skip
         return out, sums
 
-    def _head(self, at: StepClients, schedule: Mapping[str, Tensor], last: Before) -> tuple[Tensor, Sums]:
+    def _head(self, at: StepClients, schedule: Mapping[str, Tensor], z: Tensor, last: Before) -> tuple[Tensor, Sums]:
         """Loss and gradient of the last layer; the gradient of the last block's sum."""
         c, K, B, classes = last.main.convolution, self.K, self.B, self.network.classes
-        assert last.z is not None
         g = self._activations("head", c)
         cut = last.shortcut
         many = 2 if cut is None else 3
@@ -181,7 +182,7 @@ class Clones:
         linear, grad = self.theta[:, self.network.linear :], self.grad[:, self.network.linear :]
         at.launch(
             "head", defines, (B, 1), c.outside,
-            [last.z, last.main.y, last.main.norm, *([at.weights] * 2 if cut is None else [cut.y, cut.norm]), linear, g,
+            [z, last.main.y, last.main.norm, *([at.weights] * 2 if cut is None else [cut.y, cut.norm]), linear, g,
              sums, means, errors, losses, self.pixels.labels, schedule["samples"], at.weights, at.t,
              self.theta.stride(0), K],
         )  # fmt: skip
