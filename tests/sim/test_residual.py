@@ -62,6 +62,15 @@ class Case:
                 values[k, n:] = torch.nan
         return values
 
+    def input(self, normalised: bool) -> tuple[launches.Input, Tensor]:
+        """What a kernel reads, and the activations that it means by that."""
+        if not normalised:
+            return self.x, self.x
+        before = NormalisedConvolution(0, self.c.inside, 3, 1, self.c.side * self.c.stride, 0, 0)
+        norm = self.whole((K, 4, self.c.inside)).float()
+        scale, shift = (norm[:, n, None, None, None, :] for n in (0, 1))
+        return NormalisedOutput(before, self.x, norm), (scale * self.x.float() + shift).relu().to(HALF)
+
     def weight(self, k: int) -> Tensor:
         """The filters as PyTorch wants them."""
         c = self.c
@@ -84,13 +93,15 @@ def images(tensor: Tensor, k: int) -> Tensor:
 
 
 @pytest.mark.parametrize("name", [*SHAPES, *ONE_TAP])
-def test_a_convolution_is_exact_and_sums_up_its_channels(name: str) -> None:
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_convolution_is_exact_and_sums_up_its_channels(name: str, normalised: bool) -> None:
     c = {**SHAPES, **ONE_TAP}[name]
     case = Case(c)
     y = torch.full((K, B, c.side, c.side, c.outside), 77.0, dtype=HALF)
-    sums = launches.convolve(case.at, c, case.x, case.filters, y, case.sums)
+    x, numbers = case.input(normalised)
+    sums = launches.convolve(case.at, c, x, case.filters, y, case.sums)
     for k, n in enumerate(COUNTS):
-        expected = conv2d(images(case.x, k), case.weight(k), stride=c.stride, padding=case.padding).to(HALF).float()
+        expected = conv2d(images(numbers, k), case.weight(k), stride=c.stride, padding=case.padding).to(HALF).float()
         assert torch.equal(images(y, k), expected)
         assert (y[k, n:] == 77.0).all()
         totals = case.totals(sums, k)
@@ -148,18 +159,21 @@ def test_the_gradient_of_the_input_is_exact_and_cut_off(name: str, kind: str) ->
 
 
 @pytest.mark.parametrize("name", [*SHAPES, *ONE_TAP])
-@pytest.mark.parametrize("blocks", [1, 1000])
-def test_the_gradient_of_the_filters_is_exact(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("blocks", "normalised"), [(1, False), (1000, False), (1, True)])
+def test_the_gradient_of_the_filters_is_exact(
+    name: str, blocks: int, normalised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     c = {**SHAPES, **ONE_TAP}[name]
     monkeypatch.setattr(tiles, "BLOCKS", blocks)
     case = Case(c)
+    x, numbers = case.input(normalised)
     size = case.filters.shape[1]
     grad = torch.full((K, size + 16), 77.0)
     parts = torch.full((tiles.parts_size(K, B, c),), torch.nan)
-    launches.weight_gradient(case.at, c, case.x, case.gradient, grad, parts)
+    launches.weight_gradient(case.at, c, x, case.gradient, grad, parts)
     for k in range(K):
         expected = conv2d_weight(
-            images(case.x, k), case.weight(k).shape, images(case.gradient, k), stride=c.stride, padding=case.padding
+            images(numbers, k), case.weight(k).shape, images(case.gradient, k), stride=c.stride, padding=case.padding
         )
         assert torch.equal(grad[k, :size].view(c.outside, c.extent, c.extent, c.inside).permute(0, 3, 1, 2), expected)
         assert (grad[k, size:] == 77.0).all()

@@ -2,7 +2,8 @@
 // seen[position + tap, i] filter[tap, i, o]. A block makes TILE positions x OUTS output channels, a warp 16 ROW_TILES of these
 // positions. The sum goes in phases: 32 input channels and PHASE_TAPS taps; what a phase needs is fetched DEPTH phases ahead.
 //
-// forward:  `source` are activations, the sums of y and y^2 of every channel go to `sums`.
+// forward:  `source` are activations, or what becomes of them by BatchNorm and ReLU (NORMALISED); the sums of y and y^2 of every
+//           channel go to `sums`.
 // BACKWARD: `source` is the gradient of the convolution's output, the result that of its input. A filter's taps run the other
 //           way. With stride 2 (HALVED) the input falls into four classes of positions, (even, even) to (odd, odd), which see
 //           1, 2, 2 and 4 taps; the 1 x 1 filter of a short cut (SHORTCUT) joins the first. The epilogue adds the gradient
@@ -195,6 +196,11 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
 #pragma unroll 1
     for (int phase = 0; phase < phases; phase++) {
         copies_wait<DEPTH - 1>();
+#ifdef NORMALISED
+        if (phase % PHASES == 0)
+            normalise_seen(seen + phase / PHASES % SEEN_SLOTS * SEEN_BYTES, norm + (wide)k * 4 * IN + phase / PHASES * 32, IN,
+                           first_image, first_row, count);
+#endif
         __syncthreads();  // everybody's copies have arrived, and the slot of the phase before is free
         if (phase + DEPTH < phases) {
             fetch_seen(phase + DEPTH);

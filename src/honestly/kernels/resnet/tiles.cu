@@ -136,24 +136,57 @@ __device__ __forceinline__ int seen_at(int image, int row, int column, int piece
 #define COLUMNS (SOURCE_W / LOAD_STEP)
 #define ROWS (WHOLE ? SOURCE_H / LOAD_STEP : SEEN_H)  // of an image
 
+// The pieces that a thread loads of what a tile sees, the same channels of one column of some rows: `use` gets where each lies in
+// a slot, the row of the source that it comes from, counted from that of the first, and whether there is such a row.
+struct Pieces { int piece, column, number, above, image; };
+__device__ __forceinline__ Pieces pieces_of(int first_row) {
+    static_assert(THREADS % (4 * COLUMNS) == 0, "a row is loaded by some of the threads");
+    const int piece = threadIdx.x % 4u, column = threadIdx.x / 4u % COLUMNS, number = threadIdx.x / (4u * COLUMNS);
+    return {piece, column, number, WHOLE ? 0 : first_row * STRIDE - PADDING, WHOLE ? number / ROWS : 0};
+}
+template <class Use>
+__device__ __forceinline__ void for_each(const Pieces& mine, int first_image, int count, const Use& use) {
+    constexpr int at_once = THREADS / (4 * COLUMNS);
+    const int row = WHOLE ? mine.number % ROWS + PADDING : mine.number;
+#pragma unroll
+    for (int n = 0; n < SEVERAL * ROWS; n += at_once) {  // (rows of images follow one another)
+        if (SEVERAL * ROWS % at_once && mine.number + n >= SEVERAL * ROWS) break;
+        const int h = mine.above + mine.number + n, more_images = WHOLE ? n / ROWS : 0, more_rows = WHOLE ? n % ROWS : n;
+        const bool inside = WHOLE ? SEVERAL == 1 || first_image + mine.image + more_images < count : h >= 0 && h < SOURCE_H;
+        use(seen_at(mine.image + more_images, row + more_rows, mine.column + PADDING, mine.piece), n, inside);
+    }
+}
+
 // 32 channels of what a tile sees, into a slot that was cleared.
 __device__ __forceinline__ void load_seen(unsigned char* to, const bf16_bits* __restrict__ source, int channels,
                                           int first_image, int first_row, int count) {
-    constexpr int at_once = THREADS / (4 * COLUMNS), further_down = LOAD_STEP * SOURCE_W;
-    static_assert(THREADS % (4 * COLUMNS) == 0, "a row is loaded by some of the threads");
-    const int piece = threadIdx.x % 4u, column = threadIdx.x / 4u % COLUMNS, number = threadIdx.x / (4u * COLUMNS);
-    const int above = WHOLE ? 0 : first_row * STRIDE - PADDING, image = WHOLE ? number / ROWS : 0;
-    const int row = WHOLE ? number % ROWS + PADDING : number;
-    const bf16_bits* const from = source + ((wide)first_image * SOURCE_H * SOURCE_W + (above + number) * further_down
-                                            + column * LOAD_STEP) * channels + piece * EIGHT;
+    constexpr int further_down = LOAD_STEP * SOURCE_W;
+    const Pieces mine = pieces_of(first_row);
+    const bf16_bits* const from = source + ((wide)first_image * SOURCE_H * SOURCE_W + (mine.above + mine.number) * further_down
+                                            + mine.column * LOAD_STEP) * channels + mine.piece * EIGHT;
+    for_each(mine, first_image, count, [&](int at, int n, bool inside) {
+        copy(to + at, from + n * further_down * channels, inside);
+    });
+}
+// BatchNorm and ReLU of the numbers that the thread loaded itself, which need no barrier; zeros beside the source stay zeros.
+// `norm`: scale, then shift of all channels, from the first of the 32 on.
+__device__ __forceinline__ void normalise_seen(unsigned char* slot, const float* __restrict__ norm, int channels,
+                                               int first_image, int first_row, int count) {
+    const Pieces mine = pieces_of(first_row);
+    float scale[EIGHT], shift[EIGHT];
+    load(norm + mine.piece * EIGHT, scale);
+    load(norm + channels + mine.piece * EIGHT, shift);
+    for_each(mine, first_image, count, [&](int at, int, bool inside) {
+        if (!inside) return;
+        float v[EIGHT];
+        unpack(*(const uint4*)(slot + at), v);
 #pragma unroll
-    for (int n = 0; n < SEVERAL * ROWS; n += at_once) {  // (rows of images follow one another)
-        if (SEVERAL * ROWS % at_once && number + n >= SEVERAL * ROWS) break;
-        const int h = above + number + n, more_images = WHOLE ? n / ROWS : 0, more_rows = WHOLE ? n % ROWS : n;
-        const bool inside = WHOLE ? SEVERAL == 1 || first_image + image + more_images < count : h >= 0 && h < SOURCE_H;
-        copy(to + seen_at(image + more_images, row + more_rows, column + PADDING, piece),
-             from + n * further_down * channels, inside);
-    }
+        for (int e = 0; e < EIGHT; e++) {
+            v[e] = scale[e] * v[e] + shift[e];
+            v[e] = v[e] > 0.0f ? v[e] : 0.0f;
+        }
+        *(uint4*)(slot + at) = pack(v);
+    });
 }
 // Zeros wherever nothing is loaded (of whole images: everywhere).
 __device__ __forceinline__ void clear_seen(unsigned char* slot) {

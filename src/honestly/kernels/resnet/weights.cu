@@ -5,8 +5,9 @@
 #define SLOT (SEEN_BYTES + TILE * OUTS * 2)  // bytes of shared memory of a tile; the next one is fetched meanwhile
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
-weight_gradient(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ gradient, float* __restrict__ parts,
-                const float* __restrict__ weights, const wide* __restrict__ t, int part_stride, int clients) {
+weight_gradient(const bf16_bits* __restrict__ source, const float* __restrict__ norm, const bf16_bits* __restrict__ gradient,
+                float* __restrict__ parts, const float* __restrict__ weights, const wide* __restrict__ t, int part_stride,
+                int clients) {
     const int k = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32, splits = gridDim.x;
     const int first_in = blockIdx.y % (IN / 32) * 32, first_out = blockIdx.y / (IN / 32) * OUTS;
     const int count = images_of(weights, t, k, clients);
@@ -66,6 +67,10 @@ weight_gradient(const bf16_bits* __restrict__ source, const bf16_bits* __restric
 #pragma unroll 1
     for (int tile = blockIdx.x; tile < tiles; tile += splits) {
         copies_wait<0>();
+#ifdef NORMALISED
+        normalise_seen(shared + slot * SLOT, norm + (wide)k * 4 * IN + first_in, IN, tile / TILES_AN_IMAGE * SEVERAL,
+                       tile % TILES_AN_IMAGE * TILE_H, count);
+#endif
         __syncthreads();  // everybody's copies have arrived, and the other slot is free
         if (tile + splits < tiles) fetch(tile + splits, 1 - slot);
         copies_end();

@@ -79,24 +79,6 @@ class Sums:
         return self.values.shape[3]
 
 
-def convolve(at: StepClients, c: NormalisedConvolution, x: Tensor, filters: Tensor, y: Tensor, sums: Tensor) -> Sums:
-    """`y` = the convolution of x, and the sums of y and y^2 by tile; ``filters`` are (K, size) in bfloat16."""
-    tiles = tiles_forward(c)
-    outs, threads = outs_of(c.outside), 32 * tiles.warps
-    number, phases = tiles.number(at.B), Phases.of(c.extent**2, c.inside, stride=c.stride)
-    partial = sums[: at.K * number * 2 * c.outside].view(at.K, number, 1, 2, c.outside)
-    defines = [
-        "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.inside}", f"OUT {c.outside}", f"OUTS {outs}",
-        f"EXTENT_W {c.extent}", f"BLOCKS_A_PROCESSOR {tiles.blocks(outs)}", "CLASSES 1", *phases.defines,
-    ]  # fmt: skip
-    own = filters[:, c.filters :]
-    none = at.weights
-    args = [x, own, y, partial, at.weights, at.t, *[none] * 8, filters.stride(0), at.K]
-    grid = (number * (c.outside // outs), 1)
-    at.launch("convolve", defines, grid, threads, args, shared=phases.shared_bytes(tiles, outs, 2))
-    return Sums(partial, tiles.an_image, tiles.several)
-
-
 @dataclass(frozen=True)
 class NormalisedOutput:
     """The output y of a convolution and its BatchNorm (K, 4, channels): scale, shift, mean, 1 / deviation."""
@@ -104,6 +86,33 @@ class NormalisedOutput:
     convolution: NormalisedConvolution
     y: Tensor
     norm: Tensor
+
+
+Input = Tensor | NormalisedOutput  #: activations, or an output that becomes one by its BatchNorm and ReLU
+
+
+def _read(x: Input, none: Tensor) -> tuple[Tensor, Tensor, list[str]]:
+    """What a kernel reads instead of the activations x: numbers, their BatchNorm, and the macro that says so."""
+    return (x.y, x.norm, ["NORMALISED"]) if isinstance(x, NormalisedOutput) else (x, none, [])
+
+
+def convolve(at: StepClients, c: NormalisedConvolution, x: Input, filters: Tensor, y: Tensor, sums: Tensor) -> Sums:
+    """`y` = the convolution of x, and the sums of y and y^2 by tile; ``filters`` are (K, size) in bfloat16."""
+    none = at.weights
+    source, norm, normalised = _read(x, none)
+    tiles = tiles_forward(c)
+    outs, threads = outs_of(c.outside), 32 * tiles.warps
+    number, phases = tiles.number(at.B), Phases.of(c.extent**2, c.inside, stride=c.stride)
+    partial = sums[: at.K * number * 2 * c.outside].view(at.K, number, 1, 2, c.outside)
+    defines = [
+        "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.inside}", f"OUT {c.outside}", f"OUTS {outs}",
+        f"EXTENT_W {c.extent}", f"BLOCKS_A_PROCESSOR {tiles.blocks(outs)}", "CLASSES 1", *phases.defines, *normalised,
+    ]  # fmt: skip
+    own = filters[:, c.filters :]
+    args = [source, own, y, partial, at.weights, at.t, *[none] * 5, norm, *[none] * 2, filters.stride(0), at.K]
+    grid = (number * (c.outside // outs), 1)
+    at.launch("convolve", defines, grid, threads, args, shared=phases.shared_bytes(tiles, outs, 2))
+    return Sums(partial, tiles.an_image, tiles.several)
 
 
 @dataclass(frozen=True)
@@ -156,18 +165,19 @@ def convolve_back(
 
 
 def weight_gradient(
-    at: StepClients, c: NormalisedConvolution, x: Tensor, gradient: Tensor, grad: Tensor, parts: Tensor
+    at: StepClients, c: NormalisedConvolution, x: Input, gradient: Tensor, grad: Tensor, parts: Tensor
 ) -> None:
     """The gradient of the filters, into its place in ``grad`` (K, size)."""
+    source, norm, normalised = _read(x, at.weights)
     tiles, outs, splits = tiles_of_weights(c), outs_of(c.outside), splits_of(at.B, c)
     products = c.outside // outs * (c.inside // 32)
     size, own = c.outside * c.extent**2 * c.inside, grad[:, c.filters :]
     to, stride = (own, grad.stride(0)) if splits == 1 else (parts, size)
     defines = [
         "WEIGHTS", *tiles.defines, f"THREADS {4 * outs}", f"IN {c.inside}", f"OUT {c.outside}", f"OUTS {outs}",
-        f"BLOCKS_A_PROCESSOR {128 // outs}",
+        f"BLOCKS_A_PROCESSOR {128 // outs}", *normalised,
     ]  # fmt: skip
-    args = [x, gradient, to, at.weights, at.t, stride, at.K]
+    args = [source, norm, gradient, to, at.weights, at.t, stride, at.K]
     at.launch("weight_gradient", defines, (splits, products), 4 * outs, args, shared=gradient_bytes(c))
     if splits > 1:
         collect = [parts, own, splits, size, grad.stride(0)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from honestly.sim.train.ops import Workspace
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.residual import launches, tiles
-from honestly.sim.train.residual.launches import Before, NormalisedOutput, StepClients, Sums
+from honestly.sim.train.residual.launches import Before, Input, NormalisedOutput, StepClients, Sums
 from honestly.sim.train.residual.layout import PATCH, SIDE, NormalisedConvolution, Residual, ResidualNetwork
 from honestly.sim.train.sgd import SGD
 
@@ -28,7 +28,6 @@ class ForwardBlock:
     x: Tensor
     before: Before
     first: NormalisedOutput
-    middle: Tensor
     after: Before
     z: Tensor
 
@@ -108,7 +107,7 @@ class Clones:
         )  # fmt: skip
         return x
 
-    def _convolve(self, at: StepClients, name: str, c: NormalisedConvolution, x: Tensor) -> NormalisedOutput:
+    def _convolve(self, at: StepClients, name: str, c: NormalisedConvolution, x: Input) -> NormalisedOutput:
         """A convolution and the statistics of its BatchNorm."""
         y = self._activations(f"{name}.y", c)
         norm = self.space(f"{name}.norm", (self.K, 4, c.outside), self.theta)
@@ -118,16 +117,14 @@ class Clones:
 
     def _forward(self, at: StepClients, name: str, block: Residual, x: Tensor, before: Before) -> ForwardBlock:
         first = self._convolve(at, f"{name}.first", block.first, x)
-        middle = self._activations(f"{name}.middle", block.first)
-        launches.activate(at, first, middle)
-        second = self._convolve(at, f"{name}.second", block.second, middle)
+        second = self._convolve(at, f"{name}.second", block.second, first)
         cut = None
         if block.shortcut is not None:
             cut = self._convolve(at, f"{name}.shortcut", block.shortcut, x)
         z = self._activations(f"{name}.z", block.second)
         signs = self.bits(f"{name}.signs", (*z.shape[:-1], z.shape[-1] // 8), self.sign)
         launches.activate(at, second, z, other=x if cut is None else cut, signs=signs)
-        return ForwardBlock(name, block, x, before, first, middle, Before(second, signs, cut), z)
+        return ForwardBlock(name, block, x, before, first, Before(second, signs, cut), z)
 
     def _of_norm(self, at: StepClients, name: str, of: NormalisedOutput, g: Tensor, sums: Sums, which: int) -> Tensor:
         """The gradient of a convolution's output from that of its BatchNorm's."""
@@ -137,7 +134,7 @@ class Clones:
         launches.norm_gradient(at, of, g, back, out)
         return out
 
-    def _weight_gradient(self, at: StepClients, c: NormalisedConvolution, x: Tensor, gradient: Tensor) -> None:
+    def _weight_gradient(self, at: StepClients, c: NormalisedConvolution, x: Input, gradient: Tensor) -> None:
         """On a stream of its own: nobody waits for it, and it fills what other kernels leave idle."""
         if self.beside is None:
             launches.weight_gradient(at, c, x, gradient, self.grad, self.parts)
@@ -154,7 +151,7 @@ class Clones:
             cut = self._of_norm(at, f"{name}.shortcut", after.shortcut, g, sums, 2)
             self._weight_gradient(at, block.shortcut, passed.x, cut)
         gradient = self._of_norm(at, f"{name}.second", after.main, g, sums, 1)
-        self._weight_gradient(at, block.second, passed.middle, gradient)
+        self._weight_gradient(at, block.second, passed.first, gradient)
         inner = self._activations("inner", block.first)
         before = Before(passed.first)
         sums = launches.convolve_back(at, block.second, gradient, self.filters, before, inner, self.sums)
