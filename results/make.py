@@ -83,6 +83,8 @@ def pack(name: str, source: Path, again: list[str]) -> None:
             print(f"{path}: {take_in(store, path)}")
             if (BUILD / name).is_dir():  # of two records of a run, the one of the latest session counts
                 print(f"{BUILD / name}: {take_over(store, BUILD / name, again)}")
+            if not store.runs():
+                continue  # a session had no time for this study
             archive(store, STORES / f"{name}.tar.gz")
         shutil.rmtree(BUILD / name, ignore_errors=True)
         unpack(name)

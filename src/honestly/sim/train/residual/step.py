@@ -17,6 +17,7 @@ from honestly.sim.train.residual.layout import PATCH, SIDE, NormalisedConvolutio
 from honestly.sim.train.sgd import SGD
 
 HALF = torch.bfloat16
+AS_READ = 16  # from this side on, BatchNorm and ReLU within a block are applied where they are read
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class ForwardBlock:
     x: Tensor
     before: Before
     first: NormalisedOutput
+    middle: Input
     after: Before
     z: Tensor
 
@@ -117,14 +119,18 @@ class Clones:
 
     def _forward(self, at: StepClients, name: str, block: Residual, x: Tensor, before: Before) -> ForwardBlock:
         first = self._convolve(at, f"{name}.first", block.first, x)
-        second = self._convolve(at, f"{name}.second", block.second, first)
+        middle: Input = first
+        if block.first.side < AS_READ:
+            middle = self._activations(f"{name}.middle", block.first)
+            launches.activate(at, first, middle)
+        second = self._convolve(at, f"{name}.second", block.second, middle)
         cut = None
         if block.shortcut is not None:
             cut = self._convolve(at, f"{name}.shortcut", block.shortcut, x)
         z = self._activations(f"{name}.z", block.second)
         signs = self.bits(f"{name}.signs", (*z.shape[:-1], z.shape[-1] // 8), self.sign)
         launches.activate(at, second, z, other=x if cut is None else cut, signs=signs)
-        return ForwardBlock(name, block, x, before, first, Before(second, signs, cut), z)
+        return ForwardBlock(name, block, x, before, first, middle, Before(second, signs, cut), z)
 
     def _of_norm(self, at: StepClients, name: str, of: NormalisedOutput, g: Tensor, sums: Sums, which: int) -> Tensor:
         """The gradient of a convolution's output from that of its BatchNorm's."""
@@ -151,7 +157,7 @@ class Clones:
             cut = self._of_norm(at, f"{name}.shortcut", after.shortcut, g, sums, 2)
             self._weight_gradient(at, block.shortcut, passed.x, cut)
         gradient = self._of_norm(at, f"{name}.second", after.main, g, sums, 1)
-        self._weight_gradient(at, block.second, passed.first, gradient)
+        self._weight_gradient(at, block.second, passed.middle, gradient)
         inner = self._activations("inner", block.first)
         before = Before(passed.first)
         sums = launches.convolve_back(at, block.second, gradient, self.filters, before, inner, self.sums)
