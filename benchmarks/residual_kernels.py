@@ -36,7 +36,10 @@ from honestly.sim.train.sgd import SGD
 
 CLIENTS, BATCH, STEPS = 20, 128, 64
 BOUND = {"y": 2e-3, "x": 2e-3, "filters": 1e-5}  # relative to the norm: bfloat16's own rounding, and float32 sums
-SHOWN = ("PLANE_H", "EXTENT", "STRIDE", "IN", "OUT", "HALVED", "ADD", "SIGNS", "SHORTCUT", "SHORTCUT_SUMS", "NORMALISED")
+SHOWN = (
+    *("PLANE_H", "EXTENT", "STRIDE", "IN", "OUT"),
+    *("NORMALISED", "HALVED", "ADD", "SIGNS", "SHORTCUT", "SHORTCUT_SUMS"),
+)
 
 
 def milliseconds(work: Callable[[], None], times: int = 10) -> float:

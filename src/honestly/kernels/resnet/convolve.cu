@@ -9,11 +9,7 @@
 //           1, 2, 2 and 4 taps; the 1 x 1 filter of a short cut (SHORTCUT) joins the first. The epilogue adds the gradient
 //           that comes along an identity (ADD), cuts off what ReLU cut (SIGNS says what, or y), and sums up what BatchNorm's
 //           gradient needs.
-#define WIDE_TILES (OUTS / 8)  // of 8 columns
-#define TAPS (EXTENT_W * EXTENT_W)
-#define PHASES (TAPS / PHASE_TAPS)  // of 32 channels
 #define SLICES (IN / 32)
-#define FILTER_BYTES (SLOT_TAPS * OUTS * 64)
 #define PITCH (OUTS * 2 + 16)  // bytes of a row of results in shared memory: rows begin in different banks
 #if defined(BACKWARD) && defined(SHORTCUT_SUMS)
 #define SUMS 3
@@ -25,83 +21,6 @@
 #else
 #define SPACING 1
 #endif
-
-// Which tap of a filter the n-th of a phase is: a phase has a column of taps, in a class (HALVED) all that there are.
-__device__ __forceinline__ int tap(int phase, int n, int row_class, int column_class) {
-#ifdef HALVED  // odd positions see taps 0 and 2
-    const int i = n / (1 + column_class), j = n % (1 + column_class);
-    return (row_class ? 2 * i : 1) * 3 + (column_class ? 2 * j : 1);
-#else
-    return n * EXTENT_W + phase;
-#endif
-}
-
-// 32 input channels of a phase's taps.
-__device__ __forceinline__ void load_filters(unsigned char* to, const bf16_bits* __restrict__ w, int phase, int taps,
-                                             int all_taps, int first_in, int first_out, int row_class, int column_class) {
-#ifdef BACKWARD  // the forward filters [i][tap][o], as they are: rows i, turned when they are read
-    constexpr int all = 32, pieces = OUTS / EIGHT, pitch = OUTS * 2;
-    const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces, apart = all_taps * OUT, between = OUT;
-    const bf16_bits* const from = w + (wide)(first_in + row) * apart + first_out + piece * EIGHT;
-    unsigned char* const place = to + piece_of<OUTS>(row, piece);
-#else
-    constexpr int all = OUTS, pieces = 4, pitch = 64;
-    const int row = threadIdx.x / pieces, piece = threadIdx.x % pieces, apart = all_taps * IN, between = IN;
-    const bf16_bits* const from = w + (wide)(first_out + row) * apart + first_in + piece * EIGHT;
-    unsigned char* const place = to + piece_of<32>(row, piece);
-#endif
-    constexpr int at_once = THREADS / pieces;  // rows
-    static_assert(all % at_once == 0 && at_once % 8 == 0, "the threads load some rows of a tap at a time");
-#pragma unroll
-    for (int n = 0; n < SLOT_TAPS; n++) {
-        if (n >= taps) break;
-        const int number = all_taps > 1 ? tap(phase, n, row_class, column_class) : 0;
-#pragma unroll
-        for (int further = 0; further < all; further += at_once)
-            copy(place + (n * all + further) * pitch, from + number * between + further * apart, true);
-    }
-}
-
-// acc += the products of a column of TALL taps and 32 channels. The thread's part of the first fragment lies at `from`, the
-// taps of the filters lie `apart`; backward the lowest comes first.
-template <int TALL>
-__device__ __forceinline__ void add_products(float (&acc)[ROW_TILES][WIDE_TILES][4], const unsigned char* seen, int from,
-                                             const unsigned char* filters, int apart, int lane) {
-    constexpr int rows = (ROW_TILES - 1) * STRIDE + TALL;
-    constexpr bool edges = PADDING && WHOLE && ROW_TILES == PLANE_H;  // the first and the last row are zeros
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        unsigned b[TALL][WIDE_TILES / 2][4];
-#pragma unroll
-        for (int down = 0; down < TALL; down++)
-#pragma unroll
-            for (int n = 0; n < WIDE_TILES / 2; n++) {
-#ifdef BACKWARD
-                turned_fragments(b[down][n], filters + (TALL - 1 - down) * apart + half * 16 * OUTS * 2
-                                                 + piece_of<OUTS>((lane / 8 & 1) * 8 + lane % 8, 2 * n + lane / 16));
-#else
-                fragments(b[down][n], filters + down * apart + n * 16 * 64
-                                          + piece_of<32>(lane / 16 * 8 + lane % 8, half * 2 + (lane / 8 & 1)));
-#endif
-            }
-#pragma unroll
-        for (int row = 0; row < rows; row++) {
-            if (edges && (row == 0 || (STRIDE == 1 && row == rows - 1))) continue;
-            unsigned a[4];
-            fragments(a, seen + (from ^ half * 32) + row * SEEN_W * 64);
-#pragma unroll
-            for (int down = 0; down < TALL; down++) {
-                const int m = (row - down) / STRIDE;
-                if (row < down || (row - down) % STRIDE || m >= ROW_TILES) continue;
-#pragma unroll
-                for (int n = 0; n < WIDE_TILES; n++) {
-                    const unsigned column[2] = {b[down][n / 2][n % 2 * 2], b[down][n / 2][n % 2 * 2 + 1]};
-                    multiply(acc[m][n], a, column);
-                }
-            }
-        }
-    }
-}
 
 // Where position p of a tile stands in the result, from that of position 0.
 __device__ __forceinline__ int result_at(int p) {
@@ -138,14 +57,15 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
             return;
         }
 #endif
-        load_filters(to, filter + (wide)k * filter_stride, phase % PHASES, taps, TAPS, slice * 32, first_out, row_class, column_class);
+        load_filters(to, filter + (wide)k * filter_stride, phase % PHASES, taps, TAPS, slice * 32, first_out, row_class,
+                     column_class);
     };
     int phases = SLICES * PHASES;
 #ifdef SHORTCUT
     if (category == 0) phases += SLICES;
 #endif
 #pragma unroll
-    for (int phase = 0; phase < DEPTH; phase++)  // before it is known how many images there are, which takes long to find out
+    for (int phase = 0; phase < DEPTH; phase++)  // while others still find out how many images there are, which takes long
         if (phase < phases) fetch_filters(phase);
 #pragma unroll
     for (int slot = 0; slot < SEEN_SLOTS; slot++) clear_seen(seen + slot * SEEN_BYTES);
@@ -247,10 +167,10 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
 
     // The epilogue: a thread has eight channels, of every `step`-th position.
     constexpr int step = THREADS / (OUTS / EIGHT);
-    const int octet = threadIdx.x % (OUTS / EIGHT), channel = first_out + octet * EIGHT, mine_of_tile = threadIdx.x / (OUTS / EIGHT);
-    const int first_b = first_image + place_of(mine_of_tile).image;
+    const int octet = threadIdx.x % (OUTS / EIGHT), channel = first_out + octet * EIGHT;
+    const int position = threadIdx.x / (OUTS / EIGHT), first_b = first_image + place_of(position).image;
     const wide first = (((images + first_image) * (SPACING * PLANE_H) + first_row * SPACING + row_class) * (SPACING * PLANE_W)
-                        + column_class) * OUT + channel + result_at(mine_of_tile);
+                        + column_class) * OUT + channel + result_at(position);
     float total[SUMS][EIGHT];
 #pragma unroll
     for (int s = 0; s < SUMS; s++)
@@ -275,7 +195,7 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
         if (SEVERAL > 1 && first_b + place_of(further).image >= count) break;
         const wide at = first + result_at(further);
         float v[EIGHT];
-        const uint4 packed = *(const uint4*)(shared + mine_of_tile * PITCH + further * PITCH + octet * 16);
+        const uint4 packed = *(const uint4*)(shared + position * PITCH + further * PITCH + octet * 16);
         unpack(packed, v);
 #ifdef BACKWARD
         float value[EIGHT];
@@ -318,7 +238,7 @@ convolve(const bf16_bits* __restrict__ source, const bf16_bits* __restrict__ fil
     }
     float* const by_position = (float*)(shared + TILE * PITCH);  // [sum][position % step][channel]
 #pragma unroll
-    for (int s = 0; s < SUMS; s++) store(by_position + (s * step + mine_of_tile) * OUTS + octet * EIGHT, total[s]);
+    for (int s = 0; s < SUMS; s++) store(by_position + (s * step + position) * OUTS + octet * EIGHT, total[s]);
     __syncthreads();
 #pragma unroll
     for (int first = 0; first < SUMS * OUTS; first += THREADS) {

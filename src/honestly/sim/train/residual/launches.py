@@ -34,7 +34,8 @@ NORMS = ("NORMS", f"LANES {LANES}", f"POSITIONS {POSITIONS}")
 def source(defines: Sequence[str]) -> str:
     """The text of the kernels that these macros select; the first names the file."""
     folder = files("honestly.kernels")
-    names = ("lenet/shapes.cu", "lenet/tensorcores.cu", "resnet/tiles.cu", f"resnet/{defines[0].lower()}.cu")
+    own = ("products", "convolve") if defines[0] == "CONVOLVE" else (defines[0].lower(),)
+    names = ("lenet/shapes.cu", "lenet/tensorcores.cu", *(f"resnet/{name}.cu" for name in ("tiles", *own)))
     head = "".join(f"#define {line}\n" for line in defines[1:])
     return head + "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
 
@@ -147,8 +148,8 @@ def convolve_back(
     defines = [
         "CONVOLVE", *tiles.defines, f"THREADS {threads}", f"IN {c.outside}", f"OUT {c.inside}", f"OUTS {outs}",
         "EXTENT_W 3", f"BLOCKS_A_PROCESSOR {tiles.blocks(outs)}", f"CLASSES {classes}", *phases.defines, "BACKWARD",
-        *["HALVED"] * halved, *["ADD"] * (add is not None),
-        *["SIGNS"] * (before.signs is not None), *["SHORTCUT"] * (shortcut is not None), *["SHORTCUT_SUMS"] * (many == 3),
+        *["HALVED"] * halved, *["ADD"] * (add is not None), *["SIGNS"] * (before.signs is not None),
+        *["SHORTCUT"] * (shortcut is not None), *["SHORTCUT_SUMS"] * (many == 3),
     ]  # fmt: skip
     none = at.weights
     cut_gradient = none if shortcut is None else shortcut[1]
