@@ -103,7 +103,7 @@ NAMES = {
 def results() -> str:
     """Rules against attacks: Fashion-MNIST in the paper's second configuration, by the code's reading where it ran."""
     attacks = ("sign_flip", "random", "label_flip", "backdoor")
-    code = {(run["rule"], run["attack"]): run for run in _runs("code-tables")}
+    code = {(run["rule"], run["attack"]): run for study in ("code-tables", "code-equal") for run in _runs(study)}
     text = {(run["rule"], run["attack"]): run for study in ("tables", "tables-ours") for run in _runs(study)}
     padded = [rule for rule in (*NAMES, "Ours") if any((rule, attack) not in code for attack in attacks)]
     runs = {

@@ -36,6 +36,7 @@ STUDIES = {
     "ablation": "paper-text-ablation",
     "figure1": "paper-text-figure1",
     "code-tables": "paper-tables",
+    "code-equal": "equal-weights",
     "code-ablation": "paper-ablation",
     "code-figure1": "paper-figure1",
     "random": "random-or-colluding",

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from honestly import Status
+from honestly import AggregationError, Status, aggregate
 from honestly.rules.geometric_median import PASSES, GeometricMedian
+from honestly.rules.sizes import used_sizes
 
 from .clients import geometry, honest, value
 
@@ -82,6 +83,7 @@ class Streaming:
     """A geometry that has only residuals."""
 
     streaming = True
+    sizes = None
 
     def __init__(self, X):
         self.X, self.K = X, len(X)
@@ -96,3 +98,44 @@ def test_streams():
     streamed = GeometricMedian().mix(Streaming(X))
     np.testing.assert_allclose(streamed.matrix, GeometricMedian().mix(geometry(X)).matrix, atol=1e-4)
     assert streamed.steps <= PASSES
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_trusted_sizes_count_a_client_as_often_as_they_say(seed: int) -> None:
+    make = np.random.default_rng(seed)
+    X = make.normal(size=(7, 5))
+    sizes = make.integers(0, 4, size=7)
+    sizes[seed % 7] = 9 if seed % 2 else 1  # now and then one client outweighs all others
+    sizes[(seed + 1) % 7] = 2
+    once = aggregate(X, GeometricMedian(sizes="trusted"), sizes=sizes.tolist())
+    often = aggregate(np.repeat(X, sizes, axis=0), GeometricMedian())
+    np.testing.assert_allclose(once.value, often.value, atol=1e-6)
+    assert once.weights is not None
+    assert (once.weights[sizes == 0] == 0).all()
+
+
+def test_trusted_sizes_scale_freely_and_equal_ones_change_nothing() -> None:
+    X = np.random.default_rng(1).normal(size=(8, 4))
+    sizes = np.arange(1.0, 9.0)
+    rule = GeometricMedian(sizes="trusted")
+    expected = aggregate(X, rule, sizes=sizes).value
+    np.testing.assert_allclose(aggregate(X, rule, sizes=sizes * 1e300).value, expected, rtol=1e-12)
+    same = aggregate(X, rule, sizes=[3] * 8).value
+    np.testing.assert_allclose(same, aggregate(X, "geometric_median").value, atol=1e-7)
+
+
+def test_trusted_sizes_must_be_there() -> None:
+    X = np.random.default_rng(1).normal(size=(8, 4))
+    with pytest.raises(ValueError, match="needs the clients' sizes"):
+        aggregate(X, GeometricMedian(sizes="trusted"))
+    with pytest.raises(AggregationError, match="none of the 8 clients reported a size above 0"):
+        aggregate(X, GeometricMedian(sizes="trusted"), sizes=[0.0] * 7 + [np.nan])
+
+
+def test_other_sizes_are_capped_as_those_of_any_rule() -> None:
+    X = np.random.default_rng(2).normal(size=(8, 4))
+    sizes = [6, 900, 1000, 800, 1200, 1000, 900, 1e9]
+    plain, used = aggregate(X, "geometric_median"), used_sizes(np.array(sizes))
+    assert plain.weights is not None
+    expected = plain.weights * used / (plain.weights * used).sum()
+    np.testing.assert_allclose(aggregate(X, "geometric_median", sizes=sizes).weights, expected, rtol=1e-12)

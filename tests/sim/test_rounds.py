@@ -91,6 +91,33 @@ def test_backdoor_has_two_phases_and_an_attack_success_rate() -> None:
     assert run(rounds=3, epochs=4)[-1]["asr"] is None
 
 
+def test_clients_weigh_the_images_of_their_last_phase() -> None:
+    trusted = {"sizes": "images", "rule": {"name": "mean", "sizes": "trusted"}}
+    federation = Federation(Experiment.of({**SMALL, **trusted, "epochs": 10, "attack": "backdoor", "malicious": 3}))
+    plan = federation._plan(1)
+    assert plan.sizes is not None
+    own = [len(set(schedule.samples[schedule.samples > 0].tolist())) for schedule in plan.schedules]
+    for k, (size, images) in enumerate(zip(plan.sizes, own, strict=True)):
+        assert size == pytest.approx((5 if k >= 5 else 10) * images, rel=0.02)  # triggered images count as own ones
+    record = next(federation.rounds())
+    expected = np.array(plan.sizes) / sum(plan.sizes)
+    np.testing.assert_allclose(record.numbers["weights"], expected, rtol=1e-9)
+    assert expected[5:].max() < 0.7 * expected[:5].min()
+
+
+def test_sizes_are_asked_for_where_a_rule_needs_them() -> None:
+    needy = {"rule": {"name": "geometric_median", "sizes": "trusted"}}
+    with pytest.raises(ValueError, match=r"rule geometric_median: sizes = trusted needs .* set sizes=images"):
+        Experiment.of({**SMALL, **needy})
+    with pytest.raises(ValueError, match="sizes = capped needs"):
+        Experiment.of({**SMALL, "rule": {"name": "mean", "sizes": "capped"}})
+    with pytest.raises(ValueError, match=r"buffer: .* leave sizes at none"):
+        Experiment.of({**SMALL, **needy, "sizes": "images", "buffer": 4})
+    assert run(**needy, sizes="images", rounds=1)[0]["status"] == "converged"
+    plain = Experiment.of({**SMALL, "rule": "geometric_median"})
+    assert "sizes" not in plain.canonical  # older experiments keep their ids
+
+
 def test_an_attacker_without_the_victims_class_does_not_crash() -> None:
     e = Experiment.of({**SMALL, "attack": "backdoor", "malicious": 6, "partition": "shards", "clients": 40})
     federation = Federation(e)

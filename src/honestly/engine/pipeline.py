@@ -12,7 +12,7 @@ from honestly.catalog import Spec
 from honestly.result import Float
 from honestly.rules import MIXER_CATALOG, make_steps
 from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
-from honestly.rules.sizes import reweight, size_shares, used_sizes
+from honestly.rules.sizes import by_size
 
 #: The sum of the weights may differ from 1 by this much.
 ROUNDING = 1e-6
@@ -132,7 +132,7 @@ class Pipeline:
         mix = self.rule.mix(geometry)
         _check_mix(self.rule, mix, geometry)
         if geometry.sizes is not None and not self.rule.uses_sizes and not isinstance(self.rule, ColumnRule):
-            mix = _by_size(mix, geometry.sizes, getattr(self.rule, "f", None))
+            mix = by_size(mix, geometry.sizes, getattr(self.rule, "f", None))
         return Decision(mixing, mix)
 
     def after(self, diagnostics: Mapping[str, Any]) -> Pipeline:
@@ -151,15 +151,6 @@ def _steps(rule: Any, own: bool) -> tuple[tuple[Mixer, ...], Any]:
     if isinstance(rule, Pipeline):
         return rule.mixers, rule.rule
     return make_steps(rule, own=own) if isinstance(rule, str) else ((), rule)
-
-
-def _by_size(mix: Mix, claims: Float, f: Any) -> Mix:
-    """The same with each client's weight times its size, capped for as many liars as the rule expects (or a minority):
-    what a rule that knows no sizes makes of them."""
-    used = used_sizes(claims, f if isinstance(f, int) else None)
-    rows = None if mix.by_layer is None else reweight(mix.by_layer, used)
-    diagnostics = {**mix.diagnostics, **size_shares(claims, used)}
-    return replace(mix, matrix=reweight(mix.matrix, used), by_layer=rows, diagnostics=diagnostics)
 
 
 def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:

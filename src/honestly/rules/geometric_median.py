@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from honestly.result import Float, Status
+from honestly.result import AggregationError, Float, Status
 from honestly.rules._lib.neighbours import majority, majority_mean
 from honestly.rules._lib.weiszfeld import inverse_weights
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import setting
+from honestly.rules.sizes import by_size, positive, size_shares
 
 PASSES, SETTLED = 15, 1e-4
 
@@ -32,8 +33,12 @@ class GeometricMedian(Rule):
 
     The rule stops when gap <= tolerance * S: attackers, however far, enter neither side. Where an iterate comes near a
     client, that client is tested for optimality (Vardi and Zhang) and returned exactly or left behind by their step.
+    With trusted sizes s_k all of this holds for P(z) = sum_k s_k ||w_k - z||: sums over clients are weighted by s, and
+    the majority is one of their weight.
 
     Args:
+        sizes: "capped" multiplies the weights of the median by the reported sizes, capped, as the engine does for most
+            rules. "trusted" weighs the distances by them as they are: only for sizes that nobody can lie about.
         tolerance: the duality gap, relative to S, at which to stop.
         steps: the limit of steps.
 
@@ -49,16 +54,26 @@ class GeometricMedian(Rule):
 
     tolerance: float = setting(1e-9, above=0.0, below=1.0)
     steps: int = setting(1000, whole=True, least=1)
+    sizes: Literal["capped", "trusted"] = setting("capped", among=("capped", "trusted"), later=True)
 
     name: ClassVar[str] = "geometric_median"
     summary: ClassVar[str] = "the point with the smallest sum of distances to the clients"
     reference: ClassVar[str] = "Weiszfeld 1937; Vardi and Zhang 2000"
     streams: ClassVar[bool] = True
+    uses_sizes: ClassVar[bool] = True
 
     def mix(self, geometry: Geometry) -> Mix:
         """Weights of the geometric median."""
-        K = geometry.K
-        h = majority(K)
+        if self.sizes == "trusted":
+            s = _trusted(self, geometry)
+            mix = self._median(geometry, s)
+            return replace(mix, diagnostics={**mix.diagnostics, **size_shares(s, s)})
+        mix = self._median(geometry, None)
+        return mix if geometry.sizes is None else by_size(mix, geometry.sizes)
+
+    def _median(self, geometry: Geometry, s: Float | None) -> Mix:
+        """The median of clients that weigh s, or all the same."""
+        pull = 1.0 if s is None else s
         a = majority_mean(geometry)
         r = np.sqrt(geometry.residuals(a))
         tested: set[int] = set()
@@ -70,21 +85,42 @@ class GeometricMedian(Rule):
             # Closer to a client than a thousandth of the median distance: Weiszfeld would slow down or divide by 0.
             if r[nearest] <= 1e-3 * median and nearest not in tested:
                 tested.add(nearest)
-                optimal, a, r = _leave_client(geometry, nearest)
+                optimal, a, r = _leave_client(geometry, nearest, s)
                 if optimal:
-                    return _make_mix(a, r, 0.0, step, Status.CONVERGED)
+                    return _make_mix(a, r * pull, 0.0, step, Status.CONVERGED)
             # A client that was left behind keeps a finite pull.
             old = np.maximum(r, 1e-15 * median + np.finfo(float).tiny)
-            a = inverse_weights(old)
+            a = inverse_weights(old, pull)
             r = np.sqrt(geometry.residuals(a))
-            S = float(np.partition(r, h - 1)[:h].sum())
+            S, excess = _nearest_majority(r, s)
             # Changes in the last few bits of a residual mean nothing.
             change = np.where(np.abs(r - old) > 8 * np.finfo(float).eps * old, r / old - 1.0, 0.0)
-            e = float(np.maximum(change, 0.0).sum())
-            gap = float((r * np.maximum(-change, 0.0)).sum()) + e * 2.0 * S / (2 * h - K)
+            e = float((pull * np.maximum(change, 0.0)).sum())
+            gap = float((pull * r * np.maximum(-change, 0.0)).sum()) + e * 2.0 * S / excess
             if gap <= self.tolerance * S or np.abs(change).max() <= settled:
-                return _make_mix(a, r, gap, step, Status.CONVERGED)
-        return _make_mix(a, r, gap, steps, Status.STEP_LIMIT)
+                return _make_mix(a, pull * r, gap, step, Status.CONVERGED)
+        return _make_mix(a, pull * r, gap, steps, Status.STEP_LIMIT)
+
+
+def _trusted(rule: Rule, geometry: Geometry) -> Float:
+    """The reported sizes, the largest of them 1."""
+    if geometry.sizes is None:
+        raise ValueError(f"{rule!r} needs the clients' sizes: pass sizes= and put no mixer in front")
+    s = positive(geometry.sizes)
+    if not s.any():
+        raise AggregationError(f"{rule!r}: none of the {geometry.K} clients reported a size above 0")
+    return s / s.max()
+
+
+def _nearest_majority(r: Float, s: Float | None) -> tuple[float, float]:
+    """S, the sum of distances to the nearest clients that outweigh the others, and by how much they do."""
+    if s is None:
+        h = majority(len(r))
+        return float(np.partition(r, h - 1)[:h].sum()), float(2 * h - len(r))
+    near = np.argsort(r, kind="stable")
+    weight = np.cumsum(s[near])
+    few = int(np.argmax(2.0 * weight > weight[-1])) + 1
+    return float((s * r)[near[:few]].sum()), float(2.0 * weight[few - 1] - weight[-1])
 
 
 def _median(r: Float) -> float:
@@ -94,25 +130,26 @@ def _median(r: Float) -> float:
 
 
 def _make_mix(a: Float, r: Float, gap: float, steps: int, status: Status) -> Mix:
-    """The result: `gap` bounds how far the sum of distances can be above its minimum."""
+    """The result for distances r, weighted: `gap` bounds how far their sum can be above its minimum."""
     return Mix.of_weights(a, status=status, steps=steps, diagnostics={"sum_of_distances": float(r.sum()), "gap": gap})
 
 
-def _leave_client(geometry: Geometry, j: int) -> tuple[bool, Float, Float]:
+def _leave_client(geometry: Geometry, j: int, s: Float | None) -> tuple[bool, Float, Float]:
     """Whether client j is the geometric median; if not, the Vardi-Zhang step away from it.
 
-    With m clients at w_j and `R = sum of (w_k - w_j) / |w_k - w_j|` over the others, w_j is optimal if |R| <= m;
-    else the step goes to `(1 - m/|R|) c + m/|R| w_j` with c the Weiszfeld mean of the others.
+    With m clients (or clients of weight m) at w_j and `R = sum of (w_k - w_j) / |w_k - w_j|` over the others, w_j is
+    optimal if |R| <= m; else the step goes to `(1 - m/|R|) c + m/|R| w_j` with c the Weiszfeld mean of the others.
     """
     at = np.zeros(geometry.K)
     at[j] = 1.0
     r = np.sqrt(geometry.residuals(at))
     away = r > 1e-6 * float(np.median(r))  # closer than that, they differ by rounding only
-    m = float((~away).sum())
+    pull = np.ones_like(r) if s is None else s
+    m = float(pull[~away].sum())
     if not away.any():
         return True, at, r
     b = np.zeros_like(r)
-    b[away] = 1.0 / r[away]
+    b[away] = pull[away] / r[away]
     c = b / b.sum()
     R = float(b.sum() * np.sqrt(geometry.residuals(c)[j]))
     if m >= R:

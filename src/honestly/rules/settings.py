@@ -14,7 +14,8 @@ def setting(default: T, **bounds: Any) -> T:
     """A setting's default and its bounds: `steps: int = setting(10, whole=True, least=1)`.
 
     `whole` asks for an integer, `above`, `least`, `below` and `most` bound a number, `among` lists the words that are
-    allowed. A setting that must be given has them as `field(metadata={"whole": True, "least": 0})`.
+    allowed. `later` says that experiments are older than the setting: at its default, it is not part of their ids.
+    A setting that must be given has them as `field(metadata={"whole": True, "least": 0})`.
     """
     return field(default=default, metadata=bounds)
 
@@ -22,7 +23,7 @@ def setting(default: T, **bounds: Any) -> T:
 def check_bounds(owner: Any) -> None:
     """Raise ValueError unless each setting of a dataclass is within its bounds; None is, where it is the default."""
     for one in fields(owner):
-        value, bounds = getattr(owner, one.name), dict(one.metadata)
+        value, bounds = getattr(owner, one.name), {k: v for k, v in one.metadata.items() if k != "later"}
         if not bounds or (value is None and one.default is None):
             continue
         if "among" in bounds:

@@ -6,11 +6,15 @@ others, and never more than three times the median. docs/explanation/sizes.md de
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from honestly.result import Float
+
+if TYPE_CHECKING:
+    from honestly.rules.rule import Mix
 
 #: A size counts for at most this many times the median claim, however few may lie.
 MOST_MEDIANS = 3.0
@@ -85,3 +89,12 @@ def reweight(matrix: Float, used: Float) -> Float:
     fine = (matrix >= 0).all(axis=1, keepdims=True) & (totals > 0)
     rows: Any = np.where(fine, scaled * (matrix.sum(axis=1, keepdims=True) / np.where(fine, totals, 1.0)), matrix)
     return rows
+
+
+def by_size(mix: Mix, claims: Float, f: Any = None) -> Mix:
+    """The same with each client's weight times its size, capped for as many liars as the rule expects (or a minority):
+    what a rule that knows no sizes makes of them."""
+    used = used_sizes(claims, f if isinstance(f, int) else None)
+    rows = None if mix.by_layer is None else reweight(mix.by_layer, used)
+    diagnostics = {**mix.diagnostics, **size_shares(claims, used)}
+    return replace(mix, matrix=reweight(mix.matrix, used), by_layer=rows, diagnostics=diagnostics)

@@ -71,6 +71,8 @@ def _plain(thing: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for field in dataclasses.fields(thing):
         value = getattr(thing, field.name)
+        if field.metadata.get("later") and value == field.default:
+            continue
         if field.name == "memory":
             settings["memory"] = value.forgetting if isinstance(value, Memory) else None
         elif field.name == "root":

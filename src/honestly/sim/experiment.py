@@ -32,11 +32,11 @@ from honestly.sim.data import DATASETS
 # The paper's local training and model, where the data set says nothing else.
 TRAINING = {"epochs": 10, "batch": 128, "lr": 0.01}
 # Keys added after the first release are left out of the canonical form at their default, so old ids do not change.
-LATER = {"warm_up": 0, "buffer": 0, "server": "", "stop": 0, "burst": 1, "turns": 1}
+LATER = {"warm_up": 0, "buffer": 0, "server": "", "stop": 0, "burst": 1, "turns": 1, "sizes": "none"}
 MODEL = "lenet5"
 # Settings that a warm-up does not inherit from its experiment.
 WARM_UP_LEAVES = (
-    *("rule", "pre", "server", "root", "attack", "malicious", "dynamic", "chosen"),
+    *("rule", "pre", "server", "sizes", "root", "attack", "malicious", "dynamic", "chosen"),
     *("start", "stop", "period", "burst", "turns"),
     *("rounds", "evaluate_every", "warm_up"),
 )
@@ -87,6 +87,9 @@ class Experiment(BaseModel):
     server: str = ""
     """the server's optimiser, which is applied to the average: `fedadam:lr=0.03`, `fedyogi`, `fedadagrad`,
     `fedavgm:momentum=0.9`; none if empty"""
+    sizes: Literal["none", "images"] = "none"
+    """what clients report as their size, for rules that use it: nothing, or the number of images that they trained on
+    in the round, each as often as it was used (the paper's code; of training in phases, the last phase counts)"""
     root: int = Field(100, ge=1)
     """the number of the server's own training images, for rules that need a trusted update (`fltrust`)"""
     # the attack
@@ -194,6 +197,11 @@ class Experiment(BaseModel):
             raise ValueError(f"buffer = {self.buffer}: there are only {self.clients} clients")
         if self.buffer and (self.participation < 1 or self.dropout > 0):
             raise ValueError("buffer: who answers is decided by its size, so leave participation at 1 and dropout at 0")
+        if self.buffer and self.sizes != "none":
+            raise ValueError("buffer: stale updates are weighed by their age, so leave sizes at none")
+        use = getattr(pipeline.rule, "sizes", "")
+        if self.sizes == "none" and (use == "trusted" or (use == "capped" and self.rule.name == "mean")):
+            raise ValueError(f"rule {self.rule.name}: sizes = {use} needs what clients report: set sizes=images")
         if self.clients < M:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
         if self.stop and self.stop < self.start:

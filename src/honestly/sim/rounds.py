@@ -117,7 +117,8 @@ class Federation:
             self.clients.schedule(round, int(k), attacking=bool(a)) for k, a in zip(taking_part, attacking, strict=True)
         ]
         root = self.clients.root_schedule(round) if "root" in self.needs else None
-        return RoundPlan(round, taking_part.tolist(), attacking, schedules, root, late)
+        sizes = None if e.sizes == "none" else [schedule.reported for schedule in schedules]
+        return RoundPlan(round, taking_part.tolist(), attacking, schedules, root, late, sizes)
 
     def _round(self, state: State, plan: RoundPlan) -> Record:
         clock = Clock(self.device)
@@ -184,7 +185,7 @@ class Federation:
                 named = dict(zip(plan.clients, sent, strict=True))
                 out = aggregate_late(named, steps, reference=reference, layers=layers, late=plan.late)
             else:
-                out = aggregate(updates, steps, reference=reference, layers=layers)
+                out = aggregate(updates, steps, reference=reference, layers=layers, sizes=plan.sizes)
             return replace(out, value=out.value[: len(state.model.theta)]), ""
         except AggregationError as error:
             return None, f"refused: {error}"

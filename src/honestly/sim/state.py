@@ -59,7 +59,7 @@ class Record:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A round before it happens: who takes part, who of them attacks, and what each does."""
+    """A round before it happens: who takes part, who of them attacks, what each does, and the size that it reports."""
 
     round: int
     clients: list[int]
@@ -67,6 +67,7 @@ class RoundPlan:
     schedules: list[Schedule]
     root: Schedule | None = None
     late: list[int] | None = None
+    sizes: list[int] | None = None
 
 
 def apply_server(state: State, average: Model) -> tuple[Model, ServerStep | None]:

@@ -32,7 +32,10 @@ BOTH = {"last": "", "mean_last_20": ""}
 def result(key: Key, accuracy: float, asr: float | None = None, **more: Any) -> Result:
     """A finished run of a cell; `fit`, `crop`, `rounds`, `seed`, `commit`, `span` say how it was made."""
     c = key.column
-    settings = {"dataset": key.dataset, "fit": "pad", "crop": 0} | {k: more[k] for k in ("fit", "crop") if k in more}
+    settings = {"dataset": key.dataset, "fit": "pad", "crop": 0, "attack": c.attack} | {
+        k: more[k] for k in ("fit", "crop", "sizes", "choice") if k in more
+    }
+    settings["rule"] = settings.pop("choice", key.rule)
     cell = {"dataset": key.dataset, "config": key.config, "attack": c.attack, "alpha": c.alpha, "rule": key.rule}
     rounds = more.get("rounds", ROUNDS[key.dataset])
     entry = ReportedRun(
@@ -44,11 +47,18 @@ def result(key: Key, accuracy: float, asr: float | None = None, **more: Any) -> 
     return Result(entry, numbers, more.get("said"), {c.metric: more["span"]} if "span" in more else {})
 
 
+BACKDOOR = {"fit": "resize", "attack": {"name": "backdoor"}}
+
+
 @pytest.mark.parametrize(
     ("dataset", "settings", "reading"),
     [
         ("mnist", {"fit": "pad"}, "text"), ("fmnist", {"fit": "resize"}, "code"), ("fmnist", {}, "text"),
         ("cifar10", {"fit": "pad", "crop": 4}, "code"), ("cifar10", {"fit": "resize", "crop": 0}, "text"),
+        ("mnist", {**BACKDOOR, "rule": {"name": "mean"}}, "equal"), ("mnist", {**BACKDOOR, "rule": "median"}, "code"),
+        ("mnist", {**BACKDOOR, "rule": {"name": "geometric_median"}, "sizes": "images"}, "code"),
+        ("mnist", {**BACKDOOR, "attack": "random", "rule": "mean"}, "code"),
+        ("mnist", {**BACKDOOR, "rule": "mean", "fit": "pad"}, "text"),
     ],
 )  # fmt: skip
 def test_the_settings_tell_the_reading(dataset: str, settings: dict[str, Any], reading: str) -> None:
@@ -88,7 +98,8 @@ def test_the_code_counts_and_the_text_stands_beside_it() -> None:
     assert [(row["reading"], row["rounds"], row["verdict"], row["counted"]) for row in rows] == [
         ("code", "100", "reproduced", "yes"), ("text", "100", "worse", "no"), ("code", "50", "half", "no"),
     ]  # fmt: skip
-    assert "2 by the authors' code, 0 by the paper's text; 2 by both" in readings(found)
+    numbers = "2 by the authors' code, 0 by the authors' code with equal weights, 0 by the paper's text"
+    assert f"{numbers}; 2 by more than one" in readings(found)
     assert "2 of 2 seeds. Where there are several seeds, the standard deviation is at most 0.028 (Median" in seeds(
         found
     )
@@ -158,6 +169,25 @@ def test_padded_images_are_a_cause_where_resized_ones_come_nearer() -> None:
     assert "Median, configuration 1, α = 0.5 has 0.15 with resized images, 0.24 with padded ones (0.12)" in sentence
     farther = [result(MEDIAN, 0.88, 0.24), result(MEDIAN, 0.88, 0.45, fit="resize"), result(trimmed, 0.88, 0.55)]
     assert cause(farther, trimmed)[0] == "unexplained"
+
+
+def test_equal_weights_are_a_cause_where_the_codes_come_nearer() -> None:
+    here = Key("mnist", 2, "GeoMed", Column("backdoor", 0.5, "ASR"))  # published: 0.00
+    other = here._replace(dataset="fmnist", config=1)  # published: 0.11
+    equal: dict[str, Any] = {"fit": "resize", "choice": "geometric_median"}
+    runs = [result(here, 0.99, 0.99, **equal), result(other, 0.88, 0.37, **equal)]
+    assert cause(runs, other)[0] == "unexplained"
+    found = compare([*runs, result(here, 0.99, 0.01, sizes="images", **equal)], "last")
+    assert [m.reading for m in found[here].measured] == ["code", "equal"]
+    assert found[here].verdict == "reproduced"
+    kind, sentence = causes(found, {})[other]
+    assert kind == "weights"
+    where = "MNIST, GeoMed, configuration 2, α = 0.5"
+    assert sentence == f"probably: {where} has 0.01 with the code's weights, 0.99 with equal ones (0.00)"
+    assert cause([*runs, result(here, 0.99, 0.99, sizes="images", **equal)], other)[0] == "unexplained"
+    mean = other._replace(rule="FedAvg")
+    more = [result(mean, 0.88, 0.6, fit="resize", choice="mean"), result(here, 0.99, 0.01, sizes="images", **equal)]
+    assert cause([*runs, *more], mean)[0] == "unexplained"  # shown for another rule only
 
 
 def test_the_rule_of_version_0_1_has_a_row_of_its_own(tmp_path: Path) -> None:

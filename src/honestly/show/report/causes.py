@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from honestly.show.report.origin import settings_of
-from honestly.show.report.published import EXTRA, RULES, TOLERANCE, Comparison, Key, Measurement, published_numbers
+from honestly.show.report.published import (
+    DATASETS,
+    EXTRA,
+    RULES,
+    TOLERANCE,
+    Comparison,
+    Key,
+    Measurement,
+    published_numbers,
+)
 from honestly.show.report.results import Result, mean_of
 from honestly.show.tables import Table
 
@@ -21,6 +30,7 @@ KINDS = {
     "failed": "the published run looks like one that failed",
     "repairs": "the default rule is not the published algorithm, which gives the published number here",
     "images": "padded images (the text) instead of resized ones (the code)",
+    "weights": "clients that weigh the same, not the images that they trained on (the code)",
     "unexplained": "unexplained",
 }
 #: Configurations whose malicious clients are always as many.
@@ -86,6 +96,8 @@ def _cause(one: Comparison, comparisons: Mapping[Key, Comparison], noise_means: 
         return Cause("noise", sentence)
     if (sentence := _images(one, one.counted, comparisons)) is not None:
         return Cause("images", sentence)
+    if (sentence := _weights(one, one.counted, comparisons)) is not None:
+        return Cause("weights", sentence)
     text_only = one.counted.reading == "text"
     return Cause("unexplained", "unexplained" + ("; not run by the authors' code's reading" if text_only else ""))
 
@@ -138,24 +150,49 @@ def _images(one: Comparison, counted: Measurement, comparisons: Mapping[Key, Com
     """The text's reading was run, and where the code's was run as well, that is nearer to the published numbers."""
     if counted.reading != "text":
         return None
+    alike = [other for key, other in comparisons.items() if key.dataset == one.key.dataset]
+    nearest = _nearer(one, alike, ("code", "equal"), "text")
+    if nearest is None:
+        return None
+    where, code, text, published = nearest
+    return f"probably: {where} has {code:.2f} with resized images, {text:.2f} with padded ones ({published:.2f})"
+
+
+def _weights(one: Comparison, counted: Measurement, comparisons: Mapping[Key, Comparison]) -> str | None:
+    """All clients weighed the same, and where they weighed as in the code, that is nearer to the published numbers."""
+    if counted.reading != "equal":
+        return None
+    alike = [other for key, other in comparisons.items() if key.rule == one.key.rule]
+    nearest = _nearer(one, alike, ("code",), "equal")
+    if nearest is None:
+        return None
+    where, code, equal, published = nearest
+    return f"probably: {where} has {code:.2f} with the code's weights, {equal:.2f} with equal ones ({published:.2f})"
+
+
+def _nearer(
+    one: Comparison, alike: Sequence[Comparison], better: Sequence[str], worse: str
+) -> tuple[str, float, float, float] | None:
+    """Of numbers of the same attack and metric that were run by both readings, the one that differs most between them:
+    where, by the better reading, by the worse one, published. None unless the better is nearer to the paper in sum."""
     near: list[tuple[Comparison, float, float]] = []
     apart: list[float] = []
-    for key, other in comparisons.items():
-        alike = (key.dataset, key.column.attack, key.column.metric) == (
-            one.key.dataset, one.key.column.attack, one.key.column.metric,
-        )  # fmt: skip
-        by = {m.reading: m.seeds.mean for m in other.measured}
-        if not alike or len(by) < 2 or key not in published_numbers():
+    for other in alike:
+        key, by = other.key, {m.reading: m.seeds.mean for m in other.measured}
+        same = (key.column.attack, key.column.metric) == (one.key.column.attack, one.key.column.metric)
+        first = next((by[reading] for reading in better if reading in by), None)
+        if not same or first is None or worse not in by or key not in published_numbers():
             continue
-        code, text = (abs(by[reading] - other.published) for reading in ("code", "text"))
-        if text > TOLERANCE:
-            apart.append(code - text)
-            near += [(other, by["code"], by["text"])] if code < text else []
+        if abs(by[worse] - other.published) > TOLERANCE:
+            gain = abs(first - other.published) - abs(by[worse] - other.published)
+            apart.append(gain)
+            near += [(other, first, by[worse])] if gain < 0 else []
     if not near or sum(apart) >= 0:
         return None
-    other, code, text = max(near, key=lambda pair: abs(pair[2] - pair[1]))
-    where = f"{other.key.rule}, configuration {other.key.config}, α = {other.key.column.alpha:g}"
-    return f"probably: {where} has {code:.2f} with resized images, {text:.2f} with padded ones ({other.published:.2f})"
+    other, first, second = max(near, key=lambda pair: abs(pair[2] - pair[1]))
+    dataset = "" if other.key.dataset == one.key.dataset else f"{DATASETS[other.key.dataset]}, "
+    where = f"{dataset}{other.key.rule}, configuration {other.key.config}, α = {other.key.column.alpha:g}"
+    return where, first, second, other.published
 
 
 def summary(by_cell: Mapping[Key, Cause], statistic_words: str) -> Table:

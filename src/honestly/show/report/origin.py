@@ -8,11 +8,17 @@ from typing import Any
 
 from honestly.show.report.sources import ReportedRun
 
-#: Where the paper's text and the authors' code differ, a run follows one of them.
-READINGS = {"code": "the authors' code", "text": "the paper's text"}
-SIGNS = {"code": "ᶜ", "text": "ᵗ"}
+#: Where the paper's text and the authors' code differ, a run follows one of them, or the code in all but the weights.
+READINGS = {
+    "code": "the authors' code",
+    "equal": "the authors' code with equal weights",
+    "text": "the paper's text",
+}
+SIGNS = {"code": "ᶜ", "equal": "ᵉ", "text": "ᵗ"}
 #: The authors' code pads CIFAR-10 by this many pixels and crops it at random.
 CROP = 4
+#: In the code clients weigh as many images as they trained on, which matters to these rules, and under the backdoor.
+WEIGHTED = ("mean", "geometric_median")
 
 
 def settings_of(entry: ReportedRun) -> Mapping[str, Any]:
@@ -21,14 +27,22 @@ def settings_of(entry: ReportedRun) -> Mapping[str, Any]:
 
 
 def reading_of(entry: ReportedRun) -> str:
-    """By which reading of the paper a run was made: "code" or "text".
+    """By which reading of the paper a run was made: "code", "equal" or "text".
 
-    The text pads images of 28 x 28 and mirrors CIFAR-10; the code resizes the first, and crops the second as well.
+    The text pads images of 28 x 28 and mirrors CIFAR-10; the code resizes the first, and crops the second as well. In
+    the code attackers of the backdoor weigh less than honest clients; if all weigh the same, the reading is "equal".
     """
     settings = settings_of(entry)
-    if settings.get("dataset") == "cifar10":
-        return "code" if settings.get("crop") == CROP else "text"
-    return "code" if settings.get("fit") == "resize" else "text"
+    by_code = settings.get("crop") == CROP if settings.get("dataset") == "cifar10" else settings.get("fit") == "resize"
+    if not by_code:
+        return "text"
+    weighted = _name(settings.get("attack")) == "backdoor" and _name(settings.get("rule")) in WEIGHTED
+    return "equal" if weighted and settings.get("sizes") != "images" else "code"
+
+
+def _name(choice: Any) -> Any:
+    """The name of a rule or attack among an experiment's settings."""
+    return choice.get("name") if isinstance(choice, Mapping) else choice  # pyright: ignore[reportUnknownMemberType]
 
 
 def commits_of(entries: Sequence[ReportedRun]) -> str:

@@ -23,7 +23,7 @@ from honestly.show.text import for_latex
 LATEX_MARKS = {
     "reproduced": r"$=$", "better": r"$\blacktriangle$", "worse": r"$\blacktriangledown$", "half": r"$\frac12$",
 }  # fmt: skip
-LATEX_SIGNS = {"code": r"$^{\mathrm{c}}$", "text": r"$^{\mathrm{t}}$"}
+LATEX_SIGNS = {"code": r"$^{\mathrm{c}}$", "equal": r"$^{\mathrm{e}}$", "text": r"$^{\mathrm{t}}$"}
 
 
 def latex(all_found: Mapping[str, Found]) -> str:

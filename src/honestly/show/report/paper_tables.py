@@ -41,7 +41,8 @@ Why = Mapping[Key, Cause]
 NOTE = (
     f"= within {TOLERANCE} of the published number, ▲ better, ▼ worse (a lower attack success rate, ASR, is better), "
     "½ run for half of the paper's rounds, · not run. ᶜ was run by the authors' code where that differs from the "
-    "paper's text, ᵗ by the text; where both were run, both are shown, and the first counts. "
+    "paper's text, ᵉ as well but that all clients weigh the same, ᵗ by the text; where several were run, the first two "
+    "are shown, and the first counts. "
     "Ours is the mean over the seeds, ± their standard deviation where there are several. "
     "Rows that are not the paper's are set beside its “Ours” and not counted: “Ours (paper)” is the published "
     "algorithm without this package's repairs, “Ours (version 0.1)” the default rule of that version."
@@ -109,7 +110,8 @@ def readings(comparisons: Found) -> str:
     counted = Counter(one.counted.reading for one in here if one.counted is not None)
     both = sum(one.beside is not None for one in here)
     parts = [f"{counted[reading]} by {words}" for reading, words in READINGS.items()]
-    return f"Where the paper's text and the authors' code differ, numbers were run: {', '.join(parts)}; {both} by both."
+    numbers = ", ".join(parts)
+    return f"Where the paper's text and the authors' code differ, numbers were run: {numbers}; {both} by more than one."
 
 
 def commits(comparisons: Found) -> str:

@@ -108,7 +108,7 @@ class Measurement:
 
     Attributes:
         seeds: mean, spread and number of seeds.
-        reading: "code" or "text", the reading of the paper by which it was run.
+        reading: "code", "equal" or "text", the reading of the paper by which it was run.
         rounds: of each run.
         half: True if that is half of the paper's.
         commits: by which the runs were made.

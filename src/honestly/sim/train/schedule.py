@@ -40,6 +40,11 @@ class Schedule:
         """Number of images that the training looks at."""
         return int(self.counts.sum())
 
+    @property
+    def reported(self) -> int:
+        """Number of images of the last phase, which a client that trains in phases reports as its size."""
+        return int(self.counts[np.flatnonzero(self.fresh)[-1] :].sum()) if self.steps else 0
+
 
 def plan(
     phases: Iterable[tuple[int, npt.NDArray[np.int64]]],
