@@ -1,6 +1,7 @@
 """Check and time the kernels of residual networks on a GPU: each one alone, and a whole training step.
 
     python benchmarks/residual_kernels.py [--json times.json]
+    python benchmarks/residual_kernels.py --compare before.json after.json    # print a table, without a GPU
 
 First every convolution and both of its gradients are checked against float64. Then each kernel of a step of 20 clients
 with 128 images is timed alone, as a CUDA graph of several launches. The images are random pixels.
@@ -193,24 +194,46 @@ def operations(text: str) -> float:
     return 2.0 * CLIENTS * BATCH * value["PLANE_H"] ** 2 * value["IN"] * value["OUT"] * taps
 
 
+def by_kind(times: dict[str, list[float]]) -> dict[str, float]:
+    """Milliseconds of all launches of a kernel, the longest first."""
+    kinds: dict[str, float] = {}
+    for text, some in times.items():
+        words = text.split()
+        kind = " ".join(words[: 2 if words[1:2] == ["back"] else 1])
+        kinds[kind] = kinds.get(kind, 0.0) + sum(some)
+    return dict(sorted(kinds.items(), key=lambda item: -item[1]))
+
+
+def compare(paths: list[Path]) -> None:
+    """The kernels of two measurements as a Markdown table."""
+    before, after = (json.loads(path.read_text()) for path in paths)
+    print("| kernels | before, ms | after, ms | |\n|---|---:|---:|---:|")
+    first, second = by_kind(before["kernels"]), by_kind(after["kernels"])
+    rows = [(name, value, second.get(name, 0.0)) for name, value in first.items()]
+    for name, old, new in [*rows, ("**a whole step**", before["step"], after["step"])]:
+        print(f"| {name} | {old:.2f} | {new:.2f} | {old / new:.2f}x |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--compare", type=Path, nargs=2, metavar="JSON", help="print a table of two such files")
     options = parser.parse_args()
+    if options.compare:
+        compare(options.compare)
+        return
     if not torch.cuda.is_available():
         parser.error("it measures a CUDA GPU, and PyTorch finds none here")
     if not check():
         raise SystemExit("a kernel is wrong")
     times, whole = step()
-    kinds: dict[str, float] = {}
     for text in sorted(times, key=lambda text: -sum(times[text])):
         some = times[text]
-        mean, words = statistics.mean(some), text.split()
+        mean = statistics.mean(some)
         rate = f"{operations(text) / mean / 1e9:4.0f} TFLOP/s" if operations(text) else ""
         print(f"{len(some):3} x {1e3 * mean:7.1f} us {rate:13} {text}")
-        kind = " ".join(words[: 2 if words[1:2] == ["back"] else 1])
-        kinds[kind] = kinds.get(kind, 0.0) + sum(some)
-    for text, sum_of_kind in sorted(kinds.items(), key=lambda item: -item[1]):
+    kinds = by_kind(times)
+    for text, sum_of_kind in kinds.items():
         print(f"{text:24} {sum_of_kind:7.3f} ms")
     total, speed = sum(kinds.values()), CLIENTS * BATCH / whole * 1e3
     print(f"{total:.2f} ms alone, a step {whole:.2f} ms, {speed:,.0f} images/s")
