@@ -91,6 +91,7 @@ def _time(row: dict | None) -> str:
     return f"{row['ratio']:.1f}x ({row['memory']:.0f})" if row else ""
 
 
+READINGS = ("code", "equal", "text")
 NAMES = {
     "FedAvg": "mean (FedAvg)",
     "Median": "median",
@@ -132,7 +133,7 @@ def results() -> str:
 
 
 #: Runs on a machine whose copy of the history was older than its code, and the commit of that code.
-LATER_CODE = {"39df036+": "d19f9eb", "d3e910e+": "c075c3e"}
+LATER_CODE = {"39df036+": "d19f9eb", "d3e910e+": "c075c3e", "aa3fb47+": "ce4de07"}
 
 
 def _code_of(commit: str) -> str:
@@ -157,13 +158,14 @@ def paper() -> str:
     cells = [cell for cell in cells if cell["rule"] in (*NAMES, "Ours")]  # others are set beside these, not counted
     verdicts = ("reproduced", "better", "worse", "half", "not run")
     rows = [
-        "| rule | within 0.02 | better | worse | half of the rounds | not run | by the code | by the text |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| rule | within 0.02 | better | worse | half of the rounds | not run | by the code | with equal weights | "
+        "by the text |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for rule in (*dict.fromkeys(cell["rule"] for cell in cells), "all"):
         here = [cell for cell in cells if rule in (cell["rule"], "all")]
         counted = Counter(cell["verdict"] for cell in here) | Counter(cell["reading"] for cell in here)
-        rows.append(f"| {rule} | " + " | ".join(str(counted[one]) for one in (*verdicts, "code", "text")) + " |")
+        rows.append(f"| {rule} | " + " | ".join(str(counted[one]) for one in (*verdicts, *READINGS)) + " |")
     commits = Counter(_code_of(cell["commits"]) for cell in cells if cell["rule"] == "Ours" and cell["commits"])
     shares = ", ".join(f"{count} by {commit}" for commit, count in sorted(commits.items()))
     return "\n".join([f"*Ours* is the default rule: {shares}.", "", *rows])

@@ -1,4 +1,5 @@
-"""Who was missed or accused in which rounds: tables of the default rule's runs, from the stores in build/results.
+"""Who was missed or accused in which rounds: tables of the default rule's runs, and of Krum's beside them, from the
+stores in build/results.
 
     python results/courses.py      # print them
 
@@ -16,6 +17,7 @@ from honestly.runs.store import Run, Store
 
 BUILD = Path(__file__).parent.parent / "build" / "results"
 RULE = "Ours"  # the default rule
+BESIDE = "Krum"  # which is told how many lie
 MARKS = (25, 60, 100)  # rounds whose accuracy is shown
 Record = Mapping[str, Any]
 
@@ -25,34 +27,36 @@ def tables(build: Path = BUILD) -> str:
     parts = []
     if (build / "cifar").is_dir():
         with Store.read(build / "cifar") as store:
-            parts.append(courses([(run, store.rounds(run.id)) for run in store.runs() if _counts(run)]))
+            shown = [run for run in store.runs() if _counts(run, RULE, BESIDE)]
+            parts.append(courses([(run, store.rounds(run.id)) for run in shown]))
     if (build / "quiet").is_dir():
         with Store.read(build / "quiet") as store:
-            parts.append(quiet([(run, store.rounds(run.id)) for run in store.runs() if _counts(run)]))
+            parts.append(quiet([(run, store.rounds(run.id)) for run in store.runs() if _counts(run, RULE)]))
     return "\n\n".join(parts)
 
 
-def _counts(run: Run) -> bool:
-    return run.cell.get("rule", RULE) == RULE and run.cell.get("config", RULE) is not None and run.rounds > 0
+def _counts(run: Run, *rules: str) -> bool:
+    return run.cell.get("rule", RULE) in rules and run.cell.get("config", RULE) is not None and run.rounds > 0
 
 
 def courses(runs: Iterable[tuple[Run, Sequence[Record]]]) -> str:
     """One row per run of CIFAR-10."""
     accuracies = " | ".join(f"accuracy at {mark}" for mark in MARKS)
     lines = [
-        f"**CIFAR-10, {RULE}, round by round.** Missed: attackers that were not accused; accused: honest clients that "
+        f"**CIFAR-10, round by round.** Missed: attackers that were not accused ({BESIDE}: that it kept); accused: "
+        "honest clients that "
         "were. Both are counted over all rounds, and the rounds are named (how many in that round). The success rate "
         "is that of the last round.",
         "",
-        f"| configuration | α | attack | rounds | {accuracies} | success rate | missed | accused | commit |",
-        "| --- | ---: | --- | ---: | " + "---: | " * len(MARKS) + "---: | --- | --- | --- |",
+        f"| rule | configuration | α | attack | rounds | {accuracies} | success rate | missed | accused | commit |",
+        "| --- | --- | ---: | --- | ---: | " + "---: | " * len(MARKS) + "---: | --- | --- | --- |",
     ]
     for run, records in runs:
         if run.cell.get("attack") is None:
             continue  # the model without attack from which the backdoor starts
         by_round = {record["round"]: record for record in records}
         cells = [
-            *(str(run.cell[axis]) for axis in ("config", "alpha", "attack")),
+            *(str(run.cell[axis]) for axis in ("rule", "config", "alpha", "attack")),
             f"{len(records)} of {run.of}",
             *(f"{by_round[mark]['accuracy']:.3f}" if mark in by_round else "" for mark in MARKS),
             "" if records[-1]["asr"] is None else f"{records[-1]['asr']:.3f}",
