@@ -27,8 +27,8 @@ def tables(build: Path = BUILD) -> str:
     parts = []
     if (build / "cifar").is_dir():
         with Store.read(build / "cifar") as store:
-            shown = [run for run in store.runs() if _counts(run, RULE, BESIDE)]
-            parts.append(courses([(run, store.rounds(run.id)) for run in shown]))
+            both = [run for run in store.runs() if _counts(run, RULE, BESIDE)]
+            parts.append(courses([(run, store.rounds(run.id)) for run in both]))
     if (build / "quiet").is_dir():
         with Store.read(build / "quiet") as store:
             parts.append(quiet([(run, store.rounds(run.id)) for run in store.runs() if _counts(run, RULE)]))

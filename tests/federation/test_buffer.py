@@ -102,7 +102,7 @@ def test_a_second_answer_replaces_the_first_and_an_older_one_does_not() -> None:
     assert "newer update from version 5" in buffer.refused["a"]
     buffer.add("b", update(2), version=5)
     out = buffer.add("c", update(2), version=5)
-    np.testing.assert_allclose(out.value["w"], update(2)["w"])
+    np.testing.assert_allclose(out.value["w"], update(2)["w"], rtol=1e-6)  # float32: some CPUs round once more
 
 
 def test_an_update_that_was_counted_does_not_count_again() -> None:

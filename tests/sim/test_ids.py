@@ -17,15 +17,16 @@ from honestly.studies.study import Study, shipped_studies, text_of
 
 ROOT = Path(__file__).parents[2]
 STUDIES = {
-    "paper-ablation": "d82f944968ab0142",
+    "paper-ablation": "e5145000c96a2894",
     "paper-figure1": "347e2a532d40b48d",
-    "paper-tables": "6a909b1be68e71b6",
+    "paper-tables": "a46ad27b210aaf3f",
     "paper-text-ablation": "5b4a94b2f2578ad3",  # these three were paper-ablation, -figure1 and -tables in version 0.1:
     "paper-text-figure1": "d4ac28f64d8c6efb",  # runs of that time (results/stores) count for the text's reading
     "paper-text-tables": "21d6f91e1026b172",
     "quick": "ffa599fe924ac490",
     "results/cifar-200.toml": "d9630cc5a557c534",
-    "results/cifar.toml": "6cdeecc66fb4ca5e",
+    "results/cifar.toml": "22b9a289716886ab",
+    "results/equal.toml": "1bc9fb1786f79486",
     "results/random.toml": "a400672f4d5c38cc",
 }
 PRESETS = {
