@@ -48,8 +48,9 @@ def courses(runs: Iterable[tuple[Run, Sequence[Record]]]) -> str:
         "were. Both are counted over all rounds, and the rounds are named (how many in that round). The success rate "
         "is that of the last round.",
         "",
-        f"| rule | configuration | α | attack | rounds | {accuracies} | success rate | missed | accused | commit |",
-        "| --- | --- | ---: | --- | ---: | " + "---: | " * len(MARKS) + "---: | --- | --- | --- |",
+        f"| rule | configuration | α | attack | rounds | {accuracies} | the last 20 rounds | success rate | "
+        "missed | accused | commit |",
+        "| --- | --- | ---: | --- | ---: | " + "---: | " * len(MARKS) + "---: | ---: | --- | --- | --- |",
     ]
     for run, records in runs:
         if run.cell.get("attack") is None:
@@ -59,8 +60,9 @@ def courses(runs: Iterable[tuple[Run, Sequence[Record]]]) -> str:
             *(str(run.cell[axis]) for axis in ("rule", "config", "alpha", "attack")),
             f"{len(records)} of {run.of}",
             *(f"{by_round[mark]['accuracy']:.3f}" if mark in by_round else "" for mark in MARKS),
+            _span([record["accuracy"] for record in records[-20:]]) if run.rounds == run.of else "",
             "" if records[-1]["asr"] is None else f"{records[-1]['asr']:.3f}",
-            named_rounds(records, "misses"),
+            named_rounds(records, "misses", of=sum(len(record["attacked"]) for record in records)),
             named_rounds(records, "false_accusations"),
             str((run.provenance or {}).get("commit", ""))[:7],
         ]
@@ -68,14 +70,19 @@ def courses(runs: Iterable[tuple[Run, Sequence[Record]]]) -> str:
     return "\n".join(lines)
 
 
-def named_rounds(records: Sequence[Record], field: str, at_most: int = 6) -> str:
-    """How many in all, and in which rounds: `10: 64 (2), 96 (8)`."""
+def _span(values: Sequence[float]) -> str:
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def named_rounds(records: Sequence[Record], field: str, at_most: int = 6, of: int | None = None) -> str:
+    """How many in all, of how many, and in which rounds: `10 of 800: 64 (2), 96 (8)`."""
     counts = {record["round"]: record[field] for record in records if record[field]}
     if not counts:
         return "0"
     first = [f"{number} ({count})" for number, count in counts.items()][:at_most]
     more = f" and {len(counts) - at_most} more rounds" if len(counts) > at_most else ""
-    return f"{sum(counts.values())}: {', '.join(first)}{more}"
+    total = f" of {of}" if of is not None else ""
+    return f"{sum(counts.values())}{total}: {', '.join(first)}{more}"
 
 
 def quiet(runs: Iterable[tuple[Run, Sequence[Record]]]) -> str:

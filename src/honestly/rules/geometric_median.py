@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from honestly.result import AggregationError, Float, Status
+from honestly.result import Float, Status
 from honestly.rules._lib.neighbours import majority, majority_mean
 from honestly.rules._lib.weiszfeld import inverse_weights
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import setting
-from honestly.rules.sizes import by_size, positive, size_shares
+from honestly.rules.sizes import by_size, reported_sizes, size_shares
 
 PASSES, SETTLED = 15, 1e-4
 
@@ -65,13 +65,14 @@ class GeometricMedian(Rule):
     def mix(self, geometry: Geometry) -> Mix:
         """Weights of the geometric median."""
         if self.sizes == "trusted":
-            s = _trusted(self, geometry)
-            mix = self._median(geometry, s)
+            s = reported_sizes(self, geometry)
+            s = s / s.max()
+            mix = self._minimise(geometry, s)
             return replace(mix, diagnostics={**mix.diagnostics, **size_shares(s, s)})
-        mix = self._median(geometry, None)
+        mix = self._minimise(geometry, None)
         return mix if geometry.sizes is None else by_size(mix, geometry.sizes)
 
-    def _median(self, geometry: Geometry, s: Float | None) -> Mix:
+    def _minimise(self, geometry: Geometry, s: Float | None) -> Mix:
         """The median of clients that weigh s, or all the same."""
         pull = 1.0 if s is None else s
         a = majority_mean(geometry)
@@ -100,16 +101,6 @@ class GeometricMedian(Rule):
             if gap <= self.tolerance * S or np.abs(change).max() <= settled:
                 return _make_mix(a, pull * r, gap, step, Status.CONVERGED)
         return _make_mix(a, pull * r, gap, steps, Status.STEP_LIMIT)
-
-
-def _trusted(rule: Rule, geometry: Geometry) -> Float:
-    """The reported sizes, the largest of them 1."""
-    if geometry.sizes is None:
-        raise ValueError(f"{rule!r} needs the clients' sizes: pass sizes= and put no mixer in front")
-    s = positive(geometry.sizes)
-    if not s.any():
-        raise AggregationError(f"{rule!r}: none of the {geometry.K} clients reported a size above 0")
-    return s / s.max()
 
 
 def _nearest_majority(r: Float, s: Float | None) -> tuple[float, float]:

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from honestly.result import AggregationError, Float
+from honestly.result import Float
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import setting
-from honestly.rules.sizes import positive, size_shares
+from honestly.rules.sizes import reported_sizes, size_shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +51,12 @@ class Mean(Rule):
         K = geometry.K
         if self.sizes == "ignore":
             return Mix.of_weights(np.full(K, 1.0 / K))
-        if geometry.sizes is None:
-            raise ValueError(f"{self!r} needs the clients' sizes: pass sizes= and put no mixer in front")
-        s = positive(geometry.sizes)
-        if not s.any():
-            raise AggregationError(f"{self!r}: none of the {K} clients reported a size above 0")
+        claims = s = reported_sizes(self, geometry)
         if self.sizes == "capped":
             half = float(np.median(s[s > 0] / 2))  # halved: the mean of two sizes near the largest float is finite
             s = np.minimum(s, 2 * self.cap * half)
         s = s / s.max()  # sizes near the largest float must not overflow the sum
-        return Mix.of_weights(s / s.sum(), diagnostics=size_shares(geometry.sizes, s))
+        return Mix.of_weights(s / s.sum(), diagnostics=size_shares(claims, s))
 
     def foresee(self, K: int, d: int, layers: Float | None) -> Float | None:
         """Equal weights, unless sizes count."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from honestly.result import Float
+from honestly.result import AggregationError, Float
 
 if TYPE_CHECKING:
-    from honestly.rules.rule import Mix
+    from honestly.rules.rule import Geometry, Mix, Rule
 
 #: A size counts for at most this many times the median claim, however few may lie.
 MOST_MEDIANS = 3.0
@@ -24,6 +24,16 @@ def positive(claims: Float) -> Float:
     """The claims with 0 for invalid ones: NaN, infinity, a negative number."""
     s = np.asarray(claims, dtype=np.float64)
     return np.where(np.isfinite(s) & (s > 0), s, 0.0)
+
+
+def reported_sizes(rule: Rule, geometry: Geometry) -> Float:
+    """(K,) the sizes that a rule cannot do without, 0 for invalid ones; an error if there are none."""
+    if geometry.sizes is None:
+        raise ValueError(f"{rule!r} needs the clients' sizes: pass sizes= and put no mixer in front")
+    s = positive(geometry.sizes)
+    if not s.any():
+        raise AggregationError(f"{rule!r}: none of the {geometry.K} clients reported a size above 0")
+    return s
 
 
 def used_sizes(claims: Float, f: int | None = None) -> Float:

@@ -23,9 +23,6 @@ from honestly.sim.train.residual.tiles import (
     tiles_of_weights,
 )
 
-BLOCKS = (
-    26  # of a client, for the gradient of filters: those of 20 clients are whole waves of a GPU with 132 processors
-)
 POSITIONS = 8  # of a thread of the elementwise kernels, eight channels each
 LANES = 32  # rows of threads that add up sums
 NORMS = ("NORMS", f"LANES {LANES}", f"POSITIONS {POSITIONS}")

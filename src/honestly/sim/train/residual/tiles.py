@@ -25,8 +25,8 @@ class Tiles:
     stride: int = 1
     step: int = 1
     padding: int = 0
-    warps: int = 8
-    rows: int = 2
+    warps: int = 4
+    rows: int = 4
 
     @property
     def positions(self) -> int:
@@ -71,26 +71,20 @@ class Tiles:
 
 def tiles_forward(c: NormalisedConvolution) -> Tiles:
     """What a convolution's output sees of its input."""
-    shape = _warps(c.outside, small=c.stride == 2 and c.extent == 3)
     if c.extent == 1:
-        return Tiles(c.side, c.side * c.stride, 1, step=c.stride, **shape)
-    return Tiles(c.side, c.side * c.stride, 3, stride=c.stride, padding=1, **shape)
-
-
-def _warps(outs: int, *, small: bool = False) -> dict[str, int]:
-    """How the warps share a tile: what a stride of 2 sees is large, so the tile is small."""
-    return {"warps": 4, "rows": 2 if small else 4}
+        return Tiles(c.side, c.side * c.stride, 1, step=c.stride)
+    rows = 2 if c.stride == 2 else 4  # what a stride of 2 sees is large, so the tile is small
+    return Tiles(c.side, c.side * c.stride, 3, stride=c.stride, padding=1, rows=rows)
 
 
 def tiles_of_weights(c: NormalisedConvolution) -> Tiles:
     """What the gradient of the filters sees at once."""
-    return replace(tiles_forward(c), warps=4, rows=2)
+    return replace(tiles_forward(c), rows=2)
 
 
 def tiles_back(c: NormalisedConvolution) -> Tiles:
     """What a convolution's input, or every second of its rows and columns, sees of its output."""
-    shape = _warps(c.inside)
-    return Tiles(c.side, c.side, 2, **shape) if c.stride == 2 else Tiles(c.side, c.side, 3, padding=1, **shape)
+    return Tiles(c.side, c.side, 2) if c.stride == 2 else Tiles(c.side, c.side, 3, padding=1)
 
 
 def outs_of(channels: int) -> int:
