@@ -39,7 +39,7 @@ CLIENTS, BATCH, STEPS = 20, 128, 64
 BOUND = {"y": 2e-3, "x": 2e-3, "filters": 1e-5}  # relative to the norm: bfloat16's own rounding, and float32 sums
 SHOWN = (
     *("PLANE_H", "EXTENT", "STRIDE", "IN", "OUT"),
-    *("NORMALISED", "HALVED", "ADD", "SIGNS", "SHORTCUT", "SHORTCUT_SUMS", "NORM_GRADIENT", "KEEP"),
+    *("NORMALISED", "HALVED", "ADD", "SIGNS", "SHORTCUT", "SHORTCUT_SUMS"),
 )
 
 
@@ -96,7 +96,6 @@ def errors(c: NormalisedConvolution) -> dict[str, float]:
     c = NormalisedConvolution(c.inside, c.outside, c.extent, c.stride, c.side, 0, 0)
     launches.convolve(at, c, x, filters, y, sums)
     launches.weight_gradient(at, c, x, gradient, grad, parts)
-    launches.add_parts(at, c, parts, grad)
     if c.extent == 3:
         launches.convolve_back(at, c, gradient, filters, Before(NormalisedOutput(plain, x, norm)), back, sums)
     worst = dict.fromkeys(("y", "filters", "x"), 0.0)

@@ -171,34 +171,12 @@ def test_the_gradient_of_the_filters_is_exact(
     grad = torch.full((K, size + 16), 77.0)
     parts = torch.full((tiles.parts_size(K, B, c),), torch.nan)
     launches.weight_gradient(case.at, c, x, case.gradient, grad, parts)
-    launches.add_parts(case.at, c, parts, grad)
     for k in range(K):
         expected = conv2d_weight(
             images(numbers, k), case.weight(k).shape, images(case.gradient, k), stride=c.stride, padding=case.padding
         )
         assert torch.equal(grad[k, :size].view(c.outside, c.extent, c.extent, c.inside).permute(0, 3, 1, 2), expected)
         assert (grad[k, size:] == 77.0).all()
-
-
-@pytest.mark.parametrize("name", [*SHAPES, *ONE_TAP])
-@pytest.mark.parametrize("keep", [False, True])
-def test_the_gradient_of_the_output_is_made_where_it_is_read(name: str, keep: bool) -> None:
-    c = {**SHAPES, **ONE_TAP}[name]
-    case = Case(c)
-    y, back = case.whole(tuple(case.gradient.shape)), case.whole((K, 2, c.outside), 1).float()
-    of = NormalisedOutput(c, y, case.whole((K, 4, c.outside), 1).float())
-    plain, kept = (torch.full_like(y, 77.0) for _ in range(2))
-    launches.norm_gradient(case.at, of, case.gradient, back, plain)
-    grads = [torch.zeros_like(case.filters, dtype=torch.float32) for _ in range(2)]
-    parts = torch.full((tiles.parts_size(K, B, c),), torch.nan)
-    for gradient, grad in zip(
-        (plain, launches.NormGradient(of, case.gradient, back, kept if keep else None)), grads, strict=True
-    ):
-        launches.weight_gradient(case.at, c, case.x, gradient, grad, parts)
-        launches.add_parts(case.at, c, parts, grad)
-    assert torch.equal(*grads)
-    assert grads[0].any()
-    assert torch.equal(kept, plain) if keep else (kept == 77.0).all()
 
 
 def small(statistics: bool = False) -> nn.Module:

@@ -174,16 +174,16 @@ __device__ __forceinline__ void descend_one(float& w, float g, float& v, float k
     w -= LEARNING_RATE * g;
 }
 
-// Of the numbers first .. end - 1 of every client, and the new parameters in bfloat16.
+// Of all numbers, and the new parameters in bfloat16.
 extern "C" __global__ void __launch_bounds__(256)
 descend(float* __restrict__ theta, const float* __restrict__ gradient, float* __restrict__ velocity,
         bf16_bits* __restrict__ rounded, const float* __restrict__ keep, const float* __restrict__ weights,
-        const wide* __restrict__ t, int first, int end, int size, int clients) {
+        const wide* __restrict__ t, int size, int clients) {
     // a thread has four numbers, and four more: neighbours read neighbours
-    const int own = first + blockIdx.x * 2048 + threadIdx.x * 4, k = blockIdx.z;
+    const int first = blockIdx.x * 2048 + threadIdx.x * 4, k = blockIdx.z;
 #pragma unroll
-    for (int n = own; n < own + 2048; n += 1024) {
-        if (n >= end) break;
+    for (int n = first; n < first + 2048; n += 1024) {
+        if (n >= size) break;
         const wide at = (wide)k * size + n;
         float4 w = *(const float4*)(theta + at), g = *(const float4*)(gradient + at);
 #ifdef HEAVY_BALL

@@ -144,13 +144,21 @@ norm_gradient(const bf16_bits* __restrict__ g, const bf16_bits* __restrict__ y, 
     const int k = blockIdx.z;
     const Share mine = share_of(k, images_of(weights, t, k, clients), channels, plane);
     if (mine.first >= mine.end) return;
-    NormGradient of_y;
-    of_y.load(norm + (wide)k * 4 * channels, back + (wide)k * 2 * channels, channels, mine.c);
+    const int c = mine.c;
+    float scale[EIGHT], slope[EIGHT], offset[EIGHT];
+    load(norm + (wide)k * 4 * channels + c, scale);
+    load(back + (wide)k * 2 * channels + c, slope);
+    load(back + (wide)k * 2 * channels + channels + c, offset);
 #pragma unroll 4
     for (int n = 0; n < POSITIONS; n++) {
         const int place = mine.first + n * 256;
         if (place >= mine.end) break;
         const wide at = (mine.start + place) * EIGHT;
-        *(uint4*)(out + at) = of_y(*(const uint4*)(g + at), *(const uint4*)(y + at));
+        float gradient[EIGHT], v[EIGHT];
+        load(g + at, gradient);
+        load(y + at, v);
+#pragma unroll
+        for (int e = 0; e < EIGHT; e++) v[e] = scale[e] * gradient[e] + slope[e] * v[e] + offset[e];
+        *(uint4*)(out + at) = pack(v);
     }
 }

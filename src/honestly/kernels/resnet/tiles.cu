@@ -41,25 +41,6 @@ __device__ __forceinline__ void store(float* __restrict__ to, const float (&v)[E
     *(float4*)(to + 4) = {v[4], v[5], v[6], v[7]};
 }
 
-// The gradient of y, eight channels of it, from that of BatchNorm's output, g: scale g + slope y + offset (`norms.cu`).
-struct NormGradient {
-    float scale[EIGHT], slope[EIGHT], offset[EIGHT];
-    // norm: scale first; back: slope, offset; of `channels` channels, here from c on.
-    __device__ __forceinline__ void load(const float* __restrict__ norm, const float* __restrict__ back, int channels, int c) {
-        ::load(norm + c, scale);
-        ::load(back + c, slope);
-        ::load(back + channels + c, offset);
-    }
-    __device__ __forceinline__ uint4 operator()(const uint4& g, const uint4& y) const {
-        float gradient[EIGHT], v[EIGHT];
-        unpack(g, gradient);
-        unpack(y, v);
-#pragma unroll
-        for (int e = 0; e < EIGHT; e++) v[e] = scale[e] * gradient[e] + slope[e] * v[e] + offset[e];
-        return pack(v);
-    }
-};
-
 // 16 bytes from global to shared memory, while other things are done; zeros where not `inside`. What a thread copied before
 // `copies_end` is one group; `copies_wait` waits until at most so many groups of the thread are under way.
 __device__ __forceinline__ void copy(unsigned char* to, const bf16_bits* __restrict__ from, bool inside) {

@@ -1,37 +1,13 @@
 // The gradient of a convolution's filters: out[o, tap, i] = sum over positions of gradient[position, o] seen[position + tap, i].
 // A block has OUTS output channels, 32 input channels, all taps and every SPLITS-th tile of a client's images; a warp has
 // 32 of the former and 8 of the latter.
-//
-// With NORM_GRADIENT `gradient` is that of BatchNorm's output. The gradient of the convolution's output y is made of it and of y
-// by the thread that loaded both, which saves a pass over them; with KEEP it goes to `y_gradient`, for those who need it later.
 #define TAPS (EXTENT * EXTENT)
 #define SLOT (SEEN_BYTES + TILE * OUTS * 2)  // bytes of shared memory of a tile; the next one is fetched meanwhile
 
-// What a thread loads of a tile's gradient: eight channels of every GRADIENT_STEP-th position. In shared memory the positions of
-// a fragment lie side by side.
-#define GRADIENT_STEP (THREADS / (OUTS / EIGHT))
-__device__ __forceinline__ int row_of(int p) {
-    const Place at = place_of(p);
-    return ((at.image / FRAGMENT_IMAGES * TILE_H + at.row) * ACROSS + at.column / FRAGMENT_W) * 16
-           + at.image % FRAGMENT_IMAGES * FRAGMENT_W + at.column % FRAGMENT_W;
-}
-// `use` gets where each piece lies in a slot and in the gradient, counted from the thread's first, and whether there is such an
-// image.
-template <class Use>
-__device__ __forceinline__ void for_own(int position, int tile, int count, const Use& use) {
-    const int first_image = tile / TILES_AN_IMAGE * SEVERAL, first_row = tile % TILES_AN_IMAGE * TILE_H;
-    const int image = first_image + place_of(position).image;
-    const wide from = (wide)(first_image * PLANE + first_row * PLANE_W) * OUT;
-#pragma unroll
-    for (int further = 0; further < TILE; further += GRADIENT_STEP)
-        use(row_of(further) * OUTS * 2, from + further * OUT, SEVERAL == 1 || image + place_of(further).image < count);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
 weight_gradient(const bf16_bits* __restrict__ source, const float* __restrict__ norm, const bf16_bits* __restrict__ gradient,
-                float* __restrict__ parts, const float* __restrict__ weights, const wide* __restrict__ t,
-                const bf16_bits* __restrict__ y, const float* __restrict__ y_norm, const float* __restrict__ back,
-                bf16_bits* __restrict__ y_gradient, int part_stride, int clients) {
+                float* __restrict__ parts, const float* __restrict__ weights, const wide* __restrict__ t, int part_stride,
+                int clients) {
     const int k = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32, splits = gridDim.x;
     const int first_in = blockIdx.y % (IN / 32) * 32, first_out = blockIdx.y / (IN / 32) * OUTS;
     const int count = images_of(weights, t, k, clients);
@@ -46,34 +22,28 @@ weight_gradient(const bf16_bits* __restrict__ source, const float* __restrict__ 
 #pragma unroll
             for (int e = 0; e < 4; e++) acc[m][tap][e] = 0.0f;
 
+    // What the thread loads of a tile's gradient: eight channels of every `step`-th position. In shared memory the positions of
+    // a fragment lie side by side.
+    constexpr int step = THREADS / (OUTS / EIGHT);
+    const auto row_of = [](int p) {
+        const Place at = place_of(p);
+        return ((at.image / FRAGMENT_IMAGES * TILE_H + at.row) * ACROSS + at.column / FRAGMENT_W) * 16
+               + at.image % FRAGMENT_IMAGES * FRAGMENT_W + at.column % FRAGMENT_W;
+    };
     const int position = threadIdx.x / (OUTS / EIGHT), piece = threadIdx.x % (OUTS / EIGHT);
-    const int own = piece_of<OUTS>(row_of(position), piece);
-    const wide own_channels = (images * PLANE + position) * OUT + first_out + piece * EIGHT;
+    const bf16_bits* const gradient_from = gradient + (images * PLANE + position) * OUT + first_out + piece * EIGHT;
     const bf16_bits* const seen_from = source + images * SOURCE_H * SOURCE_W * IN + first_in;
     const auto fetch = [&](int tile, int slot) {
+        const int first_image = tile / TILES_AN_IMAGE * SEVERAL, first_row = tile % TILES_AN_IMAGE * TILE_H;
         unsigned char* const seen = shared + slot * SLOT;
-        load_seen(seen, seen_from, IN, tile / TILES_AN_IMAGE * SEVERAL, tile % TILES_AN_IMAGE * TILE_H, count);
-        for_own(position, tile, count, [&](int at, wide from, bool inside) {
-            copy(seen + SEEN_BYTES + own + at, gradient + own_channels + from, inside);
-#ifdef NORM_GRADIENT
-            copy(shared + 2 * SLOT + own + at, y + own_channels + from, inside);  // free again as soon as the thread has used it
-#endif
-        });
+        unsigned char* const to = seen + SEEN_BYTES + piece_of<OUTS>(row_of(position), piece);
+        load_seen(seen, seen_from, IN, first_image, first_row, count);
+        const bf16_bits* const from = gradient_from + (wide)(first_image * PLANE + first_row * PLANE_W) * OUT;
+        const int image = first_image + place_of(position).image;
+#pragma unroll
+        for (int further = 0; further < TILE; further += step)
+            copy(to + row_of(further) * OUTS * 2, from + further * OUT, SEVERAL == 1 || image + place_of(further).image < count);
     };
-#ifdef NORM_GRADIENT
-    const auto make_gradient = [&](int tile, int slot) {
-        NormGradient of_y;
-        of_y.load(y_norm + (wide)k * 4 * OUT, back + (wide)k * 2 * OUT, OUT, first_out + piece * EIGHT);
-        for_own(position, tile, count, [&](int at, wide from, bool inside) {
-            if (!inside) return;
-            uint4* const place = (uint4*)(shared + slot * SLOT + SEEN_BYTES + own + at);
-            *place = of_y(*place, *(const uint4*)(shared + 2 * SLOT + own + at));
-#ifdef KEEP
-            if (first_in == 0) *(uint4*)(y_gradient + own_channels + from) = *place;
-#endif
-        });
-    };
-#endif
 
     // The rows that the thread names: of the gradient, and of what is seen, which is read in pairs of columns (of the taps of a
     // row, then of the row below): half of the lanes name each.
@@ -100,9 +70,6 @@ weight_gradient(const bf16_bits* __restrict__ source, const float* __restrict__ 
 #ifdef NORMALISED
         normalise_seen(shared + slot * SLOT, norm + (wide)k * 4 * IN + first_in, IN, tile / TILES_AN_IMAGE * SEVERAL,
                        tile % TILES_AN_IMAGE * TILE_H, count);
-#endif
-#ifdef NORM_GRADIENT
-        make_gradient(tile, slot);
 #endif
         __syncthreads();  // everybody's copies have arrived, and the other slot is free
         if (tile + splits < tiles) fetch(tile + splits, 1 - slot);

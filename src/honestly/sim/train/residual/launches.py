@@ -162,47 +162,24 @@ def convolve_back(
     return Sums(partial, tiles.an_image, tiles.several)
 
 
-@dataclass(frozen=True)
-class NormGradient:
-    """The gradient of a convolution's output y, to be made of that of its BatchNorm's output, ``g``, by the
-    coefficients ``back`` (K, 2, channels); ``out`` gets it, if somebody needs it later."""
-
-    of: NormalisedOutput
-    g: Tensor
-    back: Tensor
-    out: Tensor | None
-
-
 def weight_gradient(
-    at: StepClients, c: NormalisedConvolution, x: Input, gradient: Tensor | NormGradient, grad: Tensor, parts: Tensor
+    at: StepClients, c: NormalisedConvolution, x: Input, gradient: Tensor, grad: Tensor, parts: Tensor
 ) -> None:
-    """The gradient of the filters, into its place in ``grad`` (K, size) or, if it is cut, into ``parts``."""
+    """The gradient of the filters, into its place in ``grad`` (K, size)."""
     source, norm, normalised = _read(x, at.weights)
     tiles, outs, splits = tiles_of_weights(c), outs_of(c.outside), splits_of(at.B, c)
     products = c.outside // outs * (c.inside // 32)
     size, own = c.outside * c.extent**2 * c.inside, grad[:, c.filters :]
     to, stride = (own, grad.stride(0)) if splits == 1 else (parts, size)
-    none = at.weights
-    g, of_norm, macros = gradient, [none] * 4, []
-    if isinstance(gradient, NormGradient):
-        g, of, out = gradient.g, gradient.of, gradient.out
-        of_norm = [of.y, of.norm, gradient.back, none if out is None else out]
-        macros = ["NORM_GRADIENT", *["KEEP"] * (out is not None)]
     defines = [
         "WEIGHTS", *tiles.defines, f"THREADS {4 * outs}", f"IN {c.inside}", f"OUT {c.outside}", f"OUTS {outs}",
-        f"BLOCKS_A_PROCESSOR {128 // outs}", *normalised, *macros,
+        f"BLOCKS_A_PROCESSOR {128 // outs}", *normalised,
     ]  # fmt: skip
-    args = [source, norm, g, to, at.weights, at.t, *of_norm, stride, at.K]
-    shared = gradient_bytes(c, makes=bool(macros))
-    at.launch("weight_gradient", defines, (splits, products), 4 * outs, args, shared=shared)
-
-
-def add_parts(at: StepClients, c: NormalisedConvolution, parts: Tensor, grad: Tensor) -> None:
-    """The gradient of the filters from its ``parts``, if it was cut."""
-    splits, size = splits_of(at.B, c), c.outside * c.extent**2 * c.inside
+    args = [source, norm, gradient, to, at.weights, at.t, stride, at.K]
+    at.launch("weight_gradient", defines, (splits, products), 4 * outs, args, shared=gradient_bytes(c))
     if splits > 1:
-        args = [parts, grad[:, c.filters :], splits, size, grad.stride(0)]
-        at.launch("add_parts", ["ENDS", "STEP", *NO_STEP], (-(-size // 256), 1), 256, args)
+        collect = [parts, own, splits, size, grad.stride(0)]
+        at.launch("add_parts", ["ENDS", "STEP", *NO_STEP], (-(-size // 256), 1), 256, collect)
 
 
 NO_STEP = ("LEARNING_RATE 0.0f", "MOMENTUM 0.0f", "WEIGHT_DECAY 0.0f")

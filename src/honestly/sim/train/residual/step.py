@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +12,12 @@ from torch import Tensor
 from honestly.sim.train.ops import Workspace
 from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.residual import launches, tiles
-from honestly.sim.train.residual.launches import Before, Input, NormalisedOutput, NormGradient, StepClients, Sums
+from honestly.sim.train.residual.launches import Before, Input, NormalisedOutput, StepClients, Sums
 from honestly.sim.train.residual.layout import PATCH, SIDE, NormalisedConvolution, Residual, ResidualNetwork
 from honestly.sim.train.sgd import SGD
 
 HALF = torch.bfloat16
+AS_READ = 16  # from this side on, BatchNorm and ReLU within a block are applied where they are read
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ class Clones:
         self.space, self.half, self.bits = Workspace(), Workspace(), Workspace()
         self.sign = torch.empty(0, dtype=torch.uint8, device=device)
         self.beside = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.added = torch.cuda.Event() if device.type == "cuda" else None
         every = list(network.convolutions)
         self.sums = torch.empty(max(tiles.sums_size(K, batch, c) for c in every), device=device)
         self.parts = torch.empty(max(tiles.parts_size(K, batch, c) for c in every), device=device)
@@ -83,16 +82,13 @@ class Clones:
             passed.append(one)
             before, z = one.after, one.z
         g, sums = self._head(at, schedule, z, before)
-        end = self.network.size
         for one in reversed(passed):
             g, sums = self._backward(at, one, g, sums)
-            first = one.block.first.filters
-            self._descend(at, schedule, first, end)
-            end = first
-        self._gradients(at, "stem", stem, g, sums, 1, x, keep=False)
-        self._descend(at, schedule, 0, end)
+        gradient = self._of_norm(at, "stem", stem, g, sums, 1)
+        self._weight_gradient(at, self.network.stem, x, gradient)
         if self.beside is not None:
             torch.cuda.current_stream().wait_stream(self.beside)
+        self._descend(at, schedule)
         t.add_(1)
 
     def _activations(self, name: str, c: NormalisedConvolution) -> Tensor:
@@ -124,7 +120,7 @@ class Clones:
     def _forward(self, at: StepClients, name: str, block: Residual, x: Tensor, before: Before) -> ForwardBlock:
         first = self._convolve(at, f"{name}.first", block.first, x)
         middle: Input = first
-        if block.first.side < tiles.AS_READ:
+        if block.first.side < AS_READ:
             middle = self._activations(f"{name}.middle", block.first)
             launches.activate(at, first, middle)
         second = self._convolve(at, f"{name}.second", block.second, middle)
@@ -136,61 +132,37 @@ class Clones:
         launches.activate(at, second, z, other=x if cut is None else cut, signs=signs)
         return ForwardBlock(name, block, x, before, first, middle, Before(second, signs, cut), z)
 
-    def _aside(self) -> AbstractContextManager[object]:
-        """A stream of its own, for what nobody waits for: it fills what other kernels leave idle."""
-        if self.beside is None:
-            return nullcontext()
-        self.beside.wait_stream(torch.cuda.current_stream())
-        return torch.cuda.stream(self.beside)
-
-    def _gradients(
-        self,
-        at: StepClients,
-        name: str,
-        of: NormalisedOutput,
-        g: Tensor,
-        sums: Sums,
-        which: int,
-        x: Input,
-        *,
-        keep: bool = True,
-    ) -> Tensor:
-        """The gradients of a convolution's output and of its filters, from that of its BatchNorm's output; ``keep``:
-        the former is needed later."""
-        c = of.convolution
-        back = self.space("back", (self.K, 2, c.outside), self.theta)
+    def _of_norm(self, at: StepClients, name: str, of: NormalisedOutput, g: Tensor, sums: Sums, which: int) -> Tensor:
+        """The gradient of a convolution's output from that of its BatchNorm's."""
+        back = self.space("back", (self.K, 2, of.convolution.outside), self.theta)
         launches.make_norm_gradient(at, of, sums, which, self.grad, back)
-        out = self._activations(f"{name}.gradient", c)
-        if tiles.makes_gradient(c):
-            if self.added is not None:
-                torch.cuda.current_stream().wait_event(self.added)  # the parts of the one before are free
-            gradient = NormGradient(of, g, back, out if keep else None)
-            launches.weight_gradient(at, c, x, gradient, self.grad, self.parts)
-            with self._aside():
-                self._add_parts(at, c)
-        else:
-            launches.norm_gradient(at, of, g, back, out)
-            with self._aside():
-                launches.weight_gradient(at, c, x, out, self.grad, self.parts)
-                self._add_parts(at, c)
+        out = self._activations(f"{name}.gradient", of.convolution)
+        launches.norm_gradient(at, of, g, back, out)
         return out
 
-    def _add_parts(self, at: StepClients, c: NormalisedConvolution) -> None:
-        launches.add_parts(at, c, self.parts, self.grad)
-        if self.added is not None:
-            self.added.record()
+    def _weight_gradient(self, at: StepClients, c: NormalisedConvolution, x: Input, gradient: Tensor) -> None:
+        """On a stream of its own: nobody waits for it, and it fills what other kernels leave idle."""
+        if self.beside is None:
+            launches.weight_gradient(at, c, x, gradient, self.grad, self.parts)
+            return
+        self.beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.beside):
+            launches.weight_gradient(at, c, x, gradient, self.grad, self.parts)
 
     def _backward(self, at: StepClients, passed: ForwardBlock, g: Tensor, sums: Sums) -> tuple[Tensor, Sums]:
         """From the gradient of the block's sum, cut off by ReLU, to that of the sum before it."""
         name, block, after = passed.name, passed.block, passed.after
         cut = None
-        if after.shortcut is not None:
-            cut = self._gradients(at, f"{name}.shortcut", after.shortcut, g, sums, 2, passed.x)
-        gradient = self._gradients(at, f"{name}.second", after.main, g, sums, 1, passed.middle)
+        if block.shortcut is not None and after.shortcut is not None:
+            cut = self._of_norm(at, f"{name}.shortcut", after.shortcut, g, sums, 2)
+            self._weight_gradient(at, block.shortcut, passed.x, cut)
+        gradient = self._of_norm(at, f"{name}.second", after.main, g, sums, 1)
+        self._weight_gradient(at, block.second, passed.middle, gradient)
         inner = self._activations("inner", block.first)
         before = Before(passed.first)
         sums = launches.convolve_back(at, block.second, gradient, self.filters, before, inner, self.sums)
-        gradient = self._gradients(at, f"{name}.first", passed.first, inner, sums, 1, passed.x)
+        gradient = self._of_norm(at, f"{name}.first", passed.first, inner, sums, 1)
+        self._weight_gradient(at, block.first, passed.x, gradient)
         out = self._activations(f"{name}.outer", passed.before.main.convolution)
         sums = launches.convolve_back(
             at, block.first, gradient, self.filters, passed.before, out, self.sums,
@@ -223,14 +195,13 @@ class Clones:
         )  # fmt: skip
         return g, Sums(sums, 1, 1)
 
-    def _descend(self, at: StepClients, schedule: Mapping[str, Tensor], first: int, end: int) -> None:
-        """The optimiser's step of some parameters, which nothing in this step reads any more."""
+    def _descend(self, at: StepClients, schedule: Mapping[str, Tensor]) -> None:
         s, size = self.sgd, self.network.size
         defines = [
             "ENDS", "STEP", f"LEARNING_RATE {float(s.lr)!r}f", f"MOMENTUM {float(s.momentum)!r}f",
             f"WEIGHT_DECAY {float(s.weight_decay)!r}f", *["HEAVY_BALL"] * bool(s.momentum), *["NESTEROV"] * s.nesterov,
         ]  # fmt: skip
-        rows = [self.theta, self.grad, self.velocity, self.filters]
-        args = [*rows, schedule["keep"], at.weights, at.t, first, end, size, self.K]
-        with self._aside():
-            at.launch("descend", defines, (-(-(end - first) // 2048), 1), 256, args)
+        at.launch(
+            "descend", defines, (-(-size // 2048), 1), 256,
+            [self.theta, self.grad, self.velocity, self.filters, schedule["keep"], at.weights, at.t, size, self.K],
+        )  # fmt: skip

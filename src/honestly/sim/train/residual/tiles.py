@@ -12,9 +12,6 @@ BLOCKS = (
 )
 
 
-AS_READ = 16  # from this side on, what BatchNorm makes of numbers is made where they are read, not in a pass of its own
-
-
 @dataclass(frozen=True)
 class Tiles:
     """A plane of positions cut into tiles, as in `tiles.cu`, and what a filter sees of the source.
@@ -125,16 +122,10 @@ class Phases:
         return max(factors, tiles.positions * (outs * 2 + 16) + 32 * tiles.warps * many * 8 * 4)
 
 
-def makes_gradient(c: NormalisedConvolution) -> bool:
-    """Whether the gradient of the filters makes that of the output, too: not where a stride of 2 sees so much that a
-    second block would find no room."""
-    return c.side >= AS_READ and (c.extent, c.stride) != (3, 2)
-
-
-def gradient_bytes(c: NormalisedConvolution, *, makes: bool) -> int:
-    """Bytes of shared memory: what two tiles see, and the gradient there; with y of one, if the gradient is made."""
+def gradient_bytes(c: NormalisedConvolution) -> int:
+    """Bytes of shared memory: what a tile sees, and the gradient there."""
     tiles = tiles_of_weights(c)
-    return 2 * tiles.seen * 64 + (2 + makes) * tiles.positions * outs_of(c.outside) * 2
+    return 2 * (tiles.seen * 64 + tiles.positions * outs_of(c.outside) * 2)
 
 
 def parts_size(K: int, B: int, c: NormalisedConvolution) -> int:
@@ -164,6 +155,6 @@ def most_bytes(network: ResidualNetwork) -> int:
         for bytes_ in (
             Phases.of(c.extent**2, c.inside, stride=c.stride).shared_bytes(tiles_forward(c), outs_of(c.outside), 2),
             Phases.of(9, c.outside, halved=c.stride == 2).shared_bytes(tiles_back(c), outs_of(c.inside), 3),
-            gradient_bytes(c, makes=makes_gradient(c)),
+            gradient_bytes(c),
         )
     )
