@@ -23,8 +23,9 @@ Host: TypeAlias = npt.NDArray[Any]
 
 #: Dtype names that can be averaged, and the precision in which the work is done.
 COMPUTE = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64}
-#: Largest absolute value whose squares still add up: a client with larger ones is excluded.
-LARGEST = {"float32": 1e17, "float64": 1e150}
+#: Largest absolute value whose squares still add up, and can still be multiplied by one another and divided by the
+#: spread of small updates (in float64, for any dtype): a client with larger ones is excluded.
+LARGEST = {"float32": 1e17, "float64": 1e70}
 
 
 @dataclass(frozen=True)

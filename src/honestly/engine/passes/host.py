@@ -125,4 +125,4 @@ def describe_fault(value: float, leaf: Leaf, at: int) -> str:
     if np.isinf(value):
         return f"{where} is infinite ({value})"
     limit = LARGEST[COMPUTE[leaf.spec.dtype].__name__]
-    return f"{where} is {value:.6g}: above {limit:g} its square overflows"
+    return f"{where} is {value:.6g}: above {limit:g} distances may overflow"
