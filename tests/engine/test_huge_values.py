@@ -18,3 +18,14 @@ def test_one_huge_client_does_not_end_the_round(value: float, size: float) -> No
     out = hn.aggregate(updates)
     assert (*out.accused, *out.excluded) == (4,)
     assert np.abs(out.value["a"]).max() < 5 * size
+
+
+@pytest.mark.parametrize("rule", ["bayesian", "geometric_median", "krum:f=1"])
+@pytest.mark.parametrize(("dtype", "value"), [(np.float64, 1e308), (np.float32, 1e30)])
+def test_half_of_the_clients_alike_and_huge_are_named(rule: str, dtype: type, value: float) -> None:
+    """One of them is the centre: the others' distances to it overflow, and its own is 0."""
+    updates = np.random.default_rng(0).normal(size=(6, 20)).astype(dtype)
+    updates[:3] = value
+    with pytest.raises(hn.AggregationError, match="only 3 of 6 clients can be used") as error:
+        hn.aggregate(updates, rule)
+    assert list(error.value.reasons) == [0, 1, 2]

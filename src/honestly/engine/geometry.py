@@ -71,6 +71,8 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
             screen.check_reference()
         geometry = _build_geometry(screen, layers, centre, sizes, known, root=root)
         near = 2 * len(suspects) <= len(clients) and centre not in screen.reasons
+        if suspects and not np.isfinite(layers).all():  # of clients without a fault: the centre has one
+            near = False
         if not clients or (near and not _far(geometry)):
             return geometry
         better = better_centre(screen, geometry.gram, tried)
