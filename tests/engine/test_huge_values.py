@@ -29,3 +29,11 @@ def test_half_of_the_clients_alike_and_huge_are_named(rule: str, dtype: type, va
     with pytest.raises(hn.AggregationError, match="only 3 of 6 clients can be used") as error:
         hn.aggregate(updates, rule)
     assert list(error.value.reasons) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("dtype", "value"), [(np.float64, 1e71), (np.float32, 1e18)])
+def test_faults_that_show_when_two_clients_are_compared(dtype: type, value: float) -> None:
+    """The first pass measures one of them from the other; whether they contradict one another is measured from 0."""
+    updates = np.array([[value, value], [value, 0.99 * value], [np.nan, 0]], dtype)
+    with pytest.raises(hn.AggregationError, match="only 0 of 3 clients can be used"):
+        hn.aggregate(updates)

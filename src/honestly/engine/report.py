@@ -37,14 +37,14 @@ def describe(screen: Screen, rule: Rule, decision: Decision, geometry: Geometry,
     for name in ("claimed_shares", "used_shares"):
         if name in diagnostics:
             diagnostics[name] = screen.spread(diagnostics[name])
-    honesty = decision.honesty
+    honesty = None if decision.honesty is None else screen.spread(decision.honesty)
     verdicts, explanations = _verdicts(screen, decision, geometry if measured else None)
     status = mix.status
-    if status.ok and measured and _contradict(geometry):
+    if status.ok and measured and _contradict(geometry):  # last: this may take a pass that finds faults
         status = Status.CONTRADICTION
     return {
         "weights": weights,
-        "honesty": None if honesty is None else screen.spread(honesty),
+        "honesty": honesty,
         "status": status,
         "steps": mix.steps,
         "verdicts": verdicts,

@@ -53,7 +53,7 @@ def run(
             continue
         values, fine = average(screen, pipeline.rule, decision)
         fields = describe(screen, pipeline.rule, decision, geometry, explain=explain)
-        if not screen.confirm(fine()):
+        if not screen.confirm(fine()) or screen.usable != clients:  # the description, too, may take a pass
             continue
         values = keep_buffers(screen, decision, geometry, values)
         if explain:
