@@ -120,6 +120,18 @@ def test_rules_mixers_ids_sizes_and_reference(
     assert len(load_file(tmp_path / "out.safetensors")) == 3
 
 
+def test_sizes_by_names_that_no_client_has_are_refused(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = tmp_path / "sizes.json"
+    sizes.write_text(json.dumps({Path(file).stem: 10 + k for k, file in enumerate(files)}))
+    assert run(*files, "-o", tmp_path / "out.safetensors", "--sizes", sizes) == 2
+    message = capsys.readouterr().err
+    assert f"--sizes {sizes} names none of the clients: it begins with {Path(files[0]).stem!r}" in message
+    assert f"the first client is {Path(files[0]).name!r}" in message
+    assert not (tmp_path / "out.safetensors").exists()
+
+
 def test_options_end_at_two_dashes(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,6 +181,8 @@ def test_wrong_updates_say_what_they_are(updates: Any, message: str) -> None:
         ({"reference": "model"}, "reference is a str"),
         ({"reference": np.full(10, np.nan)}, r"reference: .* is NaN"),
         ({"rule": hn.Krum(f=2)}, r"Krum\(f=2\) needs at least .*7 clients, got 5"),
+        ({"sizes": {"a": 3, "b": 4}}, "sizes names none of the clients: it begins with 'a', but the first client is 0"),
+        ({"groups": {"a": 3}}, "groups names none of the clients: it begins with 'a', but the first client is 0"),
     ],
 )
 def test_wrong_arguments_name_the_value(arguments: dict[str, Any], message: str) -> None:

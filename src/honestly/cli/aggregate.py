@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from honestly.cli.clients import client_ids, client_labels, client_sizes, in_order
+from honestly.cli.clients import client_ids, client_labels, client_sizes
 from honestly.cli.failures import DONE, FAILED, complain
 from honestly.cli.output import handle_termination, open_target
 from honestly.cli.output import progress as progress_bar
@@ -158,7 +158,7 @@ def _run(args: argparse.Namespace) -> int:
                 files,
                 steps,
                 reference=args.reference,
-                sizes=in_order(client_sizes(args.sizes), ids),
+                sizes=client_sizes(args.sizes, ids),
                 out=target.out,
                 explain=explain,
             )

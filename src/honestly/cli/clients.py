@@ -28,10 +28,18 @@ def client_ids(option: str | None, files: Sequence[str]) -> list[str]:
     return names
 
 
-def client_sizes(file: str | None) -> Any:
-    """What a file says of the clients' sizes: a mapping by id, or a list in order; None without a file."""
+def client_sizes(file: str | None, ids: Sequence[str]) -> Any:
+    """What a file says of the clients' sizes, in order: they may have other names from here on. None without a file."""
     if file is None:
         return None
+    from honestly.sources.claims import ordered_claims
+
+    sizes = _read_sizes(file)
+    return ordered_claims(f"--sizes {file}", sizes, ids) if isinstance(sizes, Mapping) else sizes
+
+
+def _read_sizes(file: str) -> Any:
+    """A mapping by id, or a list in order."""
     text = _text("--sizes", file)
     if text.lstrip().startswith(("{", "[")):
         try:
@@ -59,8 +67,3 @@ def client_labels(ids: Sequence[str], file: str | None) -> list[str]:
 
     names = Names(read_names(file))
     return [names(client) for client in ids]
-
-
-def in_order(sizes: Any, ids: Sequence[str]) -> Any:
-    """Sizes by id as a list, because the clients may have other names from here on."""
-    return [sizes.get(client) for client in ids] if isinstance(sizes, Mapping) else sizes

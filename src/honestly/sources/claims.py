@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from honestly.printable import brief_repr
 from honestly.result import ClientId, Float
 
 
@@ -16,10 +17,21 @@ def read_claims(what: str, claims: Any, ids: Sequence[ClientId]) -> Float:
     A claim may be nonsense, which the rule handles. Too many or too few claims are an error.
     """
     check_claims(what, claims)
-    values = [claims.get(name) for name in ids] if isinstance(claims, Mapping) else list(claims)
+    values = ordered_claims(what, claims, ids) if isinstance(claims, Mapping) else list(claims)
     if len(values) != len(ids):
         raise ValueError(f"{what} has {len(values)} entries for {len(ids)} updates")
     return np.array([_number(value) for value in values])
+
+
+def ordered_claims(what: str, claims: Mapping[Any, Any], ids: Sequence[ClientId]) -> list[Any]:
+    """What is claimed by id, in the clients' order; None for a client without a claim.
+
+    Claims by ids of which none is a client's are an error: they would be ignored without a word.
+    """
+    if claims and ids and not any(name in claims for name in ids):
+        theirs, ours = brief_repr(next(iter(claims))), brief_repr(ids[0])
+        raise ValueError(f"{what} names none of the clients: it begins with {theirs}, but the first client is {ours}")
+    return [claims.get(name) for name in ids]
 
 
 def check_claims(what: str, claims: Any) -> None:
