@@ -120,16 +120,18 @@ def test_a_name_that_npz_would_cut_is_refused(tmp_path: Path) -> None:
 
 
 def test_npz_with_objects_or_columns_costs_the_vote(tmp_path: Path) -> None:
-    for k in range(4):
+    for k in (0, 1, 2, 3, 8):
         np.savez(tmp_path / f"{k}.npz", w=np.ones((2, 3)))
     np.savez(tmp_path / "4.npz", w=np.array([[None] * 3] * 2, dtype=object))
     np.savez(tmp_path / "5.npz", w=np.asfortranarray(np.ones((2, 3))))
     (tmp_path / "6.npz").write_bytes((tmp_path / "0.npz").read_bytes()[:100])
+    (tmp_path / "7.npz").touch()
     found = hn.aggregate(sorted(tmp_path.glob("*.npz")), "mean")
-    assert found.excluded == (4, 5, 6)
+    assert found.excluded == (4, 5, 6, 7)
     assert "Python objects" in found.reasons[4]
     assert "by columns" in found.reasons[5]
     assert "not a valid .npz" in found.reasons[6]
+    assert found.reasons[7] == "'7.npz' has 0 bytes, too few for an .npz file"
 
 
 def test_torch_files_only_if_asked_for(tmp_path: Path) -> None:

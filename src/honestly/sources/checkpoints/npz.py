@@ -23,6 +23,8 @@ from honestly.sources.tree import UnusableError, tensor_label
 MOST_MEMBERS = 80_000
 #: Bytes that the zip reader may ask for at once: its directory is read whole.
 LONGEST_READ = 32_000_000
+#: Bytes of the smallest archive: one without members.
+SHORTEST = 22
 #: Bytes moved at a time when a compressed member is unpacked.
 PIECE = 1 << 20
 
@@ -57,6 +59,8 @@ class _View:
 
 def read_npz(file: File) -> Checkpoint:
     """The arrays of an .npz by name. Raises `UnusableError` with the reason; pickles are never loaded."""
+    if file.size < SHORTEST:
+        raise UnusableError(f"{file.name!r} has {file.size} bytes, too few for an .npz file")
     tensors: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     try:
