@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -169,6 +170,23 @@ def test_another_experiment_in_the_folder_is_refused(whole: Path) -> None:
     other = Experiment.of({**SETTINGS, "seed": 8, "alpha": 1.0})
     with pytest.raises(ExperimentError, match=r"alpha = 0.5 there, 1.0 now, seed = 7 there, 8 now.*--restart"):
         run(other, whole)
+
+
+@pytest.mark.parametrize("description", [None, "{", "{}"])
+def test_rounds_of_an_unknown_experiment_are_neither_continued_nor_deleted(
+    whole: Path, tmp_path: Path, description: str | None
+) -> None:
+    """Of a run whose description is lost, or of a federation's history: this experiment may be another one."""
+    folder = tmp_path / "unknown"
+    shutil.copytree(whole, folder)
+    (folder / "experiment.json").unlink()
+    if description is not None:
+        (folder / "experiment.json").write_text(description)
+    with pytest.raises(ExperimentError, match=r"holds 6 rounds, but no experiment\.json .*--restart"):
+        run(Experiment.of(SETTINGS | {"seed": 8}), folder)
+    assert bytes_of(folder) == bytes_of(whole)
+    run(E, folder, restart=True)
+    assert bytes_of(folder) == bytes_of(whole)
 
 
 def test_restart_deletes_the_old_run(whole: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ ROWS = ("theta", "statistics", "counters")  # of a model
 
 
 def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, warn: Warn) -> RunFolder:
-    """Open the folder of a run, or make it. Raises ExperimentError if it holds another experiment.
+    """Open the folder of a run, or make it. Raises ExperimentError if it holds another experiment, or may do so.
 
     A run can be extended: an experiment that differs only in ``rounds`` continues it.
     """
@@ -40,6 +40,11 @@ def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, 
     elif (stored := _stored_settings(folder / EXPERIMENT, warn)) is not None:
         _check_same(folder, stored, described)
         _check_not_longer(folder, experiment.rounds)
+    elif (rounds := len(run.rounds.read())) > 0:  # of a damaged run, or of a federation's history
+        raise ExperimentError(
+            f"{folder} holds {rounds} rounds, but no {EXPERIMENT} that says of which experiment: "
+            "choose another folder with --out, or add --restart to replace them"
+        )
     return run
 
 
