@@ -204,7 +204,16 @@ def test_containers_come_back_as_they_went_in() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"size": 0}, {"size": True}, {"size": 2.5}, {"discount": -1}, {"discount": float("nan")}, {"max_staleness": -1}],
+    [
+        {"size": 0},
+        {"size": True},
+        {"size": 2.5},
+        {"discount": -1},
+        {"discount": float("nan")},
+        {"max_staleness": -1},
+        {"like": "model"},
+        {"like": {}},
+    ],
 )
 def test_wrong_arguments_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -113,7 +113,7 @@ class Buffer:
         self._pipeline = Pipeline.of(rule, pre)
         self._pipeline.check(size)
         self._like, self._buffers, self._write_log = like, buffers, log
-        self._layout = None if like is None else signature(flatten(like))
+        self._layout = None if like is None else _layout(like)
         self._entries: dict[ClientId, WaitingUpdate] = {}
         self._counted: dict[ClientId, Counted] = {}  # the version and digest of the last update that was averaged
         self._last: list[int] = []  # numbers of the last average's updates, which stay on disk until the next one
@@ -307,3 +307,10 @@ class Buffer:
 def _whole(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}={value!r}: expected a whole number >= {least}")
+
+
+def _layout(like: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    try:
+        return signature(flatten(like))
+    except UnusableError as error:
+        raise ValueError(f"like {error}; pass a model's state dict or another update's container") from None
