@@ -42,6 +42,28 @@ def test_terminated_in_the_midst(files: list[str], tmp_path: Path, how: signal.S
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(Path(file).name for file in files)
 
 
+@pytest.mark.parametrize("name", ["out.safetensors", "out.npz", "folder"])
+@pytest.mark.parametrize("there_before", [True, False])
+def test_interrupted_after_the_output_was_written(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    name: str, there_before: bool,
+) -> None:  # fmt: skip
+    """The report takes a while, too: an interruption must not say that the output is unchanged."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / name
+    if there_before:
+        assert run(*files, "-o", out, "--quiet") == 0
+    monkeypatch.setattr(aggregate_report, "write", interrupted)
+    assert run(*files, "-o", out, "--report", tmp_path / "r.html") == 130
+    assert f"interrupted; {out} was written nevertheless" in capsys.readouterr().err
+    monkeypatch.setattr(hn.aggregate.__globals__["Pipeline"], "check", interrupted)
+    assert run(*files, "-o", out) == 130
+    assert "interrupted; the output is unchanged" in capsys.readouterr().err
+
+
 def test_a_full_disk_is_named(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from honestly.cli.clients import client_ids, client_labels, client_sizes
 from honestly.cli.failures import DONE, FAILED, complain
-from honestly.cli.output import handle_termination, open_target
+from honestly.cli.output import handle_termination, identity, open_target
 from honestly.cli.output import progress as progress_bar
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ exit status
   1    too few usable clients, a full disk, or an excluded client with --exclusions fail; OUT is unchanged
   2    the command line is wrong, or names a place that cannot be written; OUT is unchanged
   3    OUT was written, and at least one client was excluded (--exclusions status, the default)
-  130  interrupted; OUT is unchanged
+  130  interrupted; OUT is unchanged, unless the message says that it was written
 
 examples
   honestly aggregate client-*.safetensors -o global.safetensors
@@ -120,11 +120,14 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Average, report, and return the exit status."""
+    before = identity(args.out)
     try:
         with handle_termination():
             return _run(args)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("interrupted; the output is unchanged") from None
+    except KeyboardInterrupt:  # maybe while the report was written, after OUT
+        same = identity(args.out) == before
+        ending = "the output is unchanged" if same else f"{args.out} was written nevertheless"
+        raise KeyboardInterrupt(f"interrupted; {ending}") from None
 
 
 def _run(args: argparse.Namespace) -> int:

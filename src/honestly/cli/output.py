@@ -54,6 +54,15 @@ def open_target(out: str, exclusions: str) -> Generator[Target]:
         target.drop()
 
 
+def identity(path: str) -> tuple[int, int] | None:
+    """What tells the file or folder at a path from one that replaced it; None if there is none."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
 @contextmanager
 def handle_termination() -> Generator[None]:
     """SIGTERM and a closed terminal (SIGHUP) clean up like Ctrl-C; only SIGKILL can leave a temporary file."""
