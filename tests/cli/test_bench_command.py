@@ -165,6 +165,12 @@ def test_mistakes_are_named(
     assert all(line.startswith("honestly bench: ") for line in told.splitlines())
 
 
+def test_a_mistyped_folder_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--out", str(tmp_path / "mistyped")]) == 2
+    assert "mistyped has no study yet" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_damaged_store_is_named(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "study.sqlite").write_bytes(b"\0" * 5000)

@@ -102,6 +102,7 @@ def _go_on(args: argparse.Namespace) -> str:
 
 
 def _bench(args: argparse.Namespace) -> int:
+    from honestly.runs.database import FILE
     from honestly.runs.store import Store
     from honestly.studies.limit import seconds_of
     from honestly.studies.study import Study, text_of
@@ -116,6 +117,9 @@ def _bench(args: argparse.Namespace) -> int:
     _check(args)
     if args.dry_run:
         return _dry_run(args, study)
+    unknown = f"{args.out} has no study yet: name one, such as honestly bench quick --out {args.out}"
+    if study is None and not args.imports and not (args.out / FILE).is_file():
+        raise ValueError(unknown)  # before a store is made there
     with Store.open(args.out) as store:
         _take_in(args, store, args.imports)
         if study is None:
@@ -123,9 +127,7 @@ def _bench(args: argparse.Namespace) -> int:
                 return 0
             text = store.meta().get("study")
             if text is None:
-                raise ValueError(
-                    f"{args.out} has no study yet: name one, such as honestly bench quick --out {args.out}"
-                )
+                raise ValueError(unknown)
             study = Study.parse(text, str(args.out))
         entries = study.entries()
         store.add(entries, replace=args.replace)
