@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import honestly as hn
+from honestly.engine.geometry import STREAM_FROM
 from honestly.result import Status
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.rule import GramGeometry
@@ -76,3 +78,16 @@ def test_streaming_is_deterministic_and_small_rounds_work():
         assert np.isclose(Bayesian().mix(Streaming(federation(0, "none", clients=clients))).matrix.sum(), 1.0)
     same = Bayesian().mix(Streaming(np.ones((40, 3))))
     assert same.status is Status.MAJORITY_IDENTICAL
+
+
+@pytest.mark.parametrize("layers", [[40], [20, 20]])
+def test_nobody_is_accused_of_moving_while_a_majority_sent_the_same(layers: list[int]) -> None:
+    """There is no spread to measure by: with fewer clients nobody is judged, either."""
+    updates = np.ones((STREAM_FROM, 40))
+    updates[::3] += np.random.default_rng(0).normal(size=(len(updates[::3]), 40))
+    out = hn.aggregate(updates, layers=layers)
+    assert out.status is Status.MAJORITY_IDENTICAL
+    assert out.accused == ()
+    assert np.isfinite(out.diagnostics["votes"]).all()
+    assert np.isnan(out.diagnostics["layers"]).all()
+    np.testing.assert_allclose(out.value, 1.0, rtol=1e-12)

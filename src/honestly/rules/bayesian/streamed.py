@@ -47,10 +47,11 @@ def stream_estimate(
     distances = geometry.layer_residuals(rows)  # (rows, L, K)
     r2, h = distances[0], K - tolerated(K)
     s2 = np.maximum(kth(r2, h), TINY)
+    unit = s2 > TINY  # in other layers a majority sent the same: nobody is judged by them
     d = survey(few.layers, few.K - tolerated(few.K))[1]
     evidence = np.full((K, len(s2)), np.nan)
     cost = SEARCH * math.log(few.K)
-    t = in_own_unit(r2 / s2[:, None], None if size is None else size.vote)
+    t = in_own_unit(r2 / np.where(unit, s2, np.inf)[:, None], None if size is None else size.vote)
     scores = np.full(t.shape, -cost)
     if part.accused.any():
         members = sample[part.accused]
@@ -60,7 +61,7 @@ def stream_estimate(
         nats = 0.5 * len(members) * d[:, None] * np.square(np.maximum(x - COMMON, 0.0)) - cost
         scores = np.where(far & (d >= TIGHT)[:, None], nats, -cost)
     scores = np.where(t > ABSURD, np.log(np.maximum(t, 1.0)), scores)
-    evidence[:, judged] = scores[judged].T
+    evidence[:, judged & unit] = scores[judged & unit].T
     against = scores[judged].max(axis=0)
     accused = against - (0.0 if prior is None else prior) > 0.0
     contradiction = int(accused.sum()) > K - h
@@ -69,7 +70,7 @@ def stream_estimate(
     longest = s2 * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
     own = in_own_unit(np.maximum(r2, TINY), None if size is None else size.vote)
     factors = np.minimum(longest[:, None], own) / own
-    whole = (distances[:, judged] / s2[judged][:, None]).sum(axis=1)
+    whole = (distances[:, judged] / np.where(unit, s2, 1.0)[judged][:, None]).sum(axis=1)
     group = _equal(whole[[0, *range(2, len(whole))]])
     votes = _votes(whole[0], whole[2:], anchors, group)
     weights = votes_by_size(votes * factors.min(axis=0) * ~accused, size)
