@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,13 +50,31 @@ def import_name(what: str, name: str) -> Any:
         thing: Any = getattr(module, attribute)
     except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise ValueError(f"{what} '{name}' cannot be loaded: {error}") from error
-    except Exception as error:  # whatever the user's own file does when it is run
+    except (Exception, SystemExit) as error:  # whatever the user's own file does when it is run
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}, line {last.lineno}"
         raise ValueError(f"{what} '{name}' cannot be loaded: {type(error).__name__}: {error} ({where})") from error
     if not callable(thing):
         raise ValueError(f"{what} '{name}' is a value of type {type(thing).__name__}: it must be a class or a function")
     return thing
+
+
+def check_arguments(what: str, name: str, function: Callable[..., Any], *arguments: str) -> None:
+    """Raise ValueError unless a function of the user's own can be called with arguments of these names, in order.
+
+    >>> check_arguments("dataset", "task.py:data", lambda folder: folder)
+    Traceback (most recent call last):
+    ValueError: dataset 'task.py:data' is called with (), which it does not take: missing a required argument: 'folder'
+    """
+    try:
+        expected = inspect.signature(function)
+    except ValueError:  # a builtin may have none
+        return
+    try:
+        expected.bind(*arguments)
+    except TypeError as error:
+        names = ", ".join(arguments)
+        raise ValueError(f"{what} '{name}' is called with ({names}), which it does not take: {error}") from None
 
 
 def _file(path: str) -> ModuleType:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.hints import unknown
-from honestly.own import import_name, is_own
+from honestly.own import check_arguments, import_name, is_own
 
 Images: TypeAlias = npt.NDArray[np.uint8]  # (n, channels, height, width), raw pixels
 Labels: TypeAlias = npt.NDArray[np.int64]
@@ -118,7 +118,9 @@ def load(name: str, folder: Path | str | None = None, *, download: bool = True) 
 
 def _own(name: str) -> Dataset:
     """What the user's function returns, checked: a wrong dtype or label would fail far from here."""
-    data = import_name("dataset", name)()
+    make = import_name("dataset", name)
+    check_arguments("dataset", name, make)
+    data = make()
     if not isinstance(data, Dataset):
         raise ValueError(
             f"dataset '{name}' returned a {type(data).__name__}: it must return a honestly.sim.data.Dataset"

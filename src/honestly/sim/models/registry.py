@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from honestly.hints import unknown
-from honestly.own import import_name, is_own
+from honestly.own import check_arguments, import_name, is_own
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,9 +76,11 @@ def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.
     from torch import nn
 
     make = source(name).make
+    arguments = ("channels", "height", "width", "classes") if name in MODELS or signature(make).parameters else ()
+    check_arguments("model", name, make, *arguments)
     with DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = make(*size, classes) if name in MODELS or signature(make).parameters else make()
+        module = make(*size, classes) if arguments else make()
     if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"model '{name}' made a {type(module).__name__}: it must make an nn.Module")
     return module.float()
