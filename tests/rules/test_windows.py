@@ -26,3 +26,14 @@ def test_matches_the_loop_in_the_strict_standard(m, count):
 def test_of_two_windows_equally_near_the_lower_is_taken():
     ranked = np.array([[0.0], [1.0], [2.0]])
     assert mean_nearest_to_median(ranked, 2, np)[0] == 0.5
+
+
+def test_of_two_copies_one_may_be_near_enough():
+    ranked = np.array([[0.0], [0.0], [2.0], [3.0], [9.0]])
+    assert mean_nearest_to_median(ranked, 3, np)[0] == 5 / 3  # 2, 3 and one of the zeros
+
+
+@pytest.mark.parametrize(("m", "count"), [(5, 3), (8, 3), (9, 5), (20, 11)])
+def test_matches_the_loop_on_copies(m, count):
+    ranked = np.sort(np.round(honest(m, 200)), axis=0)
+    np.testing.assert_allclose(mean_nearest_to_median(ranked, count, np), naive(ranked, count), rtol=1e-12, atol=1e-12)

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from honestly.rules._lib.windows import mean_nearest_to_median
+
 EMULATE = Path(__file__).parents[2] / "sim" / "emulate.h"
 MORE = """
 static float __shfl_down_sync(unsigned, float value, int by) {
@@ -117,4 +119,17 @@ def test_a_mixture_of_whole_rows(group: int, n: int, tmp_path: Path) -> None:
     kernel.start(-(-n // 1024), 256, *map(pointer, (X, weights, out, flag)), n, stride)
     np.testing.assert_allclose(out[:n], weights @ X[:, :n], rtol=1e-5, atol=1e-6)
     assert np.isnan(out[n])  # nothing is written beyond the end
+    assert not flag[0]
+
+
+def test_the_mean_of_the_values_nearest_to_the_median(tmp_path: Path) -> None:
+    K, n = 5, 300
+    X = np.random.default_rng(0).integers(-4, 5, size=(K, n)).astype(np.float32)  # with many copies
+    sort = " ".join(f"SMALLER({i}, {j})" for i in range(K) for j in range(i + 1, K))
+    signature, call = "float* x, int* rows, float* out, int* flag, int n", "x, *(const Chosen*)rows, out, flag, n, n"
+    wanted = f"WANTED {', '.join(map(str, range(K)))}"
+    kernel = compiled(tmp_path, "rank", signature, call, f"RANKED {K}", f"COMPARATORS {sort}", wanted, "NEAREST 3")
+    rows, out, flag = np.arange(K, dtype=np.int32), np.full(n, np.nan, np.float32), np.zeros(1, np.int32)
+    kernel.start(-(-n // 256), 256, *map(pointer, (X, rows, out, flag)), n)
+    np.testing.assert_allclose(out, mean_nearest_to_median(np.sort(X, axis=0), 3, np), rtol=1e-6)
     assert not flag[0]

@@ -237,13 +237,11 @@ rank(const element* __restrict__ x, const Chosen chosen, float* __restrict__ out
 #elif defined(NEAREST)
     const float low = v[wanted[(RANKED - 1) / 2]], high = v[wanted[RANKED / 2]];
     const float median = RANKED % 2 ? low : 0.5f * low + 0.5f * high;
-    float best = fmaxf(median - v[wanted[0]], v[wanted[NEAREST - 1]] - median), sum = 0.0f;
+    float sum = 0.0f;
     int start = 0;
 #pragma unroll
-    for (int i = 1; i <= RANKED - NEAREST; i++) {
-        const float reach = fmaxf(median - v[wanted[i]], v[wanted[i + NEAREST - 1]] - median);
-        start = reach < best ? i : start;
-        best = fminf(reach, best);
+    for (int i = 0; i < RANKED - NEAREST; i++) {
+        start = v[wanted[i + NEAREST]] - median < median - v[wanted[i]] ? i + 1 : start;
     }
 #pragma unroll
     for (int i = 0; i < RANKED; i++) sum += start <= i && i < start + NEAREST ? v[wanted[i]] : 0.0f;

@@ -314,20 +314,17 @@ static void NAME(residuals)(const struct job *job, int64_t item, void *scratch) 
 INLINE V NAME(chosen)(MASK mask, V a, V b) { return (V)(((MASK)a & mask) | ((MASK)b & ~mask)); }
 
 /* Of LEVEL columns of m sorted rows, the mean of the `nearest` values that are nearest to the median: a window of the
-   sorted ones, the one whose farther end is nearest to the median; the lower of two that are equally near. In the same
-   steps as rules/_lib/windows.py, so the bits are the same. */
+   sorted ones, which moves up as long as the value that it gains is nearer than the one that it loses. In the same steps
+   as rules/_lib/windows.py, so the bits are the same. */
 static void NAME(mean_near_median)(const T *const *rows, int64_t m, int64_t nearest, T *sum) {
     for (int c = 0; c < LEVEL; c += LANES) {
 #define ROW(i) (*(const LOOSE *)(rows[i] + c))
         const V lower = ROW((m - 1) / 2), upper = ROW(m / 2);
         const V median = m % 2 ? lower : (T)0.5 * lower + (T)0.5 * upper;
-        V best = {0}, start = {0}, total = {0};
-        for (int64_t i = 0; i <= m - nearest; i++) {
-            const V below = median - ROW(i), above = ROW(i + nearest - 1) - median;
-            const V reach = NAME(chosen)(below > above, below, above);
-            const MASK better = i ? reach < best : ~(MASK){0};
-            best = NAME(chosen)(better, reach, best);
-            start = NAME(chosen)(better, (V){0} + (T)i, start);
+        V start = {0}, total = {0};
+        for (int64_t i = 0; i < m - nearest; i++) {
+            const MASK nearer = ROW(i + nearest) - median < median - ROW(i);
+            start = NAME(chosen)(nearer, (V){0} + (T)(i + 1), start);
         }
         for (int64_t i = 0; i < m; i++) {
             const MASK kept = (start <= (T)i) & (start > (T)(i - nearest));

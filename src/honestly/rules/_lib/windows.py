@@ -8,20 +8,18 @@ from typing import Any
 def mean_nearest_to_median(ranked: Any, count: int, xp: Any) -> Any:
     """For each column of `ranked`, sorted, the mean of the `count` values nearest to its median.
 
-    The nearest values are a window of the sorted ones: the window whose farther end is nearest to the median. Windows
-    are summed directly, never as differences of running sums, which an outlier of 1e12 would destroy. Of two windows
-    that are equally near, the lower is taken.
+    The nearest values are a window of the sorted ones: it moves up as long as the value that it gains is nearer than
+    the one that it loses. The window is summed directly, never as a difference of running sums, which an outlier of
+    1e12 would destroy. Of two values that are equally near, the lower is taken.
     """
     m = ranked.shape[0]
     lower, upper = ranked[(m - 1) // 2, ...], ranked[m // 2, ...]
     median = lower if m % 2 else 0.5 * lower + 0.5 * upper
 
-    best = xp.maximum(median - ranked[0, ...], ranked[count - 1, ...] - median)
     start = xp.zeros_like(median)  # a count of rows, as a float: exact, and no second dtype is needed
-    for i in range(1, m - count + 1):
-        reach = xp.maximum(median - ranked[i, ...], ranked[i + count - 1, ...] - median)
-        start = xp.where(reach < best, xp.full_like(start, i), start)
-        best = xp.minimum(reach, best)
+    for i in range(m - count):
+        nearer = ranked[i + count, ...] - median < median - ranked[i, ...]
+        start = xp.where(nearer, xp.full_like(start, i + 1), start)
 
     total = xp.zeros_like(median)
     nothing = xp.zeros_like(median)
