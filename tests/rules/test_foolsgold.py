@@ -7,16 +7,15 @@ from .clients import geometry, honest
 
 
 def naive(cs, kappa):
-    """The published loop on a matrix of cosines."""
+    """The authors' loop on a matrix of cosines."""
     n = len(cs)
-    cs = cs.copy()
-    v = [max(cs[i, j] for j in range(n) if j != i) for i in range(n)]
+    cs = cs - np.diag(np.diagonal(cs))
+    v = cs.max(axis=1)
     for i in range(n):
         for j in range(n):
-            if i != j and v[i] < v[j] and v[j] > 0:
+            if i != j and v[i] < v[j]:
                 cs[i, j] *= v[i] / v[j]
-    a = np.array([1 - max(cs[i, j] for j in range(n) if j != i) for i in range(n)])
-    a = np.clip(a, 0, 1)
+    a = np.clip(1 - cs.max(axis=1), 0, 1)
     a = a / a.max()
     a = np.clip(a, 1e-12, 0.99)
     a = np.clip(kappa * (np.log(a / (1 - a)) + 0.5), 0, 1)
@@ -30,9 +29,10 @@ def cosine(histories):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kappa", [0.5, 1.0])
-def test_matches_the_loop(seed, kappa):
-    X = honest(10, 7, seed, centre=0.5)
-    X[7:] = X[7] + 1e-3 * honest(3, 7, seed)
+@pytest.mark.parametrize("d", [2, 7])
+def test_matches_the_loop(seed, kappa, d):
+    X = honest(10, d, seed, centre=0.5)
+    X[7:] = X[7] + 1e-3 * honest(3, d, seed)
     weights = FoolsGold(kappa=kappa).mix(geometry(X)).matrix[0]
     np.testing.assert_allclose(weights, naive(cosine(X), kappa), atol=1e-9)
 
@@ -43,6 +43,12 @@ def test_sybils_lose_their_weight():
     weights = FoolsGold().mix(geometry(X)).matrix[0]
     np.testing.assert_allclose(weights[6:], 0.0, atol=1e-9)
     assert (weights[:6] > 0.1).all()
+
+
+def test_a_client_that_is_opposed_to_all_others_keeps_its_weight():
+    X = np.array([[1.0, 0.0], [0.6, 0.8], [-0.95, -0.31]])
+    weights = FoolsGold().mix(geometry(X)).matrix[0]
+    assert weights[2] == weights.max() > 0
 
 
 def test_memory_adds_up_over_rounds_and_follows_names():

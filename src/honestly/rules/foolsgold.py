@@ -39,8 +39,8 @@ class FoolsGoldMemory:
 class FoolsGold(Rule):
     """Lowers the weight of clients whose updates have pointed the same way, round after round: sybils.
 
-        c_kj = cos(h_k, h_j),   v_k = max_{j != k} c_kj,   c_kj <- c_kj v_k / v_j  where v_j > v_k  (pardon)
-        a_k = 1 - max_{j != k} c_kj, over the largest;   a_k <- kappa (ln(a_k / (1 - a_k)) + 1/2), cut to [0, 1]
+        c_kj = cos(h_k, h_j),   c_kk = 0,   v_k = max_j c_kj,   c_kj <- c_kj v_k / v_j  where v_j > v_k  (pardon)
+        a_k = 1 - max_j c_kj, over the largest;   a_k <- kappa (ln(a_k / (1 - a_k)) + 1/2), cut to [0, 1]
         value = sum_k a_k w_k / sum_k a_k
 
     h_k is client k's history. Convention: inner products of the histories are taken as the inner products of each
@@ -79,11 +79,11 @@ class FoolsGold(Rule):
         if K == 1:
             return Mix.of_weights(np.ones(1), diagnostics=diagnostics)
         c = cosines(memory.of(ids))
-        np.fill_diagonal(c, -1.0)  # never the largest but among opposites
+        np.fill_diagonal(c, 0.0)  # so v is never negative, and pardon makes no likeness of opposition
         v = c.max(axis=1)
-        pardoned = (v[None, :] > v[:, None]) & (v[None, :] > 0)
+        pardoned = v[None, :] > v[:, None]
         c = np.where(pardoned, c * (v[:, None] / np.where(v > 0, v, 1.0)[None, :]), c)
-        a = np.clip(1.0 - c.max(axis=1), 0.0, 1.0)
+        a = 1.0 - c.max(axis=1)
         if a.max() <= 1e-12:
             return Mix.of_weights(np.full(K, 1.0 / K), diagnostics=diagnostics)
         a = np.clip(a / a.max(), 1e-12, 0.99)
