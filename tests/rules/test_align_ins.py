@@ -59,3 +59,10 @@ def test_layers_and_flat_updates_agree():
     dicts = [{"a": x[:10].reshape(2, 5), "b": x[10:]} for x in X]
     named = aggregate(dicts, AlignIns(), reference={"a": reference[:10].reshape(2, 5), "b": reference[10:]})
     np.testing.assert_allclose(np.concatenate([named.value["a"].ravel(), named.value["b"]]), flat.value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_two_clients_neither_is_usual(seed):
+    """Both are exactly one standard deviation from the median, whatever the rounding."""
+    X, model = honest(2, 5, seed), np.linspace(-1, 1, 5)
+    assert not len(AlignIns().mix(geometry(X, reference=model)).diagnostics["selected"])

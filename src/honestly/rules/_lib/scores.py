@@ -11,6 +11,8 @@ from honestly.result import Float
 def median_z(values: Float) -> Float:
     """`|x_k - median| / standard deviation`; 0 where all are equal, rounding apart.
 
+    Rounded to nine digits: with two values both scores are 1, and the last bit must not decide who is below 1.
+
     Example:
         >>> median_z(np.array([1.0, 1.0, 4.0])).round(3)
         array([0.   , 0.   , 2.121])
@@ -19,7 +21,7 @@ def median_z(values: Float) -> Float:
     spread = float(values.std())
     if not spread > 1e-12 * float(np.abs(values).max(initial=0.0)):
         return np.zeros(len(values))
-    return apart / spread
+    return np.round(apart / spread, 9)
 
 
 def largest(magnitudes: Float, share: float) -> npt.NDArray[np.bool_]:
