@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from honestly.aggregate import aggregate
 from honestly.rules.clipped_clustering import ClippedClustering
 
 from .clients import geometry, honest, value
@@ -47,3 +48,17 @@ def test_two_clients_that_disagree_are_both_kept():
 def test_of_two_equal_halves_the_tighter_one_is_kept():
     X = np.array([[1.0, 0.0], [1.0, 0.01], [-1.0, 0.0], [-1.0, 0.5]])
     assert list(ClippedClustering().mix(geometry(X)).diagnostics["selected"]) == [0, 1]
+
+
+def test_clients_in_the_same_direction_are_one_cluster():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.5, 2.0, size=(5, 1)) * rng.normal(size=40)
+    assert len(ClippedClustering().mix(geometry(X)).diagnostics["selected"]) == 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_two_mirror_images_both_are_kept(seed):
+    """They are as tight as each other, up to rounding."""
+    X = honest(4, 40, seed).astype(np.float32)
+    both = np.concatenate([X, -X])[np.random.default_rng(seed).permutation(8)]
+    assert len(aggregate(both, ClippedClustering()).diagnostics["selected"]) == 8

@@ -41,3 +41,11 @@ def test_matches_the_loop(K, seed, reference):
     mix = FLAME().mix(geometry(X, reference=reference))
     assert list(mix.diagnostics["selected"]) == admitted
     np.testing.assert_allclose(value(FLAME(), X, reference=reference), expected, rtol=1e-9)
+
+
+def test_clients_in_the_same_direction_are_all_admitted():
+    """Their cosines are 1 up to rounding, which must not choose among them."""
+    rng = np.random.default_rng(0)
+    for K in (3, 5, 10):
+        X = rng.uniform(0.5, 2.0, size=(K, 1)) * rng.normal(size=40)
+        assert len(FLAME().mix(geometry(X)).diagnostics["selected"]) == K

@@ -19,8 +19,8 @@ class ClippedClustering(Rule):
 
         clusters = average linkage of 1 - cos(u_k, u_j), cut at two;    value = mean of the larger, clipped
 
-    Of two clusters of the same size the tighter one is taken. Convention: the radius is the median length of this
-    round; the published rule takes the median over all rounds.
+    Of two clusters of the same size the tighter one is taken; clients that all point the same way are one cluster.
+    Convention: the radius is the median length of this round; the published rule takes the median over all rounds.
 
     Args:
         radius: the longest update, in the units of the updates; None takes the median.

@@ -8,6 +8,8 @@ import numpy.typing as npt
 from honestly.result import Float
 
 Indices = npt.NDArray[np.intp]
+# Distances that differ by less are the same: the cosine of two vectors in the same direction is 1 up to rounding.
+ROUNDING = 1e-12
 
 
 def majority_component(D: Float) -> Indices:
@@ -19,7 +21,7 @@ def majority_component(D: Float) -> Indices:
     while i < len(edges):
         # Edges of the same length join at once, so the order of the clients does not matter.
         length = edges[i][0]
-        while i < len(edges) and edges[i][0] == length:
+        while i < len(edges) and edges[i][0] - length <= ROUNDING:
             _, a, b = edges[i]
             group[group == group[b]] = group[a]
             i += 1
@@ -48,13 +50,16 @@ def spanning_tree(D: Float) -> list[tuple[float, int, int]]:
 
 
 def larger_of_two(D: Float) -> Indices:
-    """The larger of the two clusters of average linkage; if they are equal, the tighter; if still equal, both."""
+    """The larger of the two clusters of average linkage; if they are equal, the tighter; if still equal, both.
+
+    Where no two are apart there is one cluster.
+    """
     K = len(D)
-    if K < 3:
+    if K < 3 or float(D.max()) <= ROUNDING:
         return np.arange(K)
     group = _average_linkage(D, 2)
     sides = [np.flatnonzero(group == name) for name in np.unique(group)]
-    first, second = ((len(side), -float(D[np.ix_(side, side)].mean())) for side in sides)
+    first, second = ((len(side), -float(np.round(D[np.ix_(side, side)].mean(), 6))) for side in sides)
     if first == second:
         return np.arange(K)
     return sides[0] if first > second else sides[1]
