@@ -139,3 +139,10 @@ def test_other_sizes_are_capped_as_those_of_any_rule() -> None:
     assert plain.weights is not None
     expected = plain.weights * used / (plain.weights * used).sum()
     np.testing.assert_allclose(aggregate(X, "geometric_median", sizes=sizes).weights, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [[2, 0, 0], [1, 1, 0]])
+def test_trusted_sizes_of_zero_away_from_the_copies_of_a_client(sizes: list[int]) -> None:
+    X = honest(3)
+    X[1] = X[0]
+    np.testing.assert_allclose(aggregate(X, GeometricMedian(sizes="trusted"), sizes=sizes).value, X[0])

@@ -134,8 +134,8 @@ def _leave_client(geometry: Geometry, j: int, s: Float | None) -> tuple[bool, Fl
     at = np.zeros(geometry.K)
     at[j] = 1.0
     r = np.sqrt(geometry.residuals(at))
-    away = r > 1e-6 * float(np.median(r))  # closer than that, they differ by rounding only
     pull = np.ones_like(r) if s is None else s
+    away = (r > 1e-6 * float(np.median(r))) & (pull > 0.0)  # closer than that, they differ by rounding only
     m = float(pull[~away].sum())
     if not away.any():
         return True, at, r
