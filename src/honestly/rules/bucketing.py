@@ -24,7 +24,7 @@ class Bucketing(Mixer):
     attackers learn it.
 
     Args:
-        size: clients per bucket; 1 only changes the order.
+        size: clients per bucket; 1 leaves them as they are.
         seed: of the permutation.
 
     Example:
@@ -48,6 +48,8 @@ class Bucketing(Mixer):
     def mix(self, geometry: Geometry) -> Float:
         """(ceil(K / size), K): row b has 1/|b| for the clients of bucket b."""
         K = geometry.K
+        if self.size == 1:  # K mixtures keep the clients' names, which MoNNA and memories go by: so no permutation
+            return np.eye(K)
         bucket = np.empty(K, dtype=np.intp)
         bucket[np.random.default_rng(self.seed).permutation(K)] = np.arange(K) // self.size
         A = np.zeros((-(-K // self.size), K))
