@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from honestly.aggregate import aggregate
 from honestly.rules.foolsgold import FoolsGold
 
 from .clients import geometry, honest
@@ -49,6 +50,14 @@ def test_a_client_that_is_opposed_to_all_others_keeps_its_weight():
     X = np.array([[1.0, 0.0], [0.6, 0.8], [-0.95, -0.31]])
     weights = FoolsGold().mix(geometry(X)).matrix[0]
     assert weights[2] == weights.max() > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_clients_in_the_same_direction_get_equal_weights(kind, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0.5, 2.0, size=(5, 1)) * rng.normal(size=2)
+    np.testing.assert_allclose(aggregate(X.astype(kind), FoolsGold()).weights, 0.2)
 
 
 def test_memory_adds_up_over_rounds_and_follows_names():

@@ -12,6 +12,9 @@ from honestly.rules._lib.clipping import cosines
 from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import setting
 
+# Clients all of whose cosines differ from 1 by no more than the rounding of float32 agree completely.
+AGREE = 1e-6
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoolsGoldMemory:
@@ -84,7 +87,7 @@ class FoolsGold(Rule):
         pardoned = v[None, :] > v[:, None]
         c = np.where(pardoned, c * (v[:, None] / np.where(v > 0, v, 1.0)[None, :]), c)
         a = 1.0 - c.max(axis=1)
-        if a.max() <= 1e-12:
+        if a.max() <= AGREE:
             return Mix.of_weights(np.full(K, 1.0 / K), diagnostics=diagnostics)
         a = np.clip(a / a.max(), 1e-12, 0.99)
         a = np.clip(self.kappa * (np.log(a / (1.0 - a)) + 0.5), 0.0, 1.0)
