@@ -21,11 +21,12 @@ class RFLBAT(Rule):
 
         keep those whose distances to the others sum to less than eps1 times the median of these sums
         k-means, the number of clusters by the gap statistic; take the cluster with the smallest median, over its
-        members, of the mean cosine to the other members: attackers agree more than honest clients do
+        members, of the mean cosine to all members: attackers agree more than honest clients do
         of that cluster keep those with sums below eps2 times the median; their mean is the value
 
-    Conventions: clusters of one are not taken; k-means is the best of ten starts from points that are far apart, and
-    the gap statistic's random sets are fixed, so nothing is random here; if the median is 0 everybody passes.
+    Conventions: a member's cosine to itself counts, as in public code; clusters of one are not taken; k-means is the
+    best of ten starts from points that are far apart, and the gap statistic's random sets are fixed, so nothing is
+    random here; if the median is 0 everybody passes.
 
     Args:
         eps1, eps2: the authors' 10 and 4.
