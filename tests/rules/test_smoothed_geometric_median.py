@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from honestly.rules.geometric_median import GeometricMedian
+from honestly.rules.rodiloco import RoDiLoCo
 from honestly.rules.smoothed_geometric_median import SmoothedGeometricMedian
 
 from .clients import honest, value
@@ -30,3 +31,15 @@ def test_many_steps_are_the_geometric_median():
     np.testing.assert_allclose(
         value(SmoothedGeometricMedian(nu=1e-12, steps=500), X), value(GeometricMedian(), X), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("liars", [3, 9])
+@pytest.mark.parametrize("rule", [SmoothedGeometricMedian(), RoDiLoCo()])
+def test_liars_around_the_mean_do_not_hold_the_start(rule, liars):
+    """The last liar moves the mean to where the others wait, nearer to it than honest clients are."""
+    K, far = 20, 1e12
+    X = honest(K)
+    X[:liars] = 0.0
+    X[: liars - 2, 0], X[liars - 2, 0] = far / 5, 2 * far
+    X[liars - 1, 0] = K * far - X[: liars - 1, 0].sum()
+    assert np.linalg.norm(value(rule, X) - X[liars:].mean(axis=0)) < 20.0

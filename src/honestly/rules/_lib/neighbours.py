@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules.rule import Geometry
+from honestly.rules.rule import Geometry, squared_distances
 
 
 def smallest(values: Float, count: int) -> npt.NDArray[np.intp]:
@@ -40,14 +40,27 @@ def central_client(D: Float) -> int:
 
 
 def majority_mean(geometry: Geometry) -> Float:
-    """Weights to start iterations from, using only residuals: twice, the mean of the majority nearest to the last.
+    """Weights to start iterations from: twice, the mean of the majority nearest to the last.
 
-    It drops far outliers at once; iterations that start from the mean need a step for every power of ten.
+    It drops far outliers at once; iterations that start from the mean need a step for every power of ten. Three liars,
+    one of whom moves the mean to another, can still hold it. So where its majority is more than twice as far as that of
+    the most central client, whom no minority can move, the start is the mean of that client's majority. Streamed
+    clients have no distances to tell by, only residuals.
     """
     K, h = geometry.K, majority(geometry.K)
     a = np.full(K, 1.0 / K)
     for _ in range(2):
-        near = smallest(geometry.residuals(a), h)
-        a = np.zeros(K)
-        a[near] = 1.0 / h
+        a = _equal_weights(smallest(geometry.residuals(a), h), K)
+    if geometry.streaming:
+        return a
+    D = squared_distances(geometry.gram)
+    reach = np.partition(D, h - 1, axis=1)[:, h - 1]
+    radius = np.partition(geometry.residuals(a), h - 1)[h - 1]
+    return a if radius <= 4.0 * reach.min() else _equal_weights(smallest(D[reach.argmin()], h), K)
+
+
+def _equal_weights(clients: npt.NDArray[np.intp], K: int) -> Float:
+    """(K,) weights of the mean of some clients."""
+    a = np.zeros(K)
+    a[clients] = 1.0 / len(clients)
     return a
