@@ -23,7 +23,8 @@ class AlignIns(Rule):
         value = reference + mean over the kept of u_k min(1, c / ||u_k||),   c = median length of the kept
 
     u_k = w_k - reference, TDA is temporal direction alignment and MPSA masked principal sign alignment. Without a
-    reference there is no TDA. If no client is kept the model stays as it is (without a reference: the mean).
+    reference there is no TDA. If no client is kept the model stays as it is (without a reference: the mean). If most of
+    the kept lie, the radius is theirs, and lengths are not bounded.
     Convention: all coordinates as large as the smallest one under the mask are under it, too.
 
     Args:

@@ -20,6 +20,8 @@ class FreqFed(Rule):
         V_k = the lowest frequencies of the discrete cosine transform of u_k;   value = mean of the majority
         majority = HDBSCAN of 1 - cos(V_k, V_j) with clusters of at least floor(K/2) + 1
 
+    Lengths are not bounded: a huge update in a usual direction moves the mean.
+
     Conventions: the transform (DCT-II, orthonormal) is taken of each layer as one row of numbers, where the authors
     transform matrices in two dimensions; with so large a cluster HDBSCAN has a closed form, as in FLAME.
 
