@@ -52,6 +52,18 @@ def text(value: Any, most: int = LONGEST_TEXT) -> str:
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
+def scalar(value: Any) -> Any:
+    """The value of an axis: numbers stay numbers, so they are put in order; anything else becomes text.
+
+    >>> scalar(0.5), scalar(True), scalar([]), scalar(float("nan")), scalar(10**400)
+    (0.5, True, '[]', 'nan', 'a huge number')
+    """
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
+        return value
+    finite = number(value, 9)
+    return text(value, 100) if finite is None else finite
+
+
 def parse_json(content: str) -> Any:
     """Parse JSON; ValueError for anything else, including a million open brackets."""
     try:

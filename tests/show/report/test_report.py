@@ -264,3 +264,33 @@ def test_eight_hundred_runs_of_a_hundred_rounds_take_seconds(tmp_path: Path) -> 
     write([load(tmp_path / "s")], tmp_path / "out")
     assert time.process_time() - begun < 60  # 12 s on one core of the machine it was written on
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 798
+
+
+def _run_folder(folder: Path, accuracy: float, **settings: Any) -> None:
+    """The folder of a run of one round."""
+    experiment = {"rule": {"name": "krum", "f": 1}, "attack": {"name": "none"}, "pre": [], "rounds": 1, **settings}
+    folder.mkdir(parents=True)
+    (folder / "experiment.json").write_text(json.dumps({"id": folder.name, "experiment": experiment}))
+    (folder / "rounds.jsonl").write_text(json.dumps(record(1, K=4, M=1) | {"accuracy": accuracy}) + "\n")
+
+
+def _rows(folder: Path) -> list[str]:
+    write([load(folder)], folder / "report", ReportOptions(figures=False))
+    return [line for line in (folder / "report" / "README.md").read_text(encoding="utf-8").split("\n") if "0." in line]
+
+
+def test_runs_with_other_settings_of_one_rule_are_not_averaged(tmp_path: Path) -> None:
+    _run_folder(tmp_path / "a", 0.25)
+    _run_folder(tmp_path / "b", 0.75, rule={"name": "krum", "f": 2})
+    _run_folder(tmp_path / "c", 0.5, pre=[{"name": "nnm", "f": 1}])
+    rows = _rows(tmp_path)
+    assert "| krum:f=1 | 0.250 |" in rows
+    assert "| krum:f=2 | **0.750** |" in rows
+    assert "| nnm+krum | 0.500 |" in rows
+
+
+def test_settings_that_are_no_settings_do_not_stop_the_report_of_other_runs(tmp_path: Path) -> None:
+    _run_folder(tmp_path / "a", 0.25)
+    for i, wrong in enumerate(([], {"a": 1}, "many", 10**400, float("nan"), "\ud800")):
+        _run_folder(tmp_path / f"b{i}", 0.75, **dict.fromkeys(("alpha", "malicious", "rounds", "pre"), wrong))
+    assert any(row.startswith("| krum | ") for row in _rows(tmp_path))

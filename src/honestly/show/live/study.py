@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from honestly.runs import store
-from honestly.runs.clean import LONGEST_ERROR, fields, number, parse_json, text, whole
+from honestly.runs.clean import LONGEST_ERROR, fields, number, parse_json, scalar, text, whole
 from honestly.runs.database import FILE as DATABASE
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
@@ -108,7 +108,7 @@ class StudySource:
         rounds = whole(row.rounds) or 0
         return RunRow(
             id=text(row.id, 100),
-            cell={text(axis, 100): _scalar(value) for axis, value in fields(row.cell).items()},
+            cell={text(axis, 100): scalar(value) for axis, value in fields(row.cell).items()},
             status=status,
             rounds=rounds,
             of=whole(row.of),
@@ -151,11 +151,3 @@ def _seconds_a_round(row: store.Run, rounds: int) -> float | None:
     if started is None or updated is None or not rounds or row.attempts > 1:
         return None
     return max(round((updated - started) / rounds, 3), 0.001)
-
-
-def _scalar(value: Any) -> Any:
-    """A value of an axis: numbers stay numbers, so they are put in order."""
-    if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
-        return value
-    finite = number(value, 9)
-    return text(value, 100) if finite is None else finite

@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from honestly.catalog import Spec
+from honestly.runs.clean import fields, items, scalar, text, whole
 from honestly.runs.contents import Kind, contents
 from honestly.runs.database import FILE as STORE
 from honestly.runs.folder import EXPERIMENT, ROUNDS, read_description
 from honestly.runs.reader import Rounds, read, read_rounds
+
+#: Settings of a run that have a label of their own, or say how far it goes.
+NOT_AXES = ("rule", "pre", "attack", "rounds")
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def _study(folder: Path) -> ReportedStudy:
         details = {"experiment": json.dumps(experiment, sort_keys=True), "provenance": json.dumps(run.provenance or {})}
         entries.append(
             ReportedRun(
-                run.id, cell, run.status, run.rounds or 0, run.of or 0,
+                run.id, _axes(cell), run.status, whole(run.rounds) or 0, whole(run.of) or 0,
                 read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
                 details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
                 attack=_name(experiment.get("attack")), summary=run.summary or {}, finished=run.finished or 0.0,
@@ -156,19 +161,19 @@ def _runs(name: str, files: Sequence[Path]) -> ReportedStudy:
     entries: list[ReportedRun] = []
     notes: list[str] = []
     settings = [_experiment(file.parent) for file in files]
-    flat = [_flat(experiment) for _, experiment in settings]
-    varying = [key for key in dict.fromkeys(k for one in flat for k in one) if len({str(f.get(key)) for f in flat}) > 1]
-    for file, (id, experiment), one in zip(files, settings, flat, strict=True):
+    rules = _labels([[*items(experiment.get("pre")), experiment.get("rule")] for _, experiment in settings])
+    attacks = _labels([[experiment.get("attack")] for _, experiment in settings])
+    others = [_axes({k: v for k, v in experiment.items() if k not in NOT_AXES}) for _, experiment in settings]
+    varying = [k for k in dict.fromkeys(k for one in others for k in one) if len({str(o.get(k)) for o in others}) > 1]
+    for file, (id, experiment), rule, attack, one in zip(files, settings, rules, attacks, others, strict=True):
         rounds = read_rounds(file)
         if rounds.damaged:
             notes.append(f"{file.parent.name}/{file.name}: {rounds.damaged} damaged lines are left out")
         done = len(rounds.records)
-        of = int(experiment.get("rounds") or 0)
-        cell = {key: one.get(key) for key in varying} if len(files) > 1 else {}
+        of = whole(experiment.get("rounds")) or 0
+        cell: dict[str, Any] = {"run": rounds.run or file.parent.resolve().name}
         if experiment:
-            cell = {"rule": _name(experiment.get("rule")), "attack": _name(experiment.get("attack")), **cell}
-        else:
-            cell = {"run": rounds.run or file.parent.resolve().name}
+            cell = {"rule": rule, "attack": attack, **{key: one.get(key) for key in varying}}
         details = {"experiment": json.dumps(experiment, sort_keys=True)} if experiment else {}
         entries.append(
             ReportedRun(
@@ -188,9 +193,38 @@ def _experiment(folder: Path) -> tuple[str, dict[str, Any]]:
         return "", {}
 
 
-def _flat(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with `rule` and `attack` by their names, as axes."""
-    return {key: _name(v) if key in ("rule", "attack") else v for key, v in experiment.items() if key != "rounds"}
+def _axes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as values that tables can group by."""
+    return {text(key, 100): None if value is None else scalar(value) for key, value in settings.items()}
+
+
+def _labels(choices: Sequence[Sequence[Any]]) -> list[str]:
+    """Rules behind their mixers, or attacks, by name; where the same names have other settings, with those settings.
+
+    >>> _labels([[{"name": "krum", "f": 1}], [{"name": "krum", "f": 2}], [{"name": "nnm", "f": 1}, {"name": "mean"}]])
+    ['krum:f=1', 'krum:f=2', 'nnm+mean']
+    """
+    names = [tuple(map(_name, choice)) for choice in choices]
+    settings = [[_settings(one) for one in choice] for choice in choices]
+    first = dict(zip(reversed(names), reversed(settings), strict=True))
+    differ = {
+        (name, i, key)
+        for name, mine in zip(names, settings, strict=True)
+        for i, (one, other) in enumerate(zip(mine, first[name], strict=True))
+        for key in one.keys() | other.keys()
+        if one.get(key) != other.get(key)
+    }
+    return [
+        "+".join(
+            str(Spec(word, {key: value for key, value in mine[i].items() if (name, i, key) in differ}))
+            for i, word in enumerate(name)
+        )
+        for name, mine in zip(names, settings, strict=True)
+    ]
+
+
+def _settings(choice: Any) -> dict[str, Any]:
+    return {key: value for key, value in _axes(fields(choice)).items() if key != "name"}
 
 
 def _name(choice: Any) -> str:
