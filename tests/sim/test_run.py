@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -16,9 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from honestly.federation.npy import write_npy
 from honestly.runs.database import StoreError
 from honestly.runs.reader import read
 from honestly.runs.record import RoundRecord
+from honestly.runs.states import MAGIC, pack, unpack
 from honestly.runs.writing import write_file
 from honestly.sim import checkpoint
 from honestly.sim.checkpoint import open_folder, read_state
@@ -128,6 +131,38 @@ def test_a_run_whose_states_are_all_damaged_starts_again(tmp_path: Path, whole: 
     outcome = run(E, folder)
     assert outcome.resumed_at == 0
     assert bytes_of(folder) == bytes_of(whole)
+
+
+STRANGE: dict[str, Any] = {
+    "nothing": {},
+    "another round": {"round": np.array(-1)},
+    "no round": {"round": np.array([1, 2])},
+    "no model": {"theta": np.array("text")},
+    "no memory": {"memory": np.array(3)},
+    "a function": {"memory": np.array(json.dumps([{"class": ["honestly.rules.memory", "number"], "fields": {}}]))},
+    "no class": {"memory": np.array(json.dumps([{"class": ["honestly.rules.none", "Rule"], "fields": {}}]))},
+    "no settings": {"memory": np.array(json.dumps([{"class": ["honestly.rules.krum", "Krum"], "fields": {"g": 1}}]))},
+}
+
+
+@pytest.mark.parametrize("wrong", STRANGE)
+def test_a_strangers_state_with_the_right_checksum_is_not_used(tmp_path: Path, whole: Path, wrong: str) -> None:
+    folder = stopped(tmp_path / "run", 3)
+    path = folder / "state-3.bin"
+    path.write_bytes(pack({**unpack(path), **STRANGE[wrong]} if STRANGE[wrong] else {}))
+    warnings: list[str] = []
+    outcome = run(E, folder, on_warning=warnings.append)
+    assert [f"{path} is damaged" in text for text in warnings] == [True]
+    assert outcome.resumed_at == 2
+    assert bytes_of(folder) == bytes_of(whole)
+
+
+@pytest.mark.parametrize("body", [b"PK\x03\x04 and nothing else", write_npy(np.ones(3))])
+def test_a_state_that_is_no_archive_is_damaged(tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "state-1.bin"
+    path.write_bytes(MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    with pytest.raises(ValueError, match=r"not an \.npz file"):
+        unpack(path)
 
 
 def test_truncated_records_are_computed_again(tmp_path: Path, whole: Path) -> None:

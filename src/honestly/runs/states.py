@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from honestly.runs.npz import read_npz
 from honestly.runs.writing import write_file
 
 MAGIC = b"honestly state 1 sha256="
@@ -62,5 +63,4 @@ def unpack(path: Path) -> dict[str, Any]:
     head, _, body = path.read_bytes().partition(b"\n")
     if not head.startswith(MAGIC) or head[len(MAGIC) :] != hashlib.sha256(body).hexdigest().encode():
         raise ValueError("its checksum is wrong")
-    with np.load(io.BytesIO(body), allow_pickle=False) as file:
-        return dict(file)
+    return read_npz(io.BytesIO(body))

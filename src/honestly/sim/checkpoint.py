@@ -94,6 +94,8 @@ def latest_state(states: States, fresh: State, rounds: int, warn: Warn) -> State
         path = states.path(number)
         try:
             state = read_state(path, fresh)
+            if state.round != number:
+                raise ValueError(f"it is the state after round {state.round}")
         except (OSError, ValueError) as error:
             warn(f"{path} is damaged ({error}): the state before it is used")
             continue
@@ -118,12 +120,15 @@ def pack_state(state: State) -> bytes:
 
 
 def read_state(path: Path, like: State) -> State:
-    """The state in a file; ValueError if it is damaged or of another model."""
+    """The state in a file; ValueError if it is damaged or of another model. It may come from a stranger's archive."""
     arrays = unpack(path)
-    late = sum(name.startswith("past/") for name in arrays) // len(ROWS)
-    past = tuple(_model({n: arrays[f"past/{i}/{n}"] for n in ROWS}, like.model) for i in range(late))
     model = _model(arrays, like.model)
-    return with_memory(State(int(arrays["round"]), model, like.pipeline, past, like.server), arrays)
+    try:
+        late = sum(name.startswith("past/") for name in arrays) // len(ROWS)
+        past = tuple(_model({n: arrays[f"past/{i}/{n}"] for n in ROWS}, like.model) for i in range(late))
+        return with_memory(State(int(arrays["round"]), model, like.pipeline, past, like.server), arrays)
+    except (KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
+        raise ValueError(f"it is not a state of this run ({type(error).__name__}: {error})") from error
 
 
 def final_model(folder: Path, rounds: int, like: Model) -> Model:
@@ -139,6 +144,8 @@ def final_model(folder: Path, rounds: int, like: Model) -> Model:
 
 def _model(arrays: dict[str, Any], like: Model) -> Model:
     def tensor(name: str, old: Tensor) -> Tensor:
+        if name not in arrays or arrays[name].dtype.kind not in "fiu":
+            raise ValueError(f"it has no numbers {name!r}")
         new = torch.from_numpy(arrays[name])
         if new.shape != old.shape:
             raise ValueError(f"{name} has {tuple(new.shape)} numbers, the model has {tuple(old.shape)}")

@@ -100,4 +100,6 @@ def _decode(value: Any, arrays: Mapping[str, Any], own: set[str]) -> Any:
     if not module.startswith(HOME) and module not in own:
         raise ValueError(f"it wants to load {module}.{name}, which is not a rule")
     kind = getattr(importlib.import_module(module), name)
+    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):  # a function could do anything
+        raise ValueError(f"it wants to call {module}.{name}, which is not a rule")
     return kind(**{k: _decode(v, arrays, own) for k, v in value["fields"].items()})
