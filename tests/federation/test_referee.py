@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from honestly.federation import History, Referee, Reply, Round
+from honestly.federation.npy import write_npy
 from honestly.rules import Bayesian, Mean
 from honestly.rules.memory import Memory
 from honestly.rules.rule import Geometry, Mix, Rule
@@ -146,3 +148,38 @@ def test_a_reader_never_sees_half_a_history(tmp_path: Path) -> None:
 def test_a_wrong_rule_is_named(rule: Any) -> None:
     with pytest.raises(ValueError, match="rule"):
         Referee(rule)
+
+
+def _steps(referee: Referee, model: dict[str, Any], rounds: int) -> dict[str, Any]:
+    for number in range(1, rounds + 1):
+        model, _ = referee.judge(number, replies(seed=number), reference=model)
+    return model
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "an array", "empty"])
+def test_damaged_moments_are_a_fresh_start_of_the_optimiser(tmp_path: Path, harm: str) -> None:
+    start = {"w": np.zeros(20, "f4")}
+    model = _steps(Referee("mean", history=tmp_path, server="fedadam"), start, 2)
+    file = tmp_path / "server.npz"
+    raw = file.read_bytes()
+    flipped = raw[:200] + bytes([raw[200] ^ 1]) + raw[201:]
+    file.write_bytes({"cut": raw[:-30], "flip": flipped, "an array": write_npy(np.ones(3)), "empty": b""}[harm])
+    again = _steps(Referee("mean", history=tmp_path, server="fedadam"), model, 2)
+    fresh = _steps(Referee("mean", server="fedadam"), model, 2)
+    np.testing.assert_array_equal(again["w"], fresh["w"])
+
+
+def test_the_optimiser_goes_on_if_its_moments_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    start = {"w": np.zeros(20, "f4")}
+    lines: list[str] = []
+    monkeypatch.setattr("honestly.federation.server.write_atomically", full)
+    referee = Referee("mean", history=tmp_path, server="fedadam", log=lambda _, text: lines.append(text))
+    np.testing.assert_array_equal(
+        _steps(referee, start, 2)["w"], _steps(Referee("mean", server="fedadam"), start, 2)["w"]
+    )
+    assert sum("the moments could not be written" in line for line in lines) == 2

@@ -22,6 +22,7 @@ from honestly import arrays
 from honestly.catalog import Catalog, Spec
 from honestly.files import write_atomically
 from honestly.rules.settings import check_bounds, setting
+from honestly.runs.npz import read_npz
 
 Model = Mapping[str, Any]
 FILE = "server.npz"
@@ -210,7 +211,9 @@ class ServerSide:
         self._loaded = False
 
     def next(self, average: Any, reference: Any, *, difference: bool) -> tuple[Any, str | None]:
-        """The new model, and a sentence for the log if it is the average itself because the step was not possible.
+        """The new model, and a sentence for the log if the step was not possible or its moments cannot be written.
+
+        Where the step was not possible, the new model is the average itself.
 
         Args:
             average: a mapping or a list of arrays.
@@ -232,9 +235,13 @@ class ServerSide:
         except FloatingPointError as error:
             return average, f"{error}; the average is used unchanged"
         new = {name: _cast(values, old[name]) for name, values in new.items()}
+        trouble = None
         if self._folder is not None:
-            self.step.save(self._folder, new)
-        return (new if isinstance(average, Mapping) else list(new.values())), None
+            try:
+                self.step.save(self._folder, new)
+            except OSError as error:  # the step is still valid: only a restart needs the file
+                trouble = f"{self.step.name}: the moments could not be written to {self._folder}: {error}"
+        return (new if isinstance(average, Mapping) else list(new.values())), trouble
 
 
 def _by_name(model: Any) -> Model:
@@ -271,8 +278,8 @@ def save_moments(folder: Path, moments: Mapping[str, Any], model: Model) -> None
 def load_moments(folder: Path, model: Model) -> dict[str, Any] | None:
     """The moments that belong to this model; None if there are none, or if they cannot be read."""
     try:
-        with np.load(folder / FILE, allow_pickle=False) as file:
-            moments = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, KeyError):
+        with (folder / FILE).open("rb") as file:
+            moments = read_npz(file)
+    except (OSError, ValueError):
         return None
     return moments if str(moments.pop("model", "")) == digest(model) else None
