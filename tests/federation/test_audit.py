@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -135,6 +136,23 @@ def test_the_chain_continues_after_restarts(tmp_path: Path) -> None:
     assert found.rounds == 6
     (tmp_path / "rounds-2.jsonl").unlink()
     assert audit(tmp_path).broken.startswith("rounds.jsonl, line 1: follows a line that is not here: a file before")
+
+
+def test_the_chain_continues_after_a_server_that_could_write_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    federation(tmp_path, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("honestly.federation.history.write_atomically", full)
+        federation(tmp_path, 2)
+    assert not (tmp_path / "rounds.jsonl").exists()
+    federation(tmp_path, 2)
+    found = audit(tmp_path)
+    assert found.broken == ""
+    assert (found.files, found.rounds) == (["rounds-1.jsonl", "rounds.jsonl"], 4)
 
 
 def test_old_histories_stay_readable_and_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,10 +56,15 @@ def unseal(line: str) -> tuple[str, str] | None:
     return match[1], str(record.get("previous"))
 
 
-def last_hash(path: Path) -> str:
-    """The hash that a file following this one continues from; `BEGINNING` if this one has no chain."""
+def last_hash(folder: Path) -> str:
+    """The hash that the next file of a history continues from; `BEGINNING` if the latest one has no chain.
+
+    The latest one is not `rounds.jsonl` if a server ended after it had set that aside and before its first round was
+    written, because it was killed or the disk was full.
+    """
     try:
-        lines = _lines(path)
+        files = _files(folder)
+        lines = _lines(files[-1]) if files else []
         sealed = unseal(lines[-1]) if lines else None
     except (OSError, ValueError):
         return BEGINNING

@@ -72,7 +72,7 @@ class History(Sequence[Round]):
         if self.folder is None:
             return
         if not self._started:
-            self._hashes = [last_hash(self.folder / "rounds.jsonl")]
+            self._hashes = [last_hash(self.folder)]
             _set_aside([self.folder / name for name in ("rounds.jsonl", "rounds.csv", "memory.json")])
             self._started = True
         self._seal()
