@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import shutil
+import sqlite3
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -277,3 +278,59 @@ def test_a_run_that_is_not_what_its_id_says_is_refused(theirs: Store, mine: Stor
     (tmp_path / "runs.jsonl").write_text(text.replace('"clients":4', '"clients":5'))
     with pytest.raises(StoreError, match="does not match the experiment of its id"):
         take_in(mine, tmp_path / "runs.jsonl")
+
+
+HUGE, HALF, NAN = 10**400, "\ud800", float("nan")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        *(({"id": value}, "id = ") for value in (None, 3, [])),
+        *(({"ordinal": value}, "ordinal = ") for value in (HUGE, "first", None)),
+        *(({"cell": value}, "cell = ") for value in (None, [], {"rule": NAN})),
+        *(({"experiment": value}, "experiment = ") for value in (None, {"alpha": NAN})),
+        ({"of": HALF}, "of = "),
+        ({"error": HALF}, "error = "),
+        ({"finished": "yesterday"}, "finished = "),
+        *(({"summary": {"accuracy_last": value}}, "summary = ") for value in ("high", HUGE, [])),
+        *(({"run": value}, "run = ") for value in (HUGE, [], HALF)),
+        *(({"record": value}, "record = ") for value in (None, {}, {"round": HUGE}, {"round": 1, "loss": NAN})),
+        *(({"seconds": value}, "seconds = ") for value in (None, {"train": "long"})),
+    ],
+)
+def test_values_that_are_no_values_are_refused(
+    theirs: Store, mine: Store, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    export(theirs, "rounds" if change.keys() & {"run", "record", "seconds"} else "runs", tmp_path / "good.jsonl")
+    line = json.loads((tmp_path / "good.jsonl").read_text().splitlines()[0]) | change
+    (tmp_path / "bad.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(StoreError, match=f"is not imported: {said}"):
+        take_in(mine, tmp_path / "bad.jsonl")
+    assert mine.runs() == []
+
+
+def test_brackets_without_end_are_refused(mine: Store, tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000 + "\n")
+    with pytest.raises(ValueError, match="line 1: not JSON"):
+        take_in(mine, tmp_path / "deep.jsonl")
+
+
+def test_a_strangers_store_is_exported_and_reported(theirs: Store, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "study.sqlite") as copy:
+        theirs.database.connection.backup(copy)
+        copy.execute("UPDATE rounds SET seconds = json_object('train', 'long')")
+        copy.execute("UPDATE runs SET summary = json_object('accuracy_last', 'high'), of = 'many', cell = '{}'")
+    copy.close()
+    for command in (["export", "rounds"], ["export", "runs"]):
+        assert main([*command, str(tmp_path), "-o", str(tmp_path / "out.csv")]) == 0
+    assert main(["report", str(tmp_path), "--no-figures"]) == 0
+
+
+def test_a_run_without_a_cell_is_damage(theirs: Store, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "study.sqlite") as copy:
+        theirs.database.connection.backup(copy)
+        copy.execute("UPDATE runs SET cell = NULL")
+    copy.close()
+    with Store.read(tmp_path) as store, pytest.raises(StoreError, match="the study is damaged: cell of run"):
+        store.runs()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import json
 import sqlite3
 import tarfile
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from honestly.runs.clean import parse_json
 from honestly.runs.database import FILE
 from honestly.runs.reader import read_record
 from honestly.runs.record import COLUMNS, duration
@@ -137,7 +137,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     with opened(path, "rt", encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                value = json.loads(line)
+                value = parse_json(line)
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
             if not isinstance(value, dict):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from honestly.runs.clean import number
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
@@ -122,4 +124,4 @@ def duration(laps: Mapping[str, Any]) -> float:
     >>> duration({"round": 3, "images": 640, "train": 1.5, "evaluate": 0.5})
     2.0
     """
-    return sum(v for name, v in laps.items() if name not in ("round", "images"))
+    return sum(number(v, None) or 0.0 for name, v in laps.items() if name not in ("round", "images"))

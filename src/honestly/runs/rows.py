@@ -54,7 +54,7 @@ def run_of(row: Sequence[Any]) -> Run:
     """A row of the table, decoded."""
     values = {f.name: value for f, value in zip(fields(Run), row, strict=True)}
     for name in JSON_COLUMNS:
-        if values[name] is not None:
+        if values[name] is not None or name in ("cell", "experiment"):
             values[name] = decode_object(values[name], f"{name} of run {str(values['id'])[:12]!r}")
     return Run(**values)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from honestly.runs.database import FILE, StoreError
 from honestly.runs.export import read_lines, starts
+from honestly.runs.incoming import check_round, check_run
 from honestly.runs.rows import Run, canonical
 from honestly.runs.states import States
 from honestly.runs.store import Store
@@ -113,6 +114,9 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportRe
 def _take_run(
     store: Store, run: Run, records: Sequence[Any], seconds: Sequence[Any], files: Path | None, result: ImportResult
 ) -> None:
+    check_run(run)
+    for record, laps in zip(records, seconds, strict=True):
+        check_round(run.id, record, laps)
     text = canonical(run.experiment)
     if hashlib.sha256(text.encode()).hexdigest() != run.id:
         raise StoreError(f"run {run.id[:12]!r} does not match the experiment of its id: it is not imported")
@@ -164,6 +168,7 @@ def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> Impor
             if run.status == "done" and (only is None or run.id in only):
                 _take_run(store, run, [], [], None, result)
         elif {"run", "record", "seconds"} <= value.keys():
+            check_round(value["run"], value["record"], value["seconds"])
             rounds.setdefault(value["run"], []).append((value["record"], value["seconds"]))
         else:
             raise ValueError(f"{path}, line {number}: neither a run nor a round of honestly export")

@@ -168,5 +168,5 @@ def _seconds_a_round(content: str) -> float | None:
             laps = fields(parse_json(line))
         except ValueError:
             continue
-        durations.append(duration({name: number(v) or 0.0 for name, v in laps.items()}))
+        durations.append(duration(laps))
     return number(fmean(durations), 3) if durations else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from honestly.catalog import Spec
-from honestly.runs.clean import fields, items, scalar, text, whole
+from honestly.runs.clean import fields, items, number, scalar, text, whole
 from honestly.runs.contents import Kind, contents
 from honestly.runs.database import FILE as STORE
 from honestly.runs.folder import EXPERIMENT, ROUNDS, read_description
@@ -124,7 +124,8 @@ def _study(folder: Path) -> ReportedStudy:
                 run.id, _axes(cell), run.status, whole(run.rounds) or 0, whole(run.of) or 0,
                 read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
                 details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
-                attack=_name(experiment.get("attack")), summary=run.summary or {}, finished=run.finished or 0.0,
+                attack=_name(experiment.get("attack")), finished=number(run.finished) or 0.0,
+                summary={name: number(value, None) for name, value in (run.summary or {}).items()},
             )
         )  # fmt: skip
     meta = store.meta()
