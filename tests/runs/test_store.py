@@ -281,6 +281,16 @@ def test_a_damaged_page_is_noticed(tmp_path: Path) -> None:
         store.runs()
 
 
+@pytest.mark.parametrize("statement", [b"CREATE TABLE meta(", b"CREATE XABLE meta("])
+def test_a_name_that_is_no_text_is_damage(tmp_path: Path, statement: bytes) -> None:
+    Store.open(tmp_path).close()
+    path = tmp_path / database.FILE
+    content = path.read_bytes().replace(b"tablemetameta", b"table\xff\x88tameta")
+    path.write_bytes(content.replace(b"CREATE TABLE meta(", statement))
+    with pytest.raises(StoreError, match=r"damaged .*--import"):
+        Store.read(tmp_path)
+
+
 @pytest.mark.parametrize("text", ["nope", "[1, 2]", "[" * 100_000, ""])
 def test_a_cell_that_somebody_else_wrote_is_told(store: Store, text: str) -> None:
     store.add([entry("a")])

@@ -145,17 +145,17 @@ def _name_errors(path: Path) -> Generator[None]:
     """SQLite's errors as sentences that say what to do."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # names in a damaged schema may be no text
         raise StoreError(_remedy(error, path)) from error
 
 
-def _remedy(error: sqlite3.Error, path: Path) -> str:
+def _remedy(error: Exception, path: Path) -> str:
     why = str(error)
     if "disk is full" in why:
         return f"cannot write {path}: the disk is full. Free some space and run the same command again to resume."
     if "readonly" in why or "unable to open" in why:
         return f"cannot write {path}: {why}. Choose a folder that you may write to with --out."
-    if "not a database" in why or "malformed" in why or "disk image" in why:
+    if any(words in why for words in ("not a database", "malformed", "disk image", "decode")):
         return (
             f"{path} is damaged or not an SQLite file ({why}): move it away, then recover what is left of it or of a "
             "copy with honestly bench --import"
