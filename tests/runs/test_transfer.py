@@ -17,7 +17,7 @@ import pytest
 
 from honestly.cli import main
 from honestly.runs.export import archive, export
-from honestly.runs.store import Store, StoreError
+from honestly.runs.store import PlannedRun, Store, StoreError
 from honestly.runs.transfer import take_in
 from honestly.sim.experiment import Experiment
 from honestly.sim.run import run as simulate
@@ -191,6 +191,14 @@ def test_text_that_a_spreadsheet_would_run_is_defused(mine: Store, tmp_path: Pat
     export(mine, "runs", tmp_path / "runs.csv")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text(), newline="")))
     assert rows[0]["error"] == '\'=HYPERLINK("x"), "quoted"\\nand a line'
+
+
+def test_names_of_axes_that_a_spreadsheet_would_run_are_defused(mine: Store, tmp_path: Path) -> None:
+    mine.add([PlannedRun("a", {"=1+1": 3}, "{}", 1)])
+    mine.write_round("a", {"round": 1})
+    for what in ("runs", "rounds"):
+        export(mine, what, tmp_path / "out.csv")
+        assert "'=1+1" in (tmp_path / "out.csv").read_text().split("\n")[0].split(",")
 
 
 def test_a_warm_up_without_its_model_is_done_again(tmp_path: Path, mine: Store) -> None:

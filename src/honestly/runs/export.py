@@ -45,7 +45,9 @@ def export(store: Store, what: str, path: Path) -> int:
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    return csv_text(columns, ([csv_cell(row.get(column)) for column in columns] for row in rows))
+    return csv_text(
+        [csv_cell(column) for column in columns], ([csv_cell(row.get(column)) for column in columns] for row in rows)
+    )
 
 
 def run_rows(store: Store) -> Iterator[dict[str, Any]]:
