@@ -11,7 +11,7 @@ from honestly.runs.record import RoundRecord
 from honestly.show import run_page
 from honestly.show.chart import DOT, RING, Heatmap
 from honestly.show.figure import run_figure
-from honestly.show.live.rounds import detail
+from honestly.show.live.rounds import MOST_ROUNDS, detail
 from honestly.show.live.run_maps import heatmaps
 from honestly.show.run import RunView
 
@@ -53,6 +53,11 @@ def test_the_live_page_shows_the_maps_of_the_written_page(honesty: bool) -> None
             assert ours.marks is not None
             np.testing.assert_array_equal(ours.marks[:, :ROUNDS], theirs.marks)
             assert {DOT, RING} <= set(theirs.marks.ravel())
+
+
+def test_the_maps_of_a_run_that_claims_a_billion_rounds_stay_small() -> None:
+    sent = detail([json.loads(json.dumps(r.as_json())) for r in records()], {"clients": CLIENTS})
+    assert {one.values.shape for one in heatmaps(sent.head(), sent.rounds, 10**9)} == {(CLIENTS, MOST_ROUNDS)}
 
 
 def test_pictures_get_the_numbers_of_the_written_page() -> None:

@@ -14,6 +14,7 @@ from honestly.runs.record import RoundRecord
 from honestly.show import svg
 from honestly.show.chart import DOT, RING, Heatmap
 from honestly.show.html import part
+from honestly.show.live.rounds import MOST_ROUNDS
 from honestly.show.maps import belief_map, truth_map, weight_map
 
 
@@ -54,8 +55,9 @@ def _shares(values: Sequence[int | None] | None) -> list[float | None] | None:
 
 
 def _extend(what: Heatmap, end: int) -> Heatmap:
+    """Add columns for the rounds to come; a run may claim a billion of them."""
     rounds = [int(column) for column in what.columns]
-    more = range(rounds[-1] + 1, rounds[-1] + 1 + end - len(rounds))
+    more = range(rounds[-1] + 1, rounds[-1] + 1 + min(end, MOST_ROUNDS) - len(rounds))
     empty = ((0, 0), (0, len(more)))
     marks = None if what.marks is None else np.pad(what.marks, empty)
     values = np.pad(what.values, empty, constant_values=np.nan)
