@@ -146,6 +146,16 @@ def test_unusable_updates_take_no_place_and_never_raise(sent: Any, version: Any,
     assert all(text.isprintable() for text in said)
 
 
+@pytest.mark.parametrize("size", [2**64, 10**400, float("nan"), float("inf"), "many", [3], -1, 0])
+def test_no_reported_size_stops_the_server(tmp_path: Path, size: Any) -> None:
+    buffer = hn.Buffer(4, "bayesian", folder=tmp_path)
+    assert fill(buffer, range(3), size=10) is None
+    out = buffer.add("site-3", update(3), version=0, size=size)
+    assert out is not None
+    assert out.weights is not None
+    assert out.weights[3] < 0.5
+
+
 def test_refusals_are_bounded_and_reach_the_history() -> None:
     buffer = hn.Buffer(2, "mean", log=lambda level, text: None)
     for k in range(1500):

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from honestly.arrays import Host
 from honestly.engine import Pipeline
 from honestly.federation.differences import check_values, digest, host_difference, in_container
@@ -25,6 +23,7 @@ from honestly.federation.shelf import Shelf, WaitingUpdate
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId
 from honestly.rules.rule import Mixer, Rule
+from honestly.runs.clean import number
 from honestly.sources.tree import UnusableError, flatten, signature, unreadable
 
 logger = logging.getLogger("honestly.federation")
@@ -175,8 +174,7 @@ class Buffer:
             except Exception as error:  # an exception caused by one client's update concerns only that client
                 self.refuse(client, unreadable(error))
                 return None
-            known = size if isinstance(size, int | float) and np.isfinite(size) else None
-            entry = WaitingUpdate(client, version, difference, self._next, known)
+            entry = WaitingUpdate(client, version, difference, self._next, number(size, None))
             if self._shelf is not None:
                 self._shelf.put(entry, self.version)
             self._next += 1
