@@ -81,6 +81,8 @@ def test_mixers_references_roots_sizes_and_small_chunks() -> None:
         ("bayesian", {"reference": reference, "chunk": 64}),
         (hn.FLTrust(root=jobs.tensors(updates(5)[4])), {"reference": reference}),
         (hn.Mean(sizes="trusted"), {"sizes": [1.0, 2.0, 3.0, 4.0]}),
+        (hn.Mean(sizes="trusted"), {"sizes": [1, 2.0, np.float32(3), np.int32(4)]}),
+        ("bayesian", {"sizes": [10, 10.0, 10**400, "many"]}),
         ("median", {"chunk": 16}),
         ("geometric_median", {"chunk": 16, "verify": 3.0}),
     ]

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from honestly.result import ClientId, Float
+from honestly.sources.claims import read_claims
 
 #: Bytes of a rank's word in the agreement: a digest, whether it has a fault of its own, whether it reports a size.
 DIGEST = 32
@@ -156,7 +157,7 @@ class Members:
         word = np.zeros(DIGEST + 16, np.uint8)
         word[:DIGEST] = np.frombuffer(hashlib.sha256(mine.text.encode()).digest(), np.uint8)
         word[DIGEST] = 0 if not mine.fault else 1
-        word[DIGEST + 8 :] = np.array([np.nan if mine.size is None else mine.size]).view(np.uint8)
+        word[DIGEST + 8 :] = read_claims("size", [mine.size], (0,)).view(np.uint8)  # a float64, whatever it was
         words = self.gather(word, group)
         if words[:, DIGEST].any() or (words[:, :DIGEST] != words[0, :DIGEST]).any():
             return self._difference(mine, group, who), None
