@@ -128,6 +128,18 @@ def test_steps_are_used_up_to_a_cap() -> None:
     assert aggregator.rounds[-1].used is None
 
 
+@pytest.mark.parametrize("name", ["current_round", "params_type"])
+def test_what_one_client_says_of_the_round_does_not_stop_it(name: str) -> None:
+    aggregator = RobustAggregator()
+    for k in range(5):
+        aggregator.accept_model(model(k))
+    strange = model(9)
+    setattr(strange, name, ["a", "list"])
+    aggregator.accept_model(strange)
+    assert set(values_of(aggregator.aggregate_model())) == {"w", "b", "n"}
+    assert aggregator.rounds[-1].number == 4
+
+
 def test_a_server_step_and_its_moments(tmp_path: Path) -> None:
     def play(aggregator: RobustAggregator, old: dict[str, Any], rounds: int) -> dict[str, Any]:
         for _ in range(rounds):

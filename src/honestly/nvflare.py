@@ -119,7 +119,7 @@ class RobustAggregator(ModelAggregator):
         """The robust average, or an empty difference to keep the old model."""
         models, self._models = self._models, []
         self.rounds.run = self.rounds.run or self._job()
-        kind = _usual([model.params_type for model in models])
+        kind = _usual(ParamsType, [model.params_type for model in models])
         replies = [self._reply(i, model, kind) for i, model in enumerate(models)]
         reference = self._global_weights() if kind == ParamsType.FULL else None
         value, record = self.referee.judge(
@@ -167,7 +167,7 @@ class RobustAggregator(ModelAggregator):
         """FLARE's number of the round: from its context, else what most models say, else one more than the last."""
         number = self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND) if self.fl_ctx else None
         if not isinstance(number, int):
-            number = _usual([model.current_round for model in models])
+            number = _usual(int, [model.current_round for model in models])
         if not isinstance(number, int):
             number = self.rounds[-1].number + 1 if self.rounds else 0
         return number
@@ -179,8 +179,9 @@ class RobustAggregator(ModelAggregator):
             logging.getLogger("honestly.nvflare").log(level, text)
 
 
-def _usual(values: Sequence[Any]) -> Any:
-    counts = Counter(value for value in values if value is not None)
+def _usual(kind: type, values: Sequence[Any]) -> Any:
+    """The value that most have; a client may send anything in place of it."""
+    counts = Counter(value for value in values if isinstance(value, kind))
     return counts.most_common(1)[0][0] if counts else None
 
 
