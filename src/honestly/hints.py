@@ -21,7 +21,9 @@ def unknown(what: str, name: object, allowed: Iterable[object], more: str = "") 
 
     >>> unknown("attack", "sign_flop", ["none", "sign_flip"])
     "unknown attack 'sign_flop': did you mean sign_flip? Allowed: none, sign_flip"
+    >>> unknown("attack", "x", ["none", "none"])  # of two lists that both have it
+    "unknown attack 'x'. Allowed: none"
     """
-    words = [str(word) for word in allowed]
+    words = list(dict.fromkeys(map(str, allowed)))
     hint = did_you_mean(name, words, most=3)
     return f"unknown {what} '{name}'{': ' + hint if hint else '. '}Allowed: {', '.join(words) or 'none'}{more}"
