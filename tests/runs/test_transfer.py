@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from honestly.cli import main
+from honestly.runs import transfer
 from honestly.runs.export import archive, export
 from honestly.runs.store import PlannedRun, Store, StoreError
 from honestly.runs.transfer import take_in
@@ -252,6 +253,12 @@ def test_an_archive_brings_nothing_but_a_study(mine: Store, tmp_path: Path, name
     with pytest.raises(ValueError, match="not part of a study"):
         take_in(mine, path)
     assert not (tmp_path / "escape").exists()
+
+
+def test_an_archive_that_unpacks_to_a_thousand_times_its_size_is_refused(mine: Store, tmp_path: Path) -> None:
+    path = packed(tmp_path / "bomb.tar.gz", {"study.sqlite": bytes(transfer.ANY_SIZE + 1)})
+    with pytest.raises(ValueError, match="unpacks to more than 200 times its size"):
+        take_in(mine, path)
 
 
 def test_links_and_damaged_files_are_refused(theirs: Store, mine: Store, tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ MEMBER = re.compile(
     rf"{re.escape(FILE)}|runs/[0-9a-f]{{64}}/(experiment\.json|rounds\.jsonl|seconds\.jsonl|state-[0-9]{{1,9}}\.bin)"
 )
 
+# Bytes that any archive may unpack to, and how many times its own size a larger one may: results become 5 to 20 times
+# as large, a file of zeros a thousand times.
+ANY_SIZE, MOST_TIMES = 16 << 20, 200
+
 
 @dataclass
 class ImportResult:
@@ -77,9 +81,13 @@ def take_in(store: Store, path: Path, *, only: Collection[str] | None = None) ->
 
 def _unpack(path: Path, folder: Path) -> None:
     """Extract the files of a study from an archive and nothing else: no links, no paths that lead elsewhere."""
+    left = max(ANY_SIZE, MOST_TIMES * path.stat().st_size)
     try:
         with tarfile.open(path, "r:gz") as tar:
             for member in tar:
+                left -= member.size
+                if left < 0:
+                    raise ValueError(f"{path} unpacks to more than {MOST_TIMES} times its size: it is not imported")
                 file = tar.extractfile(member) if member.isreg() and MEMBER.fullmatch(member.name) else None
                 if file is None:
                     raise ValueError(f"{path} has {member.name!r}, which is not part of a study: it is not imported")

@@ -18,10 +18,11 @@ from honestly.show.live.model import RunRow, Snapshot, SourceError
 from honestly.show.live.source import open_source
 
 
-def write(folder: Path, rounds: int, *, of: int = 10, tail: str = "") -> None:
+def write(folder: Path, rounds: int, *, of: int = 10, tail: str = "", **settings: object) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     attack = {"name": "sign_flip", "gamma": 4.0}
     experiment = {"clients": 6, "rounds": of, "attack": attack, "malicious": 2, "rule": {"name": "bayesian"}}
+    experiment |= settings
     described = {"id": "0" * 64, "experiment": experiment}
     (folder / "experiment.json").write_text(json.dumps(described))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(record(t)) + "\n" for t in range(1, rounds + 1)) + tail)
@@ -51,6 +52,15 @@ def test_a_run_that_continues_and_ends(tmp_path: Path) -> None:
     assert source.detail("another") is None
     write(tmp_path, 10)
     assert only(source.look()).status == "done"
+
+
+def test_runs_with_other_settings_of_a_rule_have_other_names(tmp_path: Path) -> None:
+    write(tmp_path / "a", 3, rule={"name": "krum", "f": 1})
+    write(tmp_path / "b", 3, rule={"name": "krum", "f": 2})
+    write(tmp_path / "c", 3, rule={"name": "krum", "f": 2}, pre=[{"name": "nnm", "f": 2}])
+    cells = [run.cell for run in open_source(tmp_path).look().runs]
+    assert [cell["rule"] for cell in cells] == ["krum:f=1", "krum:f=2", "nnm+krum"]
+    assert {cell["attack"] for cell in cells} == {"sign_flip"}
 
 
 def test_a_run_without_news_is_stopped(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from honestly.runs.clean import fields, number, parse_json, text, whole
 from honestly.runs.contents import Kind, contents
 from honestly.runs.folder import EXPERIMENT, ROUNDS, SECONDS, read_description
 from honestly.runs.record import duration
+from honestly.show.labels import attack_labels, rule_labels
 from honestly.show.live.model import Detail, RunRow, Snapshot, SourceError, Status
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import summary
@@ -79,10 +80,11 @@ class WatchedRun:
         names = (fields(r).get("run") for r in reversed(self.records))
         return text(next((name for name in names if isinstance(name, str) and name), self.folder.resolve().name), 100)
 
-    def run(self, now: float) -> RunRow:
-        """The run as a row of the overview."""
-        e = self.experiment
-        cell = {axis: text(fields(e[axis]).get("name", e[axis]), 100) for axis in AXES if axis in e}
+    def run(self, now: float, rule: str, attack: str) -> RunRow:
+        """The run as a row of the overview, with names that tell its rule and attack from those of other runs."""
+        e = {**self.experiment}
+        e |= {axis: label for axis, label in (("rule", rule), ("attack", attack)) if axis in e}
+        cell = {axis: text(e[axis], 100) for axis in AXES if axis in e}
         numbers = summary([fields(r) for r in self.records])
         of = whole(e.get("rounds"))
         return RunRow(
@@ -129,7 +131,9 @@ class FolderSource:
         now = time.time()
         single = there.kind is Kind.RUN
         name = next(iter(self.known.values())).name if single else text(self.folder.resolve().name, 200)
-        runs = tuple(one.run(now) for one in self.known.values())
+        experiments = [one.experiment for one in self.known.values()]
+        labels = zip(self.known.values(), rule_labels(experiments), attack_labels(experiments), strict=True)
+        runs = tuple(one.run(now, rule, attack) for one, rule, attack in labels)
         return Snapshot("federation" if single else "folder", name, runs)
 
     def detail(self, run: str) -> Detail | None:

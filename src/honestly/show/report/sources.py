@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from honestly.catalog import Spec
-from honestly.runs.clean import fields, items, number, scalar, text, whole
+from honestly.runs.clean import number, whole
 from honestly.runs.contents import Kind, contents
 from honestly.runs.database import FILE as STORE
 from honestly.runs.folder import EXPERIMENT, ROUNDS, read_description
 from honestly.runs.reader import Rounds, read, read_rounds
+from honestly.show.labels import as_axes, attack_labels, choice_name, rule_labels
 
 #: Settings of a run that have a label of their own, or say how far it goes.
 NOT_AXES = ("rule", "pre", "attack", "rounds")
@@ -121,10 +121,10 @@ def _study(folder: Path) -> ReportedStudy:
         details = {"experiment": json.dumps(experiment, sort_keys=True), "provenance": json.dumps(run.provenance or {})}
         entries.append(
             ReportedRun(
-                run.id, _axes(cell), run.status, whole(run.rounds) or 0, whole(run.of) or 0,
+                run.id, as_axes(cell), run.status, whole(run.rounds) or 0, whole(run.of) or 0,
                 read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
-                details={"id": run.id, **details}, rule=_name(experiment.get("rule")),
-                attack=_name(experiment.get("attack")), finished=number(run.finished) or 0.0,
+                details={"id": run.id, **details}, rule=choice_name(experiment.get("rule")),
+                attack=choice_name(experiment.get("attack")), finished=number(run.finished) or 0.0,
                 summary={name: number(value, None) for name, value in (run.summary or {}).items()},
             )
         )  # fmt: skip
@@ -162,9 +162,9 @@ def _runs(name: str, files: Sequence[Path]) -> ReportedStudy:
     entries: list[ReportedRun] = []
     notes: list[str] = []
     settings = [_experiment(file.parent) for file in files]
-    rules = _labels([[*items(experiment.get("pre")), experiment.get("rule")] for _, experiment in settings])
-    attacks = _labels([[experiment.get("attack")] for _, experiment in settings])
-    others = [_axes({k: v for k, v in experiment.items() if k not in NOT_AXES}) for _, experiment in settings]
+    experiments = [experiment for _, experiment in settings]
+    rules, attacks = rule_labels(experiments), attack_labels(experiments)
+    others = [as_axes({k: v for k, v in experiment.items() if k not in NOT_AXES}) for _, experiment in settings]
     varying = [k for k in dict.fromkeys(k for one in others for k in one) if len({str(o.get(k)) for o in others}) > 1]
     for file, (id, experiment), rule, attack, one in zip(files, settings, rules, attacks, others, strict=True):
         rounds = read_rounds(file)
@@ -179,8 +179,8 @@ def _runs(name: str, files: Sequence[Path]) -> ReportedStudy:
         entries.append(
             ReportedRun(
                 id or file.parent.resolve().name, cell, "done" if done >= of else "stopped", done, of,
-                read=lambda rounds=rounds: rounds, details=details, rule=_name(experiment.get("rule")),
-                attack=_name(experiment.get("attack")),
+                read=lambda rounds=rounds: rounds, details=details, rule=choice_name(experiment.get("rule")),
+                attack=choice_name(experiment.get("attack")),
             )
         )  # fmt: skip
     return ReportedStudy(name, entries, notes=notes)
@@ -192,41 +192,3 @@ def _experiment(folder: Path) -> tuple[str, dict[str, Any]]:
         return read_description((folder / EXPERIMENT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "", {}
-
-
-def _axes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as values that tables can group by."""
-    return {text(key, 100): None if value is None else scalar(value) for key, value in settings.items()}
-
-
-def _labels(choices: Sequence[Sequence[Any]]) -> list[str]:
-    """Rules behind their mixers, or attacks, by name; where the same names have other settings, with those settings.
-
-    >>> _labels([[{"name": "krum", "f": 1}], [{"name": "krum", "f": 2}], [{"name": "nnm", "f": 1}, {"name": "mean"}]])
-    ['krum:f=1', 'krum:f=2', 'nnm+mean']
-    """
-    names = [tuple(map(_name, choice)) for choice in choices]
-    settings = [[_settings(one) for one in choice] for choice in choices]
-    first = dict(zip(reversed(names), reversed(settings), strict=True))
-    differ = {
-        (name, i, key)
-        for name, mine in zip(names, settings, strict=True)
-        for i, (one, other) in enumerate(zip(mine, first[name], strict=True))
-        for key in one.keys() | other.keys()
-        if one.get(key) != other.get(key)
-    }
-    return [
-        "+".join(
-            str(Spec(word, {key: value for key, value in mine[i].items() if (name, i, key) in differ}))
-            for i, word in enumerate(name)
-        )
-        for name, mine in zip(names, settings, strict=True)
-    ]
-
-
-def _settings(choice: Any) -> dict[str, Any]:
-    return {key: value for key, value in _axes(fields(choice)).items() if key != "name"}
-
-
-def _name(choice: Any) -> str:
-    return str(choice.get("name", "")) if isinstance(choice, Mapping) else str(choice or "")
