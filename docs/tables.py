@@ -122,8 +122,10 @@ def results() -> str:
     }
     commits = " and ".join(sorted({_code_of(runs["Ours", attack]["commit"]) for attack in attacks}))
     marked = " Rows with ᵗ: images padded, as in the paper's text." if padded else ""
-    on_cpu = [f"{NAMES.get(r, r)} under {ATTACKS[a]}" for (r, a), run in runs.items() if "cuda" not in run["device"]]
-    where = "one NVIDIA H200" + (f", but {' and '.join(on_cpu)} on two CPU cores" if on_cpu else "")
+    where = "one NVIDIA H200"
+    for attack in attacks:
+        on_cpu = [NAMES.get(rule, rule) for rule in (*NAMES, "Ours") if "cuda" not in runs[rule, attack]["device"]]
+        where += f", but {' and '.join(on_cpu)} under {ATTACKS[attack]} on two CPU cores" * bool(on_cpu)
     lines = [
         "Test accuracy on Fashion-MNIST with 8 of 20 clients lying, mean of the last 20 of 100 rounds (LeNet-5, "
         f"Dirichlet alpha 0.5, seed 0, {where}; the paper's configuration 2 with images resized, as in the "

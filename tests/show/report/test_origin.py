@@ -185,6 +185,10 @@ def test_equal_weights_are_a_cause_where_the_codes_come_nearer() -> None:
     where = "MNIST, GeoMed, configuration 2, α = 0.5"
     assert sentence == f"probably: {where} has 0.01 with the code's weights, 0.99 with equal ones (0.00)"
     assert cause([*runs, result(here, 0.99, 0.99, sizes="images", **equal)], other)[0] == "unexplained"
+    beside = other._replace(column=Column("backdoor", 1.0, "ASR"))  # published: 0.10
+    away = [result(beside, 0.88, 0.05, **equal), result(beside, 0.88, 0.9, sizes="images", **equal)]
+    shown = [*runs, *away, result(here, 0.99, 0.01, sizes="images", **equal)]
+    assert cause(shown, other)[0] == "unexplained"  # nearer by, the code's weights lead away
     mean = other._replace(rule="FedAvg")
     more = [result(mean, 0.88, 0.6, fit="resize", choice="mean"), result(here, 0.99, 0.01, sizes="images", **equal)]
     assert cause([*runs, *more], mean)[0] == "unexplained"  # shown for another rule only

@@ -5,7 +5,7 @@ A cause is named only where a run shows it; all other differences are unexplaine
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from honestly.show.report.origin import settings_of
@@ -163,11 +163,24 @@ def _weights(one: Comparison, counted: Measurement, comparisons: Mapping[Key, Co
     if counted.reading != "equal":
         return None
     alike = [other for key, other in comparisons.items() if key.rule == one.key.rule]
+    here = _by_both(one, alike, lambda key: (key.dataset, key.config))
+    alike = here or _by_both(one, alike, lambda key: key.dataset) or alike
     nearest = _nearer(one, alike, ("code",), "equal")
     if nearest is None:
         return None
     where, code, equal, published = nearest
     return f"probably: {where} has {code:.2f} with the code's weights, {equal:.2f} with equal ones ({published:.2f})"
+
+
+def _by_both(one: Comparison, alike: Sequence[Comparison], place: Callable[[Key], object]) -> list[Comparison]:
+    """The nearest evidence: numbers of the same place, attack and metric that were run with both kinds of weights."""
+    return [
+        other
+        for other in alike
+        if place(other.key) == place(one.key)
+        and (other.key.column.attack, other.key.column.metric) == (one.key.column.attack, one.key.column.metric)
+        and {"code", "equal"} <= {measurement.reading for measurement in other.measured}
+    ]
 
 
 def _nearer(
@@ -183,10 +196,10 @@ def _nearer(
         first = next((by[reading] for reading in better if reading in by), None)
         if not same or first is None or worse not in by or key not in published_numbers():
             continue
-        if abs(by[worse] - other.published) > TOLERANCE:
-            gain = abs(first - other.published) - abs(by[worse] - other.published)
-            apart.append(gain)
-            near += [(other, first, by[worse])] if gain < 0 else []
+        gain = abs(first - other.published) - abs(by[worse] - other.published)
+        apart.append(gain)
+        if gain < 0 and abs(by[worse] - other.published) > TOLERANCE:
+            near.append((other, first, by[worse]))
     if not near or sum(apart) >= 0:
         return None
     other, first, second = max(near, key=lambda pair: abs(pair[2] - pair[1]))
