@@ -126,19 +126,13 @@ def results() -> str:
     for attack in attacks:
         on_cpu = [NAMES.get(rule, rule) for rule in (*NAMES, "Ours") if "cuda" not in runs[rule, attack]["device"]]
         where += f", but {' and '.join(on_cpu)} under {ATTACKS[attack]} on two CPU cores" * bool(on_cpu)
-    lines = [
+    lines = _by_attack(
         "Test accuracy on Fashion-MNIST with 8 of 20 clients lying, mean of the last 20 of 100 rounds (LeNet-5, "
         f"Dirichlet alpha 0.5, seed 0, {where}; the paper's configuration 2 with images resized, as in the "
-        f"authors' code, from `make results`).{marked} The default rule is that of commit {commits}:",
-        "",
-        f"| rule | {' | '.join(ATTACKS.values())} | backdoor's success rate |",
-        "|---|---|---|---|---|---|",
-    ]
+        f"authors' code, from `make results`).{marked} The default rule is that of commit {commits}:"
+    )
     for rule in (*NAMES, "Ours"):
-        cells = [f"{float(runs[rule, attack]['accuracy_mean_last_20']):.2f}" for attack in attacks]
-        cells.append(f"{float(runs[rule, 'backdoor']['asr_mean_last_20']):.2f}")
-        name = NAMES.get(rule, "**Bayesian (default)**") + " ᵗ" * (rule in padded)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(_accuracies(rule, " ᵗ" * (rule in padded), [runs[rule, attack] for attack in attacks]))
     missed = [f"{float(runs['Ours', attack]['misses_per_round']):.1f}" for attack in attacks]
     lines.append(f"| *attackers that Bayesian did not accuse, per round* | {' | '.join(missed)} | |")
     return "\n".join(lines)
@@ -147,18 +141,26 @@ def results() -> str:
 def cifar() -> str:
     """The README's row for CIFAR-10: the default rule and Krum in the paper's second configuration."""
     runs = _cifar_runs()
-    lines = [
+    lines = _by_attack(
         "The same on CIFAR-10 (ResNet-18 of half width in bfloat16, 100 rounds, which is half of the paper's; the "
-        "backdoor starts from a model trained for 200 rounds without attack; `results/cifar.toml`):",
-        "",
-        f"| rule | {' | '.join(ATTACKS.values())} | backdoor's success rate |",
-        "|---|---|---|---|---|---|",
-    ]
-    for rule, name in (("Krum", NAMES["Krum"]), ("Ours", "**Bayesian (default)**")):
-        row = [runs[rule, "2", attack] for attack in ATTACKS]
-        cells = [f"{float(run['accuracy_mean_last_20']):.2f}" for run in row]
-        lines.append(f"| {name} | {' | '.join(cells)} | {float(row[-1]['asr_mean_last_20']):.2f} |")
+        "backdoor starts from a model trained for 200 rounds without attack; `results/cifar.toml`):"
+    )
+    for rule in ("Krum", "Ours"):
+        lines.append(_accuracies(rule, "", [runs[rule, "2", attack] for attack in ATTACKS]))
     return "\n".join(lines)
+
+
+def _by_attack(text: str) -> list[str]:
+    """The text above a table of rules by attacks, and its head."""
+    head = f"| rule | {' | '.join(ATTACKS.values())} | backdoor's success rate |"
+    return [text, "", head, "|---|---|---|---|---|---|"]
+
+
+def _accuracies(rule: str, mark: str, runs: list[dict[str, str]]) -> str:
+    """The row of a rule: its runs under each attack, the backdoor last."""
+    cells = [f"{float(run['accuracy_mean_last_20']):.2f}" for run in runs]
+    cells.append(f"{float(runs[-1]['asr_mean_last_20']):.2f}")
+    return f"| {NAMES.get(rule, '**Bayesian (default)**')}{mark} | {' | '.join(cells)} |"
 
 
 def cifar_courses() -> str:

@@ -32,7 +32,7 @@ def classes() -> list[float]:
     return result
 
 
-def kept(config: int) -> tuple[Counter[int], set[int], int]:
+def rounds_kept(config: int) -> tuple[Counter[int], set[int], int]:
     """In how many rounds each client was kept; who attacked; the number of rounds."""
     cell = {"rule": "Krum", "attack": "label_flip", "alpha": ALPHA, "config": config, "seed": SEED}
     with Store.read(STORE) as store:
@@ -44,7 +44,7 @@ def kept(config: int) -> tuple[Counter[int], set[int], int]:
 
 def main() -> None:
     """Print a table, the clients with the fewest classes first."""
-    number, runs = classes(), [kept(config) for config in (1, 2)]
+    number, runs = classes(), [rounds_kept(config) for config in (1, 2)]
     heads = [f"kept in {rounds} rounds, {len(liars)} lie" for _, liars, rounds in runs]
     print(f"| client | classes | {' | '.join(heads)} |\n|---:|---:|---:|---:|")
     for client in np.argsort(number):
