@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -12,13 +14,13 @@ from honestly.rules.rule import GramGeometry
 from honestly.studies.layers.patterns import bound, most_tolerated, patterns
 
 
-@pytest.mark.parametrize("n", [3, 4, 5, 7, 10, 12, 20])
+@pytest.mark.parametrize("n", [3, 4, 5, 7, 10, 12, 20, 30])
 def test_copy_patterns_stay_within_the_bound(n):
     """Idle clients, camps of copies, unequal lengths; liars that copy, jitter, mimic or stand far away."""
     rng = np.random.default_rng(n)
     for f in range(1, most_tolerated(n) + 1):
         found = list(patterns(n, f, rng))
-        for pattern in found[:: max(1, len(found) // 60)]:
+        for pattern in found[:: max(1, len(found) * n // 900)]:
             a = Bayesian().mix(GramGeometry(pattern.updates @ pattern.updates.T)).matrix[0]
             move = a @ pattern.updates
             assert move @ move <= 1.02 * bound(n, f) * pattern.variance, pattern.name
@@ -47,6 +49,31 @@ def test_the_guard_moves_any_answer_into_all_balls():
             variance = S @ ((X - mean) ** 2).sum(axis=1) / S.sum()
             z = a[0] @ X
             assert (z - mean) @ (z - mean) <= 1.002 * f / (S.sum() - f) * variance + 1e-12
+
+
+def largest_gamma(camps: np.ndarray, counts: np.ndarray, z: np.ndarray, f: int) -> float:
+    """Over all sets of clients in camps of copies: what matters is how many of each camp a set has."""
+    taken = np.array(list(product(*(range(count + 1) for count in counts))), np.float64)
+    taken = taken[taken.sum(axis=1) >= counts.sum() - f]
+    m = taken.sum(axis=1)
+    mean = taken @ camps / m[:, None]
+    variance = (taken * ((camps - mean[:, None]) ** 2).sum(axis=2)).sum(axis=1) / m
+    apart = variance > 1e-12
+    gamma = ((z - mean) ** 2).sum(axis=1)[apart] * (m[apart] - f) / (f * variance[apart])
+    return float(gamma.max(initial=0.0))
+
+
+@pytest.mark.parametrize("n", [26, 30, 50, 100])
+def test_the_guard_finds_the_worst_of_sets_of_any_size_among_camps_of_copies(n):
+    """From 25 clients on the search does not start from sets of every size."""
+    rng = np.random.default_rng(n)
+    f = most_tolerated(n)
+    for _ in range(60):
+        camps = rng.normal(size=(rng.integers(2, 4), 3))
+        counts = rng.multinomial(n - len(camps), rng.dirichlet(np.ones(len(camps)))) + 1
+        X = np.repeat(camps, counts, axis=0)
+        a, _ = guard((X @ X.T)[None], np.eye(n)[None, rng.integers(n)], f)
+        assert largest_gamma(camps, counts, a[0] @ X, f) <= 1.002, counts
 
 
 def test_the_certificate_is_an_upper_bound():

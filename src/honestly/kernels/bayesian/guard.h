@@ -5,7 +5,7 @@
 #define WITHIN 1.001
 #define PERRON_STEPS 16
 #define CLIMBS 8
-enum { MOST = 512, ORDERS = 72, SETS = 7776, SLOTS = 1 << 14 }; /* SETS: 72 orders x 12 sizes x (1 + 8 climbs) */
+enum { MOST = 512, ORDERS = 72, SETS = 14688, SLOTS = 1 << 15 }; /* SETS: 72 orders x 12 sizes x (1 + 2 x 8 climbs) */
 
 /* Some clients, as bits. */
 struct set {
@@ -17,8 +17,8 @@ struct table {
     uint16_t order[ORDERS][MOST];
     int32_t count, slots[SLOTS];
     struct set sets[SETS];
-    int32_t next[SETS]; /* where it climbs; -1 if that is not known */
-    double gamma[SETS]; /* -1 if it is not known */
+    int32_t next[SETS], resized[SETS]; /* where it climbs, at its size and at any; -1 if that is not known */
+    double gamma[SETS];                /* -1 if it is not known */
 };
 
 /* A search for the worst set. */
@@ -121,17 +121,27 @@ APART int compare(const void *one, const void *other) {
 APART int32_t number_of(struct table *x, struct set set) {
     uint64_t hash = 0;
     EACH(i, MOST / 64) hash = (hash ^ set.bits[i]) * 0xD6E8FEB86659FD93u;
-    for (uint64_t slot = hash >> 50;; slot = (slot + 1) % SLOTS) {
+    for (uint64_t slot = hash >> 49;; slot = (slot + 1) % SLOTS) {
         int32_t found = x->slots[slot];
         if (found == 0) {
             x->sets[x->count] = set;
-            x->next[x->count] = -1;
+            x->next[x->count] = x->resized[x->count] = -1;
             x->gamma[x->count] = -1.0;
             x->slots[slot] = ++x->count;
             return x->count - 1;
         }
         if (memcmp(x->sets + found - 1, &set, sizeof set) == 0) return found - 1;
     }
+}
+
+/* The m clients with the smallest values; of equal ones, the first. */
+APART struct set set_of_least(const struct space *s, const double *value, int64_t m) {
+    double last = kth(s, value, m);
+    struct set set = {{0}};
+    int64_t left = m;
+    EACH(k, s->n) if (value[k] < last) ADD(set, k), left--;
+    EACH(k, s->n) if (left > 0 && !(value[k] < last) && !(value[k] > last)) ADD(set, k), left--;
+    return set;
 }
 
 /* The m clients of largest 2 u.e_k - rho m q_k, rho = N / (m Q). */
@@ -142,12 +152,19 @@ APART int32_t climb(const struct space *s, const struct search *x, int32_t from)
     int64_t m = add_up(s, x, table->sets[from], u, &N, &Q);
     double rho = N / MAX((double)m * Q, TINY), share = rho * (double)m;
     EACH(k, s->n) value[k] = share * x->q[k] - 2.0 * u[k];
-    double last = kth(s, value, m);
-    struct set set = {{0}};
-    int64_t left = m;
-    EACH(k, s->n) if (value[k] < last) ADD(set, k), left--;
-    EACH(k, s->n) if (left > 0 && !(value[k] < last) && !(value[k] > last)) ADD(set, k), left--;
-    return table->next[from] = number_of(table, set);
+    return table->next[from] = number_of(table, set_of_least(s, value, m));
+}
+
+/* All clients with 2 u.e_k > f q_k, and at least the h clients of largest 2 u.e_k - f q_k. */
+APART int32_t resize(const struct space *s, const struct search *x, int32_t from) {
+    struct table *table = x->table;
+    if (table->resized[from] >= 0) return table->resized[from];
+    double *u = s->row[1], *value = s->row[2], N, Q;
+    add_up(s, x, table->sets[from], u, &N, &Q);
+    EACH(k, s->n) value[k] = x->f * x->q[k] - 2.0 * u[k];
+    struct set set = set_of_least(s, value, s->h);
+    EACH(k, s->n) if (value[k] < 0.0) ADD(set, k);
+    return table->resized[from] = number_of(table, set);
 }
 
 /* Sets to start from: the clients nearest to, most unlike and most opposed to each of some clients. */
@@ -171,6 +188,14 @@ APART int64_t starts(const struct space *s, const struct search *x) {
     return kept;
 }
 
+/* Take a set if its gamma is larger than any before; the largest gamma. */
+APART double look_at(const struct space *s, const struct search *x, int32_t at, double most, struct set *worst) {
+    double *gamma = x->table->gamma + at;
+    if (*gamma < 0.0) *gamma = gamma_of(s, x, x->table->sets[at]);
+    if (*gamma > most) *worst = x->table->sets[at];
+    return MAX(*gamma, most);
+}
+
 /* The S with the largest gamma; which is returned. */
 APART double worst_subset(const struct space *s, const struct search *x, struct set *worst) {
     struct table *table = x->table;
@@ -186,14 +211,16 @@ APART double worst_subset(const struct space *s, const struct search *x, struct 
     }
     memset(table->slots, 0, sizeof table->slots);
     table->count = 0;
-    int64_t orders = starts(s, x);
+    int64_t orders = starts(s, x), all_sizes = x->sizes == s->n - s->h + 1;
     EACH(i, x->sizes) EACH(j, orders) {
         struct set set = {{0}};
         EACH(k, x->size[i]) ADD(set, table->order[j][k]);
         int32_t at = number_of(table, set);
         EACH(step, CLIMBS) at = climb(s, x, at);
-        if (table->gamma[at] < 0.0) table->gamma[at] = gamma_of(s, x, table->sets[at]);
-        if (table->gamma[at] > most) most = table->gamma[at], *worst = table->sets[at];
+        most = look_at(s, x, at, most, worst);
+        if (all_sizes) continue;
+        EACH(step, CLIMBS) at = resize(s, x, at);
+        most = look_at(s, x, at, most, worst);
     }
     return most;
 }

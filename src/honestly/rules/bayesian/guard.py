@@ -80,7 +80,7 @@ def worst_subset(G: Float, a: Float, f: int) -> tuple[Float, float]:
     n = len(G)
     E = centre_grams(G[None], a[None])[0]
     q = np.maximum(E.diagonal(), 0.0)
-    X = all_subsets(n, n - f) if n <= EXACT else climb(E, q, starts(E, q, n - f))
+    X = all_subsets(n, n - f) if n <= EXACT else search(E, q, f)
     m, N, Q = X.sum(1), ((X @ E) * X).sum(1), X @ q
     rounding = 1e-12 * m * (X @ np.abs(G.diagonal()) + m * abs(float(a @ G @ a)))
     N = np.where(rounding < N, N, 0.0)
@@ -94,6 +94,14 @@ def all_subsets(n: int, h: int) -> Float:
     """(N, n) all subsets of at least h of n clients, as 0/1."""
     bits = ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(np.float64)
     return bits[bits.sum(1) >= h]
+
+
+def search(E: Float, q: Float, f: int) -> Float:
+    """(N, n) sets among which the worst is likely to be."""
+    h = len(q) - f
+    X = climb(E, q, starts(E, q, h))
+    # Where not every size was tried, each set also finds the size that suits it.
+    return X if len(set_sizes(len(q), h)) == f + 1 else np.concatenate([X, resize(E, q, X, f)])
 
 
 @lru_cache(maxsize=16)
@@ -132,6 +140,22 @@ def climb(E: Float, q: Float, X: Float) -> Float:
         order = np.argsort((rho * m)[:, None] * q - 2.0 * U, axis=1, kind="stable")
         new = np.zeros_like(X)
         np.put_along_axis(new, order, (np.arange(X.shape[1]) < m[:, None]).astype(np.float64), axis=1)
+        if (new == X).all():
+            break
+        X = new
+    return X
+
+
+def resize(E: Float, q: Float, X: Float, f: int) -> Float:
+    """Alternating maximisation of `N - f Q`, which is above 0 where gamma > 1, over sets of any size from h on.
+
+    u = sum_S e, then all clients with 2 u.e_k > f q_k, and at least the h clients of largest 2 u.e_k - f q_k.
+    """
+    h = len(q) - f
+    for _ in range(CLIMBS):
+        value = f * q - 2.0 * (X @ E)
+        new = (value < 0.0).astype(np.float64)
+        np.put_along_axis(new, np.argsort(value, axis=1, kind="stable")[:, :h], 1.0, axis=1)
         if (new == X).all():
             break
         X = new
