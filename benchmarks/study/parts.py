@@ -11,7 +11,7 @@ from honestly.kernels.estimator import PROGRAM
 from honestly.rules.bayesian import compiled
 from honestly.studies.layers.forge import forge
 from honestly.studies.layers.measure import geometry_of, measure
-from honestly.studies.layers.patterns import bound, most_tolerated, patterns
+from honestly.studies.layers.patterns import bound, patterns
 from honestly.studies.layers.search import Attacker, WorstLie
 from honestly.studies.layers.space import LayeredPopulation, Space
 from study.common import Settings, rng
@@ -23,10 +23,8 @@ from study.rules import Entry
 def copied(rules: list[Entry], settings: Settings):
     """Copy patterns, beside the bound that no rule without settings can beat."""
     rows = []
-    for n in (5, 10, 20):
-        for f in range(1, most_tolerated(n) + 1):
-            if n == 20 and f not in (1, 4, 6, 8, 9):
-                continue
+    for n, numbers in {5: (1, 2), 10: (1, 2, 3, 4), 20: (1, 4, 6, 8, 9), 50: (1, 12, 20, 24)}.items():
+        for f in numbers:
             tallies, over, worst = defaultdict(list), defaultdict(int), {}
             for pattern in patterns(n, f, rng("patterns", n, f)):
                 gram = pattern.updates @ pattern.updates.T
