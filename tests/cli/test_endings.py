@@ -339,3 +339,27 @@ def test_every_help_is_complete(name: str, capsys: pytest.CaptureFixture[str]) -
             f"{name}: {action.option_strings or action.dest} has no help"
         )
     assert parsers(top)[name].description
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("words", [["rules"], ["export", "scaleout", "-o", "functions.py"]])
+def test_a_full_standard_output_is_named(words: list[str], tmp_path: Path) -> None:
+    """Not the file that was to be written, which is fine."""
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "honestly", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            check=False, cwd=tmp_path,
+        )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr == f"honestly {words[0]}: standard output: No space left on device\n"
+
+
+def test_an_interrupt_while_the_command_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("honestly.cli.parser", interrupt)
+    assert main(["rules"]) == 130
+    assert capsys.readouterr().err == "honestly: interrupted\n"

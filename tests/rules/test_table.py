@@ -51,6 +51,7 @@ def test_make_builds_by_name():
     [
         ("krumm", {}, "unknown rule 'krumm': did you mean krum"),
         ("nnm", {"f": 2}, r"'nnm' is not a rule: it is a mixer; join a rule to it with \+, as in nnm:f=2\+median"),
+        (None, {}, r"^rule None: give its name, such as 'bayesian'$"),
         ("zzz", {}, r"unknown rule 'zzz'\. Allowed: .*trimmed_mean.*bulyan"),
         ("multi_krum", {"f": 1, "keeps": 3}, "no setting 'keeps': did you mean keep.* Settings: f, keep"),
         ("median", {"f": 1}, "no setting 'f'.* Settings: none"),

@@ -18,6 +18,7 @@ import pytest
 from honestly.cli import main
 from honestly.runs import transfer
 from honestly.runs.export import archive, export
+from honestly.runs.states import States
 from honestly.runs.store import PlannedRun, Store, StoreError
 from honestly.runs.transfer import take_in
 from honestly.sim.experiment import Experiment
@@ -75,6 +76,29 @@ def finish(store: Store) -> None:
     for run in store.runs():
         assert run.status == "done"
         assert store.rounds(run.id) == simulate(Experiment.of(run.experiment)).records
+
+
+def test_a_study_is_exported_while_its_runs_go_on(
+    theirs: Store, mine: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state is removed between the moment when it is found and the moment when it is read."""
+    shutil.copytree(theirs.folder, tmp_path / "theirs")
+    found: list[int] = []
+
+    def latest(self: States, most: int) -> int | None:
+        numbers = [n for n in self.rounds() if n <= most]
+        if len(numbers) == 2 and not found:
+            found.append(numbers[1])
+            self.path(numbers[1]).unlink()
+            return numbers[1]
+        return numbers[0] if numbers else None
+
+    monkeypatch.setattr(States, "latest", latest)
+    with Store.open(tmp_path / "theirs") as store:
+        assert archive(store, tmp_path / "study.tar.gz") == 1
+    assert found
+    assert take_in(mine, tmp_path / "study.tar.gz").begun == 1
+    finish(mine)
 
 
 @pytest.mark.parametrize("form", ["folder", "archive", "database"])

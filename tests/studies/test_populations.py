@@ -58,7 +58,7 @@ def test_files_that_cannot_be_used_are_explained(tmp_path):
     with pytest.raises(ValueError, match="not finite"):
         read_population(tmp_path / "nan.npz", clients=3)
     np.savez(tmp_path / "pickled.npz", honest=np.array([{}, {}], dtype=object))
-    with pytest.raises(ValueError, match=r"pickled.npz is not an .npz file of plain arrays .*allow_pickle"):
+    with pytest.raises(ValueError, match=r"pickled.npz: it is not an .npz file of plain arrays .*allow_pickle"):
         read_population(tmp_path / "pickled.npz", clients=2)
     whole = (tmp_path / "few.npz").read_bytes()
     np.save(tmp_path / "array.npy", np.zeros((3, 2)))
@@ -70,7 +70,7 @@ def test_files_that_cannot_be_used_are_explained(tmp_path):
         (tmp_path / "array.npy").read_bytes(),
     ):
         (tmp_path / "broken.npz").write_bytes(content)
-        with pytest.raises(ValueError, match=r"broken.npz is not an .npz file of plain arrays"):
+        with pytest.raises(ValueError, match=r"broken.npz: it is not an .npz file of plain arrays"):
             read_population(tmp_path / "broken.npz", clients=3)
 
 

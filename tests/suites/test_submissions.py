@@ -1,5 +1,6 @@
 """Submitted rules are loaded from a file, run on shuffled clients, checked, and reported if they fail."""
 
+import io
 import json
 
 import numpy as np
@@ -209,9 +210,19 @@ def test_a_process_that_is_closed_is_started_again(home):
     assert contestant(word).knows == "f"
 
 
-def test_what_a_process_writes_is_never_unpickled(home, monkeypatch):
+def damaged_archive() -> bytes:
+    """An .npz file whose deflated array cannot be inflated."""
+    file = io.BytesIO()
+    np.savez_compressed(file, weights=np.arange(1000.0))
+    data = bytearray(file.getvalue())
+    data[60:200] = bytes(140)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("data", [b"cos\nsystem\n(S'true'\ntR.", damaged_archive(), b""])
+def test_what_a_process_writes_is_never_unpickled(home, monkeypatch, data):
     box = Sandbox(f"{home / 'rules.py'}:Fair")
-    monkeypatch.setattr(box._pipe, "recv_bytes", lambda most: b"cos\nsystem\n(S'true'\ntR.")
+    monkeypatch.setattr(box._pipe, "recv_bytes", lambda most: data)
     with pytest.raises(RuleError, match="something other than its answer"):
         box.ask("build", 5, 1)
 

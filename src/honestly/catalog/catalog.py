@@ -73,6 +73,8 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
 
     def find(self, name: str, *, own: bool = False) -> type[T]:
         """The class of that name; with `own`, also code of the user's, which is run by that."""
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - checked for users without types
+            raise ValueError(f"{self.kind} {name!r}: give its name, such as {next(iter(self._entries), 'a word')!r}")
         if name in self._entries:
             return self._entries[name]
         known, _, rest = name.partition(":")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from honestly._version import __version__
-from honestly.cli.failures import ending, escape_what_cannot_be_printed
+from honestly.cli.failures import INTERRUPTED, complain, ending, escape_what_cannot_be_printed
 from honestly.cli.parser import Parser, parse_words
 
 # Sub-commands in the order in which a newcomer needs them.
@@ -53,8 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; the exit status is 0 only on success."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     with escape_what_cannot_be_printed():
-        top = parser(_commands_to_load(words))
-        chosen = parse_words(top, words)
+        try:
+            top = parser(_commands_to_load(words))
+            chosen = parse_words(top, words)
+        except KeyboardInterrupt:
+            return complain("honestly", "interrupted", INTERRUPTED)
         if chosen.command is None:
             top.print_help(sys.stderr)
             return 2

@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if not problem and not report.rounds:
         problem = f"{args.folder} has no rounds.jsonl, or an empty one: there is nothing to verify"
     elif not problem and report.unsealed:
-        problem = f"{report.unsealed} of {report.rounds} lines have no hash (an older version wrote them)"
+        who = "a simulation or an older version wrote them; a federation's history has one on every line"
+        problem = f"{report.unsealed} of {report.rounds} lines have no hash ({who})"
     if not problem and args.head is not None and args.head not in report.heads:
         problem = f"the chain does not contain {args.head}: lines were removed since, or all hashes recomputed"
     if args.json:

@@ -57,7 +57,8 @@ def explain(error: BaseException, chosen: argparse.Namespace) -> tuple[str, int]
         case AggregationError():
             return str(error), FAILED
         case OSError():
-            return _describe(error, getattr(chosen, "out", None)), FAILED
+            full = error.filename is None and not _can_print()
+            return _describe(error, "standard output" if full else getattr(chosen, "out", None)), FAILED
         case MemoryError():
             return OUT_OF_MEMORY, FAILED
         case RuntimeError() if "out of memory" in str(error).lower() or "can't allocate memory" in str(error).lower():
@@ -142,6 +143,16 @@ def _escaping() -> Generator[None]:
     finally:
         for stream, errors in zip(streams, before, strict=True):
             stream.reconfigure(errors=errors)
+
+
+def _can_print() -> bool:
+    """Whether standard output takes an empty line; if not, its buffer is discarded."""
+    try:
+        print(flush=True)
+    except OSError:
+        _forget_standard_output()
+        return False
+    return True
 
 
 def _forget_standard_output() -> None:

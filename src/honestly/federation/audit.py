@@ -78,7 +78,7 @@ class Audit:
     Attributes:
         files: their names, oldest first.
         rounds: the number of lines.
-        unsealed: lines without a hash, which an older version wrote.
+        unsealed: lines without a hash, which an older version or a simulation wrote.
         head: the hash of the last line.
         broken: the first line that was changed, as a sentence; "" if there is none.
         heads: the hashes of all lines up to there.

@@ -23,6 +23,7 @@ from honestly.runs.store import Store
 from honestly.runs.text import compact, csv_cell, csv_text
 from honestly.runs.writing import write_file
 
+TRIES = 100  # to read the state of a run in progress
 KINDS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz")
 
 
@@ -89,21 +90,36 @@ def archive(store: Store, path: Path) -> int:
     if not path.name.endswith((".tar.gz", ".tgz")):
         raise ValueError(f"{path}: a study is exported as .tar.gz")
     wanted = starts(store)
-    carried: list[Path] = []
-    for run in store.runs():
-        states = States(store.run_folder(run.id))
-        if run.status != "done" or run.id in wanted:
-            latest = states.latest(run.rounds)  # a newer one may be ahead of the rounds in the store
-            carried += [] if latest is None else [states.path(latest)]
+    # States come before the database, so that none of a run in progress is ahead of the rounds there.
+    states = {run.id: latest_state(store, run) for run in store.runs() if run.status != "done" or run.id in wanted}
+    carried = {f"runs/{id}/{name}": content for id, (name, content) in states.items() if name}
     with tempfile.TemporaryDirectory() as temporary:
         database, packed = Path(temporary) / FILE, io.BytesIO()
         copy(store, database)
         with tarfile.open(fileobj=packed, mode="w") as tar:
             tar.add(database, FILE, filter=_nobody)
-            for file in carried:
-                tar.add(file, f"runs/{file.parent.name}/{file.name}", filter=_nobody)
+            for name, content in carried.items():
+                member = _nobody(tarfile.TarInfo(name))
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
     write_file(path, gzip.compress(packed.getvalue(), mtime=0))  # the same study gives the same bytes
     return len(carried)
+
+
+def latest_state(store: Store, run: Run) -> tuple[str, bytes]:
+    """The name and the content of the latest state that is not ahead of the run's rounds; ("", b"") if there is none.
+
+    A run in progress removes older states at any moment: then look again.
+    """
+    states = States(store.run_folder(run.id))
+    for _ in range(TRIES):
+        if (latest := states.latest(run.rounds)) is None:
+            break
+        try:
+            return states.path(latest).name, states.path(latest).read_bytes()
+        except FileNotFoundError:
+            run = store.run(run.id)
+    return "", b""
 
 
 def starts(store: Store) -> set[str]:

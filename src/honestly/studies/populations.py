@@ -6,8 +6,6 @@ which is as heterogeneous as updates of real clients.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,6 +15,7 @@ import numpy as np
 
 from honestly.hints import unknown
 from honestly.result import Float
+from honestly.runs.npz import read_npz
 from honestly.sim.attacks import ATTACKS, DataAttack
 from honestly.studies import recordings
 from honestly.studies.layers.space import LayeredPopulation
@@ -113,11 +112,10 @@ def read_population(path: Path, *, clients: int) -> Population:
     the poisoned updates stay theirs. The root is the first client's update, which a server could have made itself.
     """
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file.files}
-    except (ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        remedy = "make one with `honestly simulate --record`"
-        raise ValueError(f"{path} is not an .npz file of plain arrays ({error}); {remedy}") from error
+        with path.open("rb") as stream:
+            arrays = read_npz(stream)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; make one with `honestly simulate --record`") from error
     if "honest" not in arrays or arrays["honest"].ndim != 2:
         raise ValueError(f"{path}: has no array 'honest' of shape (K, d); it has {', '.join(arrays) or 'nothing'}")
     honest = arrays.pop("honest").astype(np.float64)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import zipfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from honestly.engine import Pipeline
 from honestly.result import Float, Status, Verdict
 from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule
+from honestly.runs.npz import read_npz
 from honestly.studies.suites.serve import serve
 
 #: Seconds for one answer, unless the caller says otherwise.
@@ -99,9 +99,8 @@ class Sandbox:
         except (EOFError, OSError):
             raise self._stop_error() from None
         try:
-            with np.load(io.BytesIO(data), allow_pickle=False) as file:
-                arrays = {key: file[key] for key in file.files}
-        except (ValueError, OSError, EOFError, KeyError, MemoryError, zipfile.BadZipFile):
+            arrays = read_npz(io.BytesIO(data))
+        except (ValueError, OSError):
             self.close()
             raise RuleStoppedError("wrote something other than its answer to the judge, and was stopped") from None
         if "refused" in arrays:
