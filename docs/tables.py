@@ -192,9 +192,10 @@ def _cifar_runs() -> dict[tuple[str, str, str], dict[str, str]]:
 LATER_CODE = {"39df036+": "d19f9eb", "d3e910e+": "c075c3e", "aa3fb47+": "ce4de07"}
 
 
-def _code_of(commit: str) -> str:
-    short = commit[:7] + "+" * commit.endswith("+")
-    return LATER_CODE.get(short, short)
+def _code_of(commits: str) -> str:
+    """The code of runs by what they recorded, one commit or several with spaces between them."""
+    shorts = [commit[:7] + "+" * commit.endswith("+") for commit in commits.split()]
+    return " and ".join(LATER_CODE.get(short, short) for short in shorts)
 
 
 FASHION = {"dataset": "fmnist", "config": "2", "alpha": "0.5", "seed": "0", "status": "done"}
