@@ -182,6 +182,16 @@ def test_batch_statistics_are_merged_and_counters_stay_integers(
     assert model.counters.tolist() == trained.counters.mode(dim=0).values.tolist()
 
 
+def test_buffers_stay_where_a_rule_gives_nobody_a_weight() -> None:
+    settings = {"rule": "align_ins", "clients": 2, "rounds": 1, "model": "cnn_norm", "partition": "shards"}
+    federation = Federation(Experiment.of({**SMALL, **settings}))
+    start = federation.start()
+    record = next(federation.rounds(start))
+    assert record.found.weights == [0.0, 0.0]  # AlignIns keeps neither of two clients
+    torch.testing.assert_close(record.state.model.theta, start.model.theta, rtol=0, atol=0)
+    torch.testing.assert_close(record.state.model.statistics, start.model.statistics, rtol=0, atol=0)
+
+
 def test_recorded_updates_are_the_honest_ones(tmp_path: Path) -> None:
     settings = {**SMALL, "rounds": 1, "malicious": 2}
     for attack in ("none", "sign_flip", "label_flip"):

@@ -197,7 +197,8 @@ class Federation:
     def _merge(self, state: State, trained: TrainingResult, out: Aggregate) -> Model:
         """The new global model: buffers are averaged with the same weights, counters are the most frequent ones.
 
-        A coordinate-wise rule has no weights: it then reduces the buffers as it reduces the parameters.
+        A coordinate-wise rule has no weights: it then reduces the buffers as it reduces the parameters. Where a rule
+        gives nobody a weight the model stays as it is, and so do its buffers.
         """
         statistics, counters = state.model.statistics, state.model.counters
         if trained.statistics.shape[1]:
@@ -206,7 +207,8 @@ class Federation:
             else:
                 used = torch.as_tensor(out.weights, device=self.device)
                 positive = used > 0  # 0 * inf is nan: a client without weight must not enter the sum
-                statistics = (used[positive] @ trained.statistics[positive].double()).to(statistics.dtype)
+                if positive.any():
+                    statistics = (used[positive] @ trained.statistics[positive].double()).to(statistics.dtype)
         if trained.counters.shape[1]:
             counters = trained.counters.mode(dim=0).values
         return replace(state.model, theta=out.value, statistics=statistics, counters=counters)
