@@ -110,3 +110,13 @@ def test_k_means_is_a_fixed_point():
     label = kmeans(points, 5)
     centres = np.stack([points[label == c].mean(axis=0) for c in range(5)])
     np.testing.assert_array_equal(((points[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1), label)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rounding_among_copies_does_not_decide(seed):
+    """Two camps of copies lie on a line: the second component is rounding, and so are distances within a camp."""
+    rng = np.random.default_rng(seed)
+    X = np.repeat([rng.normal(1.0, 1.0, 50), rng.normal(-1.0, 1.0, 50)], [6, 4], axis=0)
+    for order in (np.arange(10), rng.permutation(10)):
+        weights = RFLBAT().mix(geometry(X[order], reference=np.zeros(50))).matrix[0]
+        np.testing.assert_array_equal(np.flatnonzero(weights), np.flatnonzero(order >= 6))

@@ -68,17 +68,24 @@ class RFLBAT(Rule):
 
 
 def principal_plane(G: Float) -> Float:
-    """(K, 2) coordinates along the first two principal components, each with its largest entry positive."""
+    """(K, 2) coordinates along the first two principal components, each with its largest entry positive.
+
+    A component that is rounding of the first is 0: clusters are looked for in columns scaled to the same extent.
+    """
     K = len(G)
     values, vectors = np.linalg.eigh(centre_gram(G, np.full(K, 1.0 / K)))
+    values = np.where(values > 1e-14 * K * values[-1], values, 0.0)
     axes = vectors[:, ::-1][:, :2] * np.sqrt(np.maximum(values[::-1][:2], 0.0))
     return axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
 
 
 def within(plane: Float, clients: np.ndarray, eps: float) -> np.ndarray:
-    """Those of the clients whose distances to the others sum to less than eps times the median of these sums."""
+    """Those of the clients whose distances to the others sum to less than eps times the median of these sums.
+
+    Distances among copies are rounding, which must not decide: all of them pass.
+    """
     P = plane[clients]
     sums = np.sqrt(((P[:, None] - P[None]) ** 2).sum(axis=2)).sum(axis=1)
-    median = float(np.median(sums))
-    near = clients[sums < eps * median]
+    rounding = 1e-12 * len(P) * float(np.abs(P).max(initial=0.0))
+    near = clients[sums < eps * max(float(np.median(sums)), rounding)]
     return near if len(near) else clients
