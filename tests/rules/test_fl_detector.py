@@ -73,7 +73,7 @@ def naive_scores(history, window):
     Y = np.array([means[j + 1] - means[j] for j in range(t - 1 - window, t - 1)])
     predicted = gradients[t - 1] + bfgs(S, Y) @ (models[t] - models[t - 1])
     apart = np.linalg.norm(predicted - gradients[t], axis=1)
-    return apart / apart.sum()
+    return apart / apart.mean()
 
 
 def test_scores_match_the_definition():
@@ -88,6 +88,17 @@ def test_scores_match_the_definition():
     assert out.diagnostics["removed"] == ()
     scores = np.array([out.diagnostics["memory"].scores[k][-1] for k in range(6)])
     np.testing.assert_allclose(scores, naive_scores((gradients, models), window), rtol=1e-5)
+
+
+def test_clients_are_not_removed_for_taking_part_in_small_rounds():
+    """Five of twelve are there in every round: of a small round's distances each has a larger share."""
+    federation, rule = Federation(), FLDetector(window=3)
+    for number in range(16):
+        there = 12 if number % 4 < 2 else 5  # a client is scored if it was there in the round before
+        U = federation.updates(()) + 0.1 * federation.rng.normal(size=(12, 20))
+        out = aggregate(dict(enumerate(federation.model + U[:there])), rule, reference=federation.model)
+        rule, federation.model = rule.after(out.diagnostics), out.value
+    assert out.diagnostics["removed"] == ()
 
 
 def test_newcomers_and_another_model_are_accepted():

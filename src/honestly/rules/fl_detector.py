@@ -42,13 +42,14 @@ class FLDetector(Rule):
     """The mean of the clients whose gradients can be predicted from those of the round before.
 
         prediction:  g_k^t = g_k^(t-1) + H (w^t - w^(t-1)),   H by L-BFGS from the last ``window`` rounds
-        score:       d_k = ||prediction - g_k^t|| over their sum;  s_k = mean of the last ``window`` of them
+        score:       d_k = ||prediction - g_k^t|| over their mean;  s_k = mean of the last ``window`` of them
         If the gap statistic sees more than one cluster of scores, k-means makes two: those of the higher are removed.
 
     g = -(w_k - reference). Made against attackers whose lies differ from round to round. Before there are ``window``
     rounds to learn from, and without attackers, it is the mean. Conventions: a removed client stays removed; the
     authors also restart the training, which is left to the caller; clients that were not there in the last round
-    are believed; half of the clients or more are never removed. It keeps K + 2 ``window`` + 2 whole updates in memory.
+    are believed; half of the clients or more are never removed; distances are divided by their mean (the paper: by
+    their sum, which is the same unless clients come and go). It keeps K + 2 ``window`` + 2 whole updates in memory.
     Removed clients have weight 0 and are listed in `diagnostics["removed"]`.
 
     Args:
@@ -102,7 +103,8 @@ class FLDetector(Rule):
         apart = np.linalg.norm(predicted - g[known], axis=1)
         total = float(apart.sum())
         rounding = 1e-6 * float(np.linalg.norm(g[known], axis=1).sum())
-        apart = apart / total if total > rounding else np.full(len(known), 1.0 / len(known))
+        # not shares of the sum: in a round with few clients every share is large
+        apart = apart * (len(known) / total) if total > rounding else np.ones(len(known))
         fresh = {ids[k]: (*old.scores.get(ids[k], ()), float(a)) for k, a in zip(known, apart, strict=True)}
         return {**old.scores, **{name: row[-self.window :] for name, row in fresh.items()}}
 
