@@ -101,6 +101,17 @@ def test_clients_are_not_removed_for_taking_part_in_small_rounds():
     assert out.diagnostics["removed"] == ()
 
 
+def test_half_of_the_clients_are_never_removed_in_many_rounds():
+    """Honest clients differ in how well they can be predicted: the worse ones were removed again and again."""
+    federation, rule = Federation(), FLDetector(window=2)
+    noise = np.repeat([1.0, 0.1, 0.01], [5, 3, 4])[:, None]
+    for _ in range(30):
+        U = federation.updates(()) + noise * federation.rng.normal(size=(12, 20))
+        out = aggregate(federation.model + U, rule, reference=federation.model)
+        rule, federation.model = rule.after(out.diagnostics), out.value
+    assert sorted(out.diagnostics["removed"]) == [0, 1, 2, 3, 4]
+
+
 def test_newcomers_and_another_model_are_accepted():
     federation, rule = Federation(), FLDetector(window=2)
     for out in federation.run(rule, 5):

@@ -48,9 +48,9 @@ class FLDetector(Rule):
     g = -(w_k - reference). Made against attackers whose lies differ from round to round. Before there are ``window``
     rounds to learn from, and without attackers, it is the mean. Conventions: a removed client stays removed; the
     authors also restart the training, which is left to the caller; clients that were not there in the last round
-    are believed; half of the clients or more are never removed; distances are divided by their mean (the paper: by
-    their sum, which is the same unless clients come and go). It keeps K + 2 ``window`` + 2 whole updates in memory.
-    Removed clients have weight 0 and are listed in `diagnostics["removed"]`.
+    are believed; half of the known clients or more are never removed, over all rounds; distances are divided by their
+    mean (the paper: by their sum, which is the same unless clients come and go). It keeps K + 2 ``window`` + 2 whole
+    updates in memory. Removed clients have weight 0 and are listed in `diagnostics["removed"]`.
 
     Args:
         window: rounds to learn from; the authors' 10.
@@ -83,7 +83,7 @@ class FLDetector(Rule):
         if old.gradients.shape[1] != g.shape[1]:
             old = FLDetectorMemory(removed=old.removed)  # a model of another shape: nothing to compare with
         scores = self._score(old, ids, g)
-        removed = (*old.removed, *self._caught(scores, len(old.steps)))
+        removed = (*old.removed, *self._caught(scores, len(old.steps), len(old.removed)))
         believed = np.array([name not in removed for name in ids])
         if not believed.any():
             believed[:] = True
@@ -108,8 +108,8 @@ class FLDetector(Rule):
         fresh = {ids[k]: (*old.scores.get(ids[k], ()), float(a)) for k, a in zip(known, apart, strict=True)}
         return {**old.scores, **{name: row[-self.window :] for name, row in fresh.items()}}
 
-    def _caught(self, scores: Mapping[ClientId, tuple[float, ...]], learned: int) -> tuple[ClientId, ...]:
-        """The clients of the higher of two clusters of scores."""
+    def _caught(self, scores: Mapping[ClientId, tuple[float, ...]], learned: int, gone: int) -> tuple[ClientId, ...]:
+        """The clients of the higher of two clusters of scores, unless half would be removed with those gone before."""
         names = tuple(scores)
         if learned < self.window or len(names) < 3:
             return ()
@@ -119,7 +119,7 @@ class FLDetector(Rule):
         label = kmeans(s, 2)
         high = int(np.argmax([s[label == c].mean() for c in (0, 1)]))
         caught = tuple(name for name, c in zip(names, label.tolist(), strict=True) if c == high)
-        return caught if 2 * len(caught) < len(names) else ()
+        return caught if 2 * (gone + len(caught)) < gone + len(names) else ()
 
     def _remember(
         self, old: FLDetectorMemory, ids: tuple[ClientId, ...], g: Float, weights: Float,
