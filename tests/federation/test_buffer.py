@@ -10,6 +10,7 @@ import pytest
 from buffered_updates import fill, update
 
 import honestly as hn
+from honestly.federation.differences import add_change
 from honestly.result import Verdict
 
 
@@ -170,6 +171,17 @@ def test_models_are_taken_with_their_base() -> None:
         out = buffer.add(k, {n: base[n] + update(k)[n] for n in base}, version=0, base=base)
     expected = np.mean([update(k)["w"] for k in range(2)], axis=0)
     np.testing.assert_allclose(out.value["w"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_mask_of_booleans_refuses_nobody() -> None:
+    base = {"w": np.zeros(4), "mask": np.array([True, False, True])}
+    buffer = hn.Buffer(3, "mean", like=base)
+    for k in range(3):
+        out = buffer.add(k, {"w": np.ones(4), "mask": np.array([True, True, False])}, version=0, base=base)
+    assert out is not None, buffer.refused
+    np.testing.assert_array_equal(out.value["w"], 1.0)
+    assert out.value["mask"].tolist() == [False, True, True]  # which of them changed
+    assert add_change(base["mask"], out.value["mask"]).tolist() == [True, True, False]
 
 
 def test_containers_come_back_as_they_went_in() -> None:

@@ -22,7 +22,17 @@ def host_difference(update: Any, base: Any) -> dict[str, Host]:
     if signature(arrays) != signature(start):
         raise UnusableError(difference(signature(arrays), signature(start)))
     with np.errstate(over="ignore", invalid="ignore"):
-        return {name: values - start[name].astype(values.dtype) for name, values in arrays.items()}
+        return {name: _change(values, start[name].astype(values.dtype)) for name, values in arrays.items()}
+
+
+def _change(new: Host, old: Host) -> Host:
+    """`new - old`; of booleans, such as masks, which cannot be subtracted, those that changed."""
+    return new ^ old if new.dtype.kind == "b" else new - old
+
+
+def add_change(old: Host, change: Host) -> Host:
+    """The tensor that differs from `old` by this change, in the dtype of `old`."""
+    return old ^ change if old.dtype.kind == "b" else (old + change).astype(old.dtype)
 
 
 def _array(leaf: Any) -> Host:

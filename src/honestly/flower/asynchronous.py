@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from honestly.federation.buffer import Buffer
+from honestly.federation.differences import add_change
 from honestly.flower.replies import name_run, record_of, train_reply, views
 
 
@@ -60,7 +61,7 @@ def train_buffered(
 
     def advance(out: Any) -> None:
         nonlocal model
-        model = {name: (old + out.value[name]).astype(old.dtype) for name, old in model.items()}
+        model = {name: add_change(old, out.value[name]) for name, old in model.items()}
         models[buffer.version] = model
         needed = {version for _, version, _ in waiting.values()}
         for version in [v for v in models if v != buffer.version and v not in needed]:
