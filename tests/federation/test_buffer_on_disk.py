@@ -41,6 +41,17 @@ def test_it_continues_after_a_restart_with_the_same_bits(tmp_path: Path) -> None
     assert sum(out is not None for out in results) >= 2
 
 
+@pytest.mark.parametrize("rule", ["foolsgold", "fl_detector", "rodiloco"])
+def test_a_rule_does_not_get_the_memory_of_another(rule: str, tmp_path: Path) -> None:
+    buffer = hn.Buffer(3, hn.Bayesian(memory=hn.Memory()), folder=tmp_path)
+    fill(buffer, range(3))
+    del buffer
+    buffer = hn.Buffer(3, rule, folder=tmp_path)
+    assert buffer.version == 1
+    assert buffer.rule.memory is None
+    assert fill(buffer, range(3)) is not None
+
+
 def test_the_folder_holds_no_more_than_what_waits_and_the_last_average(tmp_path: Path) -> None:
     buffer = hn.Buffer(3, "mean", folder=tmp_path)
     for _ in range(4):

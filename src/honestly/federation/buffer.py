@@ -52,7 +52,8 @@ class Buffer:
 
     Args:
         size: the number of clients whose updates are averaged together.
-        rule: a rule or its name. Its memory is carried from average to average, and kept in `folder`.
+        rule: a rule or its name. Its memory is carried from average to average, and an `hn.Memory` is kept in `folder`
+            (rules with memories of their own, such as `fl_detector`, begin anew after a restart).
         pre: mixers applied before the rule.
         discount: the exponent of the discount: 0.5 as in FedBuff; 0 for none.
         max_staleness: updates from older versions are refused.
@@ -248,7 +249,8 @@ class Buffer:
         """Restore the state in the folder. Damaged files are skipped."""
         standing = recover(shelf, wanted, self._log)
         self.version, self._through, self._counted = standing.version, standing.through, standing.counted
-        if standing.memory is not None and hasattr(self.rule, "memory"):
+        # another rule's memory means nothing to this one
+        if standing.memory is not None and standing.rule == self.rule.name and hasattr(self.rule, "memory"):
             self._pipeline = self._pipeline.with_rule(memory=standing.memory)
         for entry in standing.entries:
             self._next = max(self._next, entry.number + 1)

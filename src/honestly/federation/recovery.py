@@ -24,6 +24,7 @@ class BufferState:
     through: int = 0
     counted: dict[ClientId, Counted] = field(default_factory=dict[ClientId, Counted])
     memory: Memory | None = None
+    rule: str = ""  # the name of the rule that the memory is of
     entries: list[WaitingUpdate] = field(default_factory=list[WaitingUpdate])
 
 
@@ -73,7 +74,8 @@ def _standing(state: Mapping[str, Any], wanted: int | None) -> BufferState:
         state = state["before"]
     counted = {client: (int(version), str(sent)) for client, version, sent in state["counted"]}
     memory = None if state["memory"] is None else Memory.from_dict(state["memory"])
-    return BufferState(int(state["version"]), int(state["through"]), counted, memory)
+    rule = str(state.get("rule", "bayesian"))  # the only one that had such a memory when it was not written down
+    return BufferState(int(state["version"]), int(state["through"]), counted, memory, rule)
 
 
 def state_of(version: int, counted: Mapping[ClientId, Counted], rule: Rule, through: int) -> dict[str, Any]:
@@ -81,4 +83,4 @@ def state_of(version: int, counted: Mapping[ClientId, Counted], rule: Rule, thro
     memory = getattr(rule, "memory", None)
     remembered = memory.to_dict() if isinstance(memory, Memory) else None
     listed = [[client, last, sent] for client, (last, sent) in counted.items()]
-    return {"version": version, "through": through, "counted": listed, "memory": remembered}
+    return {"version": version, "through": through, "counted": listed, "memory": remembered, "rule": rule.name}
