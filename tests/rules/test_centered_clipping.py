@@ -42,3 +42,9 @@ def test_reference_gets_the_clipped_weight():
 def test_without_a_reference_the_weights_sum_to_one():
     mix = CenteredClipping(tau=0.1).mix(geometry(honest(6)))
     assert mix.matrix.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("X", [honest(2), np.repeat(honest(2), 2, axis=0)], ids=["two clients", "two camps"])
+def test_of_equally_central_clients_none_comes_first(X):
+    np.testing.assert_allclose(value(CenteredClipping(), X), X.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(value(CenteredClipping(), X[::-1]), X.mean(axis=0), rtol=1e-9)

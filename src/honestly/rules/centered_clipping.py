@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from honestly.rules._lib.clipping import clip_factors
-from honestly.rules._lib.neighbours import central_client
+from honestly.rules._lib.neighbours import central_clients
 from honestly.rules.rule import Geometry, Mix, Rule, squared_distances
 from honestly.rules.settings import setting
 
@@ -20,7 +20,7 @@ class CenteredClipping(Rule):
         v <- v + 1/K * sum_k (w_k - v) min(1, tau / ||w_k - v||),    `steps` times
 
     It starts from the reference (the previous model) if the caller gave one, else from a central client: the one with
-    the tightest ball that holds a majority.
+    the tightest ball that holds a majority, or the mean of several that are equal in this.
 
     Args:
         tau: the clipping radius, in the units of the updates. None takes the median distance from v, anew in each step,
@@ -51,7 +51,8 @@ class CenteredClipping(Rule):
         R = geometry.gram_about_reference if geometry.has_reference else geometry.gram
         a = np.zeros(K)
         if not geometry.has_reference:
-            a[central_client(squared_distances(geometry.gram))] = 1.0
+            central = central_clients(squared_distances(geometry.gram))
+            a[central] = 1.0 / len(central)
         tau = 0.0
         for _ in range(self.steps):
             mixed = R @ a

@@ -32,11 +32,16 @@ def majority(K: int) -> int:
     return K // 2 + 1
 
 
-def central_client(D: Float) -> int:
-    """The client at the centre of the tightest ball that holds a majority; of equals, the one with nearer members."""
+def central_clients(D: Float) -> npt.NDArray[np.intp]:
+    """The client at the centre of the tightest ball that holds a majority; of equals, the one with nearer members.
+
+    Several if they are equal in that, too, as two clients always are: their order must not decide.
+    """
     h = majority(len(D))
     near = np.sort(D, axis=1)[:, :h]
-    return int(np.lexsort((near.sum(axis=1), near[:, -1]))[0])
+    radius, total = near[:, -1], near.sum(axis=1)
+    best = int(np.lexsort((total, radius))[0])
+    return np.flatnonzero(np.isclose(radius, radius[best], 1e-12, 0.0) & np.isclose(total, total[best], 1e-12, 0.0))
 
 
 def majority_mean(geometry: Geometry) -> Float:
