@@ -1,5 +1,6 @@
 """`honestly report` as a user runs it: on a run, a folder of runs, a history, and on invalid input."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -154,3 +155,28 @@ def test_what_cannot_be_reported_is_named(
     assert says in failed
     assert name in failed
     assert "Traceback" not in failed
+
+
+def test_a_full_disk_leaves_the_earlier_report_as_it_was(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["report", str(runs), "--out", str(tmp_path), "--no-figures", "--quiet"]) == 0
+    before = (tmp_path / "index.html").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("honestly.files.os.fsync", full)
+    assert main(["report", str(runs), "--out", str(tmp_path), "--no-figures", "--quiet"]) == 1
+    told = capsys.readouterr().err
+    assert f"cannot write {tmp_path / 'index.html'}: No space left on device. Free some space" in told
+    assert (tmp_path / "index.html").read_bytes() == before
+
+
+def test_a_file_in_the_way_of_the_report_is_named(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    for out in ("taken", "taken/report"):
+        assert main(["report", str(runs), "--out", str(tmp_path / out)]) == 1
+        assert f"{tmp_path / 'taken'} is a file: choose another folder with --out" in capsys.readouterr().err

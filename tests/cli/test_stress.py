@@ -98,7 +98,7 @@ def test_stress_names_what_is_no_number(words, message, capsys):
 def test_stress_says_at_once_that_it_cannot_write(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert call(*SMALL, "--out", str(tmp_path / "file" / "out")) == 1
-    assert "Not a directory" in capsys.readouterr().err
+    assert f"{tmp_path / 'file'} is a file: choose another folder with --out" in capsys.readouterr().err
     assert call(*SMALL, "--jobs", "0") == 2
 
 
@@ -150,3 +150,19 @@ def test_stress_refuses_what_it_cannot_record(words, message, capsys, tmp_path, 
     assert call("stress", *words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_earlier_recording_as_it_was(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("torch")
+    words = ("stress", "--record", str(tmp_path / "layers.npz"), "dataset=digits", "model=mlp", "clients=4", "rounds=1")
+    assert call(*words, "epochs=1", "attack=none") == 0
+    before = (tmp_path / "layers.npz").read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("honestly.files.os.fsync", full)
+    assert call(*words, "epochs=1", "attack=none", "seed=1") == 1
+    assert f"cannot write {tmp_path / 'layers.npz'}: No space left on device. Free" in capsys.readouterr().err
+    assert (tmp_path / "layers.npz").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["layers.npz"]

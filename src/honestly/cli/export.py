@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the file."""
     from honestly.catalog import Spec
     from honestly.rules import RULE_CATALOG
+    from honestly.runs.writing import remedies
     from honestly.scaleout import server_functions
 
     mixers = Spec.parse_all(args.rule)[:-1]
@@ -67,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.out)
     if path.exists() and not args.force:
         raise ValueError(f"{path} already exists; add --force to replace it")
-    path.write_text(source, encoding="utf-8")
+    with remedies(path):
+        path.write_text(source, encoding="utf-8")
     print(f"{path}: pass its class ServerFunctions to start_session(server_functions=...)")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import time
@@ -120,7 +121,10 @@ def run(args: argparse.Namespace) -> int:
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: give at least 1")
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)  # check before the work starts
+        from honestly.runs.writing import remedies
+
+        with remedies(args.out):
+            args.out.mkdir(parents=True, exist_ok=True)  # check before the work starts
     if args.suite or args.submit:
         return stress_suite.run(args, _flat(args.rules) if args.rules else None)
 
@@ -188,11 +192,13 @@ def _record(args: argparse.Namespace) -> int:
 
     from honestly.bars import Bars
     from honestly.cli.simulate import device_of
+    from honestly.runs.writing import remedies, write_file
     from honestly.studies.record import plans, record
     from honestly.studies.recordings import Course, write
 
     device, chosen = device_of(args.device), plans(args.words)
-    args.record.parent.mkdir(parents=True, exist_ok=True)
+    with remedies(args.record.parent):
+        args.record.parent.mkdir(parents=True, exist_ok=True)
     courses: list[Course] = []
     with Bars(stderr=True, silent=args.json) as bars:
         for number, plan in enumerate(chosen, start=1):
@@ -202,7 +208,9 @@ def _record(args: argparse.Namespace) -> int:
                 bars.update(bar, done=done, total=of)
 
             courses.append(record(plan, folder=args.data, device=device, progress=tell))
-            write(args.record, courses)  # save finished courses, in case a later one is interrupted
+            packed = io.BytesIO()
+            write(packed, courses)
+            write_file(args.record, packed.getvalue())  # save finished courses, in case a later one is interrupted
     layers = ", ".join(f"{course.name} ({len(course.layers)} layers)" for course in courses)
     print(f"wrote {args.record}: {layers}")
     return 0

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
     """Judge, and show one line for each rule."""
     from honestly._version import __version__
     from honestly.bars import Bars
+    from honestly.runs.writing import write_file
     from honestly.studies import suites
     from honestly.studies.suites.entries import all_rules
     from honestly.studies.suites.spec import compare, content_hash, open_courses
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
         for standing in standings
     ]
     if args.out:
-        (args.out / f"{suite.name}.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_file(args.out / f"{suite.name}.jsonl", "".join(f"{line}\n" for line in lines))
     for one in standings:
         if one.error:
             text = f"{one.rule}: no answer in {one.failed} of {one.rounds} rounds: it {one.error}"

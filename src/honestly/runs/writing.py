@@ -29,10 +29,12 @@ def remedies(path: Path) -> Generator[None]:
 def _remedy(error: OSError, path: Path) -> str:
     why = error.strerror or str(error)
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return f"{path} is a file: choose another folder with --out"
+        in_the_way = next((p for p in (path, *path.parents) if p.is_file()), path)
+        return f"{in_the_way} is a file: choose another folder with --out"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"cannot write {path}: {why}. Free some space and run the same command again: it resumes where it stopped."
+            f"cannot write {path}: {why}. Free some space and run the same command again "
+            "(a run resumes where it stopped)."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"cannot write {path}: {why}. Choose a folder that you may write to."

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from honestly.runs.record import ACCURACY, ASR, RoundRecord
+from honestly.runs.writing import remedies
 from honestly.show.chart import DOT, Chart, Heatmap, dashes
 from honestly.show.maps import belief_map, truth_map, weight_map
 from honestly.show.palette import colours, line_colour
@@ -168,7 +169,8 @@ def save(figure: Any, *paths: Path) -> None:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # the layout is done; repeating it for each file would double the time
     for path in paths:
-        _write(figure, path, path.suffix[1:])
+        with remedies(path):
+            _write(figure, path, path.suffix[1:])
 
 
 def png(figure: Any) -> bytes:

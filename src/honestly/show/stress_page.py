@@ -16,6 +16,7 @@ import numpy as np
 
 from honestly._version import __version__
 from honestly.runs.text import csv_text, json_value
+from honestly.runs.writing import remedies, write_file
 from honestly.show import downloads, figure, svg
 from honestly.show.chart import Chart, Heatmap, Line
 from honestly.show.downloads import Download
@@ -46,7 +47,8 @@ def about(study: StressStudy, seconds: float) -> dict[str, Any]:
 
 def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds: float) -> list[Path]:
     """Write all files to the directory and return their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
+    with remedies(directory):
+        directory.mkdir(parents=True, exist_ok=True)
     all_tables = tables(cases, study.attacks)
     facts = about(study, seconds)
     maps, reliable = heatmaps(cases), reliability_chart(cases)
@@ -71,10 +73,8 @@ def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds
         "summary.md": "\n".join(table.markdown() for table in all_tables),
         "index.html": page(all_tables, maps, reliable, facts, files),
     }
-    for name, content in texts.items():
-        (directory / name).write_text(content, encoding="utf-8")
-    for name, picture in pictures.items():
-        (directory / name).write_bytes(picture)
+    for name, content in {**texts, **pictures}.items():
+        write_file(directory / name, content)
     return [directory / name for name in (*texts, *pictures)]
 
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from honestly.runs.reader import Rounds
+from honestly.runs.writing import remedies, write_file
 from honestly.show import downloads, figure, run_page, svg, verdict
 from honestly.show.downloads import Download
 from honestly.show.html import render
@@ -54,9 +55,10 @@ def write(studies: Sequence[ReportedStudy], out: Path, options: ReportOptions | 
     options = options or ReportOptions()
     if options.figures and not figure.available():
         options = replace(options, figures=False)
-    out.mkdir(parents=True, exist_ok=True)
-    if options.figures:
-        (out / "figures").mkdir(exist_ok=True)
+    with remedies(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if options.figures:
+            (out / "figures").mkdir(exist_ok=True)
     chapters = [_chapter(study, out, options) for study in studies]
     paper = sections.paper([r for chapter in chapters for r in chapter.results])
     origin = sections.provenance(studies)
@@ -71,7 +73,7 @@ def write(studies: Sequence[ReportedStudy], out: Path, options: ReportOptions | 
     if paper is not None:
         texts["cells.csv"] = paper.csv
     for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
+        write_file(out / name, text)
     return [*(out / name for name in texts), *(file for chapter in chapters for file in chapter.files)]
 
 
@@ -176,10 +178,11 @@ def _write_page(entry: ReportedRun, rounds: Rounds, out: Path) -> str:
     """Write the page of one of many runs; the browser draws its PNG file, which would take ten times as long here."""
     name = page_name(entry.id)
     path = out / name
-    path.parent.mkdir(exist_ok=True)
     progress = "" if entry.status == "done" else f"{entry.status}: {entry.rounds} of {entry.of} rounds. {entry.error}"
     text = run_page.page(run_label(entry), [_run(entry, rounds)], lead=progress, back="../index.html")
-    path.write_text(text, encoding="utf-8")
+    with remedies(path):  # not atomically: waiting for the disk after each of a thousand pages takes long
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return name
 
 
