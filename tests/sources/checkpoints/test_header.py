@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,31 @@ def test_a_header_longer_than_its_file(tmp_path: Path, content: bytes, reason: s
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
     with pytest.raises(UnusableError, match=reason):
+        read_header(File(Pool(), str(path)))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", "a pointer of Git LFS"),
+        (b"\x93NUMPY\x01\x00v\x00{'descr': '<f8'}", "an .npy file: write an .npz file (np.savez)"),
+        (b"<!DOCTYPE html><html></html>", "a web page"),
+        (b"<html><body>404 Not Found</body></html>", "a web page"),
+        (b"PK\x03\x04\x14\x00\x00\x00", "a zip archive"),
+    ],
+)
+def test_files_of_other_formats_are_recognised(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(UnusableError, match=re.escape(f"'x.safetensors' is not a safetensors file but {reason}")):
+        read_header(File(Pool(), str(path)))
+
+
+@pytest.mark.parametrize("length", [ord("<"), int.from_bytes(b"<h", "little"), int.from_bytes(b"PK", "little")])
+def test_a_file_cut_short_is_not_taken_for_another_format(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", length) + b"{}")
+    with pytest.raises(UnusableError, match=f"says its header has {length} bytes"):
         read_header(File(Pool(), str(path)))
 
 

@@ -27,6 +27,18 @@ ITEMSIZE = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2,
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+#: How files begin that are often given in place of a safetensors file, and what to do about them. A header as long as
+#: these letters say would be longer than any that is read.
+OTHER_FORMATS = {
+    b"version https://git-lfs": "a pointer of Git LFS: fetch the file itself (git lfs pull)",
+    b"\x93NUMPY": "an .npy file: write an .npz file (np.savez)",
+    b"PK\x03\x04": "a zip archive: rename it to .npz or .pt if it is one of these",
+    b"\x89HDF": "an HDF5 file: convert it to safetensors",
+    b"GGUF": "a GGUF file: convert it to safetensors",
+    b"<!DOCTYPE": "a web page: download the file itself",
+    b"<!doctype": "a web page: download the file itself",
+    b"<html": "a web page: download the file itself",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,10 @@ def read_header(file: File) -> Header:
         raise UnusableError(f"{file.name!r} has {file.size} bytes, too few for a safetensors file")
     (length,) = struct.unpack("<Q", file.bytes(0, 8))
     if length > file.size - 8:
+        start = file.bytes(0, min(file.size, 32))
+        for beginning, what in OTHER_FORMATS.items():
+            if start.startswith(beginning):
+                raise UnusableError(f"{file.name!r} is not a safetensors file but {what}")
         raise UnusableError(f"{file.name!r} says its header has {length} bytes, but the file has {file.size}")
     if length > LONGEST:
         raise UnusableError(f"{file.name!r} has a header of {length} bytes, the limit is {LONGEST}")
