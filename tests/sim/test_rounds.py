@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from honestly.sim.checkpoint import pack_state, read_state
+from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
 from honestly.sim.rounds import Federation
 from honestly.sim.summary import summary
@@ -75,6 +77,20 @@ def test_label_flip_changes_labels_and_no_image() -> None:
     poisoned = clients.schedule(1, 7, attacking=True)
     assert poisoned.samples.max() >= len(federation.data.images)
     assert np.array_equal(honest.counts, poisoned.counts)
+
+
+def test_label_flip_knows_the_number_of_classes() -> None:
+    whole = load("digits", None)
+    train, test = whole.labels < 5, whole.test_labels < 5
+    five = replace(
+        whole, images=whole.images[train], labels=whole.labels[train], test_images=whole.test_images[test],
+        test_labels=whole.test_labels[test], classes=whole.classes[:5],
+    )  # fmt: skip
+    settings = {**SMALL, "attack": "label_flip", "malicious": 2}
+    with pytest.raises(ValueError, match=r"digits has 5 classes; write attack=label_flip:classes=5"):
+        Federation(Experiment.of(settings), data=five)
+    federation = Federation(Experiment.of({**settings, "attack": "label_flip:classes=5"}), data=five)
+    assert next(federation.rounds()).found.attacked == [6, 7]
 
 
 def test_backdoor_has_two_phases_and_an_attack_success_rate() -> None:

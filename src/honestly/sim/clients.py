@@ -10,6 +10,7 @@ import torch
 
 from honestly.sim.attacks import Attack, Backdoor, DataAttack
 from honestly.sim.attacks.attack import check_poison
+from honestly.sim.attacks.label_flip import LabelFlip
 from honestly.sim.data import Dataset, prepare
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import source
@@ -124,3 +125,10 @@ def _check_classes(attack: Attack, data: Dataset) -> None:
         value = getattr(attack, key, None)
         if isinstance(value, int) and value >= classes:
             raise ValueError(f"attack.{key} = {value}: {data.name} has the classes 0 to {classes - 1}")
+    if (
+        isinstance(attack, LabelFlip) and attack.classes != classes
+    ):  # labels would leave the range, or be folded into it
+        raise ValueError(
+            f"attack.classes = {attack.classes}: {data.name} has {classes} classes; "
+            f"write attack=label_flip:classes={classes}"
+        )
