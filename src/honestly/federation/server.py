@@ -60,13 +60,16 @@ class ServerStep(ABC):
                 values[name] = mean
                 continue
             xp = arrays.namespace(mean)
-            start = xp.astype(xp.asarray(old[name]), mean.dtype)
+            # moments of 16 bits would lose small squares, so the step is taken in float32
+            dtype = xp.float32 if arrays.spec(mean).dtype in ("float16", "bfloat16") else mean.dtype
+            start = xp.astype(xp.asarray(old[name]), dtype)
             with np.errstate(over="ignore", invalid="ignore"):
-                new = start + self._move(name, mean - start, xp)
+                moved = start + self._move(name, xp.astype(mean, dtype, copy=False) - start, xp)
+                new = xp.astype(moved, mean.dtype)
             if not bool(xp.all(xp.isfinite(new))):
                 self.steps, self.moments = self.steps - 1, before
                 raise FloatingPointError(f"{self.name}: the next value of {name!r} is not finite")
-            values[name] = xp.astype(new, mean.dtype)
+            values[name] = new
         return values
 
     @abstractmethod
@@ -76,11 +79,14 @@ class ServerStep(ABC):
     def _moment(self, moment: str, name: str, d: Any, xp: Any) -> Any:
         """The moment so far; 0 in the first step."""
         old = self.moments.setdefault(moment, {}).get(name)
-        return xp.zeros_like(d) if old is None or old.shape != d.shape else xp.asarray(old)
+        if old is None or old.shape != d.shape:
+            return xp.zeros_like(d)
+        return xp.asarray(old, dtype=d.dtype, device=d.device)  # read from a file it is an array of NumPy
 
     def save(self, folder: Path, model: Model) -> None:
         """Put the moments beside the history, with a mark of the model that they belong to."""
-        moments = {f"{moment}/{name}": np.asarray(x) for moment, ts in self.moments.items() for name, x in ts.items()}
+        all_moments = [(f"{moment}/{name}", x) for moment, ts in self.moments.items() for name, x in ts.items()]
+        moments = {name: arrays.to_host(x) for name, x in all_moments}
         save_moments(folder, {"steps": np.array(self.steps), "optimiser": np.array(self.name), **moments}, model)
 
     def load(self, folder: Path, model: Model) -> bool:
@@ -262,7 +268,7 @@ def digest(model: Model) -> str:
     """A hash of a model's values: moments are used again only with the model that they belong to."""
     hasher = hashlib.blake2b(digest_size=16)
     for name in sorted(model):
-        values = np.ascontiguousarray(np.asarray(model[name]))
+        values = np.ascontiguousarray(arrays.to_host(model[name]))
         hasher.update(f"{name} {values.dtype} {values.shape}".encode("utf-8", "backslashreplace"))
         hasher.update(values.tobytes())
     return hasher.hexdigest()
