@@ -108,8 +108,8 @@ class FLDetector(Rule):
         fresh = {ids[k]: (*old.scores.get(ids[k], ()), float(a)) for k, a in zip(known, apart, strict=True)}
         return {**old.scores, **{name: row[-self.window :] for name, row in fresh.items()}}
 
-    def _caught(self, scores: Mapping[ClientId, tuple[float, ...]], learned: int, gone: int) -> tuple[ClientId, ...]:
-        """The clients of the higher of two clusters of scores, unless half would be removed with those gone before."""
+    def _caught(self, scores: Mapping[ClientId, tuple[float, ...]], learned: int, before: int) -> tuple[ClientId, ...]:
+        """The clients of the higher of two clusters of scores, unless half would be removed with those of earlier rounds."""
         names = tuple(scores)
         if learned < self.window or len(names) < 3:
             return ()
@@ -119,7 +119,7 @@ class FLDetector(Rule):
         label = kmeans(s, 2)
         high = int(np.argmax([s[label == c].mean() for c in (0, 1)]))
         caught = tuple(name for name, c in zip(names, label.tolist(), strict=True) if c == high)
-        return caught if 2 * (gone + len(caught)) < gone + len(names) else ()
+        return caught if 2 * (before + len(caught)) < before + len(names) else ()
 
     def _remember(
         self, old: FLDetectorMemory, ids: tuple[ClientId, ...], g: Float, weights: Float,

@@ -90,7 +90,7 @@ def archive(store: Store, path: Path) -> int:
     if not path.name.endswith((".tar.gz", ".tgz")):
         raise ValueError(f"{path}: a study is exported as .tar.gz")
     wanted = starts(store)
-    # States come before the database, so that none of a run in progress is ahead of the rounds there.
+    # States come before the database: none of a run in progress is then ahead of the rounds there.
     states = {run.id: latest_state(store, run) for run in store.runs() if run.status != "done" or run.id in wanted}
     carried = {f"runs/{id}/{name}": content for id, (name, content) in states.items() if name}
     with tempfile.TemporaryDirectory() as temporary:
