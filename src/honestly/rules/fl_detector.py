@@ -109,7 +109,7 @@ class FLDetector(Rule):
         return {**old.scores, **{name: row[-self.window :] for name, row in fresh.items()}}
 
     def _caught(self, scores: Mapping[ClientId, tuple[float, ...]], learned: int, before: int) -> tuple[ClientId, ...]:
-        """The clients of the higher of two clusters of scores, unless half would be removed with those of earlier rounds."""
+        """The clients of the higher of two clusters of scores, unless half would be removed with those of `before`."""
         names = tuple(scores)
         if learned < self.window or len(names) < 3:
             return ()
