@@ -86,6 +86,19 @@ def test_a_second_answer_replaces_the_first_and_an_older_one_does_not() -> None:
     np.testing.assert_allclose(out.value["w"], update(2)["w"], rtol=1e-6)  # float32: some CPUs round once more
 
 
+def test_numpy_integers_are_sizes_ids_and_versions(tmp_path: Path) -> None:
+    buffer = hn.Buffer(np.int64(3), "mean", max_staleness=np.int32(5), folder=tmp_path)
+    for client in np.arange(3):
+        out = buffer.add(client, update(client), version=np.int64(buffer.version))
+    assert out is not None
+    assert out.clients == (0, 1, 2)
+    assert buffer.version == 1
+    buffer.add(np.int64(1), update(8), version=1)
+    buffer.add(1, update(9), version=np.uint8(1))  # the same client: the second answer replaces the first
+    assert buffer.clients == (1,)
+    assert not buffer.refused
+
+
 def test_an_update_that_was_counted_does_not_count_again() -> None:
     buffer = hn.Buffer(2, "mean")
     fill(buffer, range(2))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,9 @@ class Buffer:
         buffers: Any = "follow",
         log: Callable[[int, str], None] = logger.log,
     ) -> None:
-        _whole("size", size, 1)
-        _whole("max_staleness", max_staleness, 0)
+        size, max_staleness = _whole("size", size, 1), _whole("max_staleness", max_staleness, 0)
         if version is not None:
-            _whole("version", version, 0)
+            version = _whole("version", version, 0)
         if isinstance(discount, bool) or not 0.0 <= discount < float("inf"):
             raise ValueError(f"discount={discount!r}: it is an exponent, a number >= 0")
         self.size, self.discount, self.max_staleness = size, float(discount), max_staleness
@@ -163,6 +163,7 @@ class Buffer:
         Raises:
             OSError: the folder cannot be written. The update was not added: ask the client for it again.
         """
+        client, version = _plain(client), _plain(version)
         if isinstance(client, bool) or not isinstance(client, str | int):
             raise ValueError(f"client is {client!r}; a buffer keeps ids that are text or integers")
         with self._lock:
@@ -304,9 +305,15 @@ class Buffer:
         self._write_log(level, printable(text))
 
 
-def _whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def _plain(value: Any) -> Any:
+    """NumPy's integers as Python's, which compare, hash and are written to files alike; anything else as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name}={value!r}: expected a whole number >= {least}")
+    return int(value)
 
 
 def _layout(like: Any) -> dict[str, tuple[tuple[int, ...], str]]:
