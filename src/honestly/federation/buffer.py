@@ -307,7 +307,7 @@ class Buffer:
 
 def _plain(value: Any) -> Any:
     """NumPy's integers as Python's, which compare, hash and are written to files alike; anything else as it is."""
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
