@@ -39,6 +39,7 @@ STUDIES = {
     "code-equal": "equal-weights",
     "code-ablation": "paper-ablation",
     "code-figure1": "paper-figure1",
+    "code-seeds": "seeds",
     "random": "random-or-colluding",
     "cifar": "cifar",
     "cifar-200": "cifar-200",

@@ -70,6 +70,7 @@ PLANS = {
     ),
     "ablation": (Part("code-ablation", "paper-ablation", ("dataset=fmnist",), 8, reuse="code-tables"),),
     "figure1": (Part("code-figure1", "paper-figure1"),),
+    "seeds": (Part("code-seeds", str(RESULTS / "seeds.toml"), (), 8),),
     "quiet": (Part("quiet", str(RESULTS / "quiet.toml"), (), 8),),
 }
 
