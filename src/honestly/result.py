@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 Float: TypeAlias = npt.NDArray[np.float64]
 ClientId: TypeAlias = Hashable
+#: How the sentence on a client begins if the rule gives its honesty alone.
+BELIEVED, DISBELIEVED = "is believed", "is not believed"
 
 
 class AggregationError(ValueError):
@@ -107,6 +109,16 @@ class Aggregate:
         """The clients that are judged to lie; () if the rule does not judge."""
         pairs = zip(self.clients, self.verdicts, strict=False)
         return tuple(client for client, verdict in pairs if verdict is Verdict.ACCUSED)
+
+    @property
+    def accusations(self) -> dict[ClientId, str]:
+        """Why clients are accused, a sentence for each whose accusation the rule explains by more than its honesty."""
+        each = zip(self.clients, self.verdicts, self.explanations, strict=False)
+        return {
+            client: why
+            for client, verdict, why in each
+            if verdict is Verdict.ACCUSED and not why.startswith(DISBELIEVED)
+        }
 
     @property
     def malicious(self) -> float | None:

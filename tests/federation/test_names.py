@@ -15,6 +15,8 @@ from honestly.federation import Referee, Reply
 from honestly.federation.names import Names, read_names
 from honestly.runs.reader import read
 
+ERRS = "it errs in the same direction as"
+
 
 def replies(K: int = 8) -> list[Reply]:
     rng = np.random.default_rng(0)
@@ -31,9 +33,12 @@ def test_logs_and_history_have_names(tmp_path: Path) -> None:
     assert record.accused == (10**18 + 6, 10**18 + 7)  # in Python clients are known by their ids
     assert any("client Uppsala [1000000000000000007] is not believed" in line for line in lines)
     assert any("client 5 excluded: broken" in line for line in lines)
+    honesty = (record.honesty or {})[10**18 + 7]
+    assert any(line.endswith(f"(honesty {honesty:.3f}): {ERRS} Lund") for line in lines)
     referee.judge(2, replies()[:5])  # a round without the named clients
     first, second = map(json.loads, (tmp_path / "rounds.jsonl").read_text().splitlines())
     assert first["accused"] == ["Lund", "Uppsala"]
+    assert first["accusations"] == {"Lund": f"{ERRS} Uppsala", "Uppsala": f"{ERRS} Lund"}
     assert first["excluded"] == ["5"]
     assert first["clients"] == second["clients"]
     assert first["ids"] == [str(10**18 + k) for k in range(8)] + ["5"]

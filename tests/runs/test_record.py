@@ -48,6 +48,20 @@ def test_a_simulated_round_has_the_bytes_of_earlier_versions_and_comes_back() ->
     assert found.excluded == [3]
 
 
+def test_a_round_says_why_clients_were_accused() -> None:
+    settings = {"rounds": 2, "clients": 10, "attack": "sign_flip", "malicious": 3}
+    plain = Experiment.of(settings | {"rule": "bayesian:variant=paper"})
+    *_, found = [one.found for one in Federation(Experiment.of(settings | {"rule": "bayesian"})).rounds()]
+    assert set(found.accusations) == {"7", "8", "9"}
+    assert all(("opposes" in why) or ("same direction" in why) for why in found.accusations.values())
+    again, wrong = read_record(json.loads(json.dumps(found.as_json())))
+    assert not wrong
+    assert again.accusations == found.accusations
+    *_, silent = [one.found for one in Federation(plain).rounds()]
+    assert silent.accused
+    assert "accusations" not in silent.as_json()  # its honesty is all that this rule says
+
+
 def test_a_servers_round_names_its_clients_in_the_file_and_counts_them_in_memory() -> None:
     one = Round(7, (2**63, "b"), {2**63: 0.9, "b": 0.1}, None, {"b": "NaN"}, True, "kept", True, {"acc": 0.5})
     written = one.as_json(["new", 2**63, "b"])

@@ -80,8 +80,22 @@ def test_repeated_messages_are_folded_into_one() -> None:
     assert "<li>8 clients" not in visible
 
 
+def test_the_page_says_why_clients_were_accused() -> None:
+    why = "its update opposes what the others agree on, most of all in head.weight"
+    rounds = [record(t, {"accused": [3], "accusations": {"3": why}}, K=4, M=1) for t in (1, 2)]
+    found = RunView("r", rounds, [str(k) for k in range(4)])
+    text = page("x", [found])
+    assert "Why clients were accused" in text
+    assert f"1 client, 2 rounds: {why}" in text
+    (belief,) = (one for one in found.maps() if one.marks is not None)
+    assert belief.word(3, 0).endswith(f"accused: {why}")
+    assert belief.word(0, 0) == "honesty 1.00"
+    assert "Why clients were accused" not in page("x", [run(2, K=4, M=1)])
+
+
 def test_strangers_texts_are_escaped_and_bounded() -> None:
-    hostile = {"status": f"refused: {HOSTILE}", "reasons": {HOSTILE: HOSTILE}}
+    hostile = {"status": f"refused: {HOSTILE}", "reasons": {HOSTILE: HOSTILE}, "accusations": {HOSTILE: HOSTILE}}
+    hostile["accused"] = [0]
     rounds = [record(t, hostile, K=3, M=1) for t in (1, 2)]
     found = RunView(HOSTILE, rounds, [HOSTILE, "b", "c"], details={HOSTILE: HOSTILE})
     text = page(HOSTILE, [found, RunView("other", rounds, ["a", "b", "c"])], lead=HOSTILE)

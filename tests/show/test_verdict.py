@@ -87,6 +87,25 @@ def test_messages_are_counted_and_said_once() -> None:
     ]  # fmt: skip
 
 
+def test_accusations_that_differ_in_the_company_alone_are_one_message() -> None:
+    def errs(*company: str) -> str:
+        return f"it errs in the same direction as {', '.join(company)}, most of all in 0.weight"
+
+    names = ["Uppsala", "Lund", "Umea"]
+    company = {name: errs(*(other for other in names if other != name)) for name in names}
+    found = [
+        {"round": 1, "accusations": company},
+        {"round": 2, "accusations": {"Lund": errs("Umea"), "Kiruna": "it lies"}},
+    ]
+    assert messages(typed(found), "accusations") == [
+        "3 clients, 2 rounds: it errs in the same direction as Lund, Umea, most of all in 0.weight",
+        "1 client, 1 round: it lies",
+    ]
+    many = [{"round": 1, "accusations": {str(k): f"layer {'x' * k}" for k in range(30)}}]
+    assert len(messages(typed(many), "accusations")) == 21
+    assert messages(typed(many), "accusations")[-1] == "and 10 more"
+
+
 def test_rounds_to_look_at_are_joined() -> None:
     found = [{"round": t, "kept": t < 4, "status": f"refused: only {t} usable"} for t in (1, 2, 3, 7)]
     assert statuses(typed(found)) == [

@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.engine.pipeline import Decision
 from honestly.engine.screening import Screen
-from honestly.result import Float, Status, Verdict
+from honestly.result import BELIEVED, DISBELIEVED, Float, Status, Verdict
 from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Rule
 
 #: Two clients contradict one another if their updates point in opposite directions (cosine below this), or one is this
@@ -91,8 +91,7 @@ def _verdicts(
 def _sentence(verdict: Verdict, honesty: float | None) -> str:
     if honesty is None:
         return "took part; the rule does not judge single clients"
-    believed = "is believed" if verdict is Verdict.TRUSTED else "is not believed"
-    return f"{believed}: honest with probability {honesty:.3f}"
+    return f"{BELIEVED if verdict is Verdict.TRUSTED else DISBELIEVED}: honest with probability {honesty:.3f}"
 
 
 def _unchanged_clients(screen: Screen, geometry: Geometry | None) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from honestly.federation.names import Names
+from honestly.printable import printable
 from honestly.result import Aggregate, ClientId, Verdict
-from honestly.runs.record import RoundRecord
+from honestly.runs.record import COMPANY, RoundRecord
 
 #: What apps call the accuracy in their metrics; the first one found is the round's.
 ACCURACY = ("accuracy", "eval_acc", "eval-acc", "test_acc", "acc")
@@ -48,6 +50,7 @@ class Round:
         metrics: the robust average of what the clients reported; `evaluation` that of the evaluation that followed.
         seconds: the duration of the decision.
         verdicts: what the round says of each client, see `honestly.result.Verdict`; None if there was no average.
+        accusations: why clients were accused, where the rule says so.
         spread: median distance of the believed updates from the average; None if it was not measured.
         claimed, used: each client's share of the claimed sizes, and of the sizes that are used, which would be its
             weight if all clients were believed; None where sizes are not used.
@@ -70,6 +73,7 @@ class Round:
     used: dict[ClientId, float] | None = None
     names: Names = field(default_factory=Names)
     spread: float | None = None
+    accusations: dict[ClientId, str] = field(default_factory=dict[ClientId, str])
 
     @classmethod
     def of(
@@ -98,6 +102,7 @@ class Round:
             "kept": False, "status": str(out.status), "attention": out.status.doubtful, "verdicts": verdicts,
             "claimed": shares(out.diagnostics.get("claimed_shares")),
             "used": shares(out.diagnostics.get("used_shares")), "spread": spread_of(out),
+            "accusations": out.accusations,
         }  # fmt: skip
         return cls(number, tuple(clients), shares(out.honesty), shares(out.weights), ordered, **{**fields, **more})
 
@@ -113,6 +118,17 @@ class Round:
             return tuple(client for client, verdict in self.verdicts.items() if verdict is Verdict.ACCUSED)
         honesty = self.honesty or {}
         return tuple(client for client, p in honesty.items() if p < 0.5 and client not in self.excluded)
+
+    def named_accusations(self) -> dict[ClientId, str]:
+        """Why clients were accused; a sentence that mentions other clients has their names instead of their ids."""
+        if not self.names:
+            return self.accusations
+        names = {printable(client)[:60]: self.names(client) for client in self.accused}
+
+        def company(match: re.Match[str]) -> str:
+            return "".join(names.get(part, part) for part in re.split(r"(, | and \d+ more$)", match[0]))
+
+        return {client: COMPANY.sub(company, why, count=1) for client, why in self.accusations.items()}
 
     def votes(self) -> dict[ClientId, float]:
         """How much a client's metrics count: its honesty, else its weight, else 1; 0 if it was excluded."""
@@ -159,6 +175,7 @@ class Round:
             excluded=[index[client] for client in self.excluded],
             reasons={label(client): reason for client, reason in self.excluded.items()},
             accused=[index[client] for client in self.accused],
+            accusations={label(client): why for client, why in self.named_accusations().items()},
             malicious_estimate=self.malicious,
             kept=self.kept,
             status=self.status,

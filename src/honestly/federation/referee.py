@@ -248,12 +248,14 @@ class Referee:
     def _announce(self, record: Round) -> None:
         for client, reason in record.excluded.items():
             self._log(logging.WARNING, f"round {record.number}: client {self.names.both(client)} excluded: {reason}")
+        accusations = record.named_accusations()
         for client in record.accused:
             assert record.honesty is not None
+            why = accusations.get(client)
             self._log(
                 logging.WARNING,
                 f"round {record.number}: client {self.names.both(client)} is not believed "
-                f"(honesty {record.honesty[client]:.3f})",
+                f"(honesty {record.honesty[client]:.3f}){f': {why}' if why else ''}",
             )
         level = logging.WARNING if record.attention else logging.INFO
         self._log(level, f"round {record.number}: {record.status}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ class RoundRecord:
         run, names: what a server calls its run, and clients by their ids; only in the file if they are given.
         spread: median distance of the believed updates from the average.
         staleness: the number of versions by which each participant was late, in an asynchronous federation.
+        accusations: why clients were accused, by name (or index), where the rule says so; only in the file if it does.
 
     Example:
         >>> RoundRecord(round=1, clients=("a", "b"), accused=(1,)).as_json()["accused"]
@@ -68,6 +70,7 @@ class RoundRecord:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     spread: float | None = None
     staleness: Sequence[int] | None = None
+    accusations: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def refused(self) -> bool:
@@ -94,9 +97,11 @@ SERVED = (
     "accused", "malicious_estimate", "kept", "status", "attention", "metrics", "evaluation", "seconds",
 )  # fmt: skip
 #: Optional fields, after those.
-OPTIONAL = ("run", "names")
+OPTIONAL = ("run", "names", "accusations")
 #: Fields of later versions: after those, unless they are None.
 LATER = ("spread", "staleness")
+#: In the default rule's sentence on an accused client: with which others it errs.
+COMPANY = re.compile(r"(?<=same direction as ).*?(?=, most of all in |, over all layers |$)")
 #: The two curves of a run, by their names.
 ACCURACY, ASR = "accuracy", "asr"
 #: Lists of clients that a server's file has as names.

@@ -69,6 +69,7 @@ def _story(run: RunView) -> dict[str, Any]:
     return {
         "title": run.title, "maps": maps, "belief": belief, "known": run.known,
         "accusations": accusations(run) if judged else None, "messages": verdict.messages(run.records),
+        "why": verdict.messages(run.records, "accusations"),
         "statuses": verdict.statuses(run.records), "details": run.details,
         "accused": any(one.has_marks(DOT) for one in maps), "excluded": any(one.has_marks(RING) for one in maps),
         "weighed": belief == "honesty" and any(one.title == BELIEF["weights"] for one in maps),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from honestly.runs.record import RoundRecord
+from honestly.runs.record import COMPANY, RoundRecord
 from honestly.show.run import RunView
 from honestly.show.text import shorten
 
-#: The most clients named in one sentence.
-MOST_NAMES = 5
+#: The most clients named in one sentence, and the most messages in a list.
+MOST_NAMES, MOST_MESSAGES = 5, 20
 
 
 def liars(run: RunView) -> set[int]:
@@ -156,20 +156,25 @@ def _often(n: int, rounds: int) -> str:
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
-def messages(records: Sequence[RoundRecord]) -> list[str]:
-    """Why clients were excluded, each message once: "8 clients, 15 rounds: square overflows"."""
+def messages(records: Sequence[RoundRecord], of: str = "reasons") -> list[str]:
+    """Why clients were excluded, or accused, each message once: "8 clients, 15 rounds: square overflows"."""
     clients: dict[str, set[str]] = {}
     rounds: dict[str, set[int]] = {}
     texts: dict[str, str] = {}
     for record in records:
-        for name, reason in record.reasons.items():
-            key = _numberless(str(reason))
+        sentences: Mapping[str, str] = getattr(record, of)
+        for name, reason in sentences.items():
+            # accusations that differ in the company alone are counted as one
+            key = _numberless(COMPANY.sub("", str(reason)[:1000]))
             texts.setdefault(key, str(reason))
             clients.setdefault(key, set()).add(str(name))
             rounds.setdefault(key, set()).add(record.round)
     order = sorted(texts, key=lambda key: (-len(clients[key]) * len(rounds[key]), key))
-    return [f"{_count(len(clients[key]), 'client')}, {_count(len(rounds[key]), 'round')}: {shorten(texts[key], 300)}"
-            for key in order]  # fmt: skip
+    listed = [
+        f"{_count(len(clients[key]), 'client')}, {_count(len(rounds[key]), 'round')}: {shorten(texts[key], 300)}"
+        for key in order[:MOST_MESSAGES]
+    ]
+    return listed + ([f"and {len(order) - MOST_MESSAGES} more"] if len(order) > MOST_MESSAGES else [])
 
 
 def statuses(records: Sequence[RoundRecord]) -> list[str]:

@@ -228,6 +228,7 @@ class Federation:
             steps=out.steps,
             excluded=[int(k) for k in out.excluded],  # type: ignore[call-overload]
             reasons={str(k): reason for k, reason in out.reasons.items()},
+            accusations={str(k): why for k, why in out.accusations.items()},
             honesty=None if out.honesty is None else spread(out.honesty, here, K),
             malicious_estimate=None if out.honesty is None else out.malicious,
             weights=None if out.weights is None else spread(out.weights, here, K),

@@ -239,7 +239,9 @@ class RobustAverager:
         record = _record(self.step, members, out, error)
         record.seconds = seconds
         named = {rank: f"refused: {reason}" for rank, reason in record.excluded.items()}
-        named |= dict.fromkeys(record.accused, "is not believed")
+        for rank in record.accused:
+            why = record.accusations.get(rank)
+            named[rank] = f"is not believed: {why}" if why else "is not believed"
         kinds = {rank: (rank, rank in record.excluded) for rank in named}
         new = [rank for rank in named if self.step - self._last_named.get(kinds[rank], -RECENT) >= RECENT]
         self._last_named |= dict.fromkeys(kinds.values(), self.step)
@@ -284,4 +286,5 @@ def _record(step: int, members: Members, out: Aggregate | None, error: Aggregati
         str(out.status),
         not out.status.ok,
         verdicts=dict(zip(names.values(), out.verdicts, strict=True)),
+        accusations={names[k]: why for k, why in out.accusations.items()},
     )

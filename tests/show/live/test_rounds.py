@@ -40,7 +40,18 @@ def test_a_record_of_the_simulator() -> None:
 def test_a_round_of_a_real_federation_names_clients_and_knows_no_truth() -> None:
     evil = "<img src=x onerror=alert(1)>"
     rounds = [
-        Round(1, ("a", evil), {"a": 0.9, evil: 0.1}, None, {}, False, "fine", False, {"acc": 0.5}),
+        Round(
+            1,
+            ("a", evil),
+            {"a": 0.9, evil: 0.1},
+            None,
+            {},
+            False,
+            "fine",
+            False,
+            {"acc": 0.5},
+            accusations={evil: evil},
+        ),
         Round(2, ("a", "b"), {"a": 0.9, "b": 0.0}, None, {"b": "sent NaN"}, True, "kept: too few", True),
     ]
     roster = ("a", evil, "b")
@@ -49,6 +60,8 @@ def test_a_round_of_a_real_federation_names_clients_and_knows_no_truth() -> None
     assert not found.truth
     assert found.rounds[0]["accuracy"] == 0.5
     assert found.rounds[0]["accused"] == [1]
+    assert found.rounds[0]["why"] == {"1": evil}  # the page shows it as text
+    assert "why" not in found.rounds[1]
     assert found.rounds[0]["belief"] == [900, 100, None]
     assert found.rounds[0]["here"] == [0, 1]
     assert found.rounds[1]["excluded"] == {"2": "sent NaN"}

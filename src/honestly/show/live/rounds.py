@@ -11,12 +11,13 @@ attacked, accused              indices of clients; accused is None if the rule n
 here        indices of the clients that took part; left out if all of them did
 false, missed                  how many clients were accused wrongly, and how many attackers were not accused
 excluded    index -> why the client was excluded
+why         index -> why the client was accused, where the rule says so
 note        how the round ended, if it needs attention
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from honestly.runs.clean import fields, flat, number, text, whole
@@ -85,9 +86,14 @@ def _round(record: RoundRecord, t: int, honesty: bool, weights: bool, sample: Se
     here = clients(record.participants or ())
     if here and len(here) < len(sample):
         slim["here"] = here
+
+    def sentences(of: Sequence[int], by_name: Mapping[str, str]) -> dict[str, str]:
+        return {str(k): text(by_name.get(str(k) if names is None else names[k])) for k in of}
+
     if excluded := clients(record.excluded):
-        reasons = record.reasons
-        slim["excluded"] = {str(k): text(reasons.get(str(k) if names is None else names[k])) for k in excluded}
+        slim["excluded"] = sentences(excluded, record.reasons)
+    if record.accusations and (why := sentences(clients(record.accused or ()), record.accusations)):
+        slim["why"] = why
     if record.kept or record.attention or record.refused:
         slim["note"] = text(record.status)
     return slim

@@ -23,7 +23,8 @@ export function accusations() {
       set(scroll, "hidden", counts.length === 0);
       // a phone has no room for columns that say nothing
       const excluded = counts.some((one) => one.excluded);
-      const known = [true, head.truth, judged, head.truth && judged, head.truth && judged, excluded, excluded];
+      const reasons = counts.some((one) => one.reason);
+      const known = [true, head.truth, judged, head.truth && judged, head.truth && judged, excluded, reasons];
       top.forEach((cell, i) => set(cell, "hidden", !known[i]));
       keyed(body, counts.slice(0, MOST), (one) => one.client, row, (node, one) => node.fill(one, known));
     },
@@ -45,6 +46,7 @@ export function tally(head, rounds) {
     for (const k of accused) {
       at.get(k).accused += 1;
       if (!attacked.has(k)) at.get(k).wrongly += 1;
+      if (round.why?.[k]) at.get(k).reason = round.why[k];
     }
     for (const [k, why] of Object.entries(round.excluded ?? {})) {
       at.get(Number(k)).excluded += 1;

@@ -107,7 +107,7 @@ export function tell({ head, rounds }, { k, t }) {
   if (weight !== null && weight !== undefined) parts.push(`weight ${(weight / 1000).toFixed(3)} of the largest`);
   if ((value === null || value === undefined) && round.here && !round.here.includes(client)) parts.push("did not take part");
   if (head.truth) parts.push(round.attacked.includes(client) ? "attacked" : "behaved");
-  if (round.accused?.includes(client)) parts.push("accused");
+  if (round.accused?.includes(client)) parts.push(round.why?.[client] ? `accused: ${round.why[client]}` : "accused");
   if (round.excluded?.[client] !== undefined) parts.push(`excluded: ${round.excluded[client] || "no reason given"}`);
   return parts.join(", ");
 }
