@@ -87,9 +87,6 @@ def test_the_page_says_why_clients_were_accused() -> None:
     text = page("x", [found])
     assert "Why clients were accused" in text
     assert f"1 client, 2 rounds: {why}" in text
-    (belief,) = (one for one in found.maps() if one.marks is not None)
-    assert belief.word(3, 0).endswith(f"accused: {why}")
-    assert belief.word(0, 0) == "honesty 1.00"
     assert "Why clients were accused" not in page("x", [run(2, K=4, M=1)])
 
 

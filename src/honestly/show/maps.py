@@ -88,16 +88,13 @@ def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
     def word(k: int, t: int) -> str:
         parts = [] if np.isnan(grid[k, t]) else [f"{name} {grid[k, t]:.2f}"]
         if marks[k, t] == DOT:
-            parts.append(_because("accused", records[t].accusations.get(clients[k])))
+            parts.append("accused")
         elif marks[k, t] == RING:
-            parts.append(_because("excluded", records[t].reasons.get(clients[k])))
+            why = records[t].reasons.get(clients[k])
+            parts.append(f"excluded: {why}" if why else "excluded")
         return ", ".join(parts)
 
     return Heatmap(BELIEF[key], "round", "client", clients, _rounds(records), grid, word, marks)
-
-
-def _because(what: str, why: str | None) -> str:
-    return f"{what}: {why}" if why else what
 
 
 def weight_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
