@@ -40,6 +40,7 @@ STUDIES = {
     "code-ablation": "paper-ablation",
     "code-figure1": "paper-figure1",
     "code-seeds": "seeds",
+    "label-flip": "label-flip",
     "random": "random-or-colluding",
     "cifar": "cifar",
     "cifar-200": "cifar-200",
