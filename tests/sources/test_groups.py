@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -117,3 +118,56 @@ def test_text_and_strange_objects_cost_their_group() -> None:
     updates[2] = {"w": object()}
     out = hn.aggregate(updates, groups=hn.Groups(COUNTS, sums=True))
     assert out.excluded == (1, 2)
+
+
+class Pair(NamedTuple):
+    w: Any
+    rest: Any
+
+
+def test_sums_keep_their_containers_counters_and_numbers() -> None:
+    updates = [
+        Pair(row, OrderedDict(scale=2.0 * m, seen=7 * m, on=True))
+        for row, m in zip(sums(), COUNTS.tolist(), strict=True)
+    ]
+    value = hn.aggregate(updates, groups=hn.Groups(COUNTS, sums=True)).value
+    assert isinstance(value, Pair)
+    assert isinstance(value.rest, OrderedDict)
+    assert value.rest == {"scale": pytest.approx(2.0), "seen": 7, "on": True}
+    assert type(value.rest["seen"]) is int
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_sums_of_counters_of_other_libraries_stay_integers(library: str) -> None:
+    if library == "torch":
+        make: Any = pytest.importorskip("torch").as_tensor
+    else:
+        make = pytest.importorskip("jax.numpy").asarray
+    updates = [{"w": make(row), "n": make(7 * int(m))} for row, m in zip(sums(), COUNTS, strict=True)]
+    model = {"w": make(np.zeros(300)), "n": make(7)}
+    out = hn.aggregate(updates, reference=model, groups=hn.Groups(COUNTS, sums=True))
+    assert out.excluded == ()
+    assert out.value["n"].dtype == model["n"].dtype
+    assert int(out.value["n"]) == 7
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_sums_of_integers_without_a_count_are_refused(library: str) -> None:
+    whole: Any = np.rint(1000 * sums()).astype(np.int64)
+    whole = pytest.importorskip("torch").as_tensor(whole) if library == "torch" else whole
+    counts: list[Any] = [*COUNTS]
+    counts[4] = None
+    out = hn.aggregate(whole, groups=hn.Groups(counts, sums=True))
+    assert out.excluded == (4,)
+    assert abs(float(out.value.mean()) - 1000) < 50
+
+
+def test_a_sum_nested_too_deep_costs_its_group() -> None:
+    deep: Any = sums()[1]
+    for _ in range(100_000):
+        deep = [deep]
+    updates: list[Any] = [[row] for row in sums()]
+    updates[1] = deep
+    out = hn.aggregate(updates, groups=hn.Groups(COUNTS, sums=True))
+    assert out.excluded == (1,)
+    assert "deep" in out.reasons[1]

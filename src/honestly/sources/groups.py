@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from honestly import arrays
 from honestly.arrays import is_array
 from honestly.result import Aggregate, ClientId, Float, Verdict
+from honestly.sources import tree
 from honestly.sources.checkpoints.options import Checkpoints, are_paths
 from honestly.sources.claims import check_claims, read_claims
 
@@ -92,28 +94,31 @@ def identities(updates: Any) -> tuple[ClientId, ...] | None:
 
 
 def divide(update: Any, count: float) -> Any:
-    """The container with every array divided. Anything else stays as it is, and is refused when it is read."""
-    if isinstance(update, Mapping):
-        return {name: divide(value, count) for name, value in cast("Mapping[Any, Any]", update).items()}
-    if isinstance(update, list | tuple):
-        return [divide(value, count) for value in cast("list[Any]", update)]
+    """The same container with every array and number divided. What cannot be read stays, and is refused then."""
     try:
-        if _is_counter(update):
-            return np.rint(update / count).astype(update.dtype) if math.isfinite(count) else update
-        return update / count if hasattr(update, "dtype") else update
+        leaves = tree.flatten(update)
+        return tree.rebuild(update, lambda path: _divide_leaf(leaves[path], count))
     except Exception:  # a stranger's object: whoever reads it says why it cannot be used
         return update
 
 
-def _is_counter(values: Any) -> bool:
-    return isinstance(values, np.ndarray | np.generic) and values.dtype.kind in "iu"
+def _divide_leaf(values: Any, count: float) -> Any:
+    """Counters stay integers. Flags are no sums, and other values are refused when they are read."""
+    what = arrays.spec(values)
+    if what.kind == "float":
+        return values / count
+    if what.kind != "integer" or not math.isfinite(count):
+        return values
+    host = np.asarray(arrays.to_host(values))
+    return arrays.from_host(np.rint(host / count).astype(host.dtype).reshape(-1), what, values)
 
 
 def _column(factors: Float, updates: Any) -> Any:
+    """The factors as a column in the updates' dtype; sums of integers are divided by floats, which can be NaN."""
     shape = (len(factors), *([1] * (updates.ndim - 1)))
+    floats = arrays.spec(updates).kind == "float"
     if isinstance(updates, np.ndarray):
-        return factors.astype(updates.dtype).reshape(shape)
-    from honestly import arrays
-
+        return (factors.astype(updates.dtype) if floats else factors).reshape(shape)
     xp = arrays.namespace(updates)
-    return xp.reshape(arrays.like(xp.asarray(factors.tolist(), dtype=updates.dtype), updates), shape)
+    column = xp.asarray(factors.tolist(), dtype=updates.dtype if floats else None)
+    return xp.reshape(arrays.like(column, updates), shape)
