@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import honestly as hn
 from honestly.sources.checkpoints import replace
@@ -88,6 +88,20 @@ def test_a_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert hn.aggregate(paths, "mean", out=out).value == out
     assert len(list(out.iterdir())) == 3
     assert left_over(tmp_path) == []
+
+
+def test_shards_of_which_one_has_the_name_of_a_lone_file_get_an_index(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    paths = [tmp_path / f"client-{k}" for k in range(3)]
+    for path in paths:
+        path.mkdir()
+        files = {"a": "model.safetensors", "b": "vision.safetensors"}
+        for name, file in files.items():
+            save_file({name: rng.normal(size=5)}, path / file)
+        (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    out = hn.aggregate(paths, "mean", out=tmp_path / "out").value
+    assert {path.name for path in out.iterdir()} == {path.name for path in paths[0].iterdir()}
+    assert set(hn.aggregate([out, out, out], "mean").value) == {"a", "b"}
 
 
 def test_a_folder_with_other_files_is_not_touched(clients: Clients, tmp_path: Path) -> None:

@@ -174,7 +174,8 @@ class FileSink:
         temporary, target = self._temporary, self._output.path
         if self._output.kind == "npz":
             temporary = self._pack(temporary)
-        if self._output.kind == "folder" and self._plans[0].filename not in (ADAPTER, SINGLE):
+        alone = len(self._plans) == 1 and self._plans[0].filename in (ADAPTER, SINGLE)  # readers find it by its name
+        if self._output.kind == "folder" and not alone:
             self.extra_files[INDEX] = self._index()
         for name, content in self.extra_files.items():
             fd = os.open(temporary / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
