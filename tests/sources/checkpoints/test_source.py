@@ -112,6 +112,18 @@ def test_npz(tmp_path: Path, compressed: bool) -> None:
     assert found["flags"].dtype == bool
 
 
+def test_integers_of_the_other_byte_order_are_the_same_numbers(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{k}.npz" for k in range(4)]
+    for k, path in enumerate(paths):
+        table = np.arange(300).astype("<i4" if k else ">i4")
+        np.savez(path, w=np.full(3, 1.0 + k, ">f4"), table=table)
+    out = hn.aggregate(paths, "mean", out=tmp_path / "out.npz")
+    assert out.excluded == ()
+    with np.load(out.value) as found:
+        np.testing.assert_array_equal(found["table"], np.arange(300))
+        np.testing.assert_array_equal(found["w"], np.full(3, 2.5))
+
+
 def test_a_name_that_npz_would_cut_is_refused(tmp_path: Path) -> None:
     for k in range(3):
         save_file({"a\0b": np.ones(2), "a": np.zeros(2)}, tmp_path / f"{k}.safetensors")

@@ -233,8 +233,8 @@ class CheckpointSource:
 def _digest(tensor: Tensor) -> bytes:
     digest = hashlib.blake2b(tensor.spec.dtype.encode(), digest_size=16)
     for start in range(0, tensor.spec.size, PIECE):
-        piece: Any = np.ascontiguousarray(tensor.raw(start, min(tensor.spec.size, start + PIECE)))
-        digest.update(piece)
+        piece = tensor.raw(start, min(tensor.spec.size, start + PIECE))
+        digest.update(np.ascontiguousarray(piece, storage(tensor.spec)).data)  # the same for both byte orders
     return digest.digest()
 
 
