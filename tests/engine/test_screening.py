@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -134,6 +135,25 @@ def test_all_clients_bad() -> None:
 def test_no_clients(empty: Any) -> None:
     with pytest.raises(hn.AggregationError, match="no clients"):
         hn.aggregate(empty)
+
+
+@pytest.mark.parametrize("first", ["nested", "reversed", "ordered", "numbers"])
+def test_the_container_of_one_client_is_not_that_of_the_result(first: str) -> None:
+    """The same tensors by the same names: nothing to refuse, but the result is what the others sent."""
+    rng = np.random.default_rng(0)
+    others = [{"fc.weight": rng.normal(size=(3, 4)), "fc.bias": np.array(0.5)} for _ in range(4)]
+    own = {
+        "nested": {"fc": {"weight": np.zeros((3, 4)), "bias": np.array(0.5)}},
+        "reversed": {"fc.bias": np.array(0.5), "fc.weight": np.zeros((3, 4))},
+        "ordered": OrderedDict([("fc.weight", np.zeros((3, 4))), ("fc.bias", np.array(0.5))]),
+        "numbers": {"fc.weight": np.zeros((3, 4)), "fc.bias": 0.5},
+    }
+    for reference in (None, others[0]):
+        found = hn.aggregate([own[first], *others], reference=reference)
+        assert found.excluded == ()
+        assert type(found.value) is dict
+        assert list(found.value) == ["fc.weight", "fc.bias"]
+        assert isinstance(found.value["fc.bias"], np.ndarray)
 
 
 def test_ragged_updates_keep_the_majority_layout() -> None:

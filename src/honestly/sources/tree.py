@@ -62,6 +62,18 @@ def _rebuild(node: Any, path: str, leaf_of: Callable[[str], Any]) -> Any:
     return type(node)(children)
 
 
+def form(node: Any) -> Any:
+    """What a container is made of, beyond its tensors' names and shapes: types, keys and their order.
+
+    Example:
+        >>> form({"a": {"b": 1.0}}) == form({"a.b": 1.0}), form([1.0, 2.0]) == form([3.0, 4.0])
+        (False, True)
+    """
+    if isinstance(node, Mapping):
+        return type(node), tuple(node), tuple([form(child) for child in node.values()])
+    return (type(node), tuple([form(child) for child in node])) if isinstance(node, list | tuple) else type(node)
+
+
 def signature(leaves: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
     """Path -> (shape, kind): two clients with equal signatures can be averaged. Raises `UnusableError`."""
     return {path: what.layout for path, what in specs(leaves).items()}
