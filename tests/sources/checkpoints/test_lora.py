@@ -189,6 +189,45 @@ def test_factors_align_alphas(tmp_path: Path, truth: Any) -> None:
         np.testing.assert_allclose(products(found.value)[module], products(paths[2])[module], rtol=1e-4, atol=1e-4)
 
 
+def _rename(path: Path, new: str, shape: tuple[int, ...] = ()) -> None:
+    """Call A and B something else, as an adapter of another name is called, and give B more axes."""
+    file = path / "adapter_model.safetensors"
+    tensors = {name.replace(".weight", new): values for name, values in load_file(file).items()}
+    b = {name: x.reshape(*x.shape, *shape).copy() for name, x in tensors.items() if "lora_B" in name}
+    save_file(tensors | b, file)
+
+
+@pytest.mark.parametrize("lora", ["exact", "svd", "factors"])
+def test_one_client_does_not_name_the_factors_of_the_result(adapters: list[Path], lora: str) -> None:
+    """PEFT would not find them, and leave the model as it was."""
+    paths = [adapters[0], adapters[2], *adapters[5:]]  # of one rank
+    names = set(load_file(paths[1] / "adapter_model.safetensors"))
+    _rename(paths[0], ".mine.weight")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = hn.aggregate(Checkpoints(paths, lora=lora), "mean")
+    assert found.excluded == ()
+    assert set(found.value) == names
+
+
+def test_axes_of_length_one_cost_the_vote(adapters: list[Path]) -> None:
+    _rename(adapters[0], ".weight", (1, 1))
+    found = hn.aggregate(adapters, "mean")
+    assert found.excluded == (0,)
+    assert "lora_B' has shape (19, 1, 1), expected (19,)" in found.reasons[0]
+    assert all(values.ndim <= 2 for values in found.value.values())
+
+
+def test_factors_are_written_at_the_scale_of_most_clients(tmp_path: Path, truth: Any) -> None:
+    """A huge alpha of the first client would leave nothing of B in float16."""
+    rng = np.random.default_rng(6)
+    paths = [write(tmp_path / f"{k}", rng, truth, alpha=1e5 if k == 0 else 16) for k in range(5)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = hn.aggregate(Checkpoints(paths, lora="factors"), "mean", out=tmp_path / "out")
+    assert json.loads((found.value / "adapter_config.json").read_text())["lora_alpha"] == 16
+
+
 def test_coordinate_rules_need_factors(adapters: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="works on coordinates"):
         hn.aggregate(adapters, "median")

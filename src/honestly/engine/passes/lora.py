@@ -159,7 +159,7 @@ class LoraPasses:
         """Both factors of a module are averaged with the weights of their product."""
         inner = self.source.factors(used)
         rows = {name: weights[i] for i, name in enumerate((*self.source.modules, *self.source.plain))}
-        modules = self.source.factor_modules(used[0])
+        modules = self.source.factor_modules(self.source.typical(used))
         inner.layers = tuple(Layer(leaf.name, ((i, 0, leaf.size),)) for i, leaf in enumerate(inner.leaves) if leaf.size)
         by_layer = np.stack([rows[modules.get(layer.name, layer.name)] for layer in inner.layers])
         values, fine = HostPasses(inner).mix(by_layer, used)
@@ -206,15 +206,15 @@ class LoraPasses:
         }  # fmt: skip
 
     def _leaves(self, ranks: dict[str, int], used: Sequence[int]) -> list[Leaf]:
-        first, leaves = self.source.adapter(used[0]), list[Leaf]()
+        usual, leaves = self.source.adapter(self.source.typical(used)), list[Leaf]()
         for module, rank in ranks.items():
-            pair, pairs = first.pairs[module], self.factors.pairs(module, used)
+            pair, pairs = usual.pairs[module], self.factors.pairs(module, used)
             dtypes = self.source.majority_dtype([p.a for p in pairs]), self.source.majority_dtype([p.b for p in pairs])
             leaves.append(Leaf(pair.a_name, ArraySpec((rank, *pair.a.spec.shape[1:]), dtypes[0], "float")))
             leaves.append(Leaf(pair.b_name, ArraySpec((pair.rows, rank, *pair.b.spec.shape[2:]), dtypes[1], "float")))
         for name in self.source.plain:
             dtype = self.source.majority_dtype([self.source.adapter(k).plain[name] for k in used])
-            leaves.append(Leaf(name, ArraySpec(first.plain[name].spec.shape, dtype, "float")))
+            leaves.append(Leaf(name, ArraySpec(usual.plain[name].spec.shape, dtype, "float")))
         return leaves
 
     def _write(

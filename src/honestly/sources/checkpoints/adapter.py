@@ -73,6 +73,8 @@ class Adapter:
     def signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name -> (shape, kind) of what the adapter changes, whatever its ranks."""
         layout = {module: ((p.rows, *p.a.spec.shape[1:]), "float") for module, p in self.pairs.items()}
+        # B of a convolution ends in ones, which the shape of the product does not show
+        layout |= {f"{module}.lora_B": ((p.rows, *p.b.spec.shape[2:]), "float") for module, p in self.pairs.items()}
         return layout | {name: (tensor.spec.shape, tensor.spec.kind) for name, tensor in self.plain.items()}
 
 

@@ -133,6 +133,14 @@ class LoraSource:
         assert row is not None, "a refused client is never read"
         return row
 
+    def typical(self, clients: Sequence[int]) -> int:
+        """The first of these clients whose factors are called as most clients call them, and scaled as usual."""
+        pairs = {k: self.adapter(k).pairs.items() for k in clients}
+        names = {k: frozenset((module, pair.a_name, pair.b_name) for module, pair in pairs[k]) for k in clients}
+        scales = {k: frozenset((module, pair.scale) for module, pair in pairs[k]) for k in clients}
+        same_names, same_scales = Counter(names.values()), Counter(scales.values())
+        return max(clients, key=lambda k: (same_names[names[k]], same_scales[scales[k]]))
+
     def read_tensor(self, client: int, tensor: Tensor, start: int, stop: int, out: Host) -> None:
         """Values of one tensor; NaN, and the reason in `faults`, if they cannot be read."""
         try:
@@ -174,23 +182,24 @@ class LoraSource:
         return self._sink
 
     def factors(self, clients: Sequence[int]) -> CheckpointSource:
-        """The factors themselves as a source, every B rescaled to the first client's scale. Ranks must be equal."""
-        first = self.adapter(clients[0])
+        """The factors themselves as a source, every B rescaled to the usual scale. Ranks must be equal."""
+        usual = self.typical(clients)
+        model = self.adapter(usual)
         for k in clients:
             for module, pair in self.adapter(k).pairs.items():
-                if pair.rank != first.pairs[module].rank:
+                if pair.rank != model.pairs[module].rank:
                     raise ValueError(
                         f"lora='factors' needs equal ranks, but module {module[:100]!r} has rank {pair.rank} in client "
-                        f"{self.ids[k] if k < len(self.ids) else 'reference'!r} and {first.pairs[module].rank} in "
-                        f"client {self.ids[clients[0]]!r}: use 'exact' or 'svd'"
+                        f"{self.ids[k] if k < len(self.ids) else 'reference'!r} and {model.pairs[module].rank} in "
+                        f"client {self.ids[usual]!r}: use 'exact' or 'svd'"
                     )
-        rows = [None if k not in clients or row is None else _align(row, first) for k, row in enumerate(self.rows)]
+        rows = [None if k not in clients or row is None else _align(row, model) for k, row in enumerate(self.rows)]
         inner = CheckpointSource(
             self.ids, rows[: len(self.ids)], {k: "" for k in range(len(self.ids)) if rows[k] is None},
             pool=self._pool, extras=rows[len(self.ids) :], output=self._output,
         )  # fmt: skip
-        ranks = {module: pair.rank for module, pair in first.pairs.items()}
-        scales = {module: pair.scale for module, pair in first.pairs.items()}
+        ranks = {module: pair.rank for module, pair in model.pairs.items()}
+        scales = {module: pair.scale for module, pair in model.pairs.items()}
         config = result_config([self.adapter(k) for k in clients], ranks, scales)
         inner.extra_files = {ADAPTER_CONFIG: config}
         self.notes["adapter_config"] = config.decode()
@@ -234,11 +243,11 @@ class LoraSource:
         self._pool.close()
 
 
-def _align(row: Adapter, first: Adapter) -> Checkpoint:
-    """A client's factors under the first client's names, with B scaled so that one scale fits all."""
+def _align(row: Adapter, model: Adapter) -> Checkpoint:
+    """A client's factors under the names of `model`, with B scaled so that one scale fits all."""
     tensors: dict[str, Tensor] = dict(row.plain)
-    for module, model in first.pairs.items():
+    for module, usual in model.pairs.items():
         pair: Pair = row.pairs[module]
-        tensors[model.a_name] = pair.a
-        tensors[model.b_name] = pair.b if pair.scale == model.scale else ScaledTensor(pair.b, pair.scale / model.scale)
+        tensors[usual.a_name] = pair.a
+        tensors[usual.b_name] = pair.b if pair.scale == usual.scale else ScaledTensor(pair.b, pair.scale / usual.scale)
     return Checkpoint("adapter", tensors, (Shard(ADAPTER, tuple(tensors)),), row.checkpoint.files, {"format": "pt"})
