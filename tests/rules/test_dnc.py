@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from honestly.rules.dnc import DnC
+from honestly.rules.rule import GramGeometry
 
 from .clients import honest, value
 
@@ -15,6 +16,13 @@ def test_matches_the_singular_vector(K, f, share, seed):
     keep = K - int(np.ceil(share * f))
     kept = sorted(range(K), key=lambda k: float(C[k] @ v) ** 2)[:keep]
     np.testing.assert_allclose(value(DnC(f=f, share=share), X), sum(X[k] for k in kept) / keep, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("f", "share", "dropped"), [(20, 0.55, 11), (20, 0.56, 12), (50, 1.1, 55), (7, 0.5, 4)])
+def test_a_share_that_is_a_whole_number_of_clients_drops_as_many(f, share, dropped):
+    X = honest(2 * f + 1, 30)
+    weights = DnC(f=f, share=share).mix(GramGeometry(X @ X.T)).matrix[0]
+    assert np.count_nonzero(weights) == len(X) - dropped
 
 
 def test_attackers_of_different_size_hide_each_other():

@@ -50,7 +50,7 @@ class DnC(Minority, Rule):
         """Equal weights for the smallest scores."""
         K = geometry.K
         self.check(K)
-        keep = K - int(np.ceil(self.share * self.f))
+        keep = K - int(np.ceil(self.share * self.f - 1e-9))  # 1.1 * 50 is 55.00000000000001: the caller meant 55
         M = centre_gram(geometry.gram, np.full(K, 1.0 / K))
         _, u = top_eigenpair(M)
         scores = u * u  # <C_k, v>^2 = eigenvalue * u_k^2
