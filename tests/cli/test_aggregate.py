@@ -120,6 +120,21 @@ def test_rules_mixers_ids_sizes_and_reference(
     assert len(load_file(tmp_path / "out.safetensors")) == 3
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_the_mark_of_a_spreadsheet_costs_no_client_its_size(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    claims = {name: 10 * (k + 1) for k, name in enumerate("abcdefg")}
+    text = json.dumps(claims) if kind == "json" else "".join(f"{name},{size}\n" for name, size in claims.items())
+    (tmp_path / "sizes").write_text(text, encoding="utf-8-sig")
+    (tmp_path / "ids.txt").write_text("\n".join("abcdefg"), encoding="utf-8-sig")
+    options = ["--ids", f"@{tmp_path / 'ids.txt'}", "--sizes", tmp_path / "sizes", "--rule", "mean:sizes=trusted"]
+    assert run(*files, "-o", tmp_path / "out.safetensors", *options, "--json") == 0
+    clients = json.loads(capsys.readouterr().out)["clients"]
+    assert [client["id"] for client in clients] == list("abcdefg")
+    np.testing.assert_allclose([client["weight"] for client in clients], np.arange(1, 8) / 28)
+
+
 def test_sizes_by_names_that_no_client_has_are_refused(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

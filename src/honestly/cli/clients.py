@@ -54,7 +54,7 @@ def _read_sizes(file: str) -> Any:
 
 def _text(option: str, file: str) -> str:
     try:
-        return Path(file).read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8-sig")  # spreadsheets put a mark before the first letter
     except UnicodeDecodeError as error:
         raise ValueError(f"{option} {file}: it is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
