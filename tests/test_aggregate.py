@@ -94,6 +94,16 @@ def test_torch_state_dict_of_a_real_module(federation: Federation) -> None:
     torch.testing.assert_close(out.value["0.weight"], expected)
 
 
+@pytest.mark.parametrize("rule", ["mean", "median", "trimmed_mean"])
+@pytest.mark.parametrize("lie", [-(2**62), 0, 2**62])
+def test_one_client_does_not_choose_a_counter_that_differs_everywhere(rule: str, lie: int) -> None:
+    honest = [101, 97, 103, 110, 95, 99]
+    clients = [{"w": np.ones(3), "n": np.array([count, 7])} for count in [lie, *honest]]
+    found = hn.aggregate(clients, rule).value["n"]
+    assert 95 <= found[0] <= 110
+    assert found[1] == 7
+
+
 def test_integer_entries_follow_the_believed_clients() -> None:
     """Four honest clients with counter 7 against three liars with counter 9: a mode by votes, and never a float."""
     rng = np.random.default_rng(0)

@@ -81,15 +81,22 @@ def _explain(screen: Screen, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def weighted_mode(values: np.ndarray, votes: Float) -> np.ndarray:
-    """The value of each integer entry that has the most votes; ties go to the smaller one. Counters stay integers."""
-    if (values == values[0]).all():
-        return values[0].copy()
-    best, most = values[0].copy(), np.full(values.shape[1], -1.0)
-    for row in values:
-        count = votes @ (values == row)
-        better = (count > most) | ((count == most) & (row < best))
-        best, most = np.where(better, row, best), np.where(better, count, most)
-    return best.astype(values.dtype)
+    """The value of each integer entry that has the most votes. Counters stay integers.
+
+    Of values with as many votes the middle one is taken, the lower of two: where all clients have counted differently,
+    none of them can choose the result by counting farther than all others.
+    """
+    result = values[0].copy()
+    apart = np.flatnonzero((values != result).any(axis=0))
+    given = values[:, apart]
+    ranked = np.sort(given, axis=0)
+    counts = np.stack([votes @ (given == row) for row in ranked])
+    most = counts.max(axis=0)
+    tied = counts >= most - 1e-12 * np.abs(most)
+    tied[1:] &= ranked[1:] != ranked[:-1]  # each value once
+    middle = np.cumsum(tied, axis=0) == (tied.sum(axis=0) + 1) // 2
+    result[apart] = ranked[middle.argmax(axis=0), np.arange(len(apart))]
+    return result
 
 
 def _nothing_to_average(source: Source) -> tuple[str, dict[Any, str]]:
