@@ -112,6 +112,12 @@ def test_bad_settings(forgetting):
         Memory(forgetting=forgetting)
 
 
+@pytest.mark.parametrize("memory", [0.9, True, {"forgetting": 0.9}])
+def test_a_number_is_no_memory(memory):
+    with pytest.raises(ValueError, match=r"memory must be a Memory such as Memory\(forgetting=0.9\), got"):
+        Bayesian(memory=memory)
+
+
 def test_the_papers_rule_has_no_memory():
     with pytest.raises(ValueError, match="memory must be None"):
         Bayesian(variant="paper", memory=Memory())

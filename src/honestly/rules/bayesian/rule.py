@@ -80,6 +80,8 @@ class Bayesian(Rule):
             raise ValueError(f"Bayesian: scale_free must be True or False, got {self.scale_free!r}")
         if self.at_most is not None:
             number(self, "at_most", self.at_most, least=0.0, below=0.5)
+        if not (self.memory is None or hasattr(self.memory, "prior")):  # in a word or a file, memory=0.9 is enough
+            raise ValueError(f"Bayesian: memory must be a Memory such as Memory(forgetting=0.9), got {self.memory!r}")
         for setting in ("memory", "at_most"):
             if getattr(self, setting) is not None and self.variant == "paper":
                 raise ValueError(
