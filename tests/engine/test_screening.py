@@ -156,6 +156,16 @@ def test_the_container_of_one_client_is_not_that_of_the_result(first: str) -> No
         assert isinstance(found.value["fc.bias"], np.ndarray)
 
 
+def test_a_transposed_reference_is_refused_a_flat_one_is_not() -> None:
+    updates = 1 + np.random.default_rng(0).normal(size=(5, 2, 3))
+    model = np.arange(6.0).reshape(2, 3)
+    expected = hn.aggregate(updates, "norm_clipping", reference=model).value
+    for same in (model.reshape(6), model[None], model.reshape(6, 1)):
+        np.testing.assert_array_equal(hn.aggregate(updates, "norm_clipping", reference=same).value, expected)
+    with pytest.raises(ValueError, match=r"reference has shape \(3, 2\).*expected one client's shape \(2, 3\)"):
+        hn.aggregate(updates, "norm_clipping", reference=model.T)
+
+
 def test_ragged_updates_keep_the_majority_layout() -> None:
     updates = [np.ones(5), np.ones(5), np.ones(4), np.ones(5), np.ones((5, 1))]
     out = hn.aggregate(updates, "mean")
