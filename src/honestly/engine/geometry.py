@@ -165,7 +165,7 @@ def _far(clients: GramGeometry) -> bool:
     return bool(sums[middle] > FAR_CENTRE * apart[middle])
 
 
-def stream_geometry(screen: Screen, sizes: Float | None) -> StreamGeometry:
+def stream_geometry(screen: Screen, sizes: Float | None) -> Geometry:
     """The geometry of thousands of clients: one pass for their norms, which shows who can be used."""
     while True:
         clients = screen.usable
@@ -176,6 +176,8 @@ def stream_geometry(screen: Screen, sizes: Float | None) -> StreamGeometry:
         wrong = np.flatnonzero(~(norms.sum(axis=0) < screen.overflow()))
         if not len(wrong) or not screen.refuse_faulty([clients[j] for j in wrong]):
             break
+        if not screen.usable:  # the engine then says why
+            return _bare(screen, sizes)
     judged = np.array([not layer.follows for layer in screen.source.layers])
     near = np.median(norms[judged].sum(axis=0)) <= FAR_CENTRE * np.median(apart[0, judged].sum(axis=0))
     if near:
