@@ -139,6 +139,16 @@ def test_a_malformed_client_in_every_round_is_excluded_without_errors(
         current = value
 
 
+@pytest.mark.parametrize("lie", [-(2**62), 2**62])
+def test_one_client_does_not_choose_a_counter_that_differs_everywhere(lie: int, tmp_path: Path) -> None:
+    mean = platform(class_source(tmp_path, server_functions("mean")))
+    counts = {"0 liar": lie, "a": 101, "b": 97, "c": 103, "d": 95}
+    updates = {name: [[*model(0)[:-1], np.array([count, 7])], {}] for name, count in counts.items()}
+    found = mean.aggregate(previous(), updates)[-1]
+    assert 95 <= found[0] <= 103
+    assert found[1] == 7
+
+
 @pytest.mark.parametrize(
     "updates",
     [{}, None, {"a": None}, {"a": MALFORMED["nan"](), "b": MALFORMED["wrong shape"](), "c": [model(1), {}]}, 5, []],

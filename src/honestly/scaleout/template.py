@@ -104,10 +104,13 @@ class ServerFunctions(ServerFunctionsBase):
                     if a != 0:
                         new = new + a * (row.astype(np.float64) - old)
             else:
-                new, most = rows[0], np.full(old.shape, -1.0)
-                for row in rows:
-                    count = sum(a * (other == row) for a, other in zip(overall, rows, strict=True))
-                    new, most = np.where(count > most, row, new), np.maximum(count, most)
+                given = np.stack([row.astype(old.dtype).reshape(-1) for row in rows])
+                ranked = np.sort(given, axis=0)
+                count = np.stack([overall @ (given == row) for row in ranked])
+                tied = count >= count.max(axis=0) * (1 - 1e-12)  # of these the middle one: no client can choose it
+                tied[1:] &= ranked[1:] != ranked[:-1]
+                middle = np.cumsum(tied, axis=0) == (tied.sum(axis=0) + 1) // 2
+                new = ranked[middle.argmax(axis=0), np.arange(old.size)]
             value.append(np.asarray(new).astype(old.dtype).reshape(old.shape))
         return value
 
