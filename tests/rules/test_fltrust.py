@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from honestly.aggregate import aggregate
 from honestly.rules.fltrust import FLTrust
 
 from .clients import geometry, honest, value
@@ -42,6 +43,23 @@ def test_the_reference_is_kept_if_nobody_agrees():
     flipped = np.abs(X)
     out = value(FLTrust(root=root), flipped, reference=reference, root=-np.ones(7))
     np.testing.assert_array_equal(out, reference)
+
+
+def test_a_client_that_changes_one_bit_does_not_drown_the_model_in_rounding():
+    rng = np.random.default_rng(0)
+    old = rng.normal(size=1000).astype(np.float32)
+    step = 0.01 * rng.normal(size=1000)
+    updates = (old + step + 0.005 * rng.normal(size=(8, 1000))).astype(np.float32)
+    root = (old + step).astype(np.float32)
+    i = int(np.argmax(step))
+    updates[0] = old
+    updates[0, i] = np.nextafter(old[i], np.float32(np.inf))
+    found = aggregate(updates, FLTrust(root=root), reference=old).value
+    expected = naive(updates[1:].astype(float), old.astype(float), root.astype(float))
+    cosine = float((found - old) @ (expected - old) / np.linalg.norm(found - old) / np.linalg.norm(expected - old))
+    assert cosine > 0.9999
+    without = aggregate(updates[1:] - old, FLTrust(root=root - old)).value
+    np.testing.assert_allclose(old + without, expected, atol=1e-5)
 
 
 def test_needs_a_root():

@@ -10,6 +10,9 @@ import numpy as np
 from honestly.rules._lib.clipping import norms
 from honestly.rules.rule import Geometry, Mix, Rule
 
+#: An update about a reference is made at most this many times as long.
+MOST_TIMES = 1000.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class FLTrust(Rule):
@@ -18,6 +21,8 @@ class FLTrust(Rule):
         t_k = max(0, cos(u_k, u_0));    value = reference + sum_k t_k (||u_0|| / ||u_k||) u_k / sum_k t_k
 
     u_k = w_k - reference, u_0 = root - reference. If no client agrees at all, the value is the reference.
+    Convention: about a reference an update is made at most a thousand times as long. A client that changes the last bit
+    of a single value has a direction, too, but so many times the difference of two models is their rounding.
 
     Args:
         root: the model or update that the server trained on its own clean data, in the same container as a client's.
@@ -51,4 +56,6 @@ class FLTrust(Rule):
         trust = np.where(moved, np.clip(with_root / units / (root_length or 1.0), 0.0, 1.0), 0.0)
         if trust.sum() == 0.0:
             return Mix.of_weights(np.zeros(geometry.K), diagnostics={"trust": trust})
+        if geometry.has_reference:
+            units = np.maximum(units, root_length / MOST_TIMES)
         return Mix.of_weights(trust * root_length / units / trust.sum(), diagnostics={"trust": trust})
