@@ -88,9 +88,9 @@ def weighted_mode(values: np.ndarray, votes: Float) -> np.ndarray:
     """
     result = values[0].copy()
     apart = np.flatnonzero((values != result).any(axis=0))
-    given = values[:, apart]
-    ranked = np.sort(given, axis=0)
-    counts = np.stack([votes @ (given == row) for row in ranked])
+    entries = values[:, apart]
+    ranked = np.sort(entries, axis=0)
+    counts = np.stack([votes @ (entries == row) for row in ranked])
     most = counts.max(axis=0)
     tied = counts >= most - 1e-12 * np.abs(most)
     tied[1:] &= ranked[1:] != ranked[:-1]  # each value once

@@ -104,9 +104,9 @@ class ServerFunctions(ServerFunctionsBase):
                     if a != 0:
                         new = new + a * (row.astype(np.float64) - old)
             else:
-                given = np.stack([row.astype(old.dtype).reshape(-1) for row in rows])
-                ranked = np.sort(given, axis=0)
-                count = np.stack([overall @ (given == row) for row in ranked])
+                entries = np.stack([row.astype(old.dtype).reshape(-1) for row in rows])
+                ranked = np.sort(entries, axis=0)
+                count = np.stack([overall @ (entries == row) for row in ranked])
                 tied = count >= count.max(axis=0) * (1 - 1e-12)  # of these the middle one: no client can choose it
                 tied[1:] &= ranked[1:] != ranked[:-1]
                 middle = np.cumsum(tied, axis=0) == (tied.sum(axis=0) + 1) // 2

@@ -174,8 +174,8 @@ class FileSink:
         temporary, target = self._temporary, self._output.path
         if self._output.kind == "npz":
             temporary = self._pack(temporary)
-        alone = len(self._plans) == 1 and self._plans[0].filename in (ADAPTER, SINGLE)  # readers find it by its name
-        if self._output.kind == "folder" and not alone:
+        lone_file = len(self._plans) == 1 and self._plans[0].filename in (ADAPTER, SINGLE)  # found by its name
+        if self._output.kind == "folder" and not lone_file:
             self.extra_files[INDEX] = self._index()
         for name, content in self.extra_files.items():
             fd = os.open(temporary / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
