@@ -62,6 +62,8 @@ def test_make_builds_by_name():
             r"\(Python: hn.Krum\(f=2\); command line: krum:f=2\)$",
         ),
         ("krum", {"f": -1}, "f must be an integer >= 0, got -1"),
+        ("krum", {"f": 10**400}, r"f must be an integer below 2\^63, got 1000+\.\.\.$"),
+        ("trimmed_mean", {"trim": 10**400}, r"trim must be a number >= 0 and < 0.5, got 1000+\.\.\.$"),
     ],
 )
 def test_make_names_what_is_wrong(name, settings, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
@@ -208,9 +209,14 @@ def _convert(where: str, value: Any, kind: str) -> Any:
     if kind.startswith(("int", "float")) and not (value is None and "None" in kind):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{where}: give a number")
-        if kind.startswith("int") and not float(value).is_integer():
-            raise ValueError(f"{where}: give a whole number")
-        return int(value) if kind.startswith("int") else float(value)
+        if kind.startswith("int"):
+            if isinstance(value, float) and not value.is_integer():
+                raise ValueError(f"{where}: give a whole number")
+            return int(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{where}: give a number below {sys.float_info.max:.1g}") from None
     if kind == "bool" and not isinstance(value, bool):
         raise ValueError(f"{where}: give true or false")
     return value

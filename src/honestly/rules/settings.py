@@ -7,6 +7,8 @@ from dataclasses import field, fields
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+from honestly.printable import brief_repr
+
 T = TypeVar("T")
 
 
@@ -35,9 +37,11 @@ def check_bounds(owner: Any) -> None:
 
 
 def integer(owner: object, name: str, value: Any, *, least: int) -> None:
-    """`value` must be an integer (not a bool) of at least `least`."""
+    """`value` must be an integer (not a bool) of at least `least`, and of 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{type(owner).__name__}: {name} must be an integer >= {least}, got {value!r}")
+        raise ValueError(f"{type(owner).__name__}: {name} must be an integer >= {least}, got {brief_repr(value)}")
+    if int(value) >= 1 << 63:
+        raise ValueError(f"{type(owner).__name__}: {name} must be an integer below 2^63, got {brief_repr(value)}")
 
 
 def number(
@@ -56,11 +60,14 @@ def number(
         for sign, bound in ((">", above), (">=", least), ("<", below), ("<=", most))
         if math.isfinite(bound)
     ]
-    x = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+    try:
+        x = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+    except OverflowError:  # an integer beyond all floats
+        x = math.nan
     fits = math.isfinite(x) and above < x < below and least <= x <= most
     if not fits:
         demand = f"a number {' and '.join(bounds)}" if bounds else "a finite number"
-        raise ValueError(f"{type(owner).__name__}: {name} must be {demand}, got {value!r}")
+        raise ValueError(f"{type(owner).__name__}: {name} must be {demand}, got {brief_repr(value)}")
 
 
 def choice(owner: object, name: str, value: Any, allowed: tuple[str, ...]) -> None:
