@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,18 +59,20 @@ class Layers(InMemorySource):
         self._home = next((row[leaf.name] for row in named if row for leaf in self.leaves), None)
         self._rows = [self._prepare_client(k, row) for k, row in enumerate([*rows, *extras])]
         self._flat: dict[tuple[int, int], Host | None] = {}
-        self._template = next((updates[k] for k in usable if k not in self.refused), reference)
+        forms = {k: one[2] for k in usable if k not in self.refused and (one := flattened[k]) is not None}
+        self._template = updates[_usual(forms)] if forms else reference
 
-    def _flatten(self, k: int, update: Any) -> tuple[dict[str, Any], dict[str, ArraySpec]] | None:
+    def _flatten(self, k: int, update: Any) -> tuple[dict[str, Any], dict[str, ArraySpec], Any] | None:
         try:
             leaves = tree.flatten(update)
             specs = tree.specs(leaves)
+            form = tree.form(update)
         except tree.UnusableError as reason:
             self.refused[k] = str(reason)
         except Exception as error:  # a client's object may raise any exception; the client is then excluded
             self.refused[k] = tree.unreadable(error)
         else:
-            return leaves, specs
+            return leaves, specs, form
         return None
 
     def _expected_layout(self, layouts: Sequence[Any], reference: Any) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -181,11 +183,17 @@ class Layers(InMemorySource):
         return np.stack([row.astype(dtype, copy=False) for row in rows])
 
     def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
-        """The container of the first usable client with the new values in it."""
+        """The usable clients' container with the new values in it."""
         new = {leaf.name: (leaf.spec, values) for leaf, values in zip(self.leaves, floats, strict=True)}
         new |= {leaf.name: (leaf.spec, values) for leaf, values in zip(self.integers, integers, strict=True)}
         old = tree.flatten(self._template)
         return tree.rebuild(self._template, lambda path: _restore(*new[path], like=old[path]))
+
+
+def _usual(forms: Mapping[int, Any]) -> int:
+    """The first client in the form that most have: {"a": {"b": x}} lies as {"a.b": x} does, but is no state dict."""
+    votes = Counter(forms.values())
+    return max(forms, key=lambda k: (votes[forms[k]], -k))
 
 
 def _restore(spec: ArraySpec, values: Any, *, like: Any) -> Any:

@@ -41,6 +41,15 @@ def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
         raise UnusableError(f"{where} {_a(type(node).__name__)}, not an array or a container of arrays")
 
 
+def form(update: Any) -> Any:
+    """What `rebuild` makes of this template: its containers with their keys in order, and the kinds of its arrays."""
+    if is_array(update) or is_scalar(update):
+        return type(update)
+    if isinstance(update, Mapping):
+        return type(update), tuple((key, form(child)) for key, child in update.items())
+    return type(update), tuple(form(child) for child in update)
+
+
 def rebuild(template: Any, leaf_of: Callable[[str], Any]) -> Any:
     """A container like `template` in which each array is replaced by `leaf_of(path)`."""
     return _rebuild(template, "", leaf_of)
