@@ -89,6 +89,23 @@ def test_a_rule_with_memory_keeps_its_suspicion(tmp_path: Path) -> None:
     assert suspicion[0] < -1 < suspicion[1]
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+@pytest.mark.parametrize("clients", [1, 6])
+def test_numpy_numbers_are_sizes_and_metrics(clients: int, kind: Any) -> None:
+    """As FLARE sends them, where a client counts or computes with NumPy."""
+    kinds = [kind] * clients + [int] * (6 - clients)
+    found = [
+        Reply(k, update=r.update, size=make(10 + k), metrics={"loss": make(1), "hits": [make(2), 3]})
+        for k, (r, make) in enumerate(zip(replies(), kinds, strict=True))
+    ]
+    value, record = Referee("bayesian").judge(1, found)
+    assert value is not None
+    assert not record.excluded
+    assert record.claimed is not None
+    assert record.claimed[5] > record.claimed[0]
+    assert record.metrics == {"loss": 1.0, "hits": [2.0, 3.0]}
+
+
 def test_a_bug_in_a_rule_keeps_the_old_model_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     value, record = Referee(Broken()).judge(1, replies())
     assert value is None

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,7 @@ class Buffer:
             except Exception as error:  # an exception caused by one client's update concerns only that client
                 self.refuse(client, unreadable(error))
                 return None
-            entry = WaitingUpdate(client, version, difference, self._next, number(size, None))
+            entry = WaitingUpdate(client, version, difference, self._next, number(_plain(size), None))
             if self._shelf is not None:
                 self._shelf.put(entry, self.version)
             self._next += 1
@@ -306,8 +306,10 @@ class Buffer:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's integers as Python's, which compare, hash and are written to files alike; anything else as it is."""
-    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+    """NumPy's numbers as Python's, which compare, hash and are written to files alike; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
