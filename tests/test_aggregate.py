@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -59,26 +58,6 @@ def test_containers_agree_with_the_matrix(federation: Federation, rule: hn.Rule)
         w, b = unpack(value)
         assert w.shape == (6, 8), name
         np.testing.assert_allclose(np.concatenate([w.ravel(), b]), expected, rtol=1e-9, err_msg=name)
-
-
-ODD_FORMS: dict[str, tuple[Any, Any]] = {
-    "nested": ({"fc.w": np.ones(3)}, {"fc": {"w": np.ones(3)}}),
-    "keys that are no text": ({"1": np.ones(3)}, {1: np.ones(3)}),
-    "another order": ({"b": np.ones(3), "a": np.ones(2)}, {"a": np.ones(2), "b": np.ones(3)}),
-    "a list": ((np.ones(3),), [np.ones(3)]),
-    "numbers": ({"w": np.array(1.0)}, {"w": 1.0}),
-}
-
-
-@pytest.mark.parametrize("reference", [False, True])
-@pytest.mark.parametrize("name", ODD_FORMS)
-def test_one_client_does_not_choose_the_container(name: str, reference: bool) -> None:
-    usual, odd = ODD_FORMS[name]
-    common, found = (
-        hn.aggregate([first, usual, usual], "mean", reference=usual if reference else None).value
-        for first in (usual, odd)
-    )
-    assert repr(found) == repr(common)
 
 
 def test_higher_dimensional_array_keeps_one_clients_shape(federation: Federation) -> None:

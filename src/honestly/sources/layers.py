@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from honestly.sources.source import InMemorySource, Leaf, MemorySink, majority_s
 class Layers(InMemorySource):
     """K containers with the same layout. A client whose layout differs from the others' is excluded by name.
 
-    The layout that counts is the reference's where one is given, else that of most clients.
+    The layout that counts is the reference's where one is given, else that of most clients. So do the containers, and
+    the order of their keys, but to differ in these costs nobody the vote.
     """
 
     def __init__(
@@ -43,6 +44,9 @@ class Layers(InMemorySource):
             if layout is not None and layout != expected:
                 self.refused[k] = tree.difference(layout, expected)
         usable = [k for k in range(len(flat)) if k not in self.refused]
+        alike = self._alike([None if one is None else one[2] for one in flattened], usable, reference)
+        if reference is None and alike:
+            expected = layouts[alike[0]] or expected  # in the order of most clients
         rows = [leaves if k not in self.refused else None for k, leaves in enumerate(flat)]
         extras = [
             None if extra is None else self._extra(extra, expected, name)
@@ -59,14 +63,12 @@ class Layers(InMemorySource):
         self._home = next((row[leaf.name] for row in named if row for leaf in self.leaves), None)
         self._rows = [self._prepare_client(k, row) for k, row in enumerate([*rows, *extras])]
         self._flat: dict[tuple[int, int], Host | None] = {}
-        forms = {k: one[2] for k in usable if k not in self.refused and (one := flattened[k]) is not None}
-        self._template = updates[_usual(forms)] if forms else reference
+        self._template = next((updates[k] for k in [*alike, *usable] if k not in self.refused), reference)
 
     def _flatten(self, k: int, update: Any) -> tuple[dict[str, Any], dict[str, ArraySpec], Any] | None:
         try:
             leaves = tree.flatten(update)
-            specs = tree.specs(leaves)
-            form = tree.form(update)
+            specs, form = tree.specs(leaves), tree.form(update)
         except tree.UnusableError as reason:
             self.refused[k] = str(reason)
         except Exception as error:  # a client's object may raise any exception; the client is then excluded
@@ -74,6 +76,16 @@ class Layers(InMemorySource):
         else:
             return leaves, specs, form
         return None
+
+    def _alike(self, forms: Sequence[Any], usable: Sequence[int], reference: Any) -> list[int]:
+        """The usable clients whose containers are like the reference's, else like those of most clients."""
+        agreed = None if reference is None else tree.form(reference)
+        if usable and not any(forms[k] == agreed for k in usable):
+            agreed = forms[usable[0]]
+            if any(forms[k] != agreed for k in usable):
+                votes = Counter(forms[k] for k in usable)
+                agreed = max(votes, key=lambda form: votes[form])
+        return [k for k in usable if forms[k] == agreed]
 
     def _expected_layout(self, layouts: Sequence[Any], reference: Any) -> dict[str, tuple[tuple[int, ...], str]]:
         if reference is not None:
@@ -183,17 +195,11 @@ class Layers(InMemorySource):
         return np.stack([row.astype(dtype, copy=False) for row in rows])
 
     def assemble(self, floats: Sequence[Any], integers: Sequence[Host]) -> Any:
-        """The usable clients' container with the new values in it."""
+        """A container like those of most clients with the new values in it."""
         new = {leaf.name: (leaf.spec, values) for leaf, values in zip(self.leaves, floats, strict=True)}
         new |= {leaf.name: (leaf.spec, values) for leaf, values in zip(self.integers, integers, strict=True)}
         old = tree.flatten(self._template)
         return tree.rebuild(self._template, lambda path: _restore(*new[path], like=old[path]))
-
-
-def _usual(forms: Mapping[int, Any]) -> int:
-    """The first client in the form that most have: {"a": {"b": x}} lies as {"a.b": x} does, but is no state dict."""
-    votes = Counter(forms.values())
-    return max(forms, key=lambda k: (votes[forms[k]], -k))
 
 
 def _restore(spec: ArraySpec, values: Any, *, like: Any) -> Any:

@@ -41,15 +41,6 @@ def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
         raise UnusableError(f"{where} {_a(type(node).__name__)}, not an array or a container of arrays")
 
 
-def form(update: Any) -> Any:
-    """What `rebuild` makes of this template: its containers with their keys in order, and the kinds of its arrays."""
-    if is_array(update) or is_scalar(update):
-        return type(update)
-    if isinstance(update, Mapping):
-        return type(update), tuple((key, form(child)) for key, child in update.items())
-    return type(update), tuple(form(child) for child in update)
-
-
 def rebuild(template: Any, leaf_of: Callable[[str], Any]) -> Any:
     """A container like `template` in which each array is replaced by `leaf_of(path)`."""
     return _rebuild(template, "", leaf_of)
@@ -69,6 +60,18 @@ def _rebuild(node: Any, path: str, leaf_of: Callable[[str], Any]) -> Any:
     if isinstance(node, tuple) and hasattr(node, "_fields"):  # a named tuple takes its fields one by one
         return type(node)(*children)
     return type(node)(children)
+
+
+def form(node: Any) -> Any:
+    """What a container is made of, beyond its tensors' names and shapes: types, keys and their order.
+
+    Example:
+        >>> form({"a": {"b": 1.0}}) == form({"a.b": 1.0}), form([1.0, 2.0]) == form([3.0, 4.0])
+        (False, True)
+    """
+    if isinstance(node, Mapping):
+        return type(node), tuple(node), tuple([form(child) for child in node.values()])
+    return (type(node), tuple([form(child) for child in node])) if isinstance(node, list | tuple) else type(node)
 
 
 def signature(leaves: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
