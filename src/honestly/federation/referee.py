@@ -161,14 +161,22 @@ class Referee:
         replies = list(replies)
         excluded = self._roll_call(replies, ())
         usable = {reply.client: reply.metrics or {} for reply in replies if reply.client not in excluded}
-        votes: dict[ClientId, float] = {}
-        for record in self.history:
-            votes |= record.votes()
-        metrics = robust_metrics(usable, votes)
+        metrics = robust_metrics(usable, self._last_votes())
         for client, reason in excluded.items():
             self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} excluded: {reason}")
         self.record_evaluation(number, metrics)
         return metrics, excluded
+
+    def believed(self, clients: Iterable[ClientId]) -> set[ClientId]:
+        """Those of the clients whose last update was believed, and those who have not sent any."""
+        votes, least = self._last_votes(), self.history[-1].least_vote if self.history else 0.0
+        return {client for client in clients if votes.get(client, 1.0) > least}
+
+    def _last_votes(self) -> dict[ClientId, float]:
+        votes: dict[ClientId, float] = {}
+        for record in self.history:
+            votes |= record.votes()
+        return votes
 
     def record_evaluation(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Add the metrics of an evaluation to the record of the round; they replace earlier ones."""
