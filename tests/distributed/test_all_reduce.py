@@ -111,6 +111,7 @@ def test_ranks_that_are_not_finite_are_excluded_and_named() -> None:
     large[3][3][0] = 1e30
     rules = ("bayesian", "median", "mean", "geometric_median")
     cases = [(bad, "float32", {"rule": rule}) for rule in rules for bad in (given, large)]
+    cases += [(bad, "float16", {"rule": rule}) for rule in rules for bad in (given, large)]
     found = run(jobs.reduce_many, 4, cases)
     for i, (bad, dtype, options) in enumerate(cases):
         check([out[i] for out in found], bad, dtype, options["rule"])
