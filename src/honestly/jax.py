@@ -166,9 +166,9 @@ def _own_slices(
     grams = [_gram(rows, usable, layers, axis_name, about_zero) for about_zero in about]
 
     def decide(usable: Any, *grams: Any) -> Any:
-        found = _decide(pipeline, layers, from_zero, np.asarray(usable), [np.asarray(G, np.float64) for G in grams])
-        rounded = found.astype(np.float32)
-        return np.stack([rounded, (found - rounded).astype(np.float32)])
+        exact = _decide(pipeline, layers, from_zero, np.asarray(usable), [np.asarray(G, np.float64) for G in grams])
+        rounded = exact.astype(np.float32)
+        return np.stack([rounded, (exact - rounded).astype(np.float32)])
 
     # in two halves of 32 bits each: callbacks return 64 only where JAX was told so for all threads
     shape = jax.ShapeDtypeStruct((2, len(layers) + 2, K), jnp.float32)
