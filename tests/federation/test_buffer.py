@@ -234,6 +234,8 @@ def test_containers_come_back_as_they_went_in() -> None:
         {"size": True},
         {"size": 2.5},
         {"discount": -1},
+        {"discount": "none"},
+        {"discount": None},
         {"discount": float("nan")},
         {"max_staleness": -1},
         {"like": "model"},

@@ -105,7 +105,7 @@ class Buffer:
         size, max_staleness = _whole("size", size, 1), _whole("max_staleness", max_staleness, 0)
         if version is not None:
             version = _whole("version", version, 0)
-        if isinstance(discount, bool) or not 0.0 <= discount < float("inf"):
+        if isinstance(discount, bool) or not isinstance(discount, Real) or not 0.0 <= discount < float("inf"):
             raise ValueError(f"discount={discount!r}: it is an exponent, a number >= 0")
         self.size, self.discount, self.max_staleness = size, float(discount), max_staleness
         self.version = 0
