@@ -52,6 +52,13 @@ def test_a_rule_advances_with_every_round_except_kept_ones() -> None:
     assert [found["ids"] for found in Counting.seen] == [(0, 1, 2, 3, 4, 5)] * 2
 
 
+@pytest.mark.parametrize("asked", [iter(range(7)), np.arange(7), dict.fromkeys(range(7))])
+def test_who_was_asked_may_come_in_any_form(asked: Any) -> None:
+    value, record = Referee("mean").judge(1, replies(), asked=asked)
+    assert value is not None
+    assert record.excluded == {6: "sent no reply"}
+
+
 def test_a_round_is_doubtful_if_most_clients_are_refused_or_disbelieved() -> None:
     good = replies(7)
     liars = [
