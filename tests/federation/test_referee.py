@@ -13,6 +13,7 @@ import pytest
 
 from honestly.federation import History, Referee, Reply, Round
 from honestly.federation.npy import write_npy
+from honestly.federation.settings import referee_of
 from honestly.rules import Bayesian, Mean
 from honestly.rules.memory import Memory
 from honestly.rules.rule import Geometry, Mix, Rule
@@ -172,6 +173,29 @@ def test_a_reader_never_sees_half_a_history(tmp_path: Path) -> None:
 def test_a_wrong_rule_is_named(rule: Any) -> None:
     with pytest.raises(ValueError, match="rule"):
         Referee(rule)
+
+
+@pytest.mark.parametrize("pre", ["nnm:f=1+arc:f=1", ["nnm:f=1", "arc:f=1"], [["nnm", {"f": 1}], ("arc", {"f": 1})]])
+def test_mixers_in_a_configuration(pre: Any) -> None:
+    assert str(referee_of(rule="mean", pre=pre).pipeline) == str(referee_of(rule="nnm:f=1+arc:f=1+mean").pipeline)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pre": ["nnm", {"f": 1}]},
+        {"pre": [["nnm"]]},
+        {"pre": [["nnm", None]]},
+        {"pre": [{"nnm": {"f": 1}}]},
+        {"pre": [3]},
+        {"settings": "f=1"},
+        {"settings": [1]},
+        {"rule": None},
+    ],
+)
+def test_wrong_settings_in_a_configuration_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{next(iter(wrong))} (has|is) .*expected"):
+        referee_of(**wrong)
 
 
 def _steps(referee: Referee, model: dict[str, Any], rounds: int) -> dict[str, Any]:
