@@ -215,7 +215,7 @@ class Buffer:
 
     def _advance(self, out: Aggregate, started: float) -> None:
         """Go to the next version: on disk first, then in memory, so a killed server has the old or the new one."""
-        numbers = [entry.number for entry in self._entries.values()]
+        numbers, older = [entry.number for entry in self._entries.values()], list[int]()
         pipeline = self._pipeline.after(out.diagnostics)
         counted = {c: last for c, last in self._counted.items() if last[0] >= self.version - self.max_staleness}
         counted |= {entry.client: (entry.version, digest(entry.arrays)) for entry in self._entries.values()}
@@ -226,10 +226,11 @@ class Buffer:
                 self._shelf.write_state({**after, "before": before})
             except OSError as error:  # the average is still valid: only a restart needs the file
                 self._log(logging.ERROR, f"the buffer could not be written to {self._shelf.folder}: {error}")
+                older = self._last  # the state on disk still needs them
             else:
                 for number in self._last:
                     self._shelf.remove(number)
-        self._last, self._through = numbers, max(numbers)
+        self._last, self._through = [*older, *numbers], max(numbers)
         self._pipeline, self._counted, self._entries = pipeline, counted, {}
         self.version += 1
         self._record(out, time.perf_counter() - started)
