@@ -8,13 +8,13 @@ and answers after its own delay. Halfway through, the server is stopped and rest
 
 import copy
 import heapq
-import json
 import tempfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -28,11 +28,11 @@ class Server:
     """The server's model and buffer; everything that a restart needs is in its folder."""
 
     def __init__(self, model: dict[str, torch.Tensor], rule: hn.Rule, folder: Path) -> None:
-        saved, self.folder = folder / "model.safetensors", folder
-        self.model, version = model, None
-        if saved.exists():
-            self.model = load_file(saved)
-            version = json.loads((folder / "version.json").read_text())
+        self.saved, self.model, version = folder / "model.safetensors", model, 0
+        if self.saved.exists():
+            self.model = load_file(self.saved)
+            with safe_open(self.saved, "pt") as file:
+                version = int(file.metadata()["version"])
         self.buffer = hn.Buffer(
             SIZE, rule, like=model, folder=folder / "buffer", history=folder / "history", version=version
         )
@@ -42,12 +42,15 @@ class Server:
         return self.buffer.version, self.model
 
     def receive(self, client: str, model: dict[str, torch.Tensor], version: int) -> hn.Aggregate | None:
-        out = self.buffer.add(client, model, version=version, base=self.sent.get(version))
+        if version not in self.sent:  # from before a restart: without its base, a model would pass for a difference
+            self.buffer.refuse(client, f"started from version {version}, whose model is gone")
+            return None
+        out = self.buffer.add(client, model, version=version, base=self.sent[version])
         if out is not None:
             self.model = {name: old + torch.from_numpy(out.value[name]) for name, old in self.model.items()}
-            save_file(self.model, self.folder / "model.safetensors.new")
-            (self.folder / "model.safetensors.new").replace(self.folder / "model.safetensors")
-            (self.folder / "version.json").write_text(json.dumps(self.buffer.version))
+            new = self.saved.with_suffix(".new")  # model and version are one file, so a killed server has both or none
+            save_file(self.model, new, metadata={"version": str(self.buffer.version)})
+            new.replace(self.saved)
             self.sent[self.buffer.version] = self.model
         return out
 

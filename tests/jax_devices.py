@@ -48,6 +48,7 @@ def check(updates: dict, rule: object, pre: object = (), reference: object = Non
         np.testing.assert_allclose(
             values[0].astype(np.float64),
             np.asarray(whole.value[name], dtype=np.float64),
+            rtol=0,
             atol=scale * atol,
             err_msg=str(rule),
         )
@@ -79,6 +80,11 @@ def main() -> None:
     check(updates(), "bayesian", reference=0)
     check(updates("bfloat16"), "median")
     check(updates("bfloat16"), "bayesian")
+    check({**updates(), "nothing": jnp.zeros((K, 0))}, "bayesian")
+    check({**updates(), "nothing": jnp.zeros((K, 0))}, "median")
+    with jax.enable_x64(True):
+        for rule in ("median", hn.MultiKrum(f=2, keep=3)):
+            check(updates("float64"), rule, atol=1e-12)
     broken = updates()
     broken["w"] = broken["w"].at[1, 0, 0].set(jnp.nan)
     broken["b"] = broken["b"].at[5, 2].set(jnp.inf)

@@ -113,6 +113,11 @@ def containers(rank: int, K: int) -> dict[str, Any]:
     strided = torch.full((4, 6), float(rank))[:, ::2]
     out = robust_all_reduce((strided, torch.empty(0)), rule="mean", inplace=True)
     found["strided"] = (strided.tolist(), out.value[0] is strided, type(out.value).__name__)
+    pair = {"a": torch.full((3,), 10.0 + rank), "b": torch.full((3,), -10.0 - rank)}
+    for name, reference in (("ordered", dict(pair)), ("reordered", dict(reversed(pair.items())))):
+        old = {key: torch.round(x / 10) * 10 for key, x in reference.items()}
+        out = robust_all_reduce(pair, rule="mean", pre="static_clipping:radius=0.1", reference=old)
+        found[name] = {key: x.tolist() for key, x in out.value.items()}
     flat = torch.arange(7.0) + rank
     out = robust_all_reduce(flat, rule="mean", layers=[3, 4], inplace=True)
     found["flat"] = (flat.tolist(), out.value is flat)

@@ -224,6 +224,14 @@ def test_the_global_model_decides_layout_order_and_dtype() -> None:
     assert majority.params == {}
 
 
+def test_one_client_does_not_choose_the_form_of_the_model() -> None:
+    good = [model(k, {"fc.w": params(k)["w"]}) for k in range(4)]
+    nested = model(9, {"fc": {"w": params(9)["w"]}})  # lies where "fc.w" does, and no client could load it
+    result, aggregator = aggregate([nested, *good])
+    assert not aggregator.rounds[-1].excluded
+    assert list(values_of(result)) == ["fc.w"]
+
+
 def test_differences_are_averaged_as_differences() -> None:
     result, _ = aggregate([model(k, kind=ParamsType.DIFF) for k in range(3)])
     assert result.params_type == ParamsType.DIFF

@@ -39,7 +39,7 @@ class RobustAggregator(Aggregator):
         self,
         rule: str = "bayesian",
         settings: dict[str, Any] | None = None,
-        pre: list[Any] | None = None,
+        pre: list[Any] | str | None = None,
         quorum: float = 0.5,
         doubt: Doubt = "accept",
         history: str = "",

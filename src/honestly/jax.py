@@ -75,9 +75,11 @@ def robust_mean(
     leaves = [jnp.asarray(leaf) for leaf in flat]
     names = ["".join(map(str, path)) for path, _ in jax.tree_util.tree_flatten_with_path(x)[0]]
     specs = tuple(Leaf(name, _spec(name, leaf)) for name, leaf in zip(names, leaves, strict=True))
-    if not any(leaf.size for leaf in leaves):
+    result = [lax.stop_gradient(leaf) for leaf in leaves]
+    filled = [i for i, leaf in enumerate(leaves) if leaf.size]  # collectives take no empty arrays
+    if not filled:
         raise ValueError("x has no values to average")
-    leaves = [lax.stop_gradient(leaf) for leaf in leaves]
+    leaves, specs = [result[i] for i in filled], tuple(specs[i] for i in filled)
     usable = lax.all_gather(_fine(leaves), axis_name)
     if isinstance(pipeline.rule, Mean) and not pipeline.mixers:
         values, info = _mean(leaves, usable, axis_name)
@@ -87,7 +89,9 @@ def robust_mean(
         layers = layers_of(specs, Buffers())
         own, info = _own_slices(pipeline, rows, usable, layers, axis_name, reference is not None)
         values = _gather(own, leaves, axis_name)
-    means = jax.tree.unflatten(tree, values)
+    for i, value in zip(filled, values, strict=True):
+        result[i] = value
+    means = jax.tree.unflatten(tree, result)
     return (means, {**info, "usable": usable}) if with_info else means
 
 
@@ -162,16 +166,19 @@ def _own_slices(
     grams = [_gram(rows, usable, layers, axis_name, about_zero) for about_zero in about]
 
     def decide(usable: Any, *grams: Any) -> Any:
-        return _decide(pipeline, layers, from_zero, np.asarray(usable), [np.asarray(G, np.float64) for G in grams])
+        exact = _decide(pipeline, layers, from_zero, np.asarray(usable), [np.asarray(G, np.float64) for G in grams])
+        rounded = exact.astype(np.float32)
+        return np.stack([rounded, (exact - rounded).astype(np.float32)])
 
-    shape = jax.ShapeDtypeStruct((len(layers) + 2, K), jnp.float32)
-    decision = jax.pure_callback(decide, shape, usable, *grams, vmap_method="sequential")
+    # in two halves of 32 bits each: callbacks return 64 only where JAX was told so for all threads
+    shape = jax.ShapeDtypeStruct((2, len(layers) + 2, K), jnp.float32)
+    decision, rest = jax.pure_callback(decide, shape, usable, *grams, vmap_method="sequential")
     by_layer, weights, honesty = decision[:-2], decision[-2], decision[-1]
     of_leaf = {leaf: i for i, layer in enumerate(layers) for leaf, _, _ in layer.spans}
-    own = [
-        jnp.matmul(by_layer[of_leaf.get(i, 0)].astype(row.dtype), row, precision="highest")
-        for i, row in enumerate(rows)
-    ]
+    own: list[Any] = []
+    for i, row in enumerate(rows):
+        of = of_leaf.get(i, 0)
+        own.append(jnp.matmul(by_layer[of].astype(row.dtype) + rest[of].astype(row.dtype), row, precision="highest"))
     return own, {"weights": weights, "honesty": honesty}
 
 
@@ -198,7 +205,7 @@ def _decide(
 ) -> np.ndarray:
     """On the host: a row of weights for each layer, then the weights and the honesty of all."""
     K = len(usable)
-    answer = np.full((len(layers) + 2, K), np.nan, np.float32)
+    answer = np.full((len(layers) + 2, K), np.nan)
     clients = np.flatnonzero(usable)
     if 2 * len(clients) <= K or len(clients) < pipeline.minimum():
         return answer

@@ -34,7 +34,7 @@ class RobustAggregator(ModelAggregator):
     Args:
         rule: a rule, with its settings and mixers if need be: "krum:f=2", "nnm:f=2+multi_krum:f=2,keep=8".
         settings: more settings of the rule, such as `{"f": 2}`.
-        pre: mixers applied before those of `rule`: text, or `[name, settings]` pairs.
+        pre: mixers applied before those of `rule`: text, or a list of texts and `[name, settings]` pairs.
         quorum: more than this share of the clients that answered must be usable, or the old model is kept.
         doubt: "keep" also keeps the old model if the rule says that its result may be wrong; "accept" only marks the
             round.
@@ -63,7 +63,7 @@ class RobustAggregator(ModelAggregator):
         self,
         rule: str = "bayesian",
         settings: dict[str, Any] | None = None,
-        pre: list[Any] | None = None,
+        pre: list[Any] | str | None = None,
         quorum: float = 0.5,
         doubt: Doubt = "accept",
         history: str = "",

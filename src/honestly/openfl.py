@@ -45,7 +45,7 @@ class RobustAggregation(AggregationFunction):
         self,
         rule: str = "bayesian",
         settings: dict[str, Any] | None = None,
-        pre: list[Any] | None = None,
+        pre: list[Any] | str | None = None,
         quorum: float = 0.5,
         doubt: Doubt = "accept",
         history: str = "",

@@ -111,6 +111,7 @@ def test_ranks_that_are_not_finite_are_excluded_and_named() -> None:
     large[3][3][0] = 1e30
     rules = ("bayesian", "median", "mean", "geometric_median")
     cases = [(bad, "float32", {"rule": rule}) for rule in rules for bad in (given, large)]
+    cases += [(bad, "float16", {"rule": rule}) for rule in rules for bad in (given, large)]
     found = run(jobs.reduce_many, 4, cases)
     for i, (bad, dtype, options) in enumerate(cases):
         check([out[i] for out in found], bad, dtype, options["rule"])
@@ -152,6 +153,8 @@ def test_containers() -> None:
     for found in run(jobs.containers, 3):
         assert found["mapping"] == {"a": ((6, 4), [1.0] * 24), "b": ((), [1.0])}
         assert found["strided"] == ([[1.0] * 3] * 4, True, "tuple")
+        assert found["reordered"] == found["ordered"]  # the reference's tensors are known by their names
+        assert found["ordered"]["a"][0] == pytest.approx(10.0, abs=0.1)
         assert found["flat"] == ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], True)
         assert found["kept"] == ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], True)
         assert found["mixed"] == [

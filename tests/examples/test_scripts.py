@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import honestly as hn
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -113,3 +116,18 @@ def test_it_runs_and_shows_what_it_promises(path: Path, tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     CHECKS[path.stem](run.stdout)  # an example without a check is not finished
+
+
+def test_the_asynchronous_server_outlives_a_restart_while_clients_train(tmp_path: Path) -> None:
+    """A client that comes back with a model of before the restart: its base is gone, and it is no difference."""
+    torch = pytest.importorskip("torch")
+    example = runpy.run_path(str(ROOT / "examples" / "async_buffer.py"))
+    start = {"w": torch.full((40,), 5.0)}
+    trained = [{"w": start["w"] + 1 + 0.01 * k} for k in range(example["SIZE"])]
+    for rule in (hn.Mean(), hn.Mean()):  # the second server finds what the first one saved
+        server = example["Server"](start, rule, tmp_path)
+        for k, model in enumerate(trained):
+            server.receive(f"site-{k}", model, 0)
+        assert server.buffer.version == 1
+        assert 5.9 < float(server.model["w"].mean()) < 6.2
+        del server

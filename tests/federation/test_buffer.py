@@ -99,6 +99,16 @@ def test_numpy_integers_are_sizes_ids_and_versions(tmp_path: Path) -> None:
     assert not buffer.refused
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint16, np.float32])
+def test_numpy_numbers_are_reported_sizes(kind: Any) -> None:
+    found: list[Any] = []
+    for make in (int, kind):
+        buffer = hn.Buffer(3, "bayesian")
+        found += [buffer.add(f"c{k}", update(k), version=0, size=make(1 + k)) for k in range(3)][-1:]
+    np.testing.assert_array_equal(found[0].weights, found[1].weights)
+    assert found[0].weights[0] < 0.2
+
+
 def test_an_update_that_was_counted_does_not_count_again() -> None:
     buffer = hn.Buffer(2, "mean")
     fill(buffer, range(2))
@@ -224,6 +234,8 @@ def test_containers_come_back_as_they_went_in() -> None:
         {"size": True},
         {"size": 2.5},
         {"discount": -1},
+        {"discount": "none"},
+        {"discount": None},
         {"discount": float("nan")},
         {"max_staleness": -1},
         {"like": "model"},

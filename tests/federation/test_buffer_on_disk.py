@@ -167,6 +167,20 @@ def test_a_full_disk_during_averaging_loses_no_average(tmp_path: Path, monkeypat
     assert len(again) == 3
 
 
+def test_a_disk_that_was_full_for_a_while_keeps_no_more_than_the_last_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = hn.Buffer(3, "mean", folder=tmp_path)
+    for full in (False, True, True, False):
+        with monkeypatch.context() as patched:
+            if full:
+                patched.setattr("honestly.federation.shelf.Shelf.write_state", _full)
+            fill(buffer, range(3))
+    assert len(list(tmp_path.glob("update-*.safetensors"))) == 3
+    del buffer
+    assert len(hn.Buffer(3, "mean", folder=tmp_path, version=3)) == 3
+
+
 def _full(*args: Any) -> None:
     raise OSError(28, "No space left on device")
 

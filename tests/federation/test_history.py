@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from honestly.federation import Referee, Reply
 from honestly.federation.audit import audit
 from honestly.federation.names import LONGEST
+from honestly.rules import Bayesian
+from honestly.rules.memory import Memory
 
 
 def federation(folder: Path, rounds: int, name: str = "site") -> None:
@@ -40,6 +44,19 @@ def test_a_name_that_is_not_valid_text_is_written(tmp_path: Path) -> None:
     federation(tmp_path, 2, name="half \ud800")
     assert [len(json.loads(line)["clients"]) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()] == [4, 4]
     assert "half \\ud800-3" in (tmp_path / "rounds.csv").read_text()
+
+
+@pytest.mark.parametrize("ids", [np.arange(5), [uuid.UUID(int=k) for k in range(5)]], ids=["NumPy", "UUID"])
+def test_ids_and_numbers_that_json_does_not_have_end_no_round(ids: Any, tmp_path: Path) -> None:
+    referee = Referee(Bayesian(memory=Memory()), history=tmp_path)
+    for number in np.arange(1, 3):
+        referee.judge(number, [Reply(client, update={"w": np.full(3, 1.0 + k)}) for k, client in enumerate(ids)])
+        referee.record_evaluation(number, {"accuracy": np.float32(0.5), "confusion": np.eye(2)})
+    line = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[-1])
+    assert (line["round"], line["accuracy"], line["evaluation"]["confusion"]) == (2, 0.5, [[1.0, 0.0], [0.0, 1.0]])
+    memory = Memory.from_dict(json.loads((tmp_path / "memory.json").read_text()))
+    assert sorted(map(str, memory.records)) == sorted(map(str, ids))
+    assert audit(tmp_path).sound
 
 
 def test_text_from_clients_is_escaped(tmp_path: Path) -> None:

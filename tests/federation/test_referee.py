@@ -13,6 +13,7 @@ import pytest
 
 from honestly.federation import History, Referee, Reply, Round
 from honestly.federation.npy import write_npy
+from honestly.federation.settings import referee_of
 from honestly.rules import Bayesian, Mean
 from honestly.rules.memory import Memory
 from honestly.rules.rule import Geometry, Mix, Rule
@@ -52,6 +53,13 @@ def test_a_rule_advances_with_every_round_except_kept_ones() -> None:
     assert [found["ids"] for found in Counting.seen] == [(0, 1, 2, 3, 4, 5)] * 2
 
 
+@pytest.mark.parametrize("asked", [iter(range(7)), np.arange(7), dict.fromkeys(range(7))])
+def test_who_was_asked_may_come_in_any_form(asked: Any) -> None:
+    value, record = Referee("mean").judge(1, replies(), asked=asked)
+    assert value is not None
+    assert record.excluded == {6: "sent no reply"}
+
+
 def test_a_round_is_doubtful_if_most_clients_are_refused_or_disbelieved() -> None:
     good = replies(7)
     liars = [
@@ -87,6 +95,23 @@ def test_a_rule_with_memory_keeps_its_suspicion(tmp_path: Path) -> None:
     assert memory == referee.rule.memory  # type: ignore[attr-defined]
     suspicion = memory.prior([77, 0])
     assert suspicion[0] < -1 < suspicion[1]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+@pytest.mark.parametrize("clients", [1, 6])
+def test_numpy_numbers_are_sizes_and_metrics(clients: int, kind: Any) -> None:
+    """As FLARE sends them, where a client counts or computes with NumPy."""
+    kinds = [kind] * clients + [int] * (6 - clients)
+    found = [
+        Reply(k, update=r.update, size=make(10 + k), metrics={"loss": make(1), "hits": [make(2), 3]})
+        for k, (r, make) in enumerate(zip(replies(), kinds, strict=True))
+    ]
+    value, record = Referee("bayesian").judge(1, found)
+    assert value is not None
+    assert not record.excluded
+    assert record.claimed is not None
+    assert record.claimed[5] > record.claimed[0]
+    assert record.metrics == {"loss": 1.0, "hits": [2.0, 3.0]}
 
 
 def test_a_bug_in_a_rule_keeps_the_old_model_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -148,6 +173,29 @@ def test_a_reader_never_sees_half_a_history(tmp_path: Path) -> None:
 def test_a_wrong_rule_is_named(rule: Any) -> None:
     with pytest.raises(ValueError, match="rule"):
         Referee(rule)
+
+
+@pytest.mark.parametrize("pre", ["nnm:f=1+arc:f=1", ["nnm:f=1", "arc:f=1"], [["nnm", {"f": 1}], ("arc", {"f": 1})]])
+def test_mixers_in_a_configuration(pre: Any) -> None:
+    assert str(referee_of(rule="mean", pre=pre).pipeline) == str(referee_of(rule="nnm:f=1+arc:f=1+mean").pipeline)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pre": ["nnm", {"f": 1}]},
+        {"pre": [["nnm"]]},
+        {"pre": [["nnm", None]]},
+        {"pre": [{"nnm": {"f": 1}}]},
+        {"pre": [3]},
+        {"settings": "f=1"},
+        {"settings": [1]},
+        {"rule": None},
+    ],
+)
+def test_wrong_settings_in_a_configuration_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{next(iter(wrong))} (has|is) .*expected"):
+        referee_of(**wrong)
 
 
 def _steps(referee: Referee, model: dict[str, Any], rounds: int) -> dict[str, Any]:

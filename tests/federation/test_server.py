@@ -52,6 +52,30 @@ def test_every_dtype_takes_its_steps_and_continues_after_a_restart(
         np.testing.assert_allclose(float(whole[name].max()), values.max(), rtol=0.01)
 
 
+FORMS: dict[str, Any] = {
+    "an array": lambda x: x,
+    "a tuple": lambda x: (x[:3], x[3:]),
+    "nested": lambda x: {"fc": {"w": x[:3], "b": x[3:]}},
+    "an array without axes": lambda x: {"w": x, "s": x[0].reshape(())},
+}
+
+
+@pytest.mark.parametrize("difference", [False, True])
+@pytest.mark.parametrize("name", FORMS)
+def test_the_model_keeps_its_form(
+    name: str, difference: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    form, lr = FORMS[name], 0.5
+    for number in (1, 2):  # the second time with moments from the disk
+        referee = Referee("mean", server=f"fedavgm:lr={lr},momentum=0", history=tmp_path)
+        old = None if difference else form(np.zeros(4))
+        value, _ = referee.judge(
+            number, [Reply(k, update=form(np.ones(4))) for k in range(3)], reference=old, difference=difference
+        )
+        assert repr(value) == repr(form(np.full(4, lr)))
+    assert caplog.text == ""
+
+
 def test_small_squares_of_16_bits_are_not_lost() -> None:
     """0.01 d^2 is below the smallest float16: without a second moment a step would be as long as lr d / tau allows."""
     found: list[float] = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, Metadata, MetricRecord,
 
 import honestly as hn
 from honestly.federation.audit import audit
+from honestly.federation.shelf import Shelf
 from honestly.flower import train_buffered
 
 pytestmark = pytest.mark.usefixtures("inside_a_run")
@@ -36,6 +39,7 @@ class Slow:
     silent: int = 0
     thief: bool = False
     forgets: bool = False
+    restarting: int = 0  # of the first messages to each node
     looks: int = 0
     pushed: dict[str, tuple[Message, int]] = field(default_factory=dict)
     asked: dict[int, int] = field(default_factory=dict)
@@ -65,7 +69,7 @@ class Slow:
             yield self.answer(message, k, identity)
 
     def answer(self, message: Message, k: int, identity: str) -> Message:
-        if k >= self.honest + self.liars:
+        if k >= self.honest + self.liars or self.asked[k] <= self.restarting:
             return Message(error=Error(1, "crashed"), metadata=metadata(FIRST + k, identity))
         weights = message.content["arrays"]["w"].numpy()
         move = 0.5 * (TARGET - weights) + np.random.default_rng([k, self.asked[k]]).normal(scale=0.05, size=(6, 10))
@@ -138,3 +142,27 @@ def test_fewer_nodes_than_the_buffer_holds() -> None:
     buffer = hn.Buffer(50)
     assert away(train_buffered(Slow(), buffer, start(), versions=6, pull_interval=0)) < 0.4  # type: ignore[arg-type]
     assert {len(record.clients) for record in buffer.history} == {16}
+
+
+def test_nodes_that_all_failed_are_asked_again() -> None:
+    grid = Slow(honest=4, liars=0, restarting=2)
+    result = train_buffered(grid, hn.Buffer(4, "mean"), start(), versions=6, pull_interval=0)  # type: ignore[arg-type]
+    assert away(result) < 0.3
+
+
+def test_a_full_disk_loses_an_update_and_not_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = 0
+
+    def put(self: Shelf, *arguments: Any) -> None:
+        nonlocal written
+        written += 1
+        if written % 5 == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, *arguments)
+
+    real = Shelf.put
+    monkeypatch.setattr(Shelf, "put", put)
+    buffer = hn.Buffer(4, "mean", folder=tmp_path)
+    result = train_buffered(Slow(honest=4, liars=0), buffer, start(), versions=8, pull_interval=0)  # type: ignore[arg-type]
+    assert away(result) < 0.3
+    assert any("No space left" in why for record in buffer.history for why in record.excluded.values())

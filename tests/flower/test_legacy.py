@@ -120,3 +120,15 @@ def test_one_liar_does_not_set_the_reported_loss() -> None:
     strategy = LegacyRobustFedAvg(evaluate_metrics_aggregation_fn=lambda pairs: seen.append(pairs) or {"n": len(pairs)})
     assert strategy.aggregate_evaluate(1, reports, [])[1] == {"n": 5}
     assert max(size for size, _ in seen[0]) == 30
+
+
+def test_the_users_function_does_not_get_the_evaluation_of_a_liar() -> None:
+    seen: list[Any] = []
+    strategy = LegacyRobustFedAvg(evaluate_metrics_aggregation_fn=lambda pairs: seen.append(pairs) or {"n": len(pairs)})
+    liars = [result(50 + k, [-4 * x if x.dtype.kind == "f" else x for x in update(k).values()]) for k in range(2)]
+    strategy.aggregate_fit(1, [*(result(k) for k in range(7)), *liars], [])
+    assert strategy.history[-1].accused == ("50", "51")
+    reports = [
+        (proxy(str(cid)), EvaluateRes(Status(Code.OK, ""), 0.1, 10, {"accuracy": 0.9})) for cid in [*range(7), 50, 99]
+    ]
+    assert strategy.aggregate_evaluate(1, reports, [])[1] == {"n": 8}  # 99 was not trained with, so nobody doubts it

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ class Buffer:
         size, max_staleness = _whole("size", size, 1), _whole("max_staleness", max_staleness, 0)
         if version is not None:
             version = _whole("version", version, 0)
-        if isinstance(discount, bool) or not 0.0 <= discount < float("inf"):
+        if isinstance(discount, bool) or not isinstance(discount, Real) or not 0.0 <= discount < float("inf"):
             raise ValueError(f"discount={discount!r}: it is an exponent, a number >= 0")
         self.size, self.discount, self.max_staleness = size, float(discount), max_staleness
         self.version = 0
@@ -176,7 +176,7 @@ class Buffer:
             except Exception as error:  # an exception caused by one client's update concerns only that client
                 self.refuse(client, unreadable(error))
                 return None
-            entry = WaitingUpdate(client, version, difference, self._next, number(size, None))
+            entry = WaitingUpdate(client, version, difference, self._next, number(_plain(size), None))
             if self._shelf is not None:
                 self._shelf.put(entry, self.version)
             self._next += 1
@@ -215,7 +215,7 @@ class Buffer:
 
     def _advance(self, out: Aggregate, started: float) -> None:
         """Go to the next version: on disk first, then in memory, so a killed server has the old or the new one."""
-        numbers = [entry.number for entry in self._entries.values()]
+        numbers, older = [entry.number for entry in self._entries.values()], list[int]()
         pipeline = self._pipeline.after(out.diagnostics)
         counted = {c: last for c, last in self._counted.items() if last[0] >= self.version - self.max_staleness}
         counted |= {entry.client: (entry.version, digest(entry.arrays)) for entry in self._entries.values()}
@@ -226,10 +226,11 @@ class Buffer:
                 self._shelf.write_state({**after, "before": before})
             except OSError as error:  # the average is still valid: only a restart needs the file
                 self._log(logging.ERROR, f"the buffer could not be written to {self._shelf.folder}: {error}")
+                older = self._last  # the state on disk still needs them
             else:
                 for number in self._last:
                     self._shelf.remove(number)
-        self._last, self._through = numbers, max(numbers)
+        self._last, self._through = [*older, *numbers], max(numbers)
         self._pipeline, self._counted, self._entries = pipeline, counted, {}
         self.version += 1
         self._record(out, time.perf_counter() - started)
@@ -306,8 +307,10 @@ class Buffer:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's integers as Python's, which compare, hash and are written to files alike; anything else as it is."""
-    return value if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+    """NumPy's numbers as Python's, which compare, hash and are written to files alike; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _whole(name: str, value: Any, least: int) -> int:

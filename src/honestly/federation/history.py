@@ -79,7 +79,9 @@ class History(Sequence[Round]):
         write_atomically(self.folder / "rounds.jsonl", "".join(line + "\n" for line in self._lines))
         write_atomically(self.folder / "rounds.csv", self._csv())
         if hasattr(memory, "to_dict"):
-            write_atomically(self.folder / "memory.json", json.dumps(memory.to_dict(), indent=1) + "\n")
+            # an id that JSON does not have, such as a UUID, is written as its text, as in the rounds
+            text = json.dumps(json_value(memory.to_dict()), indent=1, default=str)
+            write_atomically(self.folder / "memory.json", text + "\n")
 
     def _seal(self) -> None:
         """Make the lines of new rounds, and remake the last line, because its evaluation may have arrived since.

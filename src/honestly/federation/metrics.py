@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -47,7 +48,7 @@ def bad_sizes(sizes: Mapping[Hashable, Any]) -> dict[Hashable, str]:
     reasons: dict[Hashable, str] = {}
     believable: dict[Hashable, float] = {}
     for client, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int | float) or not _finite(size) or size < 0:
+        if not _is_number(size) or not _finite(size) or size < 0:
             reasons[client] = f"reports {brief_repr(size)} examples"
         else:
             believable[client] = float(size)
@@ -111,13 +112,18 @@ def _form(report: Metrics | None) -> dict[str, str]:
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if _is_number(value):
         return "number"
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        if all(isinstance(item, int | float) for item in items):
+        if all(isinstance(item, Real) for item in items):
             return f"list of {len(items)}"
     return type(cast("object", value)).__name__
+
+
+def _is_number(value: Any) -> bool:
+    """Python's numbers and NumPy's, which some clients report for the same thing."""
+    return not isinstance(value, bool) and isinstance(value, Real)
 
 
 def _numbers(value: Any) -> list[float]:

@@ -99,7 +99,7 @@ class Referee:
         replies: Iterable[Reply],
         *,
         reference: Any = None,
-        asked: Sequence[ClientId] = (),
+        asked: Iterable[ClientId] = (),
         difference: bool = False,
     ) -> tuple[Any, Round]:
         """The new model (None: keep the old one) and the record of the round, which is also in the history.
@@ -107,7 +107,7 @@ class Referee:
         With `difference`, the updates and the returned value are differences to the old model.
         """
         started = time.perf_counter()
-        replies = list(replies)
+        replies, asked = list(replies), list(asked)
         excluded = self._roll_call(replies, asked)
         clients = tuple(dict.fromkeys([*asked, *(reply.client for reply in replies)]))
         usable = {reply.client: reply for reply in replies if reply.client not in excluded}
@@ -161,14 +161,22 @@ class Referee:
         replies = list(replies)
         excluded = self._roll_call(replies, ())
         usable = {reply.client: reply.metrics or {} for reply in replies if reply.client not in excluded}
-        votes: dict[ClientId, float] = {}
-        for record in self.history:
-            votes |= record.votes()
-        metrics = robust_metrics(usable, votes)
+        metrics = robust_metrics(usable, self._last_votes())
         for client, reason in excluded.items():
             self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} excluded: {reason}")
         self.record_evaluation(number, metrics)
         return metrics, excluded
+
+    def believed(self, clients: Iterable[ClientId]) -> set[ClientId]:
+        """Those of the clients whose last update was believed, and those who have not sent any."""
+        votes, least = self._last_votes(), self.history[-1].least_vote if self.history else 0.0
+        return {client for client in clients if votes.get(client, 1.0) > least}
+
+    def _last_votes(self) -> dict[ClientId, float]:
+        votes: dict[ClientId, float] = {}
+        for record in self.history:
+            votes |= record.votes()
+        return votes
 
     def record_evaluation(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Add the metrics of an evaluation to the record of the round; they replace earlier ones."""
@@ -179,11 +187,11 @@ class Referee:
     def _roll_call(self, replies: Sequence[Reply], asked: Sequence[ClientId]) -> dict[ClientId, str]:
         """Clients that are excluded before any value is read, with the reason."""
         excluded: dict[ClientId, str] = {}
-        times = Counter(reply.client for reply in replies)
+        times, invited = Counter(reply.client for reply in replies), set(asked)
         for reply in replies:
             if times[reply.client] > 1:
                 excluded[reply.client] = f"sent {times[reply.client]} replies in one round"
-            elif asked and reply.client not in set(asked):
+            elif asked and reply.client not in invited:
                 excluded[reply.client] = "was not asked in this round"
             elif reply.fault is not None:
                 excluded[reply.client] = reply.fault

@@ -23,6 +23,7 @@ from honestly.catalog import Catalog, Spec
 from honestly.files import write_atomically
 from honestly.rules.settings import check_bounds, setting
 from honestly.runs.npz import read_npz
+from honestly.sources.tree import flatten, rebuild
 
 Model = Mapping[str, Any]
 FILE = "server.npz"
@@ -222,7 +223,7 @@ class ServerSide:
         Where the step was not possible, the new model is the average itself.
 
         Args:
-            average: a mapping or a list of arrays.
+            average: an array, or a container of arrays.
             reference: the old model, in the same container.
             difference: the average is one of differences to the old model, which need not be known.
         """
@@ -230,9 +231,9 @@ class ServerSide:
             return average, None
         if reference is None and not difference:
             return average, f"{self.step.name}: the previous model is not known, so the average is used unchanged"
-        named = _by_name(average)
+        named = flatten(average)
         zeros = {name: 0 * values for name, values in named.items()} if difference else None
-        old = _by_name(reference) if zeros is None else zeros
+        old = flatten(reference) if zeros is None else zeros
         if not self._loaded and self._folder is not None and not difference:
             self.step.load(self._folder, old)
         self._loaded = True
@@ -247,17 +248,14 @@ class ServerSide:
                 self.step.save(self._folder, new)
             except OSError as error:  # the step is still valid: only a restart needs the file
                 trouble = f"{self.step.name}: the moments could not be written to {self._folder}: {error}"
-        return (new if isinstance(average, Mapping) else list(new.values())), trouble
-
-
-def _by_name(model: Any) -> Model:
-    return model if isinstance(model, Mapping) else {f"[{i}]": values for i, values in enumerate(model)}
+        return rebuild(average, lambda path: new[path]), trouble
 
 
 def _cast(values: Any, like: Any) -> Any:
     """Cast to the dtype of the old model, as adapters send it: the digest is computed from these values."""
-    same = isinstance(values, np.ndarray) and isinstance(like, np.ndarray)
-    return values.astype(like.dtype, copy=False) if same else values
+    # arithmetic turns an array without axes into a number of NumPy
+    same = isinstance(values, np.ndarray | np.generic) and isinstance(like, np.ndarray)
+    return np.asarray(values, dtype=like.dtype) if same else values
 
 
 def _is_float(values: Any) -> bool:

@@ -8,15 +8,17 @@ from typing import Any
 
 from honestly.catalog import Spec
 from honestly.federation.referee import Doubt, Referee, Sizes
+from honestly.printable import brief_repr
 from honestly.rules import RULE_CATALOG, make_mixer
 from honestly.rules.memory import Memory
+from honestly.rules.rule import Mixer
 
 
 def referee_of(
     *,
     rule: str = "bayesian",
     settings: Mapping[str, Any] | None = None,
-    pre: Sequence[Any] | None = None,
+    pre: Sequence[Any] | str | None = None,
     quorum: float = 0.5,
     doubt: Doubt = "accept",
     history: str = "",
@@ -33,7 +35,7 @@ def referee_of(
     Args:
         rule: a rule, with its settings and mixers if need be: "krum:f=2", "nnm:f=2+multi_krum:f=2,keep=8".
         settings: more settings of the rule, such as `{"f": 2}`.
-        pre: mixers applied before those of `rule`: text, or `[name, settings]` pairs.
+        pre: mixers applied before those of `rule`: text, or a list of texts and `[name, settings]` pairs.
         quorum: more than this share of the clients must be usable, or the old model is kept.
         doubt: "keep" also keeps the old model if the rule says that its result may be wrong; "accept" only marks the
             round.
@@ -51,7 +53,13 @@ def referee_of(
         >>> referee_of(rule="multi_krum", settings={"f": 2}).rule.f
         2
     """
-    before = [s if isinstance(s, str) else make_mixer(s[0], **s[1]) for s in pre or ()]
+    for name, value, kind, expected in (
+        ("rule", rule, str, "text, such as 'krum:f=2'"),
+        ("settings", settings or {}, Mapping, "a mapping, such as {'f': 2}"),
+    ):
+        if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{name} is {brief_repr(value)}; expected {expected}")
+    before = [_mixer(one) for one in (map(str, Spec.parse_all(pre)) if isinstance(pre, str) and pre else pre or ())]
     *behind, last = Spec.parse_all(rule)
     chosen = {**last.settings, **(settings or {})}
     if forgetting:
@@ -61,6 +69,16 @@ def referee_of(
         RULE_CATALOG.build(Spec(last.name, chosen), own=False), pre=[*before, *map(str, behind)], quorum=quorum,
         doubt=doubt, history=history or None, buffers=buffers, server=server, sizes=sizes, names=names, run=run, **more,
     )  # fmt: skip
+
+
+def _mixer(one: Any) -> Mixer | str:
+    """A mixer from one entry of `pre`."""
+    if isinstance(one, str):
+        return one
+    name, settings = one if isinstance(one, list | tuple) and len(one) == 2 else (None, None)
+    if not isinstance(name, str) or not isinstance(settings, Mapping):
+        raise ValueError(f"pre has {brief_repr(one)}; expected a mixer, such as 'nnm:f=2', or a [name, settings] pair")
+    return make_mixer(name, **settings)
 
 
 def common_names(updates: Iterable[Any]) -> set[Any]:

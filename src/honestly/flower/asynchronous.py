@@ -31,7 +31,7 @@ def train_buffered(
     Every connected node gets the newest model and trains. Its reply goes into the buffer, with the version of the model
     that it was sent. A full buffer gives a new version, which is sent to the idle nodes. The version of a reply is
     known from the message that it answers, not from what the node reports. If all nodes have answered and the buffer is
-    not full, the updates in it are averaged.
+    not full, the updates in it are averaged; if there are none, because all nodes failed, they are asked again.
 
     Args:
         grid: Flower's grid.
@@ -94,6 +94,7 @@ def train_buffered(
             if out is not None:
                 advance(out)
                 continue
+            sent.clear()  # nothing to average: all failed or were refused, so ask them again
         if not replies:
             time.sleep(pull_interval)
     return record_of(dict(model), arrays)
@@ -109,4 +110,8 @@ def _take(
     if parsed.fault is not None:
         buffer.refuse(node, parsed.fault)
         return None
-    return buffer.add(node, parsed.update, version=version, base=models[version], size=parsed.size)
+    try:
+        return buffer.add(node, parsed.update, version=version, base=models[version], size=parsed.size)
+    except OSError as error:  # a full disk loses this update, not the training
+        buffer.refuse(node, f"its update could not be stored: {error}")
+        return None

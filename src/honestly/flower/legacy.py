@@ -119,7 +119,8 @@ class LegacyRobustFedAvg(FedAvg):
         metrics, excluded = self._referee.evaluation(server_round, replies)
         loss = metrics.pop("loss", None)
         if self.evaluate_metrics_aggregation_fn is not None:
-            trusted = [(proxy, result) for proxy, result in results if proxy.cid not in excluded]
+            believed = self._referee.believed(proxy.cid for proxy, _ in results) - excluded.keys()
+            trusted = [(proxy, result) for proxy, result in results if proxy.cid in believed]
             metrics = self._call(self.evaluate_metrics_aggregation_fn, trusted, metrics)
         return loss, metrics
 

@@ -184,11 +184,8 @@ class RobustFedAvg(FedAvg):
         reports: list[Reply] = [evaluate_reply(message, self.weighted_by_key) for message in messages]
         metrics, excluded = self._referee.evaluation(server_round, reports)
         if self._evaluate_metrics is not None:
-            trusted = [m for m in messages if m.metadata.src_node_id not in excluded]
-            if self.history:
-                latest = {client: vote for record in self.history for client, vote in record.votes().items()}
-                floor = self.history[-1].least_vote
-                trusted = [m for m in trusted if latest.get(m.metadata.src_node_id, 1.0) > floor]
+            believed = self._referee.believed(m.metadata.src_node_id for m in messages) - excluded.keys()
+            trusted = [m for m in messages if m.metadata.src_node_id in believed]
             metrics = self._call(self._evaluate_metrics, trusted, metrics)
         return MetricRecord(dict(metrics))
 

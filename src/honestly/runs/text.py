@@ -18,18 +18,20 @@ def compact(value: Any) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON does not have, by None.
+    """Replace NaN and infinities, which JSON does not have, by None, and numbers of NumPy and its like by Python's.
 
     >>> json_value({"a": (1.0, float("nan"))})
     {'a': [1.0, None]}
     """
+    if value is None or isinstance(value, str | int):
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [json_value(item) for item in cast("list[Any]", value)]
-    return value
+    return json_value(value.tolist()) if hasattr(value, "tolist") else value
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -126,6 +126,7 @@ class Slices(InMemorySource):
         for row, pieces in zip(self.rows, self.pieces, strict=True):
             values = row[client]
             limit = arrays.LARGEST[arrays.COMPUTE[str(values.dtype).removeprefix("torch.")].__name__]
+            limit = min(limit, torch.finfo(values.dtype).max)  # a float16 would be compared with an infinite limit
             wrong = ~(values.abs() <= limit)
             if not bool(wrong.any()):
                 continue

@@ -88,11 +88,16 @@ class Tensors:
         return "\n".join([f"{len(lines)} tensors", *lines])
 
     def like(self, other: Tensors, what: str) -> Tensors:
-        """Itself, if it has the layout of the other; else ValueError."""
-        mine, theirs = ([tuple(x.shape) for x in each.local] for each in (self, other))
+        """Itself, with its tensors in the order of the other's where the names are the same. ValueError if the shapes
+        are not.
+        """
+        place = {name: i for i, name in enumerate(self.names)}
+        order = [place[name] for name in other.names] if set(place) == set(other.names) else range(len(self.names))
+        originals, local = (tuple([values[i] for i in order]) for values in (self.originals, self.local))
+        mine, theirs = [tuple(x.shape) for x in local], [tuple(x.shape) for x in other.local]
         if mine != theirs:
             raise ValueError(f"{what} has tensors of shapes {mine[:8]}, expected {theirs[:8]}")
-        return self
+        return Tensors(tuple(self.names[i] for i in order), originals, local, self.container)
 
     def rebuilt(self, values: Sequence[torch.Tensor]) -> Any:
         """New values in the container that these came in."""
