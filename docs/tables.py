@@ -144,7 +144,8 @@ def cifar() -> str:
     runs = _cifar_runs()
     lines = _by_attack(
         "The same on CIFAR-10 (ResNet-18 of half width in bfloat16, 100 rounds, which is half of the paper's; the "
-        "backdoor starts from a model trained for 200 rounds without attack; `results/cifar.toml`; – was not run; [all rules](results/README.md)):"
+        "backdoor starts from a model trained for 200 rounds without attack; `results/cifar.toml`; "
+        "– was not run; [all rules](results/README.md)):"
     )
     for rule in ("FedAvg", "Krum", "Ours (paper)", "Ours"):
         lines.append(_accuracies(rule, "", [runs.get((rule, "2", attack), {}) for attack in ATTACKS]))

@@ -12,7 +12,7 @@ from honestly.sim.attacks.label_flip import LabelFlip
 
 @dataclass(frozen=True, kw_only=True)
 class OneClass(LabelFlip):
-    """`y -> 0`: ten replacements, 0 by 1, 1 by 2, ..., 9 by 0, one after the other on the same labels, leave only zeros."""
+    """`y -> 0`: what is left where 0 is replaced by 1, then 1 by 2, ..., then 9 by 0 in the same labels."""
 
     name = "one_class"
     summary = "trains on labels that are all class 0"
