@@ -60,6 +60,19 @@ def test_who_was_asked_may_come_in_any_form(asked: Any) -> None:
     assert record.excluded == {6: "sent no reply"}
 
 
+def test_a_round_without_an_average_restores_nobodys_vote() -> None:
+    liars = [Reply(k, update={"w": np.full(20, -4.0, "f4")}, size=10, metrics={"loss": 9.0}) for k in (6, 7)]
+    referee = Referee("bayesian")
+    _, record = referee.judge(1, [*replies(), *liars])
+    assert record.accused == (6, 7)
+    value, _ = referee.judge(2, replies(), asked=range(20))  # no quorum
+    assert value is None
+    reports = [Reply(k, metrics={"loss": 0.1 if k < 2 else 9.0}) for k in (0, 1, 6, 7, 8)]
+    assert referee.believed(reply.client for reply in reports) == {0, 1}  # client 8 sent no reply in round 2
+    metrics, _ = referee.evaluation(2, reports)
+    assert metrics == {"loss": 0.1}
+
+
 def test_a_round_is_doubtful_if_most_clients_are_refused_or_disbelieved() -> None:
     good = replies(7)
     liars = [
@@ -196,6 +209,11 @@ def test_mixers_in_a_configuration(pre: Any) -> None:
 def test_wrong_settings_in_a_configuration_are_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"{next(iter(wrong))} (has|is) .*expected"):
         referee_of(**wrong)
+
+
+def test_forgetting_needs_a_rule_with_a_memory() -> None:
+    with pytest.raises(ValueError, match="forgetting=0.5: only the rule 'bayesian' has such a memory, not 'median'"):
+        referee_of(rule="median", forgetting=0.5)
 
 
 def _steps(referee: Referee, model: dict[str, Any], rounds: int) -> dict[str, Any]:

@@ -137,6 +137,11 @@ class Round:
         return votes | dict.fromkeys(self.excluded, 0.0)
 
     @property
+    def averaged(self) -> bool:
+        """Whether there was an average, even if the old model was kept."""
+        return not self.kept or not (self.verdicts is None and self.honesty is None and self.weights is None)
+
+    @property
     def least_vote(self) -> float:
         """A client is believed if its vote is above this: more likely honest than not, or with a weight."""
         return 0.5 if self.honesty is not None else 0.0

@@ -161,7 +161,7 @@ class Referee:
         replies = list(replies)
         excluded = self._roll_call(replies, ())
         usable = {reply.client: reply.metrics or {} for reply in replies if reply.client not in excluded}
-        metrics = robust_metrics(usable, self._last_votes())
+        metrics = robust_metrics(usable, {client: vote for client, (vote, _) in self._last_votes().items()})
         for client, reason in excluded.items():
             self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} excluded: {reason}")
         self.record_evaluation(number, metrics)
@@ -169,13 +169,18 @@ class Referee:
 
     def believed(self, clients: Iterable[ClientId]) -> set[ClientId]:
         """Those of the clients whose last update was believed, and those who have not sent any."""
-        votes, least = self._last_votes(), self.history[-1].least_vote if self.history else 0.0
-        return {client for client in clients if votes.get(client, 1.0) > least}
+        votes = self._last_votes()
+        return {client for client in clients if client not in votes or votes[client][1]}
 
-    def _last_votes(self) -> dict[ClientId, float]:
-        votes: dict[ClientId, float] = {}
+    def _last_votes(self) -> dict[ClientId, tuple[float, bool]]:
+        """The vote of each client in its last round, and whether it was believed.
+
+        A round without an average judges nobody but the clients that it excluded: others keep their earlier vote.
+        """
+        votes: dict[ClientId, tuple[float, bool]] = {}
         for record in self.history:
-            votes |= record.votes()
+            each = record.votes() if record.averaged else dict.fromkeys(record.excluded, 0.0)
+            votes |= {client: (vote, vote > record.least_vote) for client, vote in each.items()}
         return votes
 
     def record_evaluation(self, number: int, metrics: Mapping[str, Any]) -> None:

@@ -63,6 +63,8 @@ def referee_of(
     *behind, last = Spec.parse_all(rule)
     chosen = {**last.settings, **(settings or {})}
     if forgetting:
+        if "memory" not in RULE_CATALOG.settings(RULE_CATALOG.find(last.name)):
+            raise ValueError(f"forgetting={forgetting}: only the rule 'bayesian' has such a memory, not {last.name!r}")
         chosen["memory"] = Memory(forgetting=forgetting)
     more: dict[str, Any] = {} if log is None else {"log": log}
     return Referee(
