@@ -212,7 +212,7 @@ def test_wrong_settings_in_a_configuration_are_named(wrong: dict[str, Any]) -> N
 
 
 def test_forgetting_needs_a_rule_with_a_memory() -> None:
-    with pytest.raises(ValueError, match="forgetting=0.5: only the rule 'bayesian' has such a memory, not 'median'"):
+    with pytest.raises(ValueError, match=r"forgetting=0\.5: only the rule 'bayesian' has such a memory, not 'median'"):
         referee_of(rule="median", forgetting=0.5)
 
 
