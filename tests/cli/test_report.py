@@ -97,6 +97,9 @@ def test_the_authors_own_words_come_first(
     failed = capsys.readouterr().err
     assert "none.md" in failed
     assert "Traceback" not in failed
+    Path("old.md").write_bytes("# Größe\n".encode("latin-1"))
+    assert main(["report", "fig", "--out", "results", "--preface", "old.md"]) == 2
+    assert "--preface old.md: it is not UTF-8 text" in capsys.readouterr().err
 
 
 def test_a_federations_history_from_its_folder_or_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
