@@ -101,6 +101,47 @@ def test_a_study_is_exported_while_its_runs_go_on(
     finish(mine)
 
 
+def test_a_study_is_taken_in_while_its_runs_go_on(
+    theirs: Store, mine: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round ends whenever a state is read or the rounds are asked for: an old state goes, there is one more round."""
+    shutil.copytree(theirs.folder, tmp_path / "theirs")
+    running = theirs.runs()[1]
+    last = theirs.last_round(running.id)
+    assert last is not None
+    files = States(tmp_path / "theirs" / "runs" / running.id)
+    read, path, rounds = Path.read_bytes, files.path, iter(range(3, 9))
+
+    def one_more_round(id: str = running.id) -> None:
+        if id == running.id and (round := next(rounds, None)) is not None:
+            with Store.open(tmp_path / "theirs") as store:
+                store.write_round(running.id, {**last, "round": round}, {"train": 1.0})
+            files.write(round, read(path(round - 1)))
+
+    def read_bytes(self: Path) -> bytes:
+        if self.name == "state-1.bin":
+            one_more_round()
+        return read(self)
+
+    def after(method: Any) -> Any:
+        def called(self: Store, id: str) -> Any:
+            found = method(self, id)
+            one_more_round(id)
+            return found
+
+        return called
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    for name in ("rounds", "seconds", "timed_rounds"):
+        monkeypatch.setattr(Store, name, after(getattr(Store, name)))
+    assert take_in(mine, tmp_path / "theirs").begun == 1
+    there = States(mine.run_folder(running.id)).rounds()
+    assert there == [3, 2]
+    assert mine.run(running.id).rounds >= there[0]
+    with Store.read(tmp_path / "theirs") as store:
+        assert export(store, "rounds", tmp_path / "rounds.csv") == 3 + 4
+
+
 @pytest.mark.parametrize("form", ["folder", "archive", "database"])
 def test_a_study_goes_on_elsewhere(theirs: Store, mine: Store, tmp_path: Path, form: str) -> None:
     path = theirs.folder

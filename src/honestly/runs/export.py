@@ -73,7 +73,7 @@ def round_rows(store: Store) -> Iterator[dict[str, Any]]:
 
 def _rounds(store: Store) -> Iterator[tuple[Run, dict[str, Any], dict[str, Any]]]:
     for run in store.runs():
-        for record, laps in zip(store.rounds(run.id), store.seconds(run.id), strict=True):
+        for record, laps in store.timed_rounds(run.id):
             yield run, record, laps
 
 

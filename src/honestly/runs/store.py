@@ -93,6 +93,12 @@ class Store:
         rows = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round", (id,))
         return [decode_object(record, f"a round of run {id[:12]!r}") for (record,) in rows]
 
+    def timed_rounds(self, id: str) -> list[tuple[dict[str, Any], dict[str, float]]]:
+        """The records of a run with the durations of their parts; two queries may differ, for a run goes on."""
+        rows = self.database.rows("SELECT record, seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
+        what, when = f"a round of run {id[:12]!r}", f"the times of run {id[:12]!r}"
+        return [(decode_object(record, what), decode_object(laps, when) if laps else {}) for record, laps in rows]
+
     def last_round(self, id: str) -> dict[str, Any] | None:
         """The latest record of a run."""
         rows = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT 1", (id,))
