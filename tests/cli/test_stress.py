@@ -95,6 +95,12 @@ def test_stress_names_what_is_no_number(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [(), ("--suite", "small-1")])
+def test_a_seed_below_0_is_refused(more, capsys):
+    assert call("stress", "--seeds", "-1", *more) == 2
+    assert "-1: must be at least 0" in capsys.readouterr().err
+
+
 def test_stress_says_at_once_that_it_cannot_write(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert call(*SMALL, "--out", str(tmp_path / "file" / "out")) == 1

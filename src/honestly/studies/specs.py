@@ -69,7 +69,7 @@ class Contestant:
 
     def build(self, *, K: int, f: int, root: Any) -> tuple[Pipeline, int]:
         """Mixers and rule, and the f that they were told: the largest up to ``f`` that they accept with K clients."""
-        for count in range(f, -1, -1):
+        for count in range(min(f, K), -1, -1):  # more than all clients is accepted by no rule
             try:
                 *mixers, rule = (self._step(part, settings, count, root) for part, settings in self.parts)
                 for step in (*mixers, rule):

@@ -86,13 +86,16 @@ class StressStudy:
             if K < 3:
                 raise ValueError(f"clients = {K}: must be at least 3, so one attacker is a minority")
         for M in self.malicious:
-            if M < 0 or (M >= 1 and int(M) != M):
+            if not 0 <= M < float("inf") or (M >= 1 and int(M) != M):  # also refuses NaN
                 raise ValueError(f"malicious = {M}: a number of clients, or a share between 0 and 1")
         for f in self.believed:
             if f is not None and f < 0:
                 raise ValueError(f"believed f = {f}: must be at least 0")
         if not self.seeds:
             raise ValueError("seeds: give at least one")
+        for seed in self.seeds:
+            if seed < 0:
+                raise ValueError(f"seeds = {seed}: must be at least 0")
         if not self.tasks():
             raise ValueError(
                 f"malicious = {list(self.malicious)}: none is a minority of {list(self.clients)} clients, or no "
