@@ -401,10 +401,46 @@ def test_a_strangers_store_is_exported_and_reported(theirs: Store, tmp_path: Pat
         theirs.database.connection.backup(copy)
         copy.execute("UPDATE rounds SET seconds = json_object('train', 'long')")
         copy.execute("UPDATE runs SET summary = json_object('accuracy_last', 'high'), of = 'many', cell = '{}'")
+        copy.execute("UPDATE runs SET provenance = '{\"loads\": [1e999]}', rounds = 'few'")
+        copy.execute('UPDATE rounds SET record = \'{"round": 1, "clients": [], "loss": 1e999}\' WHERE round = 1')
+        copy.execute("UPDATE meta SET value = '{\"a\": []}' WHERE key = 'needs'")
     copy.close()
     for command in (["export", "rounds"], ["export", "runs"]):
-        assert main([*command, str(tmp_path), "-o", str(tmp_path / "out.csv")]) == 0
+        for file in ("out.csv", "out.jsonl"):
+            assert main([*command, str(tmp_path), "-o", str(tmp_path / file)]) == 0
+    assert "Infinity" not in (tmp_path / "out.jsonl").read_text()
+    assert main(["export", "study", str(tmp_path), "-o", str(tmp_path / "out.tar.gz")]) == 0
     assert main(["report", str(tmp_path), "--no-figures"]) == 0
+    assert main(["bench", "--out", str(tmp_path), "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize("column", ["worker", "error", "rounds", "experiment"])
+def test_bytes_in_place_of_text_are_damage(
+    theirs: Store, tmp_path: Path, column: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect(tmp_path / "study.sqlite") as copy:
+        theirs.database.connection.backup(copy)
+        copy.execute(f"UPDATE runs SET {column} = x'7b7d'")
+    copy.close()
+    assert main(["export", "runs", str(tmp_path), "-o", str(tmp_path / "out.jsonl")]) == 1
+    assert f"the study is damaged: {column} of a run is b'{{}}'" in capsys.readouterr().err
+
+
+def test_an_archive_of_a_damaged_study_is_not_written(
+    theirs: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect(tmp_path / "study.sqlite") as copy:
+        theirs.database.connection.backup(copy)
+        copy.execute("CREATE TABLE other AS SELECT * FROM rounds")
+        (page,) = copy.execute("SELECT rootpage FROM sqlite_master WHERE name = 'other'").fetchone()
+        (size,) = copy.execute("PRAGMA page_size").fetchone()
+    copy.close()
+    with (tmp_path / "study.sqlite").open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    assert main(["export", "study", str(tmp_path), "-o", str(tmp_path / "out.tar.gz")]) == 1
+    assert "is damaged or not an SQLite file" in capsys.readouterr().err
+    assert not (tmp_path / "out.tar.gz").exists()
 
 
 def test_a_run_without_a_cell_is_damage(theirs: Store, tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ class Store:
 
     def meta(self) -> dict[str, str]:
         """Information about the whole study: schema, name, study (its TOML text), created."""
-        return dict(self.database.rows("SELECT key, value FROM meta"))
+        rows = self.database.rows("SELECT key, value FROM meta")
+        return {key: value for key, value in rows if isinstance(value, str)}
 
     def runs(self) -> list[Run]:
         """All runs, in the study's order."""
@@ -128,7 +129,8 @@ class Store:
     def needs(self) -> dict[str, str]:
         """Which run must be done before which, by id."""
         rows = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
-        return decode_object(rows[0][0], "what needs what") if rows else {}
+        needs = decode_object(rows[0][0], "what needs what") if rows else {}
+        return {id: before for id, before in needs.items() if isinstance(before, str)}
 
     def add(self, entries: Sequence[PlannedRun], *, replace: bool = False) -> None:
         """Add the runs of a study; runs that are already there keep their rounds.

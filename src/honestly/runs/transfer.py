@@ -119,7 +119,8 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportRe
                 continue  # other runs start from its model, which is not here: it must be run again
             # before the rounds: no state of a run in progress is then ahead of them
             states = {} if run.id in here else _read_states(files)
-            run = other.run(run.id)
+            with contextlib.suppress(KeyError):  # a damaged index does not find it
+                run = other.run(run.id)
             rounds = other.timed_rounds(run.id)
             _take_run(store, run, [record for record, _ in rounds], [laps for _, laps in rounds], states, result)
     return result
