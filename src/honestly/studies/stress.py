@@ -15,6 +15,7 @@ import numpy as np
 
 from honestly.own import is_own
 from honestly.result import Float
+from honestly.rules.rule import TooFewClientsError
 from honestly.sim.attacks import ATTACKS, DataAttack, UpdateAttack, View
 from honestly.sim.attacks.adaptive import Adaptive
 from honestly.studies.attacked import AttackedRound, Case
@@ -190,7 +191,11 @@ class StressTask:
                 continue
             try:
                 scores = attacked((contestant, f)).score(contestant, f)
-            except ValueError:  # the rule does not accept so few clients for any f
+            except ValueError as error:  # the rule does not accept so few clients for any f
+                root = None if isinstance(population, LayeredPopulation) else population.root
+                mistake = contestant.is_own and not isinstance(error, TooFewClientsError)
+                if mistake and contestant.accepts(K=self.clients, f=f, root=root):
+                    raise
                 continue
             cases.append(
                 Case(
