@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import re
+import sys
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -67,6 +68,12 @@ def _remote(error: BaseException) -> tuple[Culprit, str] | None:
     entries = re.findall(r'^  File "(.*?)", line (\d+), in .*\n    (.*)$', str(error.__cause__), re.M)
     if not entries:
         return Culprit.BUG, "a worker process"
+    own = {str(getattr(sys.modules.get(name), "__file__", "")) for name in LOADED}
+    for file, line, _ in reversed(entries):
+        if file in own:
+            return Culprit.OWN_CODE, f"{Path(file).name}, line {line}"
+        if "honestly" in Path(file).parts:
+            break
     file, line, text = entries[-1]
     ours = "honestly" in Path(file).parts and text.startswith("raise ")
     return (Culprit.USER if ours else Culprit.BUG), f"{Path(file).name}, line {line}"

@@ -286,6 +286,27 @@ def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_only_the_driver_hears_ctrl_c(tmp_path: Path) -> None:
+    """A terminal tells every process of the command; workers wait for the driver, which asks each of them once."""
+    study, out = tmp_path / "small.toml", tmp_path / "out"
+    study.write_text(STUDY.format(rounds=2000))
+
+    def at_work(found: list[Run]) -> dict[str, int]:
+        return {str(run.worker): run.rounds for run in found if run.status == "running" and run.rounds >= 1}
+
+    driver = start(str(study), "--out", str(out), "--quiet", "--workers", "2")
+    before = at_work(wait_for(out, lambda found: len(at_work(found)) == 2, driver))
+    for worker in before:
+        os.kill(int(worker.split("/")[1]), signal.SIGINT)
+    further = {worker: rounds + 10 for worker, rounds in before.items()}
+    wait_for(out, lambda found: all(at_work(found).get(worker, 0) >= n for worker, n in further.items()), driver)
+    driver.send_signal(signal.SIGINT)
+    driver.communicate(timeout=60)
+    assert driver.returncode == 130
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_workers_stop_with_their_driver(tmp_path: Path) -> None:
     study, out = tmp_path / "small.toml", tmp_path / "out"
     study.write_text(STUDY.format(rounds=2000))

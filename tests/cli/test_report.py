@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -25,6 +26,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for rule in ("bayesian", "mean"):
         assert main(["simulate", *SETTINGS, f"rule={rule}", "--quiet", "--out", str(folder / rule)]) == 0
     return folder
+
+
+def test_histories_of_one_name_are_different_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder is often called `history`: neither of two federations may take the other's place."""
+    monkeypatch.chdir(tmp_path)
+    for site, seconds in (("north", 1.0), ("south", 2.0)):
+        written = History(f"{site}/history")
+        belief = {f"{site}-{k}": 0.05 if k == 2 else 0.97 for k in range(3)}
+        written.add(Round(1, tuple(belief), belief, None, {}, False, "converged", False, seconds=seconds))
+        written.write()
+    shutil.copytree("north/history", "copy/history")
+    folders = ["north/history", "south/history", "copy/history"]
+    assert main(["report", *folders, "--out", "both", "--no-figures", "--quiet"]) == 0
+    text = Path("both/README.md").read_text(encoding="utf-8")
+    assert "2 of 2 runs" in text, "a copy of a history is the same run"
+    assert ("north-2" in text, "south-2" in text) == (True, True)
+    assert "**history (2)**" in text
 
 
 def history(folder: Path) -> Path:
@@ -97,6 +115,9 @@ def test_the_authors_own_words_come_first(
     failed = capsys.readouterr().err
     assert "none.md" in failed
     assert "Traceback" not in failed
+    Path("old.md").write_bytes("# Größe\n".encode("latin-1"))
+    assert main(["report", "fig", "--out", "results", "--preface", "old.md"]) == 2
+    assert "--preface old.md: it is not UTF-8 text" in capsys.readouterr().err
 
 
 def test_a_federations_history_from_its_folder_or_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,6 +111,23 @@ def test_the_partition_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("runs").exists()
 
 
+def test_a_narrow_terminal_shows_every_number_of_the_partition(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(columns: int) -> list[list[str]]:
+        """The cells of the three clients, in one table or in several below each other."""
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["simulate", "clients=3", "--show-partition"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= columns
+        return [
+            [c.strip() for line in lines if line.startswith(f"│ {k} ") for c in line.split("│")[2:-1]] for k in range(3)
+        ]
+
+    assert drawn(40) == drawn(200)
+    assert [len(cells) for cells in drawn(40)] == [1 + 10] * 3, "images and classes"
+
+
 def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--presets"]) == 0
     assert "paper/fmnist-config2.toml" in capsys.readouterr().out.split()

@@ -95,6 +95,45 @@ def test_stress_names_what_is_no_number(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+MINE = """
+from dataclasses import dataclass
+import numpy as np
+from honestly.rules.rule import Mix, Rule
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Rule):
+    name = "mine"
+    summary = "a rule with a mistake"
+    bound = "1"
+
+    def mix(self, geometry):
+        return {body}
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ("Mix.of_weights(np.ones(3) @ np.ones(4))", 1, "your code failed, mine.py, line 13: ValueError: matmul"),
+        ("[][geometry.K]", 1, "your code failed, mine.py, line 13: IndexError"),
+        ("Mix.of_weights(np.ones(3) / 3)", 2, "expected a weight for each of the 8 clients"),
+    ],
+)
+def test_a_mistake_in_a_rule_of_ones_own_is_named(tmp_path, capsys, jobs, body, status, message):
+    """Also where it is a ValueError, as a rule of the package raises for too few clients, or comes from a process."""
+    (tmp_path / "mine.py").write_text(MINE.format(body=body))
+    words = ("--attacks", "sign_flip", "--populations", "isotropic", "--clients", "8", "--malicious", "1", "2")
+    assert call("stress", "--rules", f"{tmp_path}/mine.py:Mine", "mean", *words, "--jobs", jobs) == status
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("more", [(), ("--suite", "small-1")])
+def test_a_seed_below_0_is_refused(more, capsys):
+    assert call("stress", "--seeds", "-1", *more) == 2
+    assert "-1: must be at least 0" in capsys.readouterr().err
+
+
 def test_stress_says_at_once_that_it_cannot_write(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert call(*SMALL, "--out", str(tmp_path / "file" / "out")) == 1

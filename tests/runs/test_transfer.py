@@ -101,6 +101,47 @@ def test_a_study_is_exported_while_its_runs_go_on(
     finish(mine)
 
 
+def test_a_study_is_taken_in_while_its_runs_go_on(
+    theirs: Store, mine: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round ends whenever a state is read or the rounds are asked for: an old state goes, there is one more round."""
+    shutil.copytree(theirs.folder, tmp_path / "theirs")
+    running = theirs.runs()[1]
+    last = theirs.last_round(running.id)
+    assert last is not None
+    files = States(tmp_path / "theirs" / "runs" / running.id)
+    read, path, rounds = Path.read_bytes, files.path, iter(range(3, 9))
+
+    def one_more_round(id: str = running.id) -> None:
+        if id == running.id and (round := next(rounds, None)) is not None:
+            with Store.open(tmp_path / "theirs") as store:
+                store.write_round(running.id, {**last, "round": round}, {"train": 1.0})
+            files.write(round, read(path(round - 1)))
+
+    def read_bytes(self: Path) -> bytes:
+        if self.name == "state-1.bin":
+            one_more_round()
+        return read(self)
+
+    def after(method: Any) -> Any:
+        def called(self: Store, id: str) -> Any:
+            found = method(self, id)
+            one_more_round(id)
+            return found
+
+        return called
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    for name in ("rounds", "seconds", "timed_rounds"):
+        monkeypatch.setattr(Store, name, after(getattr(Store, name)))
+    assert take_in(mine, tmp_path / "theirs").begun == 1
+    there = States(mine.run_folder(running.id)).rounds()
+    assert there == [3, 2]
+    assert mine.run(running.id).rounds >= there[0]
+    with Store.read(tmp_path / "theirs") as store:
+        assert export(store, "rounds", tmp_path / "rounds.csv") == 3 + 4
+
+
 @pytest.mark.parametrize("form", ["folder", "archive", "database"])
 def test_a_study_goes_on_elsewhere(theirs: Store, mine: Store, tmp_path: Path, form: str) -> None:
     path = theirs.folder
@@ -360,10 +401,46 @@ def test_a_strangers_store_is_exported_and_reported(theirs: Store, tmp_path: Pat
         theirs.database.connection.backup(copy)
         copy.execute("UPDATE rounds SET seconds = json_object('train', 'long')")
         copy.execute("UPDATE runs SET summary = json_object('accuracy_last', 'high'), of = 'many', cell = '{}'")
+        copy.execute("UPDATE runs SET provenance = '{\"loads\": [1e999]}', rounds = 'few'")
+        copy.execute('UPDATE rounds SET record = \'{"round": 1, "clients": [], "loss": 1e999}\' WHERE round = 1')
+        copy.execute("UPDATE meta SET value = '{\"a\": []}' WHERE key = 'needs'")
     copy.close()
     for command in (["export", "rounds"], ["export", "runs"]):
-        assert main([*command, str(tmp_path), "-o", str(tmp_path / "out.csv")]) == 0
+        for file in ("out.csv", "out.jsonl"):
+            assert main([*command, str(tmp_path), "-o", str(tmp_path / file)]) == 0
+    assert "Infinity" not in (tmp_path / "out.jsonl").read_text()
+    assert main(["export", "study", str(tmp_path), "-o", str(tmp_path / "out.tar.gz")]) == 0
     assert main(["report", str(tmp_path), "--no-figures"]) == 0
+    assert main(["bench", "--out", str(tmp_path), "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize("column", ["worker", "error", "rounds", "experiment"])
+def test_bytes_in_place_of_text_are_damage(
+    theirs: Store, tmp_path: Path, column: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect(tmp_path / "study.sqlite") as copy:
+        theirs.database.connection.backup(copy)
+        copy.execute(f"UPDATE runs SET {column} = x'7b7d'")
+    copy.close()
+    assert main(["export", "runs", str(tmp_path), "-o", str(tmp_path / "out.jsonl")]) == 1
+    assert f"the study is damaged: {column} of a run is b'{{}}'" in capsys.readouterr().err
+
+
+def test_an_archive_of_a_damaged_study_is_not_written(
+    theirs: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with sqlite3.connect(tmp_path / "study.sqlite") as copy:
+        theirs.database.connection.backup(copy)
+        copy.execute("CREATE TABLE other AS SELECT * FROM rounds")
+        (page,) = copy.execute("SELECT rootpage FROM sqlite_master WHERE name = 'other'").fetchone()
+        (size,) = copy.execute("PRAGMA page_size").fetchone()
+    copy.close()
+    with (tmp_path / "study.sqlite").open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    assert main(["export", "study", str(tmp_path), "-o", str(tmp_path / "out.tar.gz")]) == 1
+    assert "is damaged or not an SQLite file" in capsys.readouterr().err
+    assert not (tmp_path / "out.tar.gz").exists()
 
 
 def test_a_run_without_a_cell_is_damage(theirs: Store, tmp_path: Path) -> None:

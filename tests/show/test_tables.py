@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from honestly.show.stress_tables import tables
-from honestly.show.tables import fill
+from honestly.show.tables import Table, fill
 from honestly.show.tables import text as shown
 from honestly.studies.stress import StressStudy, run
 
@@ -70,3 +70,11 @@ def test_a_stress_study_fits_the_terminal_and_says_which_attackers_were_run(widt
     for table in found:
         for cell in (cell for row in table.rows for cell in row):
             assert shown(cell)[: width // 2 - 4] in text  # nothing is cut off
+
+
+def test_a_row_of_latex_may_begin_with_a_bracket_or_a_star():
+    """After a line break LaTeX takes a bracket for a length, even on the next line, and a star for a part of it."""
+    rows = [["[K] ours", 0.5], ["*best*", 0.25], ["mean", 0.125]]
+    lines = Table("t", "Title", "", ["rule", "kappa"], rows, frozenset({(2, 1)})).latex().splitlines()
+    body = lines[lines.index(r"    \midrule") + 1 : lines.index(r"    \bottomrule")]
+    assert body == [r"    {}[K] ours & 0.500 \\", r"    {}*best* & 0.250 \\", r"    mean & \textbf{0.125} \\"]

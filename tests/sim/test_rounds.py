@@ -228,6 +228,13 @@ def test_the_server_trains_a_root_update_for_a_rule_that_needs_one() -> None:
     assert len(records[-1]["weights"]) == 8  # the server's own update is none of the clients'
 
 
+@pytest.mark.parametrize("changes", [{"rule": "fltrust"}, {"attack": "mimic", "malicious": 2}])
+def test_training_that_diverges_ends_no_run(changes: dict[str, Any]) -> None:
+    records = run(**changes, lr=1e4, rounds=3)
+    assert len(records) == 3
+    assert any(record["status"].startswith("refused: ") for record in records)
+
+
 def test_memory_is_part_of_the_experiment() -> None:
     forgetful, other = (Experiment.of({**SMALL, "rule": {"name": "bayesian", **m}}) for m in ({}, {"memory": 0.8}))
     assert forgetful.id != other.id

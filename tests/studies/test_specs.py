@@ -43,6 +43,7 @@ def test_f_is_lowered_to_what_the_rule_accepts():
     rule.check(20)
     with pytest.raises(ValueError, match=r"\d"):
         type(rule)(f=told + 1).check(20)
+    assert Contestant("krum").build(K=20, f=10**18, root=None)[1] == told, "at once"
 
 
 def test_a_rule_that_fits_no_f_says_why():

@@ -172,9 +172,12 @@ def test_recorded_data_attacks_take_part(tmp_path):
         ({"clients": [2]}, "clients = 2"),
         ({"malicious": [-1]}, "malicious = -1"),
         ({"malicious": [1.5]}, "malicious = 1.5"),
+        ({"malicious": [float("nan")]}, "malicious = nan"),
+        ({"malicious": [float("inf")]}, "malicious = inf"),
         ({"malicious": [10]}, "none is a minority"),
         ({"believed": [-1]}, "believed f = -1"),
         ({"seeds": []}, "seeds"),
+        ({"seeds": [0, -1]}, "seeds = -1: must be at least 0"),
     ],
 )
 def test_a_study_that_cannot_run_says_so_at_once(settings, message):

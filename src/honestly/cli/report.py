@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     commands = [*bench, ["report", *paths, "--out", target]]
     command = "\n".join(shlex.join(["honestly", *words]) for words in commands)
-    preface = "" if args.preface is None else args.preface.read_text(encoding="utf-8")
+    preface = "" if args.preface is None else _preface(args.preface)
     options = ReportOptions(pages=not args.no_pages, figures=not args.no_figures, command=command, preface=preface)
     files = write(studies, out, options)
     if not args.quiet:
@@ -70,6 +70,13 @@ def run(args: argparse.Namespace) -> int:
             print("no PNG and SVG files: they need matplotlib (pip install 'honestly[cli]')")
         print("\n".join(printable(file) for file in files))
     return 0
+
+
+def _preface(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--preface {file}: it is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def _command_path(path: Path) -> str:

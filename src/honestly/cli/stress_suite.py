@@ -54,6 +54,8 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
     seeds = [seed for seeds in args.seeds for seed in seeds]
     if len(seeds) != 1:
         raise ValueError(f"--seeds {','.join(map(str, seeds))}: a suite is judged with one at a time")
+    if seeds[0] < 0:
+        raise ValueError(f"--seeds {seeds[0]}: must be at least 0")
     if not 0 < args.limit < 1e6:
         raise ValueError(f"--limit {args.limit:g}: give a number of seconds above 0")
     suite = suites.load(args.suite or "small-1")

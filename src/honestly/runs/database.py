@@ -47,7 +47,7 @@ class Database:
         except OSError as error:
             reason = error.strerror or error
             raise StoreError(f"cannot create {folder}: {reason}. Choose a folder that you may write to.") from error
-        with _name_errors(path):
+        with name_errors(path):
             connection = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         database = cls(path, connection)
         try:
@@ -57,7 +57,7 @@ class Database:
                         connection.execute(table)
                     connection.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
                 database.check()
-            with _name_errors(path):
+            with name_errors(path):
                 connection.execute("PRAGMA journal_mode = WAL")
                 # a round must be on disk before the state that follows it: without FULL, a power cut could undo it
                 connection.execute("PRAGMA synchronous = FULL")
@@ -84,7 +84,7 @@ class Database:
         failed: Exception | None = None
         for options in ("mode=ro", f"mode=ro{frozen}"):
             try:
-                with _name_errors(path):
+                with name_errors(path):
                     connection = sqlite3.connect(
                         f"{address}?{options}",
                         uri=True,
@@ -118,13 +118,13 @@ class Database:
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """The rows of a query."""
-        with self.lock, _name_errors(self.path):
+        with self.lock, name_errors(self.path):
             return self.connection.execute(query, values).fetchall()
 
     @contextmanager
     def writing(self) -> Generator[sqlite3.Connection]:
         """A transaction: all or nothing."""
-        with self.lock, _name_errors(self.path):
+        with self.lock, name_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self.connection
@@ -141,7 +141,7 @@ class Database:
 
 
 @contextmanager
-def _name_errors(path: Path) -> Generator[None]:
+def name_errors(path: Path) -> Generator[None]:
     """SQLite's errors as sentences that say what to do."""
     try:
         yield

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from honestly.runs.clean import parse_json
-from honestly.runs.database import FILE
+from honestly.runs.database import FILE, name_errors
 from honestly.runs.reader import read_record
 from honestly.runs.record import COLUMNS, duration
 from honestly.runs.rows import Run
 from honestly.runs.states import States
 from honestly.runs.store import Store
-from honestly.runs.text import compact, csv_cell, csv_text
+from honestly.runs.text import compact, csv_cell, csv_text, json_value
 from honestly.runs.writing import write_file
 
 TRIES = 100  # to read the state of a run in progress
@@ -38,7 +38,7 @@ def export(store: Store, what: str, path: Path) -> int:
     else:
         rows = _round_lines(store) if lines else round_rows(store)
     table = list(rows)
-    text = "".join(compact(row) + "\n" for row in table) if lines else _csv(table)
+    text = "".join(compact(json_value(row)) + "\n" for row in table) if lines else _csv(table)
     content = text.encode()
     write_file(path, gzip.compress(content, mtime=0) if kind.endswith(".gz") else content)
     return len(table)
@@ -67,13 +67,13 @@ def round_rows(store: Store) -> Iterator[dict[str, Any]]:
     """One flat row per round."""
     for run, record, laps in _rounds(store):
         numbers = read_record(record)[0].as_json()
-        cells = {column: numbers[column] for column in COLUMNS}
+        cells = {column: numbers.get(column) for column in COLUMNS}  # a stranger's may be of a server
         yield {"run": run.id, **run.cell, **cells, "seconds": round(duration(laps), 6)}
 
 
 def _rounds(store: Store) -> Iterator[tuple[Run, dict[str, Any], dict[str, Any]]]:
     for run in store.runs():
-        for record, laps in zip(store.rounds(run.id), store.seconds(run.id), strict=True):
+        for record, laps in store.timed_rounds(run.id):
             yield run, record, laps
 
 
@@ -133,7 +133,11 @@ def copy(store: Store, path: Path) -> None:
 
     The file is rewritten, so the same rows give the same bytes, whatever was deleted before.
     """
-    with tempfile.TemporaryDirectory() as temporary, contextlib.closing(sqlite3.connect(Path(temporary) / FILE)) as raw:
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        contextlib.closing(sqlite3.connect(Path(temporary) / FILE)) as raw,
+        name_errors(store.database.path),  # it may be damaged
+    ):
         store.database.connection.backup(raw)
         raw.execute("UPDATE runs SET worker = NULL")
         raw.commit()

@@ -53,6 +53,9 @@ JSON_COLUMNS = ("cell", "experiment", "summary", "provenance")
 def run_of(row: Sequence[Any]) -> Run:
     """A row of the table, decoded."""
     values = {f.name: value for f, value in zip(fields(Run), row, strict=True)}
+    for name, value in values.items():
+        if isinstance(value, bytes):
+            raise StoreError(f"the study is damaged: {name} of a run is {value[:40]!r}, not text; restore a copy of it")
     for name in JSON_COLUMNS:
         if values[name] is not None or name in ("cell", "experiment"):
             values[name] = decode_object(values[name], f"{name} of run {str(values['id'])[:12]!r}")

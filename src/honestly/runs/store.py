@@ -75,7 +75,8 @@ class Store:
 
     def meta(self) -> dict[str, str]:
         """Information about the whole study: schema, name, study (its TOML text), created."""
-        return dict(self.database.rows("SELECT key, value FROM meta"))
+        rows = self.database.rows("SELECT key, value FROM meta")
+        return {key: value for key, value in rows if isinstance(value, str)}
 
     def runs(self) -> list[Run]:
         """All runs, in the study's order."""
@@ -92,6 +93,12 @@ class Store:
         """The simulator's records of a run, in their order."""
         rows = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round", (id,))
         return [decode_object(record, f"a round of run {id[:12]!r}") for (record,) in rows]
+
+    def timed_rounds(self, id: str) -> list[tuple[dict[str, Any], dict[str, float]]]:
+        """The records of a run with the durations of their parts; two queries may differ, for a run goes on."""
+        rows = self.database.rows("SELECT record, seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
+        what, when = f"a round of run {id[:12]!r}", f"the times of run {id[:12]!r}"
+        return [(decode_object(record, what), decode_object(laps, when) if laps else {}) for record, laps in rows]
 
     def last_round(self, id: str) -> dict[str, Any] | None:
         """The latest record of a run."""
@@ -122,7 +129,8 @@ class Store:
     def needs(self) -> dict[str, str]:
         """Which run must be done before which, by id."""
         rows = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
-        return decode_object(rows[0][0], "what needs what") if rows else {}
+        needs = decode_object(rows[0][0], "what needs what") if rows else {}
+        return {id: before for id, before in needs.items() if isinstance(before, str)}
 
     def add(self, entries: Sequence[PlannedRun], *, replace: bool = False) -> None:
         """Add the runs of a study; runs that are already there keep their rounds.

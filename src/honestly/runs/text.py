@@ -51,5 +51,5 @@ def csv_cell(value: Any) -> Any:
     """
     if value is None or isinstance(value, int | float):
         return "" if value is None else value
-    text = printable(compact(value) if isinstance(value, list | dict) else value)
+    text = printable(compact(json_value(value)) if isinstance(value, list | dict) else value)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import re
@@ -9,15 +10,15 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from honestly.runs.database import FILE, StoreError
-from honestly.runs.export import read_lines, starts
+from honestly.runs.export import TRIES, read_lines, starts
 from honestly.runs.incoming import check_round, check_run
-from honestly.runs.rows import Run, canonical
+from honestly.runs.rows import DONE, Run, canonical
 from honestly.runs.states import States
 from honestly.runs.store import Store
 
@@ -109,19 +110,38 @@ def _merge(store: Store, folder: Path, only: Collection[str] | None) -> ImportRe
             meta = {key: value for key, value in theirs.items() if key != "schema"}
             store.set_meta(**meta)
         wanted = starts(other)
+        here = {run.id for run in store.runs() if run.status == DONE}
         for run in other.runs():
             if only is not None and run.id not in only:
                 continue
             files = other.run_folder(run.id)
             if run.id in wanted and run.status == "done" and not States(files).path(run.of).is_file():
                 continue  # other runs start from its model, which is not here: it must be run again
-            _take_run(store, run, other.rounds(run.id), other.seconds(run.id), files, result)
+            # before the rounds: no state of a run in progress is then ahead of them
+            states = {} if run.id in here else _read_states(files)
+            with contextlib.suppress(KeyError):  # a damaged index does not find it
+                run = other.run(run.id)
+            rounds = other.timed_rounds(run.id)
+            _take_run(store, run, [record for record, _ in rounds], [laps for _, laps in rounds], states, result)
     return result
 
 
+def _read_states(folder: Path) -> dict[str, bytes]:
+    """The states of a run, by the names of their files.
+
+    A run in progress removes older ones at any moment: then look again.
+    """
+    states = States(folder)
+    for _ in range(TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            return {states.path(n).name: states.path(n).read_bytes() for n in states.rounds()}
+    return {}
+
+
 def _take_run(
-    store: Store, run: Run, records: Sequence[Any], seconds: Sequence[Any], files: Path | None, result: ImportResult
-) -> None:
+    store: Store, run: Run, records: Sequence[Any], seconds: Sequence[Any], states: Mapping[str, bytes],
+    result: ImportResult,
+) -> None:  # fmt: skip
     check_run(run)
     for record, laps in zip(records, seconds, strict=True):
         check_round(run.id, record, laps)
@@ -140,11 +160,11 @@ def _take_run(
         run = replace(run, ordinal=present.ordinal, cell=present.cell)
     folder = store.run_folder(run.id)
     if run.status == "done":
-        _copy(files, folder)
+        _copy(states, folder)
         store.put(run, records, seconds)
         result.done += 1
-    elif files is not None and States(files).rounds() and (present is None or present.rounds < run.rounds):
-        _copy(files, folder)
+    elif states and (present is None or present.rounds < run.rounds):
+        _copy(states, folder)
         store.put(_to_go_on(run), records, seconds)
         result.begun += 1
     elif present is None:
@@ -155,14 +175,13 @@ def _to_go_on(run: Run) -> Run:
     return replace(run, status="pending", worker=None, attempts=0, finished=None, error=None)
 
 
-def _copy(files: Path | None, folder: Path) -> None:
-    """Copy the states of a run."""
-    paths = [] if files is None else [States(files).path(n) for n in States(files).rounds()]
-    if paths:
+def _copy(states: Mapping[str, bytes], folder: Path) -> None:
+    """Write the states of a run."""
+    if states:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for file in paths:
-            shutil.copyfile(file, folder / file.name)
+        for name, content in states.items():
+            (folder / name).write_bytes(content)
 
 
 def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> ImportResult:
@@ -174,7 +193,7 @@ def _take_lines(store: Store, path: Path, only: Collection[str] | None) -> Impor
         if names <= value.keys():
             run = Run(**{name: value[name] for name in names})
             if run.status == "done" and (only is None or run.id in only):
-                _take_run(store, run, [], [], None, result)
+                _take_run(store, run, [], [], {}, result)
         elif {"run", "record", "seconds"} <= value.keys():
             check_round(value["run"], value["record"], value["seconds"])
             rounds.setdefault(value["run"], []).append((value["record"], value["seconds"]))

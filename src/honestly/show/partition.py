@@ -15,16 +15,15 @@ def print_partition(
 ) -> None:
     """Print a row per client and a column per class; `counts` is (clients, classes)."""
     from rich.console import Console
-    from rich.table import Table as RichTable
 
-    table = RichTable(title=title)
-    for name in ("client", "images", *classes):
-        table.add_column(name, justify="right")
+    from honestly.show.tables import Cell, Table
+
     most = max(int(counts.max()), 1)
+    rows: list[list[Cell]] = []
     for k, row in enumerate(counts.tolist()):
         mark = " *" if k in malicious else ""
-        table.add_row(f"{k}{mark}", str(sum(row)), *(f"{n} {BARS[-(-8 * n // most)]}" for n in row))
-    console = Console(markup=False)  # names of folders, files and classes may have brackets, which are not markup
-    console.print(table)
+        rows.append([f"{k}{mark}", sum(row), *(f"{n} {BARS[-(-8 * n // most)]}" for n in row)])
+    console = Console(emoji=False)  # the name of a class may be between colons
+    console.print(Table("partition", title, "", ["client", "images", *classes], rows).rich(console.width))
     if malicious:
         console.print("* malicious")

@@ -73,7 +73,9 @@ class Table:
         """A table environment for a document that uses booktabs."""
 
         def line(cells: Sequence[str]) -> str:
-            return "    " + " & ".join(cells) + r" \\"
+            # the end of the row before takes a bracket for its own argument, and swallows a star
+            guard = "{}" if cells[0][:1] in ("[", "*") else ""
+            return "    " + guard + " & ".join(cells) + r" \\"
 
         body = [
             line(

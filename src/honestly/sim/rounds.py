@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from honestly.aggregate import aggregate
+from honestly.arrays import LARGEST
 from honestly.federation.server import make_server
 from honestly.result import Aggregate, AggregationError
 from honestly.runs.record import RoundRecord
@@ -179,6 +180,8 @@ class Federation:
             reference = torch.cat([reference, state.model.statistics])
             layers = {**layers, **Layout.of_statistics(self.module).sizes}
         updates: Any = sent if everybody else dict(zip(plan.clients, sent, strict=True))
+        if root is not None and not bool((root.abs() <= LARGEST["float32"]).all()):
+            return None, "refused: the server's own training has diverged"  # as when that of the clients has
         steps = state.pipeline if root is None else state.pipeline.with_rule(root=root)
         try:
             if plan.late is not None:

@@ -67,9 +67,22 @@ class Contestant:
         rule = self.parts[-1][0]
         return issubclass(rule, Rule) and rule.infers_honesty
 
+    @property
+    def is_own(self) -> bool:
+        """Whether a part is code of the user's own."""
+        return any(not part.__module__.startswith("honestly.") for part, _ in self.parts)
+
+    def accepts(self, *, K: int, f: int, root: Any) -> bool:
+        """Whether the parts accept K clients for some f up to this one."""
+        try:
+            self.build(K=K, f=f, root=root)
+        except ValueError:
+            return False
+        return True
+
     def build(self, *, K: int, f: int, root: Any) -> tuple[Pipeline, int]:
         """Mixers and rule, and the f that they were told: the largest up to ``f`` that they accept with K clients."""
-        for count in range(f, -1, -1):
+        for count in range(min(f, K), -1, -1):  # more than all clients is accepted by no rule
             try:
                 *mixers, rule = (self._step(part, settings, count, root) for part, settings in self.parts)
                 for step in (*mixers, rule):

@@ -125,6 +125,12 @@ def test_mimic_copies_the_client_farthest_along_the_first_principal_direction():
     np.testing.assert_array_equal(make("mimic", target=2).forge(seen)[0], seen.others[2])
 
 
+def test_mimic_copies_somebody_where_training_has_diverged():
+    seen = view(seed=4)
+    seen.others[1, 0] = np.nan
+    assert any(np.array_equal(make("mimic").forge(seen)[0], other) for other in seen.others)
+
+
 def test_mpaf_pulls_to_the_same_model_every_round():
     base = []
     for seed in (0, 1):

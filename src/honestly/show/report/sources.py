@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ class ReportedRun:
         rule, attack: by name; "" if they are not known.
         summary: the final numbers that the store keeps; {} if it keeps none.
         finished: when it was done, in seconds since 1970; 0 if that is not known.
+        history: the hash of a history's first line, which its copies share; "" for a run of an experiment.
     """
 
     id: str
@@ -48,6 +51,7 @@ class ReportedRun:
     attack: str = ""
     summary: Mapping[str, Any] = field(default_factory=dict[str, Any])
     finished: float = 0.0
+    history: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,36 @@ def merge(studies: Sequence[ReportedStudy]) -> list[ReportedStudy]:
         if before is None:
             merged[study.name] = study
             continue
-        best: dict[str, ReportedRun] = {}
+        best: dict[tuple[str, str], ReportedRun] = {}
         for entry in [*before.entries, *study.entries]:
-            other = best.get(entry.id)
+            # many a folder is called `history`: that name alone does not make two federations one
+            key = ("", entry.history) if entry.history else (entry.id, "")
+            other = best.get(key)
             if other is None or _progress(entry) > _progress(other):
-                best[entry.id] = entry
+                best[key] = entry
         notes = [*before.notes, *(note for note in study.notes if note not in before.notes)]
-        merged[study.name] = ReportedStudy(study.name, list(best.values()), before.about or study.about, notes)
+        entries = _tell_apart(list(best.values()))
+        merged[study.name] = ReportedStudy(study.name, entries, before.about or study.about, notes)
     return list(merged.values())
+
+
+def _tell_apart(entries: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """Histories of one name are different runs, not seeds of one: all but the first get a number behind the name."""
+    ids: set[str] = set()
+    names: set[str] = set()
+    return [
+        replace(entry, id=_unused(entry.id, ids), cell={"run": _unused(str(entry.cell["run"]), names)})
+        if entry.history
+        else entry
+        for entry in entries
+    ]
+
+
+def _unused(name: str, used: set[str]) -> str:
+    """The name, or the name with the first number that makes it a new one."""
+    unused = next(one for n in itertools.count(1) if (one := name if n == 1 else f"{name} ({n})") not in used)
+    used.add(unused)
+    return unused
 
 
 def _progress(entry: ReportedRun) -> tuple[bool, int, float]:
@@ -180,10 +206,16 @@ def _runs(name: str, files: Sequence[Path]) -> ReportedStudy:
             ReportedRun(
                 id or file.parent.resolve().name, cell, "done" if done >= of else "stopped", done, of,
                 read=lambda rounds=rounds: rounds, details=details, rule=choice_name(experiment.get("rule")),
-                attack=choice_name(experiment.get("attack")),
+                attack=choice_name(experiment.get("attack")), history="" if experiment else _first_line(file),
             )
         )  # fmt: skip
-    return ReportedStudy(name, entries, notes=notes)
+    return ReportedStudy(name, _tell_apart(entries), notes=notes)
+
+
+def _first_line(file: Path) -> str:
+    """The hash of the first line: no other federation has it, and it stays what it is when rounds are added."""
+    with file.open("rb") as lines:
+        return hashlib.sha256(lines.readline()).hexdigest()
 
 
 def _experiment(folder: Path) -> tuple[str, dict[str, Any]]:

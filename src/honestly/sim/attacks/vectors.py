@@ -81,7 +81,12 @@ def lengths(rows: Array) -> Array:
 
 
 def principal(G: Float) -> Float:
-    """(n,) coordinates of n centred vectors with Gram matrix G along their first principal direction, up to scale."""
+    """(n,) coordinates of n centred vectors with Gram matrix G along their first principal direction, up to scale.
+
+    Where training has diverged there is no direction, and all are alike.
+    """
+    if not np.isfinite(G).all():
+        return np.ones(len(G))
     return np.linalg.eigh(G)[1][:, -1]
 
 
