@@ -53,6 +53,8 @@ def test_mixers_before_the_rule() -> None:
         (["clints=3"], r"clints = 3: unknown key, did you mean clients\?"),
         (["clients=0"], r"clients = 0: must be at least 1"),
         (["clients=ten"], r"clients = 'ten': give a whole number"),
+        ([f"batch={10**20}"], r"batch = 100000000000000000000: must be at most 1000000"),
+        ([f"epochs={10**20}"], r"epochs = 100000000000000000000: must be at most 1000000"),
         (["partition=ballanced"], r"partition = 'ballanced': did you mean balanced\? Allowed: balanced, dirichlet"),
         (["dataset=imagenet"], r"dataset = 'imagenet': Allowed: digits, mnist, fmnist, cifar10"),
         (["rule=multi_krm"], r"multi_krm.*multi_krum"),

@@ -114,9 +114,9 @@ class Experiment(BaseModel):
     warm_up: int = Field(0, ge=0)
     """rounds of plain averaging among honest clients before the first round"""
     # local training
-    epochs: int = Field(0, ge=0)
+    epochs: int = Field(0, ge=0, le=1_000_000)
     """passes over a client's images per round; every round starts with a new optimiser (SGD)"""
-    batch: int = Field(0, ge=0)
+    batch: int = Field(0, ge=0, le=1_000_000)
     """images in a mini-batch"""
     lr: float = Field(0.0, ge=0, allow_inf_nan=False)
     """learning rate"""
