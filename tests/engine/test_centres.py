@@ -119,3 +119,35 @@ def test_rows_in_place_as_in_a_scratch(rows: int, wide: bool, monkeypatch: pytes
         X = whole[:, 7 : 7 + width]
         exact = X.astype(np.float64) @ X.T.astype(np.float64)
         np.testing.assert_allclose(blas.mirror(way.in_place(X)), exact, rtol=0, atol=1e-6 * exact.max())
+
+
+@pytest.mark.parametrize("worth", [0, 1 << 60], ids=["compiled", "numpy"])
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_centre_that_is_far_away_in_one_layer_hides_no_liars_there(
+    worth: int, follows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 0 is the most central one in all, and 1e5 spreads away in a small layer or in a buffer."""
+    monkeypatch.setattr(compiled, "WORTH_COMPILING", worth)
+    rng = np.random.default_rng(1)
+    small = "norm.running_mean" if follows else "small"
+    whole, part = rng.normal(size=(20, 100_000)), 1e-3 * rng.normal(size=(20, 1000))
+    honest = part[9:]
+    whole[0], part[0] = whole[9:].mean(axis=0), 100 * rng.normal(size=1000)
+    part[1:9] += 20e-3  # twenty spreads in the same direction
+    clients = [
+        {"a": a.astype(np.float32), small: b.astype(np.float32), "c": c.astype(np.float32)}
+        for a, b, c in zip(whole[:, :50_000], part, whole[:, 50_000:], strict=True)
+    ]
+    error = hn.aggregate(clients).value[small] - honest.mean(axis=0)
+    variance = np.square(honest - honest.mean(axis=0)).sum(axis=1).mean()
+    assert error @ error < 9 / (20 - 9 - 9) * variance
+
+
+def test_layers_in_which_the_centre_is_near_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    clients = [{"a": rng.normal(size=5000), "b": 1e-6 * rng.normal(size=50), "c": np.ones(7)} for _ in range(9)]
+    passes: list[object] = []
+    once = plain.PlainPasses.gram
+    monkeypatch.setattr(plain.PlainPasses, "gram", lambda self, *args: passes.append(args) or once(self, *args))
+    hn.aggregate(clients)
+    assert len(passes) == 1

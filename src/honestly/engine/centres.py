@@ -27,8 +27,8 @@ def starting_centre(screen: Screen) -> int | None:
 def _zero_is_central(screen: Screen) -> bool:
     """Whether a majority of the clients is as near to zero as to any client, on a sample of columns."""
     G = _sampled_gram(screen, _candidates(screen))
-    radius = float(_majority(G.diagonal()))
-    return radius < np.inf and radius <= float(_majority_radii(G).min())
+    radius = float(majority(G.diagonal()))
+    return radius < np.inf and radius <= float(majority_radii(G).min())
 
 
 def first_centre(screen: Screen, tried: set[int | None]) -> int:
@@ -68,16 +68,16 @@ def better_centre(screen: Screen, G: Float, tried: set[int | None]) -> int | Non
 
 def by_majority_radius(G: Float) -> list[int]:
     """Rows in order of the radius of the ball around them that holds a majority of all rows."""
-    return np.argsort(_majority_radii(G), kind="stable").tolist()
+    return np.argsort(majority_radii(G), kind="stable").tolist()
 
 
-def _majority_radii(G: Float) -> Float:
+def majority_radii(G: Float) -> Float:
     """(k,) the squares of these radii."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return _majority(squared_distances(G))
+        return majority(squared_distances(G))
 
 
-def _majority(distances: Float) -> Float:
+def majority(distances: Float) -> Float:
     """The distance within which a majority of the last axis lies; what is not finite is far away."""
     half = distances.shape[-1] // 2
     return np.partition(np.where(np.isfinite(distances), distances, np.inf), half, axis=-1)[..., half]

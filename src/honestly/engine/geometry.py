@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from honestly.engine.centres import better_centre, by_centrality, by_majority_radius, first_centre, starting_centre
+from honestly.engine.centres import (
+    better_centre,
+    by_centrality,
+    by_majority_radius,
+    first_centre,
+    majority,
+    majority_radii,
+    starting_centre,
+)
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.screening import Screen
 from honestly.result import Float
@@ -28,6 +36,8 @@ from honestly.rules.rule import Geometry, GramGeometry
 STREAM_FROM = 1500
 # Distances have an error of about 3e-7 (|c_i|^2 + |c_j|^2): at this ratio to the distance itself, about 1e-4 of it.
 FAR_CENTRE = 200.0
+# The same in a single layer, where it takes a pass of its own to do better: about 1 % of the distance.
+FAR_IN_LAYER = 1e4
 
 
 def measure(screen: Screen, pipeline: Pipeline, sizes: Float | None = None) -> Geometry:
@@ -55,7 +65,7 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
     """The Gram matrices of the usable clients by layer; clients with a fault are refused on the way."""
     tried: set[int | None] = set()
     centre = starting_centre(screen)
-    known, limit = _names(screen), screen.overflow()  # now: a device may have begun
+    known, limit, reference = _names(screen), screen.overflow(), screen.reference  # now: a device may have begun
     while True:
         clients = screen.usable
         layers = screen.passes.gram(clients, centre)
@@ -73,12 +83,45 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
         near = 2 * len(suspects) <= len(clients) and centre not in screen.reasons
         if suspects and not np.isfinite(layers).all():  # of clients without a fault: the centre has one
             near = False
-        if not clients or (near and not _far(geometry)):
+        if not clients:
             return geometry
+        if near and not _far(geometry):
+            break
         better = better_centre(screen, geometry.gram, tried)
         if better is None:
             return geometry
         centre = better
+    nearer = layers if centre == reference or len(layers) < 2 else _nearer_in_layers(screen, layers)
+    if nearer is layers:
+        return geometry
+    return _build_geometry(screen, nearer, centre, sizes, known, root=root)
+
+
+def _nearer_in_layers(screen: Screen, layers: Float) -> Float:
+    """The same Gram matrices, those of layers in which the centre is far away about a client that is central there.
+
+    A centre that is near in all layers together may be far away in a small one, and a liar will see to it. The
+    distances there would be lost in rounding, and with them the promise that the answer keeps in every layer.
+    """
+    tried: set[int] = set()
+    for layer in range(len(layers)):
+        while _is_far_in_layer(layers[layer]):
+            k = screen.usable[by_majority_radius(layers[layer])[0]]
+            if k in tried:
+                break
+            tried.add(k)
+            again = screen.passes.gram(screen.usable, k)
+            better = [
+                np.isfinite(new).all() and _is_far_in_layer(old) and majority(new.diagonal()) < majority(old.diagonal())
+                for old, new in zip(layers, again, strict=True)
+            ]
+            layers = np.where(np.array(better)[:, None, None], again, layers)
+    return layers
+
+
+def _is_far_in_layer(G: Float) -> bool:
+    """Whether a majority of the clients is far from the centre and near to one another."""
+    return bool(majority(G.diagonal()) > FAR_IN_LAYER * majority_radii(G).min())
 
 
 def _build_geometry(
