@@ -104,24 +104,34 @@ def _nearer_in_layers(screen: Screen, layers: Float) -> Float:
     distances there would be lost in rounding, and with them the promise that the answer keeps in every layer.
     """
     tried: set[int] = set()
-    for layer in range(len(layers)):
-        while _is_far_in_layer(layers[layer]):
-            k = screen.usable[by_majority_radius(layers[layer])[0]]
-            if k in tried:
-                break
-            tried.add(k)
-            again = screen.passes.gram(screen.usable, k)
-            better = [
-                np.isfinite(new).all() and _is_far_in_layer(old) and majority(new.diagonal()) < majority(old.diagonal())
-                for old, new in zip(layers, again, strict=True)
-            ]
-            layers = np.where(np.array(better)[:, None, None], again, layers)
-    return layers
+    while True:
+        far = far_layers(layers)
+        clients = [screen.usable[by_majority_radius(layers[layer])[0]] for layer in np.flatnonzero(far)]
+        k = next((k for k in clients if k not in tried), None)
+        if k is None:
+            return layers
+        tried.add(k)
+        again = screen.passes.gram(screen.usable, k)
+        better = far & np.isfinite(again).all(axis=(1, 2)) & (_majority_norms(again) < _majority_norms(layers))
+        layers = np.where(better[:, None, None], again, layers)
 
 
-def _is_far_in_layer(G: Float) -> bool:
-    """Whether a majority of the clients is far from the centre and near to one another."""
-    return bool(majority(G.diagonal()) > FAR_IN_LAYER * majority_radii(G).min())
+def far_layers(layers: Float) -> npt.NDArray[np.bool_]:
+    """(L,) whether a majority of the clients is far from the centre and near to one another."""
+    norms, half = _majority_norms(layers), layers.shape[1] // 2
+    with np.errstate(invalid="ignore"):
+        lengths = np.sort(np.sqrt(np.diagonal(layers, axis1=1, axis2=2)), axis=1)
+        # lengths in a ball differ by its diameter at most: where those of all majorities differ more, it is not small
+        diameter = (lengths[:, half:] - lengths[:, : lengths.shape[1] - half]).min(axis=1)
+        far = ~(norms <= FAR_IN_LAYER * (diameter / 2) ** 2)
+    for layer in np.flatnonzero(far):
+        far[layer] = norms[layer] > FAR_IN_LAYER * majority_radii(layers[layer]).min()
+    return far
+
+
+def _majority_norms(layers: Float) -> Float:
+    """(L,) the squared distance from the centre within which a majority lies."""
+    return majority(np.diagonal(layers, axis1=1, axis2=2))
 
 
 def _build_geometry(
