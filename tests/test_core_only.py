@@ -18,7 +18,7 @@ import pytest
 from honestly.runs.store import PlannedRun, Store
 
 EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors", "starlette", "uvicorn")
-EXTRAS += ("pooch", "requests", "packaging")
+EXTRAS += ("pooch", "requests", "packaging", "jinja2", "markupsafe", "tensorboard")
 
 
 def without(names: Iterable[str]) -> str:
@@ -79,6 +79,8 @@ def test_commands_that_need_no_extra(command: str, tmp_path: Path, monkeypatch: 
         (("simulate",), "sim"),
         (("simulate", "--presets"), "sim"),
         (("stress",), "cli"),
+        (("stress", "--record", "a.npz"), "sim"),
+        (("stress", "--make-suite", "small-1"), "sim"),
         (("bench", "quick"), "sim"),
         (("watch", "."), "watch"),
     ],
@@ -88,6 +90,14 @@ def test_commands_that_need_an_extra_name_it(words: tuple[str, ...], extra: str)
     assert done.returncode == 1
     assert f"pip install 'honestly[{extra}]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_pages_and_event_files_name_their_extra(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").write_text('{"round": 1, "accuracy": 0.5}\n')
+    for words, extra in (("report",), "cli"), (("export", "tensorboard", "-o", str(tmp_path / "logs")), "tensorboard"):
+        done = run(WITHOUT_EXTRAS + COMMAND, *words, str(tmp_path))
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+        assert f"pip install 'honestly[{extra}]'" in done.stderr
 
 
 def test_a_studys_numbers_are_exported_without_pytorch(tmp_path: Path) -> None:
