@@ -10,6 +10,7 @@ import pytest
 
 from honestly.cli import main
 from honestly.sim.data.files import SETS
+from honestly.sim.experiment import Experiment
 
 SMALL = ["rounds=2", "clients=6", "epochs=1", "model=mlp", "rule=mean"]
 
@@ -109,6 +110,13 @@ def test_the_partition_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 *" in out
     assert "1438" not in out  # nobody has everything
     assert not Path("runs").exists()
+
+
+def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["simulate", "--help"])
+    named = capsys.readouterr().out.partition("Other keys:")[2].partition("\n\n")[0].split()
+    assert {*named, "rule", "pre", "attack"} == set(Experiment.model_fields)
 
 
 def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
