@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +18,22 @@ import pytest
 from honestly.runs.store import PlannedRun, Store
 
 EXTRAS = ("torch", "jax", "rich", "matplotlib", "pydantic", "flwr", "nvflare", "safetensors", "starlette", "uvicorn")
-EXTRAS += ("pooch", "requests", "packaging")
-# They are not found, as if they were not installed.
-WITHOUT_EXTRAS = f"""
+EXTRAS += ("pooch", "requests", "packaging", "jinja2", "markupsafe", "tensorboard")
+
+
+def without(names: Iterable[str]) -> str:
+    """The beginning of a script that does not find these packages, as if they were not installed."""
+    return f"""
 import sys
 from importlib.machinery import PathFinder
 class Finder(PathFinder):
     def find_spec(name, path=None, target=None):
-        return None if name in {EXTRAS} else PathFinder.find_spec(name, path, target)
+        return None if name in {set(names)} else PathFinder.find_spec(name, path, target)
 sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
 """
+
+
+WITHOUT_EXTRAS = without(EXTRAS)
 LIBRARY = """
 import numpy as np
 import honestly as hn
@@ -71,6 +79,8 @@ def test_commands_that_need_no_extra(command: str, tmp_path: Path, monkeypatch: 
         (("simulate",), "sim"),
         (("simulate", "--presets"), "sim"),
         (("stress",), "cli"),
+        (("stress", "--record", "a.npz"), "sim"),
+        (("stress", "--make-suite", "small-1"), "sim"),
         (("bench", "quick"), "sim"),
         (("watch", "."), "watch"),
     ],
@@ -80,6 +90,14 @@ def test_commands_that_need_an_extra_name_it(words: tuple[str, ...], extra: str)
     assert done.returncode == 1
     assert f"pip install 'honestly[{extra}]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_pages_and_event_files_name_their_extra(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").write_text('{"round": 1, "accuracy": 0.5}\n')
+    for words, extra in (("report",), "cli"), (("export", "tensorboard", "-o", str(tmp_path / "logs")), "tensorboard"):
+        done = run(WITHOUT_EXTRAS + COMMAND, *words, str(tmp_path))
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+        assert f"pip install 'honestly[{extra}]'" in done.stderr
 
 
 def test_a_studys_numbers_are_exported_without_pytorch(tmp_path: Path) -> None:
@@ -95,6 +113,43 @@ def test_a_studys_numbers_are_exported_without_pytorch(tmp_path: Path) -> None:
 def test_an_adapter_without_its_framework_says_what_to_install(adapter: str) -> None:
     done = run(f"{WITHOUT_EXTRAS}import honestly.{adapter}")
     assert done.stderr.splitlines()[-1].endswith(f"pip install 'honestly[{adapter}]'")
+
+
+@pytest.mark.parametrize(
+    ("extra", "module"),
+    [
+        ("cli", "honestly.show.report.write"),
+        ("metrics", "honestly.federation.prometheus"),
+        ("watch", "honestly.show.live.server"),
+    ],
+)
+def test_an_extra_brings_what_its_modules_import(extra: str, module: str) -> None:
+    project = PROJECT["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    brought = with_dependencies(map(distribution, needed)) | {"honestly"}
+    others = {
+        name for name, of in metadata.packages_distributions().items() if not brought & set(map(distribution, of))
+    }
+    done = run(f"{without(others)}import {module}")
+    assert done.returncode == 0, done.stderr
+
+
+def distribution(requirement: str) -> str:
+    """The name in a line such as `Jinja2>=3.1`, as all spell it."""
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")  # type: ignore[index]
+
+
+def with_dependencies(names: Iterable[str]) -> set[str]:
+    """These distributions and what they bring, without their extras."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            with contextlib.suppress(metadata.PackageNotFoundError):  # for other systems and versions of Python
+                waiting += [distribution(line) for line in metadata.requires(name) or () if "extra ==" not in line]
+    return found
 
 
 def test_the_import_loads_no_heavy_module() -> None:

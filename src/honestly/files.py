@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
@@ -15,17 +15,16 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     Text is UTF-8; half of a surrogate pair, which UTF-8 cannot say, becomes a backslash and its number.
     """
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    draft = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with draft.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        draft.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(name).unlink()
+            draft.unlink()
         raise
     with contextlib.suppress(OSError):  # the content is safe; only the name might be lost with the power
         sync_folder(path.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ def test_a_folder_without_rounds_is_not_changed(tmp_path: Path) -> None:
     federation(tmp_path, 2)
     Referee("mean", history=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rounds.csv", "rounds.jsonl"]
+
+
+def test_the_umask_decides_who_may_read_the_files(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        federation(tmp_path, 1)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_name_that_is_not_valid_text_is_written(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from honestly.cli import main
 from honestly.sim.data import DATASETS, load, prepare
 from honestly.sim.data import download as downloads
 from honestly.sim.data.download import DownloadError, RemoteFile
@@ -76,6 +77,21 @@ def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert home() == tmp_path
     assert len(load("mnist", download=False).labels) == 12
     assert find("fmnist") is None  # MNIST's files have the same names and must not be taken for it
+
+
+def test_without_a_home_folder_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HONESTLY_DATA", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", staticmethod(nobody))
+    for words in ([], ["--data", "~nobody-of-this-name/data"]):
+        assert main(["datasets", *words]) == 1
+        assert "name a folder for data sets with --data or HONESTLY_DATA" in capsys.readouterr().err
+    assert home(tmp_path) == tmp_path
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def test_mixers_before_the_rule() -> None:
         (["dynamic=perhaps"], r"dynamic = 'perhaps'"),
         (["epochs.x=1"], r"epochs.x = 1: only rule, attack and pre"),
         (["=3"], r"'=3' is not of the form key=value"),
+        (["rule=b\udcff.py:Rule"], r"'rule=b.*' is not UTF-8"),
         (["rule=[1]"], r"rule = \[1\]: write a name with its settings, such as krum:f=2"),
         (["pre=[1]"], r"pre = \[1\]: write a name with its settings"),
         (["pre={f=1}"], r"pre.0.name: missing"),

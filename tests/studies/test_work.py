@@ -178,6 +178,13 @@ def test_runs_of_dead_workers_are_free_at_once(store: Store) -> None:
     assert store.runs()[0].attempts == 1
 
 
+def test_windows_is_not_asked_for_dead_workers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store.claim(new_worker()) is not None
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(os, "kill", lambda pid, number: pytest.fail("signal 0 is Ctrl-C on Windows"))
+    assert free_the_dead(store) == 0
+
+
 def test_a_heartbeat_renews_the_claim(store: Store) -> None:
     run = store.claim("w")
     assert run is not None

@@ -20,7 +20,7 @@ def add(targets: Any) -> None:
     parser.add_argument(
         "-o", "--out", type=Path, required=True, metavar="LOGDIR", help="the folder for the event files"
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="tensorboard")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -101,6 +101,7 @@ def _remedy(module: str, extra: str | None) -> str | None:
     from honestly.cli.requirements import pip_line, requirements
 
     name = module.partition(".")[0]
+    name = "jinja2" if name == "markupsafe" else name  # which jinja2 brings
     extras = [r.extra for r in requirements() if r.name.lower().replace("-", "_") == name and r.extra]
     if not extras:
         return None

@@ -22,8 +22,9 @@ examples:
 
 rule=NAME:key=value,... and attack=... take settings after a colon, a rule also mixers in front, joined by +, and both
 take file.py:Class of your own; rule.f=4 and attack.gamma=2 change one setting of what a file names. Other keys:
-  dataset model clients rounds partition alpha participation dropout buffer delay malicious dynamic chosen start period
-  warm_up server sizes epochs batch lr momentum nesterov weight_decay precision fit flip crop evaluate_every seed
+  dataset model clients rounds partition alpha participation dropout buffer delay malicious dynamic chosen start stop
+  period burst turns warm_up server sizes root epochs batch lr momentum nesterov weight_decay precision fit flip crop
+  evaluate_every seed
 
 The run's folder has rounds.jsonl, figure.png and report.html. The same command resumes an interrupted run.
 """

@@ -107,11 +107,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--device", default="cpu", help="with --record: cpu, cuda, cuda:1 or auto (default: cpu)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="with --record and suites: where the data sets are")
     stress_suite.add(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, extra="cli")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the study and show it."""
+    if args.record or args.make_suite:
+        args.extra = "sim"  # they train
     if args.record:
         return _record(args)
     if args.make_suite:

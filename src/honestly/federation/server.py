@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import array_api_compat as aac
 import numpy as np
 
 from honestly import arrays
@@ -82,7 +83,8 @@ class ServerStep(ABC):
         old = self.moments.setdefault(moment, {}).get(name)
         if old is None or old.shape != d.shape:
             return xp.zeros_like(d)
-        return xp.asarray(old, dtype=d.dtype, device=d.device)  # read from a file it is an array of NumPy
+        # read from a file it is an array of NumPy; numbers of NumPy 2.0 have no device attribute
+        return xp.asarray(old, dtype=d.dtype, device=aac.device(d))
 
     def save(self, folder: Path, model: Model) -> None:
         """Put the moments beside the history, with a mark of the model that they belong to."""

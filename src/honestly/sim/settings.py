@@ -70,6 +70,8 @@ def override(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or not key.strip():
             raise ExperimentError(f"'{word}' is not of the form key=value, such as rounds=6 or attack.gamma=4")
+        if any("\ud800" <= letter <= "\udfff" for letter in word):  # so Python reads bytes of another encoding
+            raise ExperimentError(f"'{word}' is not UTF-8, which the record of a run must be: rename the file")
         value = value_of(text.strip())
         named = key.strip() in NAMES and isinstance(value, int | float)
         pairs.append((key.strip(), text.strip() if named else value))

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -204,6 +205,8 @@ def free_the_dead(store: Store) -> int:
 
 
 def _alive(pid: int) -> bool:
+    if sys.platform == "win32":  # signal 0 is Ctrl-C there: asking would stop it, so its lease has to end
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

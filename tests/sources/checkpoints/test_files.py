@@ -34,6 +34,13 @@ def test_reads_by_position(path: Path) -> None:
     assert file.bytes(3, 2) == bytes([3, 4])
 
 
+def test_a_system_that_cannot_read_by_position_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "a.npz", w=np.ones(3))
+    monkeypatch.delattr("os.preadv")
+    with pytest.raises(OSError, match="use Linux, macOS or WSL"):
+        hn.aggregate([tmp_path / "a.npz"], rule="mean")
+
+
 def test_never_beyond_the_end(path: Path) -> None:
     file = File(Pool(), str(path))
     with pytest.raises(UnusableError, match="ends at byte 100"):

@@ -119,12 +119,15 @@ SETS: dict[str, FileSet] = {
 
 def home(folder: Path | None = None) -> Path:
     """The folder of the data sets: the given one, else HONESTLY_DATA, else a folder in the user's cache."""
-    if folder is not None:
-        return folder.expanduser()
-    if named := os.environ.get("HONESTLY_DATA"):
-        return Path(named).expanduser()
+    named = os.environ.get("HONESTLY_DATA") if folder is None else folder
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "honestly"
+    try:
+        if named:
+            return Path(named).expanduser()
+        return (Path(cache) if cache else Path.home() / ".cache") / "honestly"
+    except RuntimeError:  # containers often run as users whom the system does not know
+        what = f"{named}: there is no such home folder" if named else "there is no home folder"
+        raise FileNotFoundError(f"{what}; name a folder for data sets with --data or HONESTLY_DATA") from None
 
 
 def find(name: str, folder: Path | None = None) -> Path | None:

@@ -35,6 +35,11 @@ class Pool:
     """The descriptors of many files: the first `keep_open` stay open, of the others at most `limit` at a time."""
 
     def __init__(self, keep_open: int | None = None, limit: int | None = None) -> None:
+        if not hasattr(os, "preadv"):
+            raise OSError(
+                "model files are read by position, which Windows does not offer: use Linux, macOS or WSL, or pass "
+                "arrays to hn.aggregate"
+            )
         may_hold, may_open = affordable()
         self._limit = may_open if limit is None else limit
         self._descriptors: list[int] = []
