@@ -112,7 +112,6 @@ def test_the_partition_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert not Path("runs").exists()
 
 
-<<<<<<< HEAD
 def test_a_narrow_terminal_shows_every_number_of_the_partition(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,13 +127,13 @@ def test_a_narrow_terminal_shows_every_number_of_the_partition(
 
     assert drawn(40) == drawn(200)
     assert [len(cells) for cells in drawn(40)] == [1 + 10] * 3, "images and classes"
-=======
+
+
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["simulate", "--help"])
     named = capsys.readouterr().out.partition("Other keys:")[2].partition("\n\n")[0].split()
     assert {*named, "rule", "pre", "attack"} == set(Experiment.model_fields)
->>>>>>> side5
 
 
 def test_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
