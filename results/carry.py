@@ -4,7 +4,7 @@
     python results/carry.py unpack OUT DATA    # the same pickles again, bit by bit; half a minute on two cores
 
 Lossless: each value is predicted from its neighbours, the errors are sorted by how rough the place is, and each kind is
-coded by its own Huffman code. It needs NumPy alone. The prediction is computed in integers, so that every machine finds
+coded by its own Huffman code. It needs NumPy alone. The prediction is computed in integers, so every machine finds
 the same.
 """
 
