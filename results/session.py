@@ -5,8 +5,9 @@
     python results/session.py ablation figure1 --stop-after 9m --out OUT
 
 The next session continues from the OUT of the one before. Exit status: 75 if there is more to do, 0 if all is done.
-Afterwards, at home, `python results/make.py --pack OUT` imports the results, packs them into results/stores and writes
-the pages again. OUT has one archive for each study, cut into files of at most 16 MiB.
+The results are also packed every two minutes: a session that is killed loses no more than that. Afterwards, at
+home, `python results/make.py --pack OUT` imports the results, packs them into results/stores and writes the pages
+again. OUT has one archive for each study, cut into files of at most 16 MiB.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,6 +91,9 @@ def main(words: list[str] | None = None) -> int:
         "--again", action="append", default=[], metavar="RULE",
         help="do the runs of this rule in results/stores again (such as Ours, which has changed since)",
     )  # fmt: skip
+    parser.add_argument(
+        "--pack-every", default="2m", metavar="TIME", help="also pack while the runs train (default: 2m)"
+    )
     parser.add_argument("--from", type=Path, metavar="DIR", dest="source", help="the session before, if not in --out")
     args = parser.parse_args(words)
     ends = time.time() + seconds_of(args.stop_after) - PACKING
@@ -94,10 +101,10 @@ def main(words: list[str] | None = None) -> int:
     for name in stores:
         unpack(name, args)
     for part in (part for plan in args.plans for part in PLANS[plan]):
-        status = run(part, args, ends)
+        with packed_every(seconds_of(args.pack_every), part.store, args):
+            status = run(part, args, ends)
         if status not in (0, 1):  # 1: some runs failed, as recorded in the store
             break
-    args.out.mkdir(parents=True, exist_ok=True)
     for name in stores:
         pack(name, args.work, args.out)
     files = sorted(args.out.glob("*.tar.gz*"))
@@ -141,24 +148,41 @@ def run(part: Part, args: argparse.Namespace, ends: float) -> int:
     return subprocess.run(words, check=False).returncode
 
 
+@contextmanager
+def packed_every(seconds: float, name: str, args: argparse.Namespace) -> Iterator[None]:
+    """Pack a study again and again while it is run: a machine that stops at its limit kills what is on it."""
+    ended = threading.Event()
+
+    def keep_packing() -> None:
+        while not ended.wait(seconds):
+            pack(name, args.work, args.out)
+
+    thread = threading.Thread(target=keep_packing)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def pack(name: str, work: Path, out: Path) -> None:
-    """Pack a study, and cut the archive into files small enough to download."""
-    target = out / f"{name}.tar.gz"
+    """Pack a study into files small enough to download: `cat NAME.tar.gz.*` joins them again."""
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=work) as temporary, Store.open(work / name) as store:
+        archive(store, packed := Path(temporary) / f"{name}.tar.gz")
+        content = packed.read_bytes()
+    pieces = {f"{name}.tar.gz": content}
+    if len(content) > PART:
+        starts = range(0, len(content), PART)
+        pieces = {f"{name}.tar.gz.{i:02}": content[start : start + PART] for i, start in enumerate(starts)}
+    for piece, part in pieces.items():
+        (out / f"{piece}.new").write_bytes(part)
+    for piece in pieces:  # all at once: pieces of two archives cannot be joined
+        (out / f"{piece}.new").replace(out / piece)
     for old in out.glob(f"{name}.tar.gz*"):
-        old.unlink()
-    with Store.open(work / name) as store:
-        archive(store, target)
-    cut(target)
-
-
-def cut(path: Path) -> None:
-    """Cut a large file into `path.00`, `path.01`, ...; `cat path.*` joins them again."""
-    content = path.read_bytes()
-    if len(content) <= PART:
-        return
-    path.unlink()
-    for number, start in enumerate(range(0, len(content), PART)):
-        path.with_name(f"{path.name}.{number:02}").write_bytes(content[start : start + PART])
+        if old.name not in pieces:
+            old.unlink()
 
 
 def join(path: Path) -> Path | None:

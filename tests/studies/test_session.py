@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -125,6 +127,45 @@ def test_sessions_with_a_time_limit_give_the_same_numbers(tmp_path: Path, monkey
     assert numbers(tmp_path / "build" / "tiny") == numbers(tmp_path / "whole")
     make.pack("tiny", out, [])
     assert (tmp_path / "stores" / "tiny.tar.gz").read_bytes() == packed
+
+
+def test_a_killed_session_loses_minutes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = tmp_path / "tiny.toml"
+    study.write_text(STUDY)
+    session = module("session")
+    monkeypatch.setattr(session, "RESULTS", tmp_path / "no-stores-yet")
+    monkeypatch.setattr(session, "PART", 2_000)
+    monkeypatch.setitem(session.PLANS, "tiny", (session.Part("tiny", str(study)),))
+    out, work = tmp_path / "out", tmp_path / "work"
+
+    class KilledError(Exception):
+        pass
+
+    def bench(words: list[str], check: bool) -> Any:
+        assert honestly(words[3:]) == 0
+        before = packed()
+        wait_for(lambda: packed() != before)  # begun after the last round
+        before = packed()
+        wait_for(lambda: packed() != before)
+        raise KilledError
+
+    def packed() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar.gz*")}
+
+    monkeypatch.setattr(session.subprocess, "run", bench)
+    with pytest.raises(KilledError):
+        session.main(["tiny", "--out", str(out), "--work", str(work), "--device", "cpu", "--pack-every", "0.05"])
+    assert {path.name for path in out.iterdir()} >= {"tiny.tar.gz.00", "tiny.tar.gz.01"}
+    with Store.open(tmp_path / "home") as store:
+        session.take_in(store, session.join(out / "tiny.tar.gz"))
+    assert numbers(tmp_path / "home") == numbers(work / "tiny")
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
 
 
 @pytest.mark.slow  # starts processes
