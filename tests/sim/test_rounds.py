@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from honestly.sim.attacks import ATTACKS
 from honestly.sim.checkpoint import pack_state, read_state
 from honestly.sim.data import load
 from honestly.sim.experiment import Experiment
@@ -52,6 +53,23 @@ def test_sign_flip_sends_the_update_backwards() -> None:
     assert remembered == {}
     assert torch.equal(sent[:5], theta[:5])
     assert torch.allclose(sent[5:] - start.model.theta, -4 * (theta[5:] - start.model.theta), atol=1e-5)
+
+
+@pytest.mark.parametrize("attack", [name for name, a in ATTACKS.items() if getattr(a, "noise_ahead", False)])
+def test_noise_that_is_drawn_while_clients_train_is_the_same(attack: str) -> None:
+    federation = Federation(Experiment.of({**SMALL, "attack": attack, "malicious": 3}))
+    start, plan = federation.start(), federation._plan(2)
+    assert plan.noise is None  # a CPU has no core left for it
+    federation.device = torch.device("cuda")
+    ahead = federation._plan(2)
+    federation.device = torch.device("cpu")
+    assert ahead.noise is not None
+    assert ahead.noise.shape == (3, len(start.model.theta))
+    theta = federation.trainer.train(start.model, plan.schedules).theta
+    sent, again = (federation.forge(start, p, theta)[0] for p in (plan, ahead))
+    assert torch.equal(sent, again)
+    ahead.noise[:] = 0
+    assert not torch.equal(sent, federation.forge(start, ahead, theta)[0])  # that it was used at all
 
 
 def test_a_robust_rule_finds_the_attackers_and_the_mean_does_not() -> None:

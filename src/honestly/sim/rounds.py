@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -32,7 +33,7 @@ from honestly.sim.stragglers import MOST_LATE, aggregate_late, first_to_answer, 
 from honestly.sim.train.choose import choose_trainer
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.trainer import Model, Trainer, TrainingResult
-from honestly.sim.views import clean_models, look
+from honestly.sim.views import clean_models, draw_noise, look
 
 
 class Federation:
@@ -119,7 +120,11 @@ class Federation:
         ]
         root = self.clients.root_schedule(round) if "root" in self.needs else None
         sizes = None if e.sizes == "none" else [schedule.reported for schedule in schedules]
-        return RoundPlan(round, taking_part.tolist(), attacking, schedules, root, late, sizes)
+        noise: npt.NDArray[np.float32] | None = None
+        # a CPU has no core left for it while the clients train
+        if isinstance(self.attack, UpdateAttack) and self.attack.noise_ahead and self.device.type != "cpu":
+            noise = draw_noise(e.seed, round, int(attacking.sum()), sum(self.layers.values()))
+        return RoundPlan(round, taking_part.tolist(), attacking, schedules, root, late, sizes, noise)
 
     def _round(self, state: State, plan: RoundPlan) -> Record:
         clock = Clock(self.device)

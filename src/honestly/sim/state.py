@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from honestly.engine import Pipeline
 from honestly.federation.server import ServerStep
 from honestly.rules.rule import Rule
@@ -59,7 +62,18 @@ class Record:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A round before it happens: who takes part, who of them attacks, what each does, and the size that it reports."""
+    """A round before it happens.
+
+    Attributes:
+        round: its number.
+        clients: who takes part.
+        attacking: which of them attack.
+        schedules: what each of them trains.
+        root: what the server trains, for a rule that needs it.
+        late: how many rounds late each of them is, if clients may be late.
+        sizes: the sizes that they report, if they do.
+        noise: standard normal numbers for the attackers, see `UpdateAttack.noise_ahead`.
+    """
 
     round: int
     clients: list[int]
@@ -68,6 +82,7 @@ class RoundPlan:
     root: Schedule | None = None
     late: list[int] | None = None
     sizes: list[int] | None = None
+    noise: npt.NDArray[np.float32] | None = field(default=None, repr=False)
 
 
 def apply_server(state: State, average: Model) -> tuple[Model, ServerStep | None]:

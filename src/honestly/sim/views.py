@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ def look(federation: Federation, attack: UpdateAttack, state: State, plan: Round
         own=theta[mine] - reference,
         others=theta[rest] - reference if attack.knows in ("all", "rule") else None,
         reference=reference,
-        rng=generator(federation.experiment.seed, "attack", plan.round),
+        rng=attackers_rng(federation.experiment.seed, plan.round),
         clients=len(plan.clients),
         pipeline=state.pipeline,
         memory=state.attack,
@@ -36,7 +37,18 @@ def look(federation: Federation, attack: UpdateAttack, state: State, plan: Round
         clean=clean_models(federation, state, plan) - reference if attack.wants_clean else None,
         success=lambda models: success(federation, state, plan, models),
         workshop=lambda: open_workshop(federation, state, plan),
+        noise=plan.noise,
     )
+
+
+def attackers_rng(seed: int, round: int) -> np.random.Generator:
+    """The attackers' random numbers in a round."""
+    return generator(seed, "attack", round)
+
+
+def draw_noise(seed: int, round: int, attackers: int, d: int) -> npt.NDArray[np.float32]:
+    """(M, d) what `normal` draws first from ``view.rng`` in a round."""
+    return attackers_rng(seed, round).standard_normal((attackers, d), dtype=np.float32)
 
 
 def clean_models(federation: Federation, state: State, plan: RoundPlan) -> Tensor:

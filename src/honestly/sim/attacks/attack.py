@@ -61,6 +61,7 @@ class View:
             they wish; None outside the simulator.
         workshop: for attacks that train by themselves, () -> their data and the model as a function; None outside the
             simulator.
+        noise: the first (M, d) standard normal numbers of ``rng``, for an attack with `noise_ahead`; else None.
     """
 
     own: Array
@@ -74,6 +75,7 @@ class View:
     clean: Array | None = None
     success: Callable[[Array], Array] | None = None
     workshop: Callable[[], Workshop] | None = None
+    noise: Array | None = None
 
     @property
     def rule(self) -> Rule | None:
@@ -159,6 +161,9 @@ class UpdateAttack(Attack):
 
     #: the simulator trains every attacker on its clean data, too, and gives the result as ``view.clean``
     wants_clean: ClassVar[bool] = False
+    #: the only random numbers of the attack are one (M, d) array of `normal`: the simulator draws it as ``view.noise``
+    #: while the clients train, because millions of numbers per attacker take a while
+    noise_ahead: ClassVar[bool] = False
 
     def forge(self, view: View) -> Array:
         """(M, d) updates that the malicious clients send instead of ``view.own``, same dtype and device."""

@@ -24,6 +24,7 @@ class Gaussian(UpdateAttack):
     name = "gaussian"
     summary = "independent isotropic noise"
     reference = "Blanchard et al., Machine Learning with Adversaries, NeurIPS 2017"
+    noise_ahead = True
 
     scale: float = setting(2.0, above=0.0)
 

@@ -25,6 +25,7 @@ class Random(UpdateAttack):
     name = "random"
     summary = "independent noise with the magnitude of each coordinate of the update"
     reference = "the paper, appendix, gamma = 4"
+    noise_ahead = True
 
     gamma: float = setting(4.0, above=0.0)
 
@@ -55,6 +56,7 @@ class RandomColluding(UpdateAttack):
     knows = "malicious"
     identical = True
     keeps = "M d"
+    noise_ahead = True
 
     gamma: float = setting(4.0, above=0.0)
 

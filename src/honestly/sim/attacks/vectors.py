@@ -19,8 +19,10 @@ Array: TypeAlias = Any
 
 def normal(view: View, shape: tuple[int, ...]) -> Array:
     """Standard normal numbers of ``view.rng``, in the library, dtype and device of the updates."""
-    wide = "64" in str(view.own.dtype)
-    draws = view.rng.standard_normal(shape, dtype=np.float64 if wide else np.float32)
+    draws = view.noise
+    if draws is None or draws.shape != tuple(shape):
+        wide = "64" in str(view.own.dtype)
+        draws = view.rng.standard_normal(shape, dtype=np.float64 if wide else np.float32)
     return view.xp.asarray(draws, dtype=view.own.dtype, device=view.own.device)
 
 
