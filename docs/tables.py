@@ -74,9 +74,9 @@ def short_speed() -> str:
     rows = [{(row["rule"], row["who"]): row for row in run["rows"]} for run in runs]
     without = " | ".join(f"without a compiler: {run['kernels']}" for run in plain)
     lines = [
+        "Time as a multiple of `X.mean(0)`, and in brackets the extra memory in models: "
         f"{compiled['K']} clients, {compiled['d']:,} float32 parameters, {compiled['machine']} "
-        "(`benchmarks/aggregation.py`). Time as a multiple of `X.mean(0)`; "
-        f"in brackets the extra memory, in models{f'. {BUSY}' if compiled.get('busy') else ''}:",
+        f"(`benchmarks/aggregation.py`).{f' {BUSY}.' if compiled.get('busy') else ''}",
         "",
         f"| rule | {compiled['kernels']} | {without} | Flower's own |",
         "|---|---|" + "---|" * len(runs),
@@ -126,30 +126,30 @@ def results() -> str:
     where = "one NVIDIA H200"
     for attack in attacks:
         on_cpu = [NAMES.get(rule, rule) for rule in (*NAMES, "Ours") if "cuda" not in runs[rule, attack]["device"]]
-        where += f", but {' and '.join(on_cpu)} under {ATTACKS[attack]} on two CPU cores" * bool(on_cpu)
-    lines = _by_attack(
-        "Test accuracy on Fashion-MNIST with 8 of 20 clients lying, mean of the last 20 of 100 rounds (LeNet-5, "
-        f"Dirichlet alpha 0.5, seed 0, {where}; the paper's configuration 2 with images resized, as in the "
-        f"authors' code, from `make results`).{marked} The default rule is that of commit {commits}:"
-    )
+        where += f" ({' and '.join(on_cpu)} under {ATTACKS[attack]}: two CPU cores)" * bool(on_cpu)
+    lines = _by_attack("Test accuracy on Fashion-MNIST when 8 of 20 clients lie, mean of the last 20 of 100 rounds:")
     for rule in (*NAMES, "Ours"):
         lines.append(_accuracies(rule, " ᵗ" * (rule in padded), [runs[rule, attack] for attack in attacks]))
     missed = [f"{float(runs['Ours', attack]['misses_per_round']):.1f}" for attack in attacks]
     lines.append(f"| *attackers that Bayesian did not accuse, per round* | {' | '.join(missed)} | |")
-    return "\n".join(lines)
+    details = (
+        f"*LeNet-5, Dirichlet alpha 0.5, seed 0, {where}. This is the paper's configuration 2 with images resized, as "
+        f"in the authors' code, from `make results`.{marked} The default rule is that of commit {commits}.*"
+    )
+    return "\n".join([*lines, "", details])
 
 
 def cifar() -> str:
     """The README's rows for CIFAR-10: the mean, Krum and Bayesian rules in the paper's second configuration."""
     runs = _cifar_runs()
-    lines = _by_attack(
-        "The same on CIFAR-10 (ResNet-18 of half width in bfloat16, 100 rounds, which is half of the paper's; the "
-        "backdoor starts from a model trained for 200 rounds without attack; `results/cifar.toml`; "
-        "– was not run; [all rules](results/README.md)):"
-    )
+    lines = _by_attack("The same on CIFAR-10 ([all rules](results/README.md)):")
     for rule in ("FedAvg", "Krum", "Ours (paper)", "Ours"):
         lines.append(_accuracies(rule, "", [runs.get((rule, "2", attack), {}) for attack in ATTACKS]))
-    return "\n".join(lines)
+    details = (
+        "*ResNet-18 of half width in bfloat16, 100 rounds, which is half of the paper's (`results/cifar.toml`). The "
+        "backdoor starts from a model trained for 200 rounds without attack. –: not run.*"
+    )
+    return "\n".join([*lines, "", details])
 
 
 def _by_attack(text: str) -> list[str]:
