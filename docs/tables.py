@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-BUSY = "The machine had other work, so this is processor time, ours divided by its two threads"
+BUSY = "The machine was busy with other work, so this is processor time, ours divided by its two threads"
 
 
 def speed() -> str:
@@ -33,11 +33,11 @@ def _speed(outcomes: dict) -> str:
     first = runs[0]
     absolute = f" ({first['mean_ms']:.2f} ms)" if "NVIDIA" in first["machine"] else ""
     load = first.get("load")
-    loaded = f"; loaded: with {load} busy processes beside, of a mean under the same load" if load else ""
+    loaded = f"; loaded: with {load} other busy processes, relative to the mean under the same load" if load else ""
     loads = [run.get("load") or 0 for run in runs]
     if first.get("busy"):
         loads_text = f"load average {min(loads)} to {max(loads)}"
-        loaded = f". {BUSY}; loaded: wall time in turns with the mean beside that other work ({loads_text})"
+        loaded = f". {BUSY}; loaded: wall time during that other work, in turns with the mean ({loads_text})"
     names = [run.get("kernels", "honestly") if len(runs) > 1 else "honestly" for run in runs]
     heads = [head for name in names for head in ([name, "loaded"] if load else [name])]
     lines = [
@@ -107,7 +107,7 @@ ATTACKS = {
     "label_flip": "label flip",
     "backdoor": "backdoor",
 }
-LIARS = {"1": "4 of 20", "2": "8 of 20", "3": "up to 9 of 20, others each round"}  # of the paper's configurations
+LIARS = {"1": "4 of 20", "2": "8 of 20", "3": "up to 9 of 20, changing every round"}  # of the paper's configurations
 
 
 def results() -> str:
@@ -229,8 +229,8 @@ def paper() -> str:
         counted = Counter(cell["verdict"] for cell in here) | Counter(cell["reading"] for cell in here)
         rows.append(f"| {rule} | " + " | ".join(str(counted[one]) for one in (*verdicts, *READINGS)) + " |")
     commits = Counter(_code_of(cell["commits"]) for cell in cells if cell["rule"] == "Ours" and cell["commits"])
-    shares = ", ".join(f"{count} by {commit}" for commit, count in sorted(commits.items()))
-    return "\n".join([f"*Ours* is the default rule: {shares}.", "", *rows])
+    shares = ", ".join(f"{count} with {commit}" for commit, count in sorted(commits.items()))
+    return "\n".join([f"*Ours* is the default rule. Its numbers were run with these commits: {shares}.", "", *rows])
 
 
 PAGES = {
