@@ -149,7 +149,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.ray is None:
         args.device = device_of(args.device)
     elif args.device != "cpu" and not args.gpus_per_run:
-        raise ValueError(f"--device {args.device} with --ray: say how much of a GPU a run gets, --gpus-per-run 0.25")
+        raise ValueError(f"--device {args.device} with --ray: give a share of a GPU, such as --gpus-per-run 0.25")
 
 
 def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: set[str] | None = None) -> None:

@@ -106,7 +106,7 @@ class Buffer:
         if version is not None:
             version = _whole("version", version, 0)
         if isinstance(discount, bool) or not isinstance(discount, Real) or not 0.0 <= discount < float("inf"):
-            raise ValueError(f"discount={discount!r}: it is an exponent, a number >= 0")
+            raise ValueError(f"discount={discount!r}: expected an exponent, a number >= 0")
         self.size, self.discount, self.max_staleness = size, float(discount), max_staleness
         self.version = 0
         self.refused: dict[ClientId, str] = {}

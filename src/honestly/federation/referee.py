@@ -65,7 +65,7 @@ class Referee:
         log: Any = logger.log,
     ) -> None:
         if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"quorum={quorum!r}: it is the share of clients that must be usable, 0 <= quorum < 1")
+            raise ValueError(f"quorum={quorum!r}: expected the share of clients that must be usable, 0 <= quorum < 1")
         if doubt not in ("accept", "keep"):
             raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
         if sizes not in ("use", "ignore"):

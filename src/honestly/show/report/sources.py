@@ -75,7 +75,7 @@ def load(path: Path) -> ReportedStudy:
             return _study(path.parent)
         if path.suffix == ".jsonl":
             return _runs(path.parent.name or "run", [path])
-        raise ValueError(f"{path} is not a report's source: give a folder, a {STORE} or a {ROUNDS}")
+        raise ValueError(f"{path} cannot be reported on: give a folder, a {STORE} or a {ROUNDS}")
     if not path.is_dir():
         raise ValueError(f"{path} does not exist: give the folder of a study, of a run or of a federation's history")
     folder = contents(path)
