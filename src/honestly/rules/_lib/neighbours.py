@@ -1,4 +1,4 @@
-"""Who is near whom: selections from the K x K matrix of squared distances that several rules share."""
+"""Nearest neighbours: selections from the K x K matrix of squared distances that several rules share."""
 
 from __future__ import annotations
 
