@@ -144,7 +144,7 @@ def _show_partition(experiment: Any, folder: Path | None) -> int:
     parts = partition(data.labels, e.clients, kind=e.partition, alpha=e.alpha, rng=rng)
     counts = np.array([np.bincount(data.labels[p], minlength=len(data.classes)) for p in parts])
     title = f"{e.dataset}: {e.partition}" + (f", alpha {e.alpha:g}" if "iid" not in e.partition else "")
-    print_partition(title, counts, data.classes, e.adversary.who)
+    print_partition(title, counts, data.classes, e.adversary.attackers)
     return 0
 
 

@@ -102,9 +102,9 @@ class Buffer:
         buffers: Any = "follow",
         log: Callable[[int, str], None] = logger.log,
     ) -> None:
-        size, max_staleness = _whole("size", size, 1), _whole("max_staleness", max_staleness, 0)
+        size, max_staleness = _whole_number("size", size, 1), _whole_number("max_staleness", max_staleness, 0)
         if version is not None:
-            version = _whole("version", version, 0)
+            version = _whole_number("version", version, 0)
         if isinstance(discount, bool) or not isinstance(discount, Real) or not 0.0 <= discount < float("inf"):
             raise ValueError(f"discount={discount!r}: expected an exponent, a number >= 0")
         self.size, self.discount, self.max_staleness = size, float(discount), max_staleness
@@ -313,7 +313,7 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _whole_number(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name}={value!r}: expected a whole number >= {least}")
     return int(value)
