@@ -54,7 +54,7 @@ class Buffer:
     Args:
         size: the number of clients whose updates are averaged together.
         rule: a rule or its name. Its memory is carried from average to average, and an `hn.Memory` is kept in `folder`
-            (rules with memories of their own, such as `fl_detector`, begin anew after a restart).
+            (rules with memories of their own, such as `fl_detector`, start again after a restart).
         pre: mixers applied before the rule.
         discount: the exponent of the discount: 0.5 as in FedBuff; 0 for none.
         max_staleness: updates from older versions are refused.
