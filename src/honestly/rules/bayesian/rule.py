@@ -37,8 +37,9 @@ class Bayesian(Rule):
         votes        v_k = 1 / sum_j max(0, cos_kj)^4               copies share a vote
 
     Then a guard moves the answer, in every layer, to where it is within `f / (K - f' - f)` honest variances of the
-    honest mean for each number f' <= f of liars, f = ceil(K/2) - 1. No rule that is told nothing can promise less.
-    Units, origin, axes and order do not matter. Two clients are averaged, because there is no majority among them.
+    honest mean for each number f' <= f of liars, f = ceil(K/2) - 1. No rule that is told nothing can
+    promise a smaller bound. Units, origin, axes and order do not matter. Two clients are averaged, because there is no
+    majority among them.
 
     `Mix.by_layer` has the weights, `diagnostics` has "layers" ((K, L) evidence in nats), "evidence" (log-odds of
     honesty), "votes", "spread", "eps" (share of the accused) and "groups" (near-identical updates, by id).
