@@ -152,7 +152,7 @@ def place_of_ours(standings):
         informed = [s for s in ahead if s.told != "nothing"]
         groups = [f"{len(group)} {label} ({', '.join(s.rule for s in group[:4])}{', ...' if len(group) > 4 else ''})"
                 for group, label in ((uninformed, "told nothing"), (informed, "told f")) if group]  # fmt: skip
-        lines.append(f"- {words}: {text(value)}; ahead of it: {' and '.join(groups) or 'nobody'}.")
+        lines.append(f"- {words}: {text(value)}; better: {' and '.join(groups) or 'none'}.")
     return "\n".join(lines)
 
 

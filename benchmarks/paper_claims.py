@@ -15,7 +15,7 @@
 - reversed: RLR claims that one attacker of ten plants no backdoor, at hardly any cost. 10 clients, 30 rounds.
 - detected: FLDetector claims to find the attackers of four attacks, and few others. 5 of 20 clients, 60 rounds of one
   short epoch. Measured: the shares of attackers and of honest clients that are removed, at the first alarm, where the
-  authors stop and begin anew, and at the end.
+  authors stop and start again, and at the end.
 
 All but `directions` are tried on digits instead of the papers' own models and data (Fashion-MNIST, CIFAR-10,
 TinyStories on a GPU), so only the order of the numbers can be compared. With --json, cases that the file already has

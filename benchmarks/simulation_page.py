@@ -37,7 +37,7 @@ def table(paths: list[Path]) -> None:
             parts = ", ".join(f"{k.split(': ')[1].split(' ms')[0]} {v:.0f} ms" for k, v in rounds.items())
             print(f"\nA round of the Bayesian rule ({10 * r['images']:,} images): {parts}.")
         if "parts of other runs" in r:
-            print(f"\nOf other runs than the rest: {r['parts of other runs']}.")
+            print(f"\nNot all of these were measured in one run: {r['parts of other runs']}.")
         if isinstance(r.get("check"), dict):
             worst = max(v for k, v in r["check"].items() if "resnet" not in k)
             print(

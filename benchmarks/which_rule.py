@@ -122,7 +122,7 @@ def answer(cases):
     results = []
     for M in sorted({c.malicious for c in informed if c.malicious}):
         results += [
-            f"- **{M} of 20 malicious.** Lowest mean kappa over the fixed attacks, nobody tells the rule anything: "
+            f"- **{M} of 20 malicious.** Lowest mean kappa over the fixed attacks, of the rules that are told nothing: "
             f"{ranking(need_nothing, lambda r, M=M: mean(c.kappa for c in fixed_attacks(at(r, M))))}. "
             f"Lowest worst case, adaptive attacker included: {ranking(need_nothing, lambda r, M=M: worst(at(r, M)))}. "
             f"Told the true f: mean {ranking(need_f, lambda r, M=M: mean(c.kappa for c in fixed_attacks(at(r, M))))}; "

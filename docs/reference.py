@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import html
 import importlib
 import inspect
 import json
@@ -123,11 +124,16 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
             value = "{" + ",".join(map(str, action.choices)) + "}"
         text = ", ".join(f"{option} {value}".strip() for option in action.option_strings) or value
         about = (action.help or "") % {**vars(action), "prog": parser.prog}
-        yield f"| `{_cell(text)}` | {_cell(about)} |"
+        yield f"| {_code(text)} | {_cell(about)} |"
 
 
 def _prose(text: str | None) -> str:
     return " ".join((text or "").split())
+
+
+def _code(text: str) -> str:
+    """Code in a cell: within backquotes an escaped bar would keep its backslash."""
+    return f"<code>{html.escape(text, quote=False)}</code>".replace("|", "&#124;")
 
 
 def _cell(text: str) -> str:

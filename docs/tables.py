@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-BUSY = "The machine had other work, so this is processor time, ours divided by its two threads"
+BUSY = "The machine was busy with other work, so this is processor time, ours divided by its two threads"
 
 
 def speed() -> str:
@@ -33,11 +33,11 @@ def _speed(outcomes: dict) -> str:
     first = runs[0]
     absolute = f" ({first['mean_ms']:.2f} ms)" if "NVIDIA" in first["machine"] else ""
     load = first.get("load")
-    loaded = f"; loaded: with {load} busy processes beside, of a mean under the same load" if load else ""
+    loaded = f"; loaded: with {load} other busy processes, relative to the mean under the same load" if load else ""
     loads = [run.get("load") or 0 for run in runs]
     if first.get("busy"):
         loads_text = f"load average {min(loads)} to {max(loads)}"
-        loaded = f". {BUSY}; loaded: wall time in turns with the mean beside that other work ({loads_text})"
+        loaded = f". {BUSY}; loaded: wall time during that other work, in turns with the mean ({loads_text})"
     names = [run.get("kernels", "honestly") if len(runs) > 1 else "honestly" for run in runs]
     heads = [head for name in names for head in ([name, "loaded"] if load else [name])]
     lines = [
@@ -74,9 +74,9 @@ def short_speed() -> str:
     rows = [{(row["rule"], row["who"]): row for row in run["rows"]} for run in runs]
     without = " | ".join(f"without a compiler: {run['kernels']}" for run in plain)
     lines = [
+        "Time as a multiple of `X.mean(0)`, and in brackets the extra memory in models: "
         f"{compiled['K']} clients, {compiled['d']:,} float32 parameters, {compiled['machine']} "
-        "(`benchmarks/aggregation.py`). Time as a multiple of `X.mean(0)`; "
-        f"in brackets the extra memory, in models{f'. {BUSY}' if compiled.get('busy') else ''}:",
+        f"(`benchmarks/aggregation.py`).{f' {BUSY}.' if compiled.get('busy') else ''}",
         "",
         f"| rule | {compiled['kernels']} | {without} | Flower's own |",
         "|---|---|" + "---|" * len(runs),
@@ -107,7 +107,7 @@ ATTACKS = {
     "label_flip": "label flip",
     "backdoor": "backdoor",
 }
-LIARS = {"1": "4 of 20", "2": "8 of 20", "3": "up to 9 of 20, others each round"}  # of the paper's configurations
+LIARS = {"1": "4 of 20", "2": "8 of 20", "3": "up to 9 of 20, changing every round"}  # of the paper's configurations
 
 
 def results() -> str:
@@ -126,30 +126,30 @@ def results() -> str:
     where = "one NVIDIA H200"
     for attack in attacks:
         on_cpu = [NAMES.get(rule, rule) for rule in (*NAMES, "Ours") if "cuda" not in runs[rule, attack]["device"]]
-        where += f", but {' and '.join(on_cpu)} under {ATTACKS[attack]} on two CPU cores" * bool(on_cpu)
-    lines = _by_attack(
-        "Test accuracy on Fashion-MNIST with 8 of 20 clients lying, mean of the last 20 of 100 rounds (LeNet-5, "
-        f"Dirichlet alpha 0.5, seed 0, {where}; the paper's configuration 2 with images resized, as in the "
-        f"authors' code, from `make results`).{marked} The default rule is that of commit {commits}:"
-    )
+        where += f" ({' and '.join(on_cpu)} under {ATTACKS[attack]}: two CPU cores)" * bool(on_cpu)
+    lines = _by_attack("Test accuracy on Fashion-MNIST when 8 of 20 clients lie, mean of the last 20 of 100 rounds:")
     for rule in (*NAMES, "Ours"):
         lines.append(_accuracies(rule, " ᵗ" * (rule in padded), [runs[rule, attack] for attack in attacks]))
     missed = [f"{float(runs['Ours', attack]['misses_per_round']):.1f}" for attack in attacks]
     lines.append(f"| *attackers that Bayesian did not accuse, per round* | {' | '.join(missed)} | |")
-    return "\n".join(lines)
+    details = (
+        f"*LeNet-5, Dirichlet alpha 0.5, seed 0, {where}. This is the paper's configuration 2 with images resized, as "
+        f"in the authors' code, from `make results`.{marked} The default rule is that of commit {commits}.*"
+    )
+    return "\n".join([*lines, "", details])
 
 
 def cifar() -> str:
     """The README's rows for CIFAR-10: the mean, Krum and Bayesian rules in the paper's second configuration."""
     runs = _cifar_runs()
-    lines = _by_attack(
-        "The same on CIFAR-10 (ResNet-18 of half width in bfloat16, 100 rounds, which is half of the paper's; the "
-        "backdoor starts from a model trained for 200 rounds without attack; `results/cifar.toml`; "
-        "– was not run; [all rules](results/README.md)):"
-    )
+    lines = _by_attack("The same on CIFAR-10 ([all rules](results/README.md)):")
     for rule in ("FedAvg", "Krum", "Ours (paper)", "Ours"):
         lines.append(_accuracies(rule, "", [runs.get((rule, "2", attack), {}) for attack in ATTACKS]))
-    return "\n".join(lines)
+    details = (
+        "*ResNet-18 of half width in bfloat16, 100 rounds, which is half of the paper's (`results/cifar.toml`). The "
+        "backdoor starts from a model trained for 200 rounds without attack. –: not run.*"
+    )
+    return "\n".join([*lines, "", details])
 
 
 def _by_attack(text: str) -> list[str]:
@@ -229,8 +229,8 @@ def paper() -> str:
         counted = Counter(cell["verdict"] for cell in here) | Counter(cell["reading"] for cell in here)
         rows.append(f"| {rule} | " + " | ".join(str(counted[one]) for one in (*verdicts, *READINGS)) + " |")
     commits = Counter(_code_of(cell["commits"]) for cell in cells if cell["rule"] == "Ours" and cell["commits"])
-    shares = ", ".join(f"{count} by {commit}" for commit, count in sorted(commits.items()))
-    return "\n".join([f"*Ours* is the default rule: {shares}.", "", *rows])
+    shares = ", ".join(f"{count} with {commit}" for commit, count in sorted(commits.items()))
+    return "\n".join([f"*Ours* is the default rule. Its numbers were run with these commits: {shares}.", "", *rows])
 
 
 PAGES = {

@@ -162,7 +162,7 @@ def test_custom_code_uses_the_same_grammar(own: Path, tmp_path: Path, capsys: py
     [
         ("First", r"needs keep, how many are kept \(Python: First\(keep=2\); command line: .*mine.py:First:keep=2\)"),
         ("First:kep=1", r"has no setting 'kep': did you mean keep"),
-        ("Abstract", r"cannot be made: .*abstract"),
+        ("Abstract", r"cannot be created: .*abstract"),
         ("Plain", r"must be a dataclass that inherits from Rule"),
         ("Nothing", r"cannot be loaded: .* has no 'Nothing'"),
     ],

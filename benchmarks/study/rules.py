@@ -45,7 +45,7 @@ class Function(Rule):
 
 @dataclass(frozen=True)
 class Entry:
-    """A rule in a table: its name, and how it is made for K clients of whom f may lie."""
+    """A rule in a table: its name, and how it is made for K clients, f of which may lie."""
 
     name: str
     build: Callable[[int, int], Pipeline]

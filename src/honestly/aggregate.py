@@ -1,4 +1,4 @@
-"""The public function: updates in, a robust average and whom it believed out."""
+"""The public function: it takes updates, and returns their robust average and a verdict about each client."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ def aggregate(
     pre: Sequence[Mixer | str] | Mixer | str = (), sizes: Any = None, groups: Any = None, layers: Any = None,
     buffers: Any = "follow", out: Any = None, explain: bool = False,
 ) -> Aggregate:  # fmt: skip
-    """Return the robust average of K clients' updates, and say whom it believed.
+    """Return the robust average of K clients' updates, and say which clients it believed.
 
     Args:
         updates: a `(K, d)` array (NumPy, torch, JAX, CuPy), a sequence of K state dicts, lists of arrays or arrays,
             a sequence of K paths of checkpoints (or `hn.Checkpoints`), or a mapping from client id to any of these.
-            Never modified, never copied whole.
+            They are not modified, and not copied as a whole.
         rule: a rule or its name, see `hn.list_rules()`; or a `Pipeline`, a rule behind mixers.
-        reference: the previous global model, in the container of one client's update. Another layout excludes a client.
+        reference: the previous global model, in the container of one client's update. Clients with another
+            layout are excluded.
         pre: mixers (or their names), applied in turn before the rule.
         sizes: the clients' claimed sizes, in order or by id. Rules that weigh clients use them up to a cap
             (docs/explanation/sizes.md); coordinate-wise rules and rules behind mixers ignore them.
-        groups: how many clients each update stands for, in order or by id, or `hn.Groups(counts, sums=True)` where the
-            updates are sums (docs/how-to/groups.md). Groups are weighed by their counts unless `sizes` is given.
+        groups: how many clients each update represents, in order or by id, or `hn.Groups(counts, sums=True)` if the
+            updates are sums (docs/how-to/groups.md). Groups are weighted by their counts unless `sizes` is given.
         layers: for flat arrays, the sizes of the tensors in one, in order or by name, so each is judged by itself.
         buffers: what to do with statistics such as BatchNorm's running means. "follow" averages them with the weights
-            found on the parameters, "judge" treats them as parameters, "ignore" keeps those of the reference (without
-            one, of a central believed client). A torch module, or names, says which tensors follow.
-        out: for updates from files, where to write the result: a `.safetensors` or `.npz` file or a folder, which
+            that follow from the parameters, "judge" treats them as parameters, "ignore" keeps those of the reference
+            (without one, those of a central believed client). A torch module, or names, says which tensors these are.
+        out: if the updates are files, where to write the result: a `.safetensors` or `.npz` file or a folder, which
             appears when it is complete. `value` is then its path.
         explain: measure, in one more pass, each client's distance from the result (`diagnostics["distance"]`), also
             squared by tensor (`diagnostics["layer_distances"]`).

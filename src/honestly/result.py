@@ -1,4 +1,4 @@
-"""What an aggregation returns: the value, whom it believed, whom it refused, and why."""
+"""What an aggregation returns: the value, which clients it believed, which it excluded, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BELIEVED, DISBELIEVED = "is believed", "is not believed"
 
 
 class AggregationError(ValueError):
-    """Too few usable clients for an answer that can be trusted; the message says which were refused and why."""
+    """Too few usable clients for an answer that can be trusted; the message says which were excluded, and why."""
 
     def __init__(self, message: str, reasons: Mapping[ClientId, str] | None = None) -> None:
         super().__init__(message)
@@ -25,14 +25,14 @@ class AggregationError(ValueError):
 
 
 class Verdict(str, Enum):  # noqa: UP042 - a StrEnum would ask Python 3.11 of the exported file
-    """What the round says of one client; equal to its word."""
+    """What a round says about one client. A verdict equals its word: `Verdict.ACCUSED == "accused"`."""
 
     TRUSTED = "trusted"
-    #: far from the others, alone: what it sent counts for less, it is not accused
+    #: far from the others on its own: its update counts for less, but it is not accused
     UNUSUAL = "unusual"
     #: judged to lie
     ACCUSED = "accused"
-    #: unusable, refused before averaging
+    #: unusable, and left out before averaging
     EXCLUDED = "excluded"
     #: sent the reference unchanged, while others moved
     ABSTAINED = "abstained"
@@ -44,10 +44,10 @@ class Verdict(str, Enum):  # noqa: UP042 - a StrEnum would ask Python 3.11 of th
 
 
 class Status(Enum):
-    """How a round ended. The value is a sentence for a person; ``ok`` and ``doubtful`` are what to act on.
+    """How a round ended. The value is a sentence to read; a program should use ``ok`` and ``doubtful``.
 
-    A round is *ok*, or *doubtful* (there is an answer, which someone should check), or refused, which is an
-    `AggregationError` and gives no answer.
+    A round is *ok*, or *doubtful* (there is an answer, which someone should check), or it is refused with an
+    `AggregationError` and has no answer.
     """
 
     CLOSED_FORM = "computed in closed form"
@@ -73,23 +73,24 @@ class Status(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """The robust average of K clients and what was learned about them.
+    """The robust average of K clients, and what the rule inferred about them.
 
     Attributes:
         value: the average: same container, dtype and device as one client's update.
         weights: (K,) float64 that sums to 1, exactly 0 for an excluded client; None for coordinate-wise rules.
         honesty: (K,) posterior probability that client k is honest, 0 for an excluded client;
             None unless the rule infers it.
-        excluded: clients refused before averaging (their index, or their id if the input was a mapping).
-        reasons: why, one sentence for each excluded client.
+        excluded: clients left out before averaging (their index, or their id if the input was a mapping).
+        reasons: why they were left out, one sentence for each excluded client.
         clients: all K clients in order: their indices, or their ids if the input was a mapping.
-        status: how the rule ended; its value is a sentence for a person, ``status.ok`` and ``status.doubtful`` say
-            whether to look at the round.
+        status: how the rule ended, as a sentence; ``status.ok`` and ``status.doubtful`` say whether someone should
+            look at the round.
         verdicts: one `Verdict` per client: trusted, unusual, accused, excluded or abstained.
         explanations: one sentence per client that says why.
         steps: iterations that the rule took.
-        diagnostics: what else the rule found, by name. For rules that judge layers, "layers" is the evidence against
-            each client in each layer, (K, L), NaN for an excluded client, and "layer_names" says which these are.
+        diagnostics: whatever else the rule reports, by name. For rules that judge layers, "layers" is the evidence
+            against each client in each layer, (K, L), NaN for an excluded client, and "layer_names" has the names of
+            the layers.
     """
 
     value: Any
@@ -112,7 +113,7 @@ class Aggregate:
 
     @property
     def accusations(self) -> dict[ClientId, str]:
-        """Why clients are accused, a sentence for each whose accusation the rule explains by more than its honesty."""
+        """Why clients are accused: a sentence for each client, if the rule explains more than its honesty."""
         each = zip(self.clients, self.verdicts, self.explanations, strict=False)
         return {
             client: why
@@ -122,9 +123,9 @@ class Aggregate:
 
     @property
     def malicious(self) -> float | None:
-        """Estimated number of malicious clients: how many are accused; None unless the rule judges.
+        """Estimated number of malicious clients, which is how many are accused; None unless the rule judges.
 
-        Clients that could not be used, `excluded`, are not counted.
+        Excluded clients are not counted.
         """
         return None if self.honesty is None else float(len(self.accused))
 

@@ -157,7 +157,7 @@ def test_a_history_needs_neither_torch_nor_pydantic_nor_matplotlib(tmp_path: Pat
     [
         ("gone", None, "does not exist"),
         ("empty", {}, "neither study.sqlite"),
-        ("table.csv", "a,b\n", "is not a report's source"),
+        ("table.csv", "a,b\n", "cannot be reported on"),
         ("broken", {"study.sqlite": "no database"}, "study.sqlite"),
     ],
 )

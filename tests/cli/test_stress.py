@@ -178,7 +178,7 @@ def test_stress_records_layers_and_runs_on_them(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("dataset=digits",), "'dataset=digits': settings of training belong to --record"),
+        (("dataset=digits",), "'dataset=digits' is a setting of training, which needs --record"),
         (("--record", "layers.txt"), "ends with .npz"),
         (("--record", "layers.npz", "attack=alie"), "unknown data attack 'alie'"),
         (("--record", "layers.npz", "--device", "tpu"), "--device tpu"),

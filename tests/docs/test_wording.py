@@ -32,6 +32,10 @@ PHRASES = {
     r"\bcounts? heads\b": "'counts every client once'",
     r"\bfor ever\b": "'forever'",
     r"\bis no (whole|regular|valid)\b": "'is not a'",
+    r"\bof whom\b": "'of which'",
+    r"\bwhom (it|the rule)\b": "'which clients it', ...",
+    r"\bkernels of (now|before)\b": "'present' or 'former kernels'",
+    r"\bbegins? anew\b": "'starts again'",
 }
 # Names of functions are verbs, or nouns for what they return.
 PARTICIPLES = {"told", "made", "written", "meant", "shown", "alone", "one", "said", "asked"}
@@ -124,6 +128,8 @@ def test_variables_of_the_live_page_are_named_by_nouns() -> None:
         "attackers missed, a round",
         "2.5 s a round",
         "it is no regular file",
+        "20 clients, of whom 8 lie",
+        "the weights, and whom it believed",
     ],
 )
 def test_the_check_finds_something(text: str) -> None:

@@ -135,10 +135,10 @@ def test_dynamic_attackers_are_drawn_from_the_malicious_clients_each_round() -> 
 
 def test_random_attackers_are_drawn_once() -> None:
     adversary = Adversary(clients=20, malicious=5, chosen="random", seed=1)
-    assert len(adversary.who) == 5
-    assert adversary.who != tuple(range(15, 20))
-    assert adversary.active(round=1).nonzero()[0].tolist() == list(adversary.who)
-    assert Adversary(clients=20, malicious=5, chosen="random", seed=2).who != adversary.who
+    assert len(adversary.attackers) == 5
+    assert adversary.attackers != tuple(range(15, 20))
+    assert adversary.active(round=1).nonzero()[0].tolist() == list(adversary.attackers)
+    assert Adversary(clients=20, malicious=5, chosen="random", seed=2).attackers != adversary.attackers
 
 
 @pytest.mark.parametrize(

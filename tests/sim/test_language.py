@@ -139,8 +139,8 @@ def test_idle_clients_send_nothing_and_settings_are_checked():
     for wrong, message in (
         ({"attack": "flip"}, "unknown attack on a language model"),
         ({"tune": "some"}, "unknown way of tuning"),
-        ({"malicious": 5}, "somebody must be honest"),
-        ({"idle": 5}, "somebody must train"),
+        ({"malicious": 5}, "so one client is honest"),
+        ({"idle": 5}, "so one client trains"),
         ({"rank": 0}, "rank = 0: must be at least 1"),
         ({"alpha": 0.0}, "must be greater than 0"),
     ):

@@ -68,5 +68,5 @@ def test_ctrl_c_ends_after_the_round_and_nothing_is_lost(tmp_path: Path, no_gpu:
 
 
 def test_it_is_for_a_gpu(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--together is for a GPU, the device is cpu: use --workers"):
+    with pytest.raises(ValueError, match="--together is for a GPU, but the device is cpu: use --workers"):
         together.side_by_side(tmp_path, (), 2, WorkOptions())

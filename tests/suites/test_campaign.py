@@ -91,7 +91,7 @@ def test_policies_change_a_little_and_can_be_read():
     ("settings", "message"),
     [
         ({"attack": "sign_flip"}, "give a backdoor"),
-        ({"malicious": 0}, "give a backdoor, and attackers"),
+        ({"malicious": 0}, "give a backdoor and attackers"),
         ({"model": "cnn_norm"}, "has buffers"),
         ({"chosen": "random"}, "the last ones attack"),
     ],

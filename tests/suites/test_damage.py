@@ -36,5 +36,5 @@ def test_training_is_measured_round_by_round():
 
 
 def test_who_attacks_must_be_known():
-    with pytest.raises(ValueError, match="the last clients attack"):
+    with pytest.raises(ValueError, match="the last ones attack"):
         next(steps(Experiment.of({"clients": 4, "chosen": "random", "attack": "sign_flip", "malicious": 1})))

@@ -311,7 +311,7 @@ def test_the_command_shows_a_table_and_what_failed(home, capsys, monkeypatch, tm
         (["--attacks", "sign_flip"], "--attacks: a suite fixes populations, clients and attacks"),
         (["--malicious", "3"], "--malicious: a suite fixes"),
         (["--believed-f", "3"], "--believed-f: a suite fixes"),
-        (["--seeds", "0", "1"], "--seeds 0,1: a suite is judged with one at a time"),
+        (["--seeds", "0", "1"], "--seeds 0,1: a suite takes one seed at a time"),
         (["--submit", "rule.py"], "--submit rule.py: name the class in the file, as in rule.py:MyRule"),
     ],
 )

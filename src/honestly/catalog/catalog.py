@@ -137,7 +137,7 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
         except TypeError as error:  # a class of the user's own that is abstract, or checks its settings in its own way
             if entry in self._entries.values():
                 raise
-            raise ValueError(f"{self.kind} {name!r} cannot be made: {error}") from error
+            raise ValueError(f"{self.kind} {name!r} cannot be created: {error}") from error
 
     def _explained(self, init: Callable[..., None]) -> Callable[..., None]:
         """An `__init__` that explains wrong settings in our words; help() still shows the signature of the old one."""

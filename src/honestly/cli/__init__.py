@@ -29,9 +29,14 @@ COMMANDS = (
 )
 
 EPILOG = """\
-exit status: 0 done, 1 it could not be done, 2 the command line or a setting is wrong, 130 interrupted
+examples:
+  honestly demo                                   (needs no data; writes demo/report.html)
+  honestly aggregate client-*.safetensors --reference previous.safetensors -o global.safetensors
+  honestly simulate dataset=digits rounds=6 clients=10 rule=bayesian attack=sign_flip malicious=3 --out runs/a
+
 Each command has its own --help. `honestly doctor` shows what is installed here and what is missing.
 --debug or HONESTLY_DEBUG=1 shows where an error comes from.
+exit status: 0 done, 1 it could not be done, 2 the command line or a setting is wrong, 130 interrupted
 """
 
 

@@ -66,7 +66,7 @@ def add(commands: Any) -> None:
         metavar="MIXER",
         help="a mixer before those of --rule; may be repeated",
     )
-    parser.add_argument("--reference", metavar="FILE", help="the previous global model, trusted")
+    parser.add_argument("--reference", metavar="FILE", help="the previous global model, which is trusted")
     parser.add_argument("--sizes", metavar="FILE", help="client sizes: JSON by id or in order, or lines `id,size`")
     parser.add_argument(
         "--ids",

@@ -49,7 +49,11 @@ def add(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the number of runs and how long they would take")
     choice = parser.add_argument_group("which runs")
     choice.add_argument(
-        "--only", action="append", default=[], metavar="AXIS=VALUE[,VALUE]", help="only runs with this value"
+        "--only",
+        action="append",
+        default=[],
+        metavar="AXIS=VALUE[,VALUE]",
+        help="select runs by their value on an axis; may be repeated",
     )
     choice.add_argument("--shard", metavar="I/N", help="run only part I of N, for N machines")
     choice.add_argument("--skip-failed", action="store_true", help="do not retry runs that failed before")
@@ -62,7 +66,7 @@ def add(commands: Any) -> None:
         "--reuse", action="append", default=[], type=Path, metavar="FILE",
         help="copy runs that another study has already finished (its folder or an export)",
     )  # fmt: skip
-    how = parser.add_argument_group("how they are done")
+    how = parser.add_argument_group("how to run them")
     how.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
     how.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
     how.add_argument("--workers", type=int, default=0, metavar="N", help="use N local processes (default: this one)")
@@ -149,7 +153,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.ray is None:
         args.device = device_of(args.device)
     elif args.device != "cpu" and not args.gpus_per_run:
-        raise ValueError(f"--device {args.device} with --ray: say how much of a GPU a run gets, --gpus-per-run 0.25")
+        raise ValueError(f"--device {args.device} with --ray: give a share of a GPU, such as --gpus-per-run 0.25")
 
 
 def _take_in(args: argparse.Namespace, store: Store, paths: list[Path], only: set[str] | None = None) -> None:

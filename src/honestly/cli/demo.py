@@ -20,11 +20,11 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
         help="train a small federation under attack: a table and an HTML report",
-        description="Train a federation in which 40 % of the clients lie, averaged by FedAvg and by the Bayesian "
-        "rule: a table, a picture and an HTML report.",
+        description="Train a small federation in which 40 % of the clients lie, once with FedAvg and once with the "
+        "Bayesian rule. Print a table, and write a picture and an HTML report.",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("demo"), metavar="DIR", help="the folder of picture and report (default: demo)"
+        "--out", type=Path, default=Path("demo"), metavar="DIR", help="the folder for the report (default: demo)"
     )
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help=f"rounds of training (default: {ROUNDS})"
@@ -96,7 +96,7 @@ def _demo(args: argparse.Namespace, stop: Any) -> int:
     lead = (
         f"{CLIENTS} clients learn to read digits together. In two of three runs, {MALICIOUS} of them send four times "
         "the opposite of what they learned. The plain average (FedAvg) believes everybody; the Bayesian rule infers "
-        "from the updates alone whom to believe, without being told how many lie."
+        "from the updates alone which clients to believe, without being told how many lie."
     )
     last = experiments[-1][1]
     picture = png(run_figure(finished[-1].records, clients=CLIENTS, rule=last.rule.name, attack=last.attack.name))

@@ -20,8 +20,8 @@ examples:
   honestly simulate paper/fmnist-config2.toml rule=bayesian attack=backdoor alpha=0.5 --device cuda
   honestly simulate my.toml rule=nnm:f=4+multi_krum:f=4,keep=8 attack=sign_flip:gamma=2
 
-rule=NAME:key=value,... and attack=... take settings after a colon, a rule also mixers in front, joined by +, and both
-take file.py:Class of your own; rule.f=4 and attack.gamma=2 change one setting of what a file names. Other keys:
+A rule or an attack takes its settings after a colon (rule=krum:f=2), and a rule takes mixers in front, joined by +.
+Name a class of your own as file.py:Class. rule.f=4 and attack.gamma=2 change one setting of FILE.toml. Other keys:
   dataset model clients rounds partition alpha participation dropout buffer delay malicious dynamic chosen start stop
   period burst turns warm_up server sizes root epochs batch lr momentum nesterov weight_decay precision fit flip crop
   evaluate_every seed
@@ -39,12 +39,14 @@ def add(commands: Any) -> None:
         "Everything has a default; `honestly rules`, `honestly attacks` and `honestly datasets` list the names.",
         epilog=EPILOG,
     )
-    parser.add_argument("words", nargs="*", metavar="FILE.toml | key=value", help="a file or preset, and changes")
+    parser.add_argument(
+        "words", nargs="*", metavar="FILE.toml | key=value", help="an experiment or preset, and changes"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: runs/ID)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 or auto (default: cpu)")
     parser.add_argument("--seed", type=int, metavar="N", help="the same as seed=N")
     parser.add_argument("--data", type=Path, metavar="DIR", help="where the data sets are (default: $HONESTLY_DATA)")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="save the honest updates of every round there")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="save the honest updates of every round here")
     parser.add_argument("--restart", action="store_true", help="discard what is in the run's folder and start again")
     parser.add_argument("--show-partition", action="store_true", help="show which client has which classes, and exit")
     parser.add_argument("--presets", action="store_true", help="list the experiments that come with the package")
@@ -142,7 +144,7 @@ def _show_partition(experiment: Any, folder: Path | None) -> int:
     parts = partition(data.labels, e.clients, kind=e.partition, alpha=e.alpha, rng=rng)
     counts = np.array([np.bincount(data.labels[p], minlength=len(data.classes)) for p in parts])
     title = f"{e.dataset}: {e.partition}" + (f", alpha {e.alpha:g}" if "iid" not in e.partition else "")
-    print_partition(title, counts, data.classes, e.adversary.who)
+    print_partition(title, counts, data.classes, e.adversary.attackers)
     return 0
 
 

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     if args.make_suite:
         return stress_suite.make(args)
     if args.words:
-        raise ValueError(f"'{args.words[0]}': settings of training belong to --record OUT.npz")
+        raise ValueError(f"'{args.words[0]}' is a setting of training, which needs --record OUT.npz")
     if args.jobs < 1:
         raise ValueError(f"--jobs {args.jobs}: give at least 1")
     if args.out:

@@ -50,10 +50,10 @@ def run(args: argparse.Namespace, rules: Sequence[str] | None) -> int:
 
     for option in FIXED:
         if getattr(args, option.replace("-", "_")) is not None:
-            raise ValueError(f"--{option}: a suite fixes populations, clients and attacks; leave it out, or --suite")
+            raise ValueError(f"--{option}: a suite fixes populations, clients and attacks: leave out this option")
     seeds = [seed for seeds in args.seeds for seed in seeds]
     if len(seeds) != 1:
-        raise ValueError(f"--seeds {','.join(map(str, seeds))}: a suite is judged with one at a time")
+        raise ValueError(f"--seeds {','.join(map(str, seeds))}: a suite takes one seed at a time")
     if seeds[0] < 0:
         raise ValueError(f"--seeds {seeds[0]}: must be at least 0")
     if not 0 < args.limit < 1e6:

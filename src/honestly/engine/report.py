@@ -29,7 +29,7 @@ def describe(screen: Screen, rule: Rule, decision: Decision, geometry: Geometry,
         if abs(1 - total) > 1e-9:
             diagnostics["reference_weight"] = 1 - total
         elif measured and not explain:
-            diagnostics.setdefault("distance", screen.spread(np.sqrt(_apart(geometry, decision)), np.nan))
+            diagnostics.setdefault("distance", screen.spread(np.sqrt(_squared_distances(geometry, decision)), np.nan))
     evidence: Any = diagnostics.get("layers")
     if isinstance(evidence, np.ndarray) and decision.mixing is None and len(evidence) == len(screen.usable):
         diagnostics["layers"] = screen.spread(evidence, np.nan)
@@ -53,7 +53,7 @@ def describe(screen: Screen, rule: Rule, decision: Decision, geometry: Geometry,
     }
 
 
-def _apart(geometry: Geometry, decision: Decision) -> Float:
+def _squared_distances(geometry: Geometry, decision: Decision) -> Float:
     """(k,) squared distances of the clients to the result, over the layers that are judged."""
     rows = decision.by_layer
     if rows is None or len(rows) == 1:

@@ -121,7 +121,7 @@ def audit(folder: Path) -> Audit:
                 result.unsealed += 1
                 continue
             if not _follows(result, sealed[1], first=i == 0):
-                result.broken = f"{path.name}, line {i + 1}: {_why(result, sealed[1], lines, i)}"
+                result.broken = f"{path.name}, line {i + 1}: {_explain_break(result, sealed[1], lines, i)}"
                 return result
             result.head = sealed[0]
             result.heads.append(sealed[0])
@@ -138,7 +138,7 @@ def _follows(result: Audit, previous: str, *, first: bool) -> bool:
     return first and previous == BEGINNING and not result.heads
 
 
-def _why(result: Audit, previous: str, lines: Sequence[str], i: int) -> str:
+def _explain_break(result: Audit, previous: str, lines: Sequence[str], i: int) -> str:
     if previous in result.heads:
         after = result.heads.index(previous) + 1
         return f"follows line {after} of the chain, not the line before it: a line was inserted, repeated or moved"

@@ -54,7 +54,7 @@ class Buffer:
     Args:
         size: the number of clients whose updates are averaged together.
         rule: a rule or its name. Its memory is carried from average to average, and an `hn.Memory` is kept in `folder`
-            (rules with memories of their own, such as `fl_detector`, begin anew after a restart).
+            (rules with memories of their own, such as `fl_detector`, start again after a restart).
         pre: mixers applied before the rule.
         discount: the exponent of the discount: 0.5 as in FedBuff; 0 for none.
         max_staleness: updates from older versions are refused.
@@ -102,11 +102,11 @@ class Buffer:
         buffers: Any = "follow",
         log: Callable[[int, str], None] = logger.log,
     ) -> None:
-        size, max_staleness = _whole("size", size, 1), _whole("max_staleness", max_staleness, 0)
+        size, max_staleness = _whole_number("size", size, 1), _whole_number("max_staleness", max_staleness, 0)
         if version is not None:
-            version = _whole("version", version, 0)
+            version = _whole_number("version", version, 0)
         if isinstance(discount, bool) or not isinstance(discount, Real) or not 0.0 <= discount < float("inf"):
-            raise ValueError(f"discount={discount!r}: it is an exponent, a number >= 0")
+            raise ValueError(f"discount={discount!r}: expected an exponent, a number >= 0")
         self.size, self.discount, self.max_staleness = size, float(discount), max_staleness
         self.version = 0
         self.refused: dict[ClientId, str] = {}
@@ -313,7 +313,7 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
+def _whole_number(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise ValueError(f"{name}={value!r}: expected a whole number >= {least}")
     return int(value)

@@ -56,7 +56,7 @@ class Names:
             self._used.add(known)
         return known
 
-    def both(self, client: ClientId) -> str:
+    def with_id(self, client: ClientId) -> str:
         """Label and id, for the log: people know the name, the framework knows the id."""
         if not self:
             return str(client)

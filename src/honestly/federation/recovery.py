@@ -38,7 +38,7 @@ def recover(shelf: Shelf, wanted: int | None, log: Callable[[int, str], None]) -
     entries, newest = _readable(shelf, log)
     try:
         state = shelf.read_state()
-        standing = None if state is None else _standing(state, wanted)
+        standing = None if state is None else _state_for(state, wanted)
     except (ValueError, OSError, KeyError, TypeError) as error:
         log(
             logging.WARNING,
@@ -69,7 +69,7 @@ def _readable(shelf: Shelf, log: Callable[[int, str], None]) -> tuple[list[Waiti
     return entries, newest
 
 
-def _standing(state: Mapping[str, Any], wanted: int | None) -> BufferState:
+def _state_for(state: Mapping[str, Any], wanted: int | None) -> BufferState:
     if wanted is not None and wanted == state["version"] - 1 and "before" in state:
         state = state["before"]
     counted = {client: (int(version), str(sent)) for client, version, sent in state["counted"]}

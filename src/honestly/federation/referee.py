@@ -65,7 +65,7 @@ class Referee:
         log: Any = logger.log,
     ) -> None:
         if not isinstance(quorum, int | float) or not 0.0 <= quorum < 1.0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"quorum={quorum!r}: it is the share of clients that must be usable, 0 <= quorum < 1")
+            raise ValueError(f"quorum={quorum!r}: expected the share of clients that must be usable, 0 <= quorum < 1")
         if doubt not in ("accept", "keep"):
             raise ValueError(f'doubt={doubt!r}: use "accept" or "keep"')
         if sizes not in ("use", "ignore"):
@@ -163,7 +163,7 @@ class Referee:
         usable = {reply.client: reply.metrics or {} for reply in replies if reply.client not in excluded}
         metrics = robust_metrics(usable, {client: vote for client, (vote, _) in self._last_votes().items()})
         for client, reason in excluded.items():
-            self._log(logging.WARNING, f"evaluation {number}: client {self.names.both(client)} excluded: {reason}")
+            self._log(logging.WARNING, f"evaluation {number}: client {self.names.with_id(client)} excluded: {reason}")
         self.record_evaluation(number, metrics)
         return metrics, excluded
 
@@ -260,14 +260,14 @@ class Referee:
 
     def _announce(self, record: Round) -> None:
         for client, reason in record.excluded.items():
-            self._log(logging.WARNING, f"round {record.number}: client {self.names.both(client)} excluded: {reason}")
+            self._log(logging.WARNING, f"round {record.number}: client {self.names.with_id(client)} excluded: {reason}")
         accusations = record.named_accusations()
         for client in record.accused:
             assert record.honesty is not None
             why = accusations.get(client)
             self._log(
                 logging.WARNING,
-                f"round {record.number}: client {self.names.both(client)} is not believed "
+                f"round {record.number}: client {self.names.with_id(client)} is not believed "
                 f"(honesty {record.honesty[client]:.3f}){f': {why}' if why else ''}",
             )
         level = logging.WARNING if record.attention else logging.INFO

@@ -1,4 +1,4 @@
-"""The estimator of bayesian/bayesian.c: Gram matrices in, whom to believe and how far out, in one call."""
+"""The estimator of bayesian/bayesian.c: from Gram matrices to honesty and weights in one call."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ def number(value: Any, digits: int | None = 6) -> float | None:
     return result if digits is None else round(result, digits)
 
 
-def whole(value: Any, *, most: int = 10**9) -> int | None:
+def whole_number(value: Any, *, most: int = 10**9) -> int | None:
     """A whole number from 0 to `most`; None for anything else.
 
-    >>> whole(3), whole(3.0), whole(-1), whole("3"), whole(2**70)
+    >>> whole_number(3), whole_number(3.0), whole_number(-1), whole_number("3"), whole_number(2**70)
     (3, 3, None, None, None)
     """
     result = number(value)

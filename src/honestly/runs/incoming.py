@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from honestly.runs.clean import fields, number, whole
+from honestly.runs.clean import fields, number, whole_number
 from honestly.runs.database import StoreError
 from honestly.runs.rows import DONE, FAILED, PENDING, RUNNING, Run
 from honestly.runs.text import compact
@@ -19,7 +19,7 @@ def check_run(run: Run) -> None:
         "cell": _is_object(run.cell),
         "experiment": _is_object(run.experiment),
         "status": run.status in (PENDING, RUNNING, DONE, FAILED),
-        **{name: whole(values[name]) is not None for name in ("ordinal", "attempts", "rounds", "of")},
+        **{name: whole_number(values[name]) is not None for name in ("ordinal", "attempts", "rounds", "of")},
         **{name: _is_number(values[name]) for name in ("started", "updated", "finished")},
         **{name: _is_text(values[name]) for name in ("worker", "error")},
         "summary": run.summary is None or _are_numbers(run.summary),
@@ -32,7 +32,7 @@ def check_round(run: Any, record: Any, seconds: Any) -> None:
     """Raise StoreError if a round, or the id of its run, is not of its kind."""
     right = {
         "run": isinstance(run, str) and _is_text(run),
-        "record": _is_object(record) and whole(record.get("round")) is not None,
+        "record": _is_object(record) and whole_number(record.get("round")) is not None,
         "seconds": _are_numbers(seconds),
     }
     _refuse(f"a round of run {str(run)[:12]!r}", {"run": run, "record": record, "seconds": seconds}, right)

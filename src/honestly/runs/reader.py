@@ -14,7 +14,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from honestly.runs.clean import fields, items, number, parse_json, whole
+from honestly.runs.clean import fields, items, number, parse_json, whole_number
 from honestly.runs.record import NAMED, RoundRecord
 
 #: Limits that no federation reaches, against damaged files.
@@ -172,7 +172,7 @@ def _real(value: Any) -> tuple[float | None, bool]:
 
 
 def _count(value: Any) -> tuple[int | None, bool]:
-    result = whole(value, most=LAST_ROUND)
+    result = whole_number(value, most=LAST_ROUND)
     return result, result is not None
 
 
@@ -186,7 +186,7 @@ def _clients(value: Any) -> tuple[list[int] | None, bool]:
         return None, False
     if set(map(type, items(value))) == {int} and 0 <= min(value) <= max(value) <= MOST_CLIENTS:
         return value, True
-    numbers = [whole(item, most=MOST_CLIENTS) for item in items(value)]
+    numbers = [whole_number(item, most=MOST_CLIENTS) for item in items(value)]
     valid = [k for k in numbers if k is not None]
     return valid, len(valid) == len(numbers)
 

@@ -22,7 +22,7 @@ class RoundRecord:
         honesty, weights: one for each client, None for one that did not take part.
         excluded, reasons: who was excluded, and why, by the client's name (or index).
         malicious_estimate: how many attackers the rule found.
-        accused: whom the rule judged to lie; None for a rule that does not judge.
+        accused: the clients that the rule judged to lie; None for a rule that does not judge.
         false_accusations, misses: honest clients that were accused, attackers that were not.
         participants: who took part; None if it was not recorded.
         status, steps: how the aggregation ended, and after how many steps.

@@ -73,7 +73,7 @@ def as_json(
             if share in result.diagnostics:
                 mine[share.removesuffix("s")] = _plain(result.diagnostics[share][k])
         if layers:
-            mine["layers"] = _most(excess[:, k], list(layers))
+            mine["layers"] = _most_different(excess[:, k], list(layers))
         clients.append(mine)
     report: dict[str, Any] = {
         "schema": SCHEMA,
@@ -114,7 +114,7 @@ def _excess(layers: Mapping[str, Any]) -> np.ndarray:
     return np.maximum(table - middle, 0)
 
 
-def _most(excess: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
+def _most_different(excess: np.ndarray, names: Sequence[str]) -> list[dict[str, Any]]:
     """The layers in which a client differs most from the others, with their share of the whole difference."""
     total = float(excess.sum())
     if not math.isfinite(total) or total <= 0:

@@ -28,7 +28,7 @@ def available() -> bool:
 
 
 def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", attack: str | None = None) -> Any:
-    """Who attacked, whom the rule believed, and the accuracy, like the paper's Figure 1.
+    """Who attacked, which clients the rule believed, and the accuracy, like the paper's Figure 1.
 
     Without `attack`, there is no map of the attackers.
     """

@@ -25,8 +25,8 @@ def layer_map(report: Mapping[str, Any]) -> Heatmap | None:
         return None
     ratios = _ratios(table[:, usable])
     evidence = _evidence(report, list(layers), usable)
-    rows = _most(ratios.max(axis=1), MOST_LAYERS)
-    columns = _most(ratios.max(axis=0), MOST_CLIENTS)
+    rows = _largest(ratios.max(axis=1), MOST_LAYERS)
+    columns = _largest(ratios.max(axis=0), MOST_CLIENTS)
     names = bare_names([report["clients"][usable[j]]["id"] for j in columns])
     ratios, evidence = ratios[np.ix_(rows, columns)], evidence[np.ix_(rows, columns)]
 
@@ -60,7 +60,7 @@ def _evidence(report: Mapping[str, Any], tensors: Sequence[str], usable: Sequenc
     return evidence
 
 
-def _most(odd: Grid, most: int) -> list[int]:
+def _largest(odd: Grid, most: int) -> list[int]:
     """The indices of the largest values, in their order."""
     return sorted(np.argsort(-odd, kind="stable")[:most].tolist())
 

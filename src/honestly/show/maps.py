@@ -1,4 +1,4 @@
-"""The heatmaps of a run: who attacked, whom the rule believed, and the weights."""
+"""The heatmaps of a run: who attacked, which clients the rule believed, and the weights."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def truth_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
 
 
 def belief_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
-    """Whom the rule believed, accused and excluded; None if it judges no client, or weighs all of them alike."""
+    """Which clients the rule believed, accused and excluded; None if it judges none, or weighs all of them alike."""
     belief = belief_grid(records, len(clients))
     if belief is None:
         return None

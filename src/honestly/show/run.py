@@ -42,7 +42,7 @@ class RunView:
         return cls(title, records, names, True, {"id": experiment.id, "experiment": experiment.canonical})
 
     def maps(self) -> list[Heatmap]:
-        """Who attacked, if anybody did and it is known, whom the rule believed, and weights that tell more."""
+        """Who attacked, if anybody did and it is known, which clients the rule believed, and weights that tell more."""
         return self._maps
 
     @cached_property

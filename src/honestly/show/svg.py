@@ -25,7 +25,7 @@ def chart(what: Chart, height: float = 160, *, live: bool = False) -> Markup:
     picture = _curves(what, height).frame(_label(what), live)
     keys = "".join(
         f'<li><svg width="26" height="10" aria-hidden="true"><line x1="0" x2="26" y1="5" y2="5" stroke-width="3" '
-        f"{_stroke(number)}/></svg>{_name(line)}" + (f" <b>{_last(line)}</b>" if what.ends else "") + "</li>"
+        f"{_stroke(number)}/></svg>{_name(line)}" + (f" <b>{_last_value(line)}</b>" if what.ends else "") + "</li>"
         for number, line in what.numbered()
     )
     title = what.title[:1].upper() + what.title[1:]
@@ -36,7 +36,7 @@ def chart(what: Chart, height: float = 160, *, live: bool = False) -> Markup:
 
 
 def _label(what: Chart) -> str:
-    last = [f"{line.name}: {_last(line)}" for line in what.lines if what.ends]
+    last = [f"{line.name}: {_last_value(line)}" for line in what.lines if what.ends]
     return what.title + (f"; last values {', '.join(last)}" if last else "")
 
 
@@ -45,7 +45,7 @@ def _name(line: Line) -> str:
     return f'<a href="{escape_text(line.link, 1000)}">{name}</a>' if line.link else name
 
 
-def _last(line: Line) -> str:
+def _last_value(line: Line) -> str:
     return f"{line.ys[-1]:.3f}" if line.ys else "–"
 
 

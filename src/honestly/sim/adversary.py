@@ -53,7 +53,7 @@ class Adversary:
     seed: int = 0
 
     @property
-    def who(self) -> tuple[int, ...]:
+    def attackers(self) -> tuple[int, ...]:
         """The malicious clients, in ascending order."""
         if self.chosen == "last":
             return tuple(range(self.clients - self.malicious, self.clients))
@@ -66,7 +66,7 @@ class Adversary:
         cycle, phase = divmod(round - self.start, self.period)
         if round < self.start or (self.stop and round > self.stop) or phase >= self.burst:
             return mask
-        who = np.array(self.who, dtype=np.int64)
+        who = np.array(self.attackers, dtype=np.int64)
         who = who[(cycle * self.burst + phase) % self.turns :: self.turns]
         if self.dynamic:
             rng = generator(self.seed, "attackers", round)

@@ -42,7 +42,7 @@ def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, 
         _check_not_longer(folder, experiment.rounds)
     elif (rounds := len(run.rounds.read())) > 0:  # of a damaged run, or of a federation's history
         raise ExperimentError(
-            f"{folder} holds {rounds} rounds, but no {EXPERIMENT} that says of which experiment: "
+            f"{folder} holds {rounds} rounds, but no {EXPERIMENT} that says which experiment they are from: "
             "choose another folder with --out, or add --restart to replace them"
         )
     return run
@@ -137,9 +137,9 @@ def final_model(folder: Path, rounds: int, like: Model) -> Model:
     try:
         return _model(unpack(path), like)
     except FileNotFoundError as error:
-        raise StoreError(f"{path} is missing: it has the model to start from") from error
+        raise StoreError(f"{path} is missing, and with it the model to start from") from error
     except ValueError as error:
-        raise StoreError(f"{path} has the model to start from, but {error}") from error
+        raise StoreError(f"{path}, which has the model to start from, cannot be used: {error}") from error
 
 
 def _model(arrays: dict[str, Any], like: Model) -> Model:

@@ -79,7 +79,7 @@ def gather(experiment: Experiment, data: Dataset, device: torch.device | str) ->
     stored, known = len(data.images), len(data.labels)
     poisoned: dict[int, tuple[Ints, npt.NDArray[np.bool_]]] = {}
     if isinstance(attack, DataAttack):
-        for number, client in enumerate(e.adversary.who):
+        for number, client in enumerate(e.adversary.attackers):
             mine = parts[client]
             result = attack.poison(
                 data.images[mine], data.labels[mine], rng=generator(e.seed, "poison", client), attacker=number

@@ -196,12 +196,12 @@ class Experiment(BaseModel):
         if self.clients < self.buffer:
             raise ValueError(f"buffer = {self.buffer}: there are only {self.clients} clients")
         if self.buffer and (self.participation < 1 or self.dropout > 0):
-            raise ValueError("buffer: who answers is decided by its size, so leave participation at 1 and dropout at 0")
+            raise ValueError("buffer decides how many clients answer, so leave participation at 1 and dropout at 0")
         if self.buffer and self.sizes != "none":
-            raise ValueError("buffer: stale updates are weighed by their age, so leave sizes at none")
+            raise ValueError("buffer: updates are weighted by staleness, so leave sizes at none")
         use = getattr(pipeline.rule, "sizes", "")
         if self.sizes == "none" and (use == "trusted" or (use == "capped" and self.rule.name == "mean")):
-            raise ValueError(f"rule {self.rule.name}: sizes = {use} needs what clients report: set sizes=images")
+            raise ValueError(f"rule {self.rule.name}: sizes = {use} needs the clients' sizes: set sizes=images")
         if self.clients < M:
             raise ValueError(f"malicious = {M}: there are only {self.clients} clients")
         if self.stop and self.stop < self.start:

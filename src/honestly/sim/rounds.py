@@ -222,7 +222,7 @@ class Federation:
         return replace(state.model, theta=out.value, statistics=statistics, counters=counters)
 
     def _verdict(self, plan: RoundPlan, out: Aggregate | None, trouble: str) -> RoundRecord:
-        """Who attacked, and whom the rule believed."""
+        """Who attacked, and which clients the rule believed."""
         K, here = self.experiment.clients, plan.clients
         attacked = [k for k, a in zip(here, plan.attacking, strict=True) if a]
         record = RoundRecord(

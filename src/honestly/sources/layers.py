@@ -44,7 +44,7 @@ class Layers(InMemorySource):
             if layout is not None and layout != expected:
                 self.refused[k] = tree.difference(layout, expected)
         usable = [k for k in range(len(flat)) if k not in self.refused]
-        alike = self._alike([None if one is None else one[2] for one in flattened], usable, reference)
+        alike = self._with_common_form([None if one is None else one[2] for one in flattened], usable, reference)
         if reference is None and alike:
             expected = layouts[alike[0]] or expected  # in the order of most clients
         rows = [leaves if k not in self.refused else None for k, leaves in enumerate(flat)]
@@ -77,7 +77,7 @@ class Layers(InMemorySource):
             return leaves, specs, form
         return None
 
-    def _alike(self, forms: Sequence[Any], usable: Sequence[int], reference: Any) -> list[int]:
+    def _with_common_form(self, forms: Sequence[Any], usable: Sequence[int], reference: Any) -> list[int]:
         """The usable clients whose containers are like the reference's, else like those of most clients."""
         agreed = None if reference is None else tree.form(reference)
         if usable and not any(forms[k] == agreed for k in usable):

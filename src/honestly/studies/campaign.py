@@ -100,9 +100,9 @@ class Campaign:
     def __init__(self, experiment: Experiment, *, data: Dataset | None = None) -> None:
         e = experiment
         if not isinstance(e.make_attack(), Backdoor) or not e.adversary.malicious:
-            raise ValueError(f"attack = {e.attack.name}, malicious = {e.malicious}: give a backdoor, and attackers")
+            raise ValueError(f"attack = {e.attack.name}, malicious = {e.malicious}: give a backdoor and attackers")
         if e.participation < 1 or e.dropout > 0 or e.chosen != "last":
-            raise ValueError("participation, dropout and chosen: all clients take part, and the last ones attack")
+            raise ValueError("leave out participation, dropout and chosen: all take part, and the last ones attack")
         self.experiment = e
         self.federation = Federation(e, data=load(e.dataset) if data is None else data)
         if any(True for _ in self.federation.module.buffers()):

@@ -53,7 +53,7 @@ def steps(experiment: Experiment, *, data: Dataset | None = None) -> Iterator[Ro
     """
     e = experiment
     if e.chosen != "last" or e.participation < 1 or e.dropout > 0:
-        raise ValueError("chosen, participation and dropout: the last clients attack, and all take part")
+        raise ValueError("leave out chosen, participation and dropout: all take part, and the last ones attack")
     with TemporaryDirectory() as folder:
         federation = Federation(e, data=data, record=Path(folder))
         sizes = np.array(list(federation.layers.values()))

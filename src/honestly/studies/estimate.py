@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from honestly.runs.clean import whole
+from honestly.runs.clean import whole_number
 from honestly.runs.record import duration
 from honestly.runs.store import PlannedRun, Store
 from honestly.sim.data import DATASETS, Dataset, load
@@ -55,7 +55,7 @@ def estimate(entries: Sequence[PlannedRun], store: Store | None, device: str) ->
         if run is not None and run.status == "done":
             continue
         left += 1
-        todo = entry.of - (0 if run is None else whole(run.rounds) or 0)
+        todo = entry.of - (0 if run is None else whole_number(run.rounds) or 0)
         settings = json.loads(entry.experiment)
         shape = shape_of(settings)
         if shape in speeds:

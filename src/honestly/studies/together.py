@@ -26,7 +26,7 @@ def side_by_side(folder: Path, ids: Collection[str], count: int, options: WorkOp
     Ctrl-C lets every run end its round.
     """
     if torch.device(options.device).type != "cuda":
-        raise ValueError(f"--together is for a GPU, the device is {options.device}: use --workers on CPU cores")
+        raise ValueError(f"--together is for a GPU, but the device is {options.device}: use --workers for CPU cores")
     data, broken = Datasets(options.data), threading.Event()
     with Stop() as stop, ThreadPoolExecutor(count) as pool:
         own = replace(options, halt=lambda: stop.requested or broken.is_set())

@@ -59,7 +59,7 @@ def processes(folder: Path, ids: Collection[str], count: int, options: WorkOptio
                     late = late or code == LATE
                     if code == BROKEN:
                         stop.requested = True
-                        raise StoreError(_why(folder))
+                        raise StoreError(_failure_message(folder))
                     if code != 0 and not late and not stop.requested and store.count_open(ids):
                         hire()
             if late and not stop.requested and store.count_open(ids):
@@ -89,7 +89,7 @@ def _deaf() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _why(folder: Path) -> str:
+def _failure_message(folder: Path) -> str:
     return f"a worker could not write to {folder}; its message is above. Fix it and run the same command again."
 
 

@@ -53,7 +53,7 @@ class RobustAverager:
             `honestly watch`, in which ranks are clients and steps are rounds.
         record_every: record every so many steps, and those at which a rank is excluded or accused that
             was not in the hundred steps before; these are logged, too.
-        model: its parameters' names are those of the layers in DDP, where gradients come without.
+        model: its parameters name the layers in DDP, which passes gradients without names.
 
     Attributes:
         me: what this rank is called in the results: its global rank, or the number of its replica.

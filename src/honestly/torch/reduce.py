@@ -98,7 +98,7 @@ def robust_all_reduce(
     verify: float = 0.0,
     timeout: timedelta | None = None,
 ) -> Aggregate | Pending:
-    """The robust average of what the ranks of a group hold, on every rank, and whom it believed.
+    """Return, on every rank, the robust average of the group's tensors, and say which ranks it believed.
 
     Each rank gets a slice of everybody's tensors; all add up their Gram matrices, decide alike, average their slice and
     gather the result: the bytes of a ring all-reduce. A rank with NaN or infinite values is excluded and named.

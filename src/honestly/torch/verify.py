@@ -33,7 +33,7 @@ class VerificationError(RuntimeError):
 def verify_slices(
     reduction: Reduction, updates: Sequence[torch.Tensor], results: Sequence[torch.Tensor], count: float
 ) -> dict[str, Any]:
-    """Check `count` slices on average; what was checked, by whom. Raises VerificationError on every rank.
+    """Check `count` slices on average; what was checked, and by which rank. Raises VerificationError on every rank.
 
     Args:
         reduction: the reduction, decided and gathered.

@@ -84,10 +84,11 @@ def test_the_code_counts_and_the_text_stands_beside_it() -> None:
     found = compare(runs, "last")
     one = found[MEDIAN]
     assert one.counted is not None
-    assert one.beside is not None
+    assert one.other_reading is not None
     assert (one.counted.reading, one.counted.seeds.mean, one.counted.seeds.n) == ("code", pytest.approx(0.12), 2)
     assert (one.counted.commits, one.verdict) == ("abcdef1", "reproduced")
-    assert (one.beside.reading, one.beside.seeds.mean, one.beside.commits) == ("text", 0.24, "1234567+")
+    other = one.other_reading
+    assert (other.reading, other.seeds.mean, other.commits) == ("text", 0.24, "1234567+")
     assert [m.half for m in one.measured] == [False, False, True]
     every = {"last": found}
     assert "0.120 ± 0.028ᶜ 0.240ᵗ (0.12) =" in markdown(every, {})

@@ -257,5 +257,5 @@ def test_a_misspelt_name_or_setting_is_explained():
     ],
 )
 def test_settings_out_of_bounds_are_named(name, setting, value):
-    with pytest.raises(ValueError, match=rf"{setting} must be .*, got '?{value}"):
+    with pytest.raises(ValueError, match=rf"{setting} must (not )?be .*, got '?{value}"):
         make(name, **{setting: value})

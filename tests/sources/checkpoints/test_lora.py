@@ -379,7 +379,7 @@ def test_factors_without_their_config_are_not_averaged_by_accident(adapters: lis
     files = [path / "adapter_model.safetensors" for path in (adapters[0], adapters[2], adapters[3])]
     with pytest.raises(ValueError, match=r"without their adapter_config\.json"):
         hn.aggregate(files, "mean")
-    with pytest.raises(ValueError, match="an adapter is a folder"):
+    with pytest.raises(ValueError, match="an adapter is written as a folder"):
         hn.aggregate(adapters, "mean", out=tmp_path / "x.safetensors")
 
 

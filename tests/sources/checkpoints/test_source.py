@@ -198,7 +198,7 @@ def test_the_reference_says_what_the_model_is(clients: Clients, tmp_path: Path) 
     assert found.reasons == {3: "tensor 'layer.0.bias' has shape (5,), expected (23,)"}
     with pytest.raises(ValueError, match=r"reference: 'none' cannot be opened"):
         hn.aggregate(paths, "mean", reference="none")
-    with pytest.raises(ValueError, match="it is a path too"):
+    with pytest.raises(ValueError, match="it must be a path, too"):
         hn.aggregate(paths, "mean", reference=odd)
 
 

@@ -154,7 +154,7 @@ class DevicePasses(DeviceColumns):
         flag, largest = fused.flag(self._like), list[Any]()
         for slab in self._slabs(len(rows), whole=self._no_copies(len(rows))):
             block = self._rows(slab, rows)
-            parts = self._alike(slab, some) if by_layer else [Part(0, slab.width, 0)]
+            parts = self._merge_equal(slab, some) if by_layer else [Part(0, slab.width, 0)]
             table = some if by_layer else some[None, :]
             mean = fused.mix(block, table, parts, flag) if flag else None
             if mean is None:
@@ -175,7 +175,7 @@ class DevicePasses(DeviceColumns):
             ]
             return means[0] if len(means) == 1 else xp.concat(means)
 
-    def _alike(self, slab: Block, weights: Float) -> list[Part]:
+    def _merge_equal(self, slab: Block, weights: Float) -> list[Part]:
         """The parts of a slab, neighbours with equal weights as one."""
         joined: list[Part] = []
         for part in self._parts(slab):

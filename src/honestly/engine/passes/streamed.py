@@ -44,7 +44,7 @@ class StreamedPasses(DevicePasses):
             for segment in block.segments:
                 piece = segment.leaf, segment.start, segment.stop
                 if before is not None:
-                    self._files.ahead(*piece)
+                    self._files.read_ahead(*piece)
                     yield before
                 before = piece
         if before is not None:

@@ -1,4 +1,4 @@
-"""Who is near whom: selections from the K x K matrix of squared distances that several rules share."""
+"""Nearest neighbours: selections from the K x K matrix of squared distances that several rules share."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def central_clients(D: Float) -> npt.NDArray[np.intp]:
 
 
 def majority_mean(geometry: Geometry) -> Float:
-    """Weights to start iterations from: twice, the mean of the majority nearest to the last.
+    """Weights to start iterations from: the mean of the majority nearest to the mean, computed twice.
 
-    It drops far outliers at once; iterations that start from the mean need a step for every power of ten. Three liars,
-    one of whom moves the mean to another, can still hold it. So where its majority is more than twice as far as that of
-    the most central client, whom no minority can move, the start is the mean of that client's majority. Streamed
-    clients have no distances to tell by, only residuals.
+    This drops far outliers at once; iterations that start from the mean need a step for every power of ten. Three liars
+    can still capture the start if one of them moves the mean to another. So if its majority is more than twice as far
+    as that of the most central client, which no minority can move, the start is the mean of that client's majority.
+    Streamed clients have no distances for this comparison, only residuals.
     """
     K, h = geometry.K, majority(geometry.K)
     a = np.full(K, 1.0 / K)

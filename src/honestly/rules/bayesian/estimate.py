@@ -23,7 +23,7 @@ class Reasons:
     """Why n clients are accused.
 
     Attributes:
-        group: (n, n) bool, row k: with whom k errs alike in the view that speaks most clearly against it.
+        group: (n, n) bool, row k: the clients that err alike with k in the view with the most evidence against it.
         opposed: (n,) bool: it is opposition that tells against k there.
         absurd: (n,) bool: k is so far away that nothing else is needed.
         rounds: how often somebody was convicted or acquitted.

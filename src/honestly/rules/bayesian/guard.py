@@ -1,12 +1,13 @@
-"""The guarantee: the answer is as near to every large set of clients as any answer that is told nothing can be.
+"""The guarantee: the answer is as near to every large set of clients as the answer of any rule without settings can be.
 
 n clients, at most f of them liars, h = n - f. For a set S of at least h clients with mean m_S and variance s_S^2 let
 k_S = f / (|S| - f). Some point z has
 
     |z - m_S|^2 <= k_S s_S^2   for all S,   which is the same as   |sum_S e_k|^2 <= f sum_S |e_k|^2,   e_k = w_k - z
 
-and no rule that is told nothing can promise less (docs/explanation/guarantee.md has the proof). The honest clients are
-one such S: kappa <= f / (n - f' - f) for any number f' <= f of liars. `guard` moves an answer into these balls.
+and no rule without settings can promise a smaller bound (docs/explanation/guarantee.md has the proof). The honest
+clients are one such S: kappa <= f / (n - f' - f) for any number f' <= f of liars. `guard` moves an answer into these
+balls.
 """
 
 from __future__ import annotations

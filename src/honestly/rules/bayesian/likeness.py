@@ -44,7 +44,7 @@ class Judgement:
         accused: (n,) bool.
         evidence: (V, n) nats for a lie in each view; negative where there is none.
         view: (n,) the view that speaks most clearly against each client.
-        group: (n, n) bool, row k: with whom k errs alike there.
+        group: (n, n) bool, row k: the clients that err alike with k there.
         opposed: (n,) bool: it is opposition that tells against k.
         dimension: (V,) effective dimensions.
         views: the views about the centre of those who are not accused.
@@ -77,9 +77,9 @@ def judge(
 ) -> Judgement:
     """Convict, move the centre to the others, look again; until nothing changes.
 
-    Every move starts from the first centre. Moves on top of moves would drift: a few wrong convictions pull the centre
-    to the liars, about whom more honest clients look guilty. If more look guilty than may lie, that is a contradiction:
-    nobody is accused.
+    Every move starts from the first centre. If each started from the last one, the centre would drift: a few wrong
+    accusations pull it to the liars, and seen from there more honest clients look guilty. If more clients look guilty
+    than may lie, that is a contradiction, and nobody is accused.
 
     Args:
         views: the clients about a robust centre.
@@ -152,7 +152,7 @@ class Look:
     evidence: Float
     dimension: Float
     members: npt.NDArray[np.bool_]  # (V, n) the group that errs most alike in each view
-    alike: npt.NDArray[np.bool_]  # (V, n) against whom likeness tells there
+    alike: npt.NDArray[np.bool_]  # (V, n) the clients against which there is evidence of likeness
     opposing: npt.NDArray[np.bool_]  # (V, n)
 
     @property
@@ -167,7 +167,7 @@ class Look:
 
     @property
     def group(self) -> npt.NDArray[np.bool_]:
-        """(n, n) with whom each errs alike there."""
+        """(n, n) the clients that err alike with each client there."""
         return self.members[self.view]
 
     @property

@@ -1,4 +1,4 @@
-"""`Bayesian`: the average of the clients, each believed as far as the others' updates allow, layer by layer."""
+"""`Bayesian`: the default rule, which infers from the updates, layer by layer, which clients to believe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from honestly.rules.sizes import size_shares
 
 @dataclass(frozen=True, kw_only=True)
 class Bayesian(Rule):
-    """The average of the clients, told nothing: liars are found by how they err, and nobody's error counts for much.
+    """The average of the clients that the rule believes, each layer judged by itself. Nothing has to be set.
+
+    Liars are found by errors in a common direction. A long error on its own is shortened.
 
     In every layer, and in all together, with a robust centre c, errors e_k = w_k - c and spread s (the h-th smallest
     |e_k|, h = floor(K/2) + 1):
@@ -31,22 +33,24 @@ class Bayesian(Rule):
         evidence     l_k = -(m d / 2) ln(1 - (x_k - 0.1)^2) - 3.4 ln K   x_k: mean cosine of e_k with those of m others
         honesty      pi_k = 1 / (1 + exp(max over layers of l_k))   d: effective dimension of the layer
         answer       c + sum_k v_k f_k e_k / sum_k v_k              over the clients that are not accused
-        length       f_k = min(1, u s^2 / |e_k|^2)                  far alone: shortened, not accused
+        length       f_k = min(1, u s^2 / |e_k|^2)                  far on its own: shortened, not accused
         votes        v_k = 1 / sum_j max(0, cos_kj)^4               copies share a vote
 
     Then a guard moves the answer, in every layer, to where it is within `f / (K - f' - f)` honest variances of the
-    honest mean for each number f' <= f of liars, f = ceil(K/2) - 1: no rule that is told nothing can promise less.
-    Units, origin, axes and order do not matter. Two clients are averaged: there is no majority among them.
+    honest mean for each number f' <= f of liars, f = ceil(K/2) - 1. No rule that is told nothing can
+    promise a smaller bound. Units, origin, axes and order do not matter. Two clients are averaged, because there is no
+    majority among them.
 
     `Mix.by_layer` has the weights, `diagnostics` has "layers" ((K, L) evidence in nats), "evidence" (log-odds of
     honesty), "votes", "spread", "eps" (share of the accused) and "groups" (near-identical updates, by id).
 
     Args:
         variant: "robust", or "paper": the published rule, Eq. 11-16 and Algorithm 1, kept for comparison.
-        at_most: the largest share of the clients that may lie, if you know one: a better promise with f = floor(at_most
-            K). None: fewer than half.
+        at_most: the largest share of the clients that may lie, if you know it. The promise is then better, with
+            f = floor(at_most K). None: any number below half.
         scale_free: only for the paper's rule: leave out `ln sigma^2`, so the unit of the updates does not matter.
-        memory: what earlier rounds left; `rule.after(out.diagnostics)` carries it on. None: every round by itself.
+        memory: suspicion from earlier rounds; `rule.after(out.diagnostics)` carries it on. None: every round by
+            itself.
 
     Example:
         >>> from honestly.rules.rule import GramGeometry
@@ -89,7 +93,7 @@ class Bayesian(Rule):
                 )
 
     def tolerated(self, K: int) -> int:
-        """How many of K clients may lie: fewer than half, or at most the share that was given."""
+        """The number of liars among K clients that the rule tolerates: below half, or at most the given share."""
         most = (K - 1) // 2
         return most if self.at_most is None else min(most, int(self.at_most * K + 1e-9))
 

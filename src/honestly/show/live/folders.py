@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from honestly.runs.clean import fields, number, parse_json, text, whole
+from honestly.runs.clean import fields, number, parse_json, text, whole_number
 from honestly.runs.contents import Kind, contents
 from honestly.runs.folder import EXPERIMENT, ROUNDS, SECONDS, read_description
 from honestly.runs.record import duration
@@ -86,7 +86,7 @@ class WatchedRun:
         e |= {axis: label for axis, label in (("rule", rule), ("attack", attack)) if axis in e}
         cell = {axis: text(e[axis], 100) for axis in AXES if axis in e}
         numbers = summary([fields(r) for r in self.records])
-        of = whole(e.get("rounds"))
+        of = whole_number(e.get("rounds"))
         return RunRow(
             id=self.folder.name,
             cell=cell or {"run": self.name},

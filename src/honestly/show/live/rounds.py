@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from honestly.runs.clean import fields, flat, number, text, whole
+from honestly.runs.clean import fields, flat, number, text, whole_number
 from honestly.runs.reader import join, read_record
 from honestly.runs.record import RoundRecord
 from honestly.show.live.model import Detail
@@ -39,7 +39,7 @@ def detail(raw: Sequence[Any], experiment: Any) -> Detail:
     """
     records, roster = join([read_record(value)[0] for value in raw[-MOST_ROUNDS:]])
     named = any(record.clients is not None for record in records)
-    clients = len(roster) if named else whole(fields(experiment).get("clients"), most=10**6) or len(roster)
+    clients = len(roster) if named else whole_number(fields(experiment).get("clients"), most=10**6) or len(roster)
     visible = _sample(clients)
     honesty = any(record.honesty for record in records)
     judged = honesty or any(record.weights for record in records)

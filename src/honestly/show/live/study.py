@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from honestly.runs import store
-from honestly.runs.clean import LONGEST_ERROR, fields, number, parse_json, scalar, text, whole
+from honestly.runs.clean import LONGEST_ERROR, fields, number, parse_json, scalar, text, whole_number
 from honestly.runs.database import FILE as DATABASE
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
@@ -105,16 +105,16 @@ class StudySource:
 
     def _run_row(self, row: store.Run, status: Status) -> RunRow:
         numbers = summary(self._tail(row)) if row.summary is None else fields(row.summary)
-        rounds = whole(row.rounds) or 0
+        rounds = whole_number(row.rounds) or 0
         return RunRow(
             id=text(row.id, 100),
             cell={text(axis, 100): scalar(value) for axis, value in fields(row.cell).items()},
             status=status,
             rounds=rounds,
-            of=whole(row.of),
+            of=whole_number(row.of),
             updated=number(row.updated, 0),
             seconds=_seconds_a_round(row, rounds),
-            attempts=whole(row.attempts) or 0,
+            attempts=whole_number(row.attempts) or 0,
             worker=text(row.worker, 100),
             error=text(row.error, LONGEST_ERROR),
             accuracy=number(numbers.get("accuracy_last")),

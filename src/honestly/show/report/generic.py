@@ -181,7 +181,7 @@ def _short(axis: str, value: Any) -> str:
 
 
 def detection(results: Sequence[Result]) -> tuple[dict[str, Quality], list[Table]]:
-    """Detection quality of every rule that says whom it believes, over all runs and by attack."""
+    """Detection quality of every rule that says which clients it believes, over all runs and by attack."""
     judged = [r for r in results if r.statements is not None and not is_warm_up(r.cell)]
     name: Callable[[Result], str] = lambda r: str(r.cell.get(RULE) or r.entry.rule or "rule")  # noqa: E731
     rules = list(dict.fromkeys(name(r) for r in judged))

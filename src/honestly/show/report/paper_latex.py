@@ -74,7 +74,7 @@ def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
 def _latex_cell(one: Comparison) -> str:
     if one.counted is None:
         return f"-- ({one.published:.2f})"
-    numbers = " ".join(_latex_number(m) for m in (one.counted, one.beside) if m is not None)
+    numbers = " ".join(_latex_number(m) for m in (one.counted, one.other_reading) if m is not None)
     return f"{numbers} ({one.published:.2f})\\,{LATEX_MARKS[one.verdict]}"
 
 

@@ -108,7 +108,7 @@ def readings(comparisons: Found) -> str:
     """How many numbers were run by which reading of the paper."""
     here = [one for key, one in comparisons.items() if key in published_numbers() and one.counted is not None]
     counted = Counter(one.counted.reading for one in here if one.counted is not None)
-    both = sum(one.beside is not None for one in here)
+    both = sum(one.other_reading is not None for one in here)
     parts = [f"{counted[reading]} by {words}" for reading, words in READINGS.items()]
     numbers = ", ".join(parts)
     return f"Where the paper's text and the authors' code differ, numbers were run: {numbers}; {both} by more than one."
@@ -180,7 +180,7 @@ def _cell(one: Comparison) -> dict[str, str]:
     paper = f"{MARKS[one.verdict]} paper {one.published:.2f}"
     if one.counted is None:
         return {"kind": "", "ours": "", "paper": paper, "title": "not run"}
-    title = "; ".join(_words(m, one.published) for m in (one.counted, one.beside) if m is not None)
+    title = "; ".join(_words(m, one.published) for m in (one.counted, one.other_reading) if m is not None)
     apart = "" if one.verdict == "reproduced" else f" ({one.difference:+.2f})"
     return {"kind": one.verdict, "ours": _numbers(one), "paper": paper + apart, "title": title}
 
@@ -197,7 +197,7 @@ def _words(m: Measurement, value: float) -> str:
 
 def _numbers(one: Comparison) -> str:
     """The number that counts with the sign of its reading, and that of the other reading."""
-    measurements = [m for m in (one.counted, one.beside) if m is not None]
+    measurements = [m for m in (one.counted, one.other_reading) if m is not None]
     return " ".join(f"{m.seeds.text()}{SIGNS[m.reading]}" for m in measurements)
 
 

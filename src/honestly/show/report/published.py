@@ -137,7 +137,7 @@ class Comparison:
         return self.measured[0] if self.measured else None
 
     @property
-    def beside(self) -> Measurement | None:
+    def other_reading(self) -> Measurement | None:
         """The number by the other reading of the paper, if that was run."""
         return next((m for m in self.measured[1:] if m.reading != self.measured[0].reading), None)
 

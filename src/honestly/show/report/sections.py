@@ -83,7 +83,7 @@ def paper(results: Sequence[Result]) -> Section | None:
     )
 
 
-def beside(results: Sequence[Result]) -> Section | None:
+def other_round_numbers(results: Sequence[Result]) -> Section | None:
     """The paper's cells with another number of rounds, beside the published numbers."""
     tables = other_rounds(results)
     return _of_tables("Not the paper's number of rounds", tables) if tables else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from honestly.runs.clean import number, whole
+from honestly.runs.clean import number, whole_number
 from honestly.runs.contents import Kind, contents
 from honestly.runs.database import FILE as STORE
 from honestly.runs.folder import EXPERIMENT, ROUNDS, read_description
@@ -75,7 +75,7 @@ def load(path: Path) -> ReportedStudy:
             return _study(path.parent)
         if path.suffix == ".jsonl":
             return _runs(path.parent.name or "run", [path])
-        raise ValueError(f"{path} is not a report's source: give a folder, a {STORE} or a {ROUNDS}")
+        raise ValueError(f"{path} cannot be reported on: give a folder, a {STORE} or a {ROUNDS}")
     if not path.is_dir():
         raise ValueError(f"{path} does not exist: give the folder of a study, of a run or of a federation's history")
     folder = contents(path)
@@ -147,7 +147,7 @@ def _study(folder: Path) -> ReportedStudy:
         details = {"experiment": json.dumps(experiment, sort_keys=True), "provenance": json.dumps(run.provenance or {})}
         entries.append(
             ReportedRun(
-                run.id, as_axes(cell), run.status, whole(run.rounds) or 0, whole(run.of) or 0,
+                run.id, as_axes(cell), run.status, whole_number(run.rounds) or 0, whole_number(run.of) or 0,
                 read=lambda id=run.id: read(store.rounds(id)), error=run.error or "",
                 details={"id": run.id, **details}, rule=choice_name(experiment.get("rule")),
                 attack=choice_name(experiment.get("attack")), finished=number(run.finished) or 0.0,
@@ -197,7 +197,7 @@ def _runs(name: str, files: Sequence[Path]) -> ReportedStudy:
         if rounds.damaged:
             notes.append(f"{file.parent.name}/{file.name}: {rounds.damaged} damaged lines are left out")
         done = len(rounds.records)
-        of = whole(experiment.get("rounds")) or 0
+        of = whole_number(experiment.get("rounds")) or 0
         cell: dict[str, Any] = {"run": rounds.run or file.parent.resolve().name}
         if experiment:
             cell = {"rule": rule, "attack": attack, **{key: one.get(key) for key in varying}}

@@ -113,7 +113,7 @@ def _chapter(study: ReportedStudy, out: Path, options: ReportOptions) -> Chapter
     ]
     candidates += [None if few else sections.overview(results), sections.curves(results)]
     if len(study.entries) > 1:
-        candidates += [sections.beside(results), None if few else sections.by_round(results, series)]
+        candidates += [sections.other_round_numbers(results), None if few else sections.by_round(results, series)]
         candidates += [sections.tables(study, results), sections.ranking(results)]
     candidates += [sections.detection(results), None if few else sections.runs(results, address)]
     parts = [section for section in candidates if section is not None]

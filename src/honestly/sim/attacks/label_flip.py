@@ -35,7 +35,7 @@ class LabelFlip(DataAttack):
         """Check the bounds."""
         super().__post_init__()
         if self.shift % self.classes == 0:
-            raise ValueError(f"LabelFlip: shift must be no multiple of classes = {self.classes}, got {self.shift}")
+            raise ValueError(f"LabelFlip: shift must not be a multiple of classes = {self.classes}, got {self.shift}")
 
     def poison(
         self, images: Array, labels: Array, *, rng: np.random.Generator, attacker: int = 0

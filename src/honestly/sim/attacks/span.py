@@ -22,7 +22,7 @@ from honestly.sim.attacks.vectors import pieces
 
 @dataclass(frozen=True)
 class Reaction:
-    """What a rule did: the squared distance of its aggregate to the honest mean, and whom it believed."""
+    """What a rule did: the squared distance of its aggregate to the honest mean, and which clients it believed."""
 
     displacement: float
     mix: Mix

@@ -133,7 +133,7 @@ def _own(name: str) -> Dataset:
             form = f"{images.dtype} of shape {images.shape}"
             raise ValueError(f"dataset '{name}': {part} must be uint8 (n, channels, height, width), got {form}")
         if len(images) != len(labels) or len(labels) == 0:
-            raise ValueError(f"dataset '{name}': {len(images)} {part} and {len(labels)} labels; there must be as many")
+            raise ValueError(f"dataset '{name}': {len(images)} {part}, {len(labels)} labels; give one label per image")
         if labels.dtype != np.int64 or labels.min() < 0 or labels.max() >= len(data.classes):
             form = f"{labels.dtype} from {labels.min()} to {labels.max()}"
             raise ValueError(f"dataset '{name}': labels must be int64 in 0 .. {len(data.classes) - 1}, got {form}")

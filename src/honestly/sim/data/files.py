@@ -125,7 +125,7 @@ def home(folder: Path | None = None) -> Path:
         if named:
             return Path(named).expanduser()
         return (Path(cache) if cache else Path.home() / ".cache") / "honestly"
-    except RuntimeError:  # containers often run as users whom the system does not know
+    except RuntimeError:  # containers often run as users that the system does not know
         what = f"{named}: there is no such home folder" if named else "there is no home folder"
         raise FileNotFoundError(f"{what}; name a folder for data sets with --data or HONESTLY_DATA") from None
 

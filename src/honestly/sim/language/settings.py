@@ -64,8 +64,8 @@ class Settings:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least {least}")
         if not 0 <= self.malicious < self.clients:
-            raise ValueError(f"malicious = {self.malicious}: from 0 to {self.clients - 1}, somebody must be honest")
+            raise ValueError(f"malicious = {self.malicious}: give 0 to {self.clients - 1}, so one client is honest")
         if not 0 <= self.idle < self.clients:
-            raise ValueError(f"idle = {self.idle}: from 0 to {self.clients - 1}, somebody must train")
+            raise ValueError(f"idle = {self.idle}: give 0 to {self.clients - 1}, so one client trains")
         if not self.alpha > 0 or not self.lr > 0:
             raise ValueError(f"alpha = {self.alpha}, lr = {self.lr}: must be greater than 0")

@@ -82,5 +82,5 @@ def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.
         torch.manual_seed(seed)
         module = make(*size, classes) if arguments else make()
     if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"model '{name}' made a {type(module).__name__}: it must make an nn.Module")
+        raise ValueError(f"model '{name}' returned a {type(module).__name__}: it must return an nn.Module")
     return module.float()

@@ -77,7 +77,7 @@ def _read_folder(path: str, pool: Pool, follow: bool) -> Checkpoint:
         raise UnusableError(f"its folder cannot be read: {error.strerror}") from None
     if ADAPTER_CONFIG in present:
         config_file = File(pool, str(Path(path) / ADAPTER_CONFIG), follow=follow)
-        config = load_json(_whole(config_file, 1_000_000), f"its {ADAPTER_CONFIG}")
+        config = load_json(_read_whole(config_file, 1_000_000), f"its {ADAPTER_CONFIG}")
         checkpoint = _read_single("adapter", File(pool, str(Path(path) / ADAPTER), follow=follow), config)
         return Checkpoint(
             checkpoint.kind,
@@ -99,7 +99,7 @@ def _read_folder(path: str, pool: Pool, follow: bool) -> Checkpoint:
     )
 
 
-def _whole(file: File, limit: int) -> bytes:
+def _read_whole(file: File, limit: int) -> bytes:
     if file.size > limit:
         raise UnusableError(f"{file.name[:100]!r} has {file.size} bytes, the limit is {limit}")
     return file.bytes(0, file.size)
@@ -108,7 +108,7 @@ def _whole(file: File, limit: int) -> bytes:
 def _read_sharded(folder: str, index_name: str, pool: Pool, follow: bool) -> Checkpoint:
     """Every tensor from the shard that the index names; tensors that it does not name are not part of the model."""
     index_file = File(pool, str(Path(folder) / index_name), follow=follow)
-    weight_map = load_json(_whole(index_file, LONGEST), f"{index_name[:100]!r}").get("weight_map")
+    weight_map = load_json(_read_whole(index_file, LONGEST), f"{index_name[:100]!r}").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UnusableError(f"{index_name[:100]!r} has no weight_map")
     filenames = sorted({check_filename(filename) for filename in weight_map.values()})

@@ -53,7 +53,7 @@ class OnDevice:
             block.record_stream(self._torch.cuda.current_stream(self._device))
         return block
 
-    def ahead(self, leaf: int, start: int, stop: int) -> None:
+    def read_ahead(self, leaf: int, start: int, stop: int) -> None:
         """Start to read this piece of the rows that were last asked for."""
         for rows in sorted(self._requests):
             self._waiting[leaf, start, stop, rows] = self._loader.submit(self._load, leaf, start, stop, rows)

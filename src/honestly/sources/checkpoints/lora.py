@@ -30,7 +30,7 @@ def open_adapters(
 ) -> LoraSource:
     """The source of these adapters; those of another base model or for other modules are excluded by name."""
     if output is not None and output.kind != "folder":
-        raise ValueError(f"out is {str(output.path)!r}; an adapter is a folder, with its adapter_config.json: name one")
+        raise ValueError(f"out is {str(output.path)!r}; an adapter is written as a folder: give the name of one")
     if files.device != "cpu":
         raise ValueError(
             f"device is {files.device!r}; adapters are small and their products are averaged on the CPU only"

@@ -135,7 +135,7 @@ class _Opening:
         if extra is None:
             return None
         if not isinstance(extra, str | PathLike):
-            raise ValueError(f"{name} is a {type(extra).__name__}; with updates from files it is a path too")
+            raise ValueError(f"{name} is a {type(extra).__name__}; if the updates are files, it must be a path, too")
         try:
             return read_checkpoint(str(extra), self.pool, follow_symlinks=True, allow_torch=self.files.allow_torch)
         except UnusableError as reason:

@@ -1,4 +1,4 @@
-"""Lies of attackers that know layers: where they put their effort, whom they resemble, and which attacker does what."""
+"""Lies of attackers that know layers: where they put effort, which clients they resemble, and who does what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// One run: its curves, whom it believed beside who really attacked, the accusations, its settings.
+// One run: its curves, which clients it believed beside who really attacked, the accusations, its settings.
 
 import { accusations } from "./accusations.js";
 import { axesOf, label } from "./axes.js";
