@@ -192,7 +192,6 @@ def test_stress_refuses_what_it_cannot_record(words, message, capsys, tmp_path, 
 
 
 def test_a_full_disk_leaves_the_earlier_recording_as_it_was(tmp_path, capsys, monkeypatch):
-    pytest.importorskip("torch")
     words = ("stress", "--record", str(tmp_path / "layers.npz"), "dataset=digits", "model=mlp", "clients=4", "rounds=1")
     assert call(*words, "epochs=1", "attack=none") == 0
     before = (tmp_path / "layers.npz").read_bytes()
