@@ -198,7 +198,7 @@ def test_layered_geometry() -> None:
 def test_thousands_of_clients_are_measured_by_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    monkeypatch.setattr(importlib.import_module("honestly.engine.geometry"), "STREAM_FROM", 20)
+    monkeypatch.setattr(importlib.import_module("honestly.engine.run"), "STREAM_FROM", 20)
     seen: list[Any] = []
 
     @dataclass(frozen=True, kw_only=True)
