@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import full
 
 from honestly.cli import main
 from honestly.federation import Referee, Reply
@@ -141,9 +141,6 @@ def test_the_chain_continues_after_restarts(tmp_path: Path) -> None:
 def test_the_chain_continues_after_a_server_that_could_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     federation(tmp_path, 2)
     with monkeypatch.context() as patch:
         patch.setattr("honestly.federation.history.write_atomically", full)
