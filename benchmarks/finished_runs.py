@@ -1,4 +1,4 @@
-"""The finished runs of a long benchmark, one JSON line each, so that it continues where it was interrupted."""
+"""The finished runs of a long benchmark, one JSON line each: it continues where it was interrupted."""
 
 import json
 import os
