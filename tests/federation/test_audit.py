@@ -175,3 +175,9 @@ def test_nothing_to_verify_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["audit", str(tmp_path / "nowhere")]) == 1
     with pytest.raises(SystemExit):
         main(["audit", str(tmp_path), "--head", "xyz"])
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "rounds-1.jsonl").mkdir()
+    assert main(["audit", str(folder)]) == 1
+    assert "not sound: rounds-1.jsonl cannot be read: Is a directory" in capsys.readouterr().err
