@@ -8,9 +8,6 @@ Every finished search is a line of OUT/campaigns.jsonl and is not run again. The
 """
 
 import argparse
-import json
-import os
-import platform
 import time
 from itertools import product
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from code_version import commit, commits
+from finished_runs import add_run, environment, read_runs
 
 from honestly.show.tables import Table, fill
 from honestly.sim.data import Dataset, load
@@ -65,7 +63,7 @@ def main():
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "campaigns.jsonl"
-    records = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    records = read_runs(file)
     if args.page:
         PAGE.write_text(fill(PAGE.read_text(), parts_of(records)))
         return
@@ -83,8 +81,7 @@ def main():
         results = {"rule": rule, "seed": seed, "tries": args.tries, "commit": commit()}
         results |= {"none": entry(none), "plain": entry(plain)}
         results |= {"best": entry(best), "policy": describe(best.policy, one.federation.layers)}
-        with file.open("a") as stream:
-            stream.write(json.dumps(results) + "\n")
+        add_run(file, results)
         print(f"{rule} s{seed}: {results}, {time.perf_counter() - start:.0f} s", flush=True)
 
 
@@ -114,8 +111,7 @@ def parts_of(records: list[dict[str, Any]]):
     return {
         "campaigns": Table("c", "Attack success after six rounds", "", columns, rows).markdown(),
         "tries": f"{', '.join(map(str, tries))} policies were tried against each rule and seed.",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"PyTorch {torch.__version__}. {commits(records)}",
+        "machine": f"{environment()}. {commits(records)}",
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 import honestly as hn
 
-engine = importlib.import_module("honestly.engine.geometry")
+engine = importlib.import_module("honestly.engine.run")
 
 
 def time_rule(X: np.ndarray, rule: hn.Rule, stream_from: int) -> float:

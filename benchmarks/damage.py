@@ -9,9 +9,6 @@ backdoor, the attack success gained. Rank correlations are Spearman's, over all 
 """
 
 import argparse
-import json
-import os
-import platform
 import time
 from itertools import product
 from pathlib import Path
@@ -19,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from code_version import commit, commits
+from finished_runs import add_run, environment, read_runs
 
 from honestly.show.tables import Table, fill
 from honestly.sim.data import load
@@ -182,8 +180,8 @@ def write_page(records):
         ).markdown(),
         "attacks": Table("a", "Attacks", "", *by_attack(attacked, quiet)).markdown(),
         "rules": Table("r", "Rules", "", *by_rule(attacked, quiet)).markdown(),
-        "machine": f"{len(attacked)} attacked runs and {len(quiet)} quiet ones, on {platform.machine()}, "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, PyTorch {torch.__version__}. {commits(attacked)}",
+        "machine": f"{len(attacked)} attacked runs and {len(quiet)} quiet ones, on {environment()}. "
+        f"{commits(attacked)}",
     }
     PAGE.write_text(fill(PAGE.read_text(), parts))
 
@@ -200,7 +198,7 @@ def main():
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "runs.jsonl"
-    records = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    records = read_runs(file)
     if args.page:
         write_page(records)
         return
@@ -214,8 +212,7 @@ def main():
         result = run(model, seed, rule, attack, M, data)
         name = ":".join([rule["name"], *(f"{k}={v}" for k, v in rule.items() if k != "name")])
         known = {"key": key, "model": model, "seed": seed, "rule": name, "attack": attack, "malicious": M}
-        with file.open("a") as stream:
-            stream.write(json.dumps({**known, "commit": commit(), **result}) + "\n")
+        add_run(file, {**known, "commit": commit(), **result})
         print(f"{number} of {len(todo)}, {key}: {time.perf_counter() - start:.1f} s", flush=True)
 
 

@@ -8,9 +8,6 @@ not run again.
 """
 
 import argparse
-import json
-import os
-import platform
 import time
 from itertools import product
 from pathlib import Path
@@ -18,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from code_version import commit, commits
+from finished_runs import add_run, environment, read_runs
 
 from honestly.rules import make
 from honestly.show.tables import Table, fill
@@ -63,8 +61,7 @@ def parts_of(records):
     note = f"{ROUNDS} rounds, 10 clients, {MALICIOUS} malicious; mean and half of the range over the seeds."
     return {
         "figures": Table("figures", "After training", note, columns, rows).markdown(),
-        "machine": f"{len(records)} runs on {platform.machine()}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, PyTorch {torch.__version__}. {commits(records)}",
+        "machine": f"{len(records)} runs on {environment()}. {commits(records)}",
     }
 
 
@@ -77,7 +74,7 @@ def main():
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "runs.jsonl"
-    records = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    records = read_runs(file)
     if args.page:
         PAGE.write_text(fill(PAGE.read_text(), parts_of(records)))
         return
@@ -88,8 +85,7 @@ def main():
             continue
         start = time.perf_counter()
         results = {"attack": attack, "rule": rule, "seed": seed, "commit": commit(), **run(rule, attack, seed)}
-        with file.open("a") as stream:
-            stream.write(json.dumps(results) + "\n")
+        add_run(file, results)
         print(f"{results}, {time.perf_counter() - start:.0f} s", flush=True)
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 from code_version import code_hash, commit
+from finished_runs import read_runs
 
 from honestly._version import __version__
 from honestly.bars import Bars
@@ -235,7 +236,7 @@ def main():
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     file = args.out / "standings.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    lines = read_runs(file)
     if not args.page:
         try:
             lines = judge_all(lines, file, args)

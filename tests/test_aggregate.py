@@ -252,7 +252,7 @@ def test_permuting_clients_permutes_the_answer(order: list[int], seed: int) -> N
 
 
 def test_large_K_streams_and_both_ways_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = importlib.import_module("honestly.engine.geometry")
+    engine = importlib.import_module("honestly.engine.run")
     rng = np.random.default_rng(3)
     X = (rng.normal(size=(400, 300)) + rng.normal(size=300)).astype(np.float32)
     X[260:] = -3 * X[260:] + rng.normal(size=(140, 300))

@@ -68,7 +68,8 @@ def test_a_rule(tree: Path) -> None:
 
 
 def test_an_attack(tree: Path) -> None:
-    pytest.importorskip("torch")
+    import torch  # noqa: F401 (the simulator needs it)
+
     shutil.copy(tree / "docs/skeletons/attack.py", tree / "src/honestly/sim/attacks/stubborn.py")
     add_line(tree / "src/honestly/sim/attacks/__init__.py", '    "attack",\n    Attack,\n    (\n', "        Stubborn,")
     run(tree, "docs/exports.py")

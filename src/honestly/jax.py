@@ -24,6 +24,7 @@ from jax import lax
 
 from honestly.arrays import COMPUTE, LARGEST, ArraySpec
 from honestly.engine import Pipeline
+from honestly.engine.geometry import known_layers
 from honestly.rules.mean import Mean
 from honestly.rules.rule import ColumnRule, GramGeometry, Mixer, Rule
 from honestly.sources import Layer, Leaf
@@ -211,16 +212,13 @@ def _decide(
         return answer
     few = [G[:, clients][:, :, clients] for G in grams]
     few = [0.5 * (G + G.transpose(0, 2, 1)) for G in few]
-    judged = np.array([not layer.follows for layer in layers])
     about = None if len(few) == 1 else (lambda: few[1])
     geometry = GramGeometry.of_layers(
         few[0],
         tuple(clients.tolist()),
         has_reference=from_zero,
         about_reference=about,
-        judged=judged,
-        layer_names=tuple(layer.name for layer in layers),
-        layer_sizes=np.array([float(layer.size) for layer in layers]),
+        **known_layers(layers),
     )
     decision = pipeline.decide(geometry)
     answer[:] = 0.0

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from stand_ins import LocalTensor, adapter
-
-torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 OLD = {"w": np.zeros((4, 20), "f4"), "b": np.zeros(3, "f4")}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aggregate_command import run
+from full_disk import full
 from safetensors.numpy import load_file
 
 import honestly as hn
@@ -67,9 +67,6 @@ def test_interrupted_after_the_output_was_written(
 def test_a_full_disk_is_named(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patched:
         patched.setattr(replace.os, "posix_fallocate", full)
         assert run(*files, "-o", tmp_path / "out.safetensors") == 1

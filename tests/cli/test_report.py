@@ -1,6 +1,5 @@
 """`honestly report` as a user runs it: on a run, a folder of runs, a history, and on invalid input."""
 
-import errno
 import json
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from full_disk import full
 from made_studies import fill
 
 from honestly.cli import main
@@ -183,9 +183,6 @@ def test_a_full_disk_leaves_the_earlier_report_as_it_was(
 ) -> None:
     assert main(["report", str(runs), "--out", str(tmp_path), "--no-figures", "--quiet"]) == 0
     before = (tmp_path / "index.html").read_bytes()
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("honestly.files.os.fsync", full)
     assert main(["report", str(runs), "--out", str(tmp_path), "--no-figures", "--quiet"]) == 1

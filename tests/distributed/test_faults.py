@@ -57,11 +57,11 @@ def test_too_few_ranks_for_the_rule() -> None:
 
 @pytest.mark.parametrize("how", ["dies", "hangs"])
 def test_a_missing_rank_is_an_error_before_the_timeout(how: str) -> None:
-    found = run(jobs.gone, 3, how, returns=2 if how == "dies" else 3)
+    found = run(jobs.gone, 3, how, returns=2)
     for text, seconds in found[:2]:
         assert text.startswith("RankError: rank ")
         assert "among the ranks [0, 1, 2] did not end: one of them has died, hangs" in text
-        assert seconds < 5
+        assert seconds < 20  # the group's own timeout is 30 s
 
 
 @pytest.mark.parametrize(("lie", "rule"), [("result", "median"), ("result", "bayesian"), ("gram", "bayesian")])

@@ -256,7 +256,7 @@ def test_faults_among_clients_that_are_streamed(
     rule: str, with_reference: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Norms are not read beforehand: the Gram matrix of the sample or the first pass must find unusable clients."""
-    monkeypatch.setattr(importlib.import_module("honestly.engine.geometry"), "STREAM_FROM", 100)
+    monkeypatch.setattr(importlib.import_module("honestly.engine.run"), "STREAM_FROM", 100)
     streamed = importlib.import_module("honestly.rules.bayesian.streamed")
     monkeypatch.setattr(streamed, "SAMPLE", 60)
     rng = np.random.default_rng(3)

@@ -120,7 +120,8 @@ def test_it_runs_and_shows_what_it_promises(path: Path, tmp_path: Path) -> None:
 
 def test_the_asynchronous_server_outlives_a_restart_while_clients_train(tmp_path: Path) -> None:
     """A client that comes back with a model of before the restart: its base is gone, and it is no difference."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     example = runpy.run_path(str(ROOT / "examples" / "async_buffer.py"))
     start = {"w": torch.full((40,), 5.0)}
     trained = [{"w": start["w"] + 1 + 0.01 * k} for k in range(example["SIZE"])]

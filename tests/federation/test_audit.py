@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import full
 
 from honestly.cli import main
 from honestly.federation import Referee, Reply
@@ -141,9 +141,6 @@ def test_the_chain_continues_after_restarts(tmp_path: Path) -> None:
 def test_the_chain_continues_after_a_server_that_could_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     federation(tmp_path, 2)
     with monkeypatch.context() as patch:
         patch.setattr("honestly.federation.history.write_atomically", full)
@@ -178,3 +175,9 @@ def test_nothing_to_verify_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["audit", str(tmp_path / "nowhere")]) == 1
     with pytest.raises(SystemExit):
         main(["audit", str(tmp_path), "--head", "xyz"])
+
+
+def test_a_file_that_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "rounds-1.jsonl").mkdir()
+    assert main(["audit", str(folder)]) == 1
+    assert "not sound: rounds-1.jsonl cannot be read: Is a directory" in capsys.readouterr().err

@@ -208,7 +208,8 @@ def test_a_mask_of_booleans_refuses_nobody() -> None:
 
 
 def test_containers_come_back_as_they_went_in() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     cases = {
         "list": [np.ones((2, 2)), np.ones(3)],
         "nested": {"layer": {"w": np.ones(2), "n": np.array([3])}},

@@ -62,11 +62,12 @@ def test_the_folder_holds_no_more_than_what_waits_and_the_last_average(tmp_path:
 
 
 def test_files_are_read_by_the_format_s_own_library(tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.numpy")
+    from safetensors.numpy import load_file
+
     buffer = hn.Buffer(3, "mean", folder=tmp_path)
     buffer.add("a", update(1), version=0)
     (path,) = tmp_path.glob("update-*.safetensors")
-    np.testing.assert_array_equal(safetensors.load_file(path)["w"], update(1)["w"])
+    np.testing.assert_array_equal(load_file(path)["w"], update(1)["w"])
 
 
 def test_an_average_whose_model_was_not_saved_is_repeated(tmp_path: Path) -> None:

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 

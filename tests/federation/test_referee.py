@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from full_disk import full
 
 from honestly.federation import History, Referee, Reply, Round
 from honestly.federation.npy import write_npy
@@ -239,9 +239,6 @@ def test_damaged_moments_are_a_fresh_start_of_the_optimiser(tmp_path: Path, harm
 def test_the_optimiser_goes_on_if_its_moments_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     start = {"w": np.zeros(20, "f4")}
     lines: list[str] = []
     monkeypatch.setattr("honestly.federation.server.write_atomically", full)

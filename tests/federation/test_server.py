@@ -20,7 +20,8 @@ def zeros(kind: str, dtype: str) -> dict[str, Any]:
     """A model of one library, with a number beside its vector."""
     if kind == "numpy":
         return {"w": np.zeros(8, dtype), "s": np.zeros((), dtype)}
-    torch = pytest.importorskip("torch")
+    import torch
+
     return {"w": torch.zeros(8, dtype=getattr(torch, dtype)), "s": torch.zeros((), dtype=getattr(torch, dtype))}
 
 

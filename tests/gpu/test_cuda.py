@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import honestly as hn
 from honestly.engine.geometry import measure_grams
@@ -18,7 +19,6 @@ from honestly.rules.rule import squared_distances
 from honestly.sources import open_source
 
 pytestmark = pytest.mark.gpu
-torch = pytest.importorskip("torch")
 RULES = [
     hn.Mean(), hn.Bayesian(), hn.Bayesian(variant="paper"), hn.Krum(f=4), hn.GeometricMedian(), hn.Median(),
     hn.TrimmedMean(trim=0.2), hn.Bulyan(f=4), hn.Meamed(f=5),

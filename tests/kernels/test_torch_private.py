@@ -6,12 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import honestly
-
-torch = pytest.importorskip("torch")
-
-from honestly.kernels import torch_private as private  # noqa: E402
+from honestly.kernels import torch_private as private
 
 CUDA_ONLY = {"torch._C._cuda_getDevice", "torch._C._cuda_getCurrentRawStream"}  # a build for CPUs lacks them
 

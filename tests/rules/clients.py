@@ -77,6 +77,11 @@ def mixtures(mixer: Mixer, X: Any, *, reference: Any = None) -> np.ndarray:
     return A @ X + np.outer(1.0 - A.sum(axis=1), origin)
 
 
+def scatter(X: np.ndarray) -> float:
+    """The sum of the squared distances to the mean."""
+    return float(((X - X.mean(axis=0)) ** 2).sum())
+
+
 def honest(K: int = 12, d: int = 7, seed: int = 0, centre: float = 3.0) -> np.ndarray:
     """K independent clients around a common centre."""
     rng = np.random.default_rng(seed)

@@ -6,15 +6,11 @@ import pytest
 from honestly import Status
 from honestly.rules.mda import MDA
 
-from .clients import geometry, honest, populations, value
+from .clients import geometry, honest, populations, scatter, value
 
 
 def diameter(X):
     return max((float(np.linalg.norm(x - y)) for x in X for y in X), default=0.0)
-
-
-def scatter(X):
-    return float(((X - X.mean(axis=0)) ** 2).sum())
 
 
 def naive(X, f):

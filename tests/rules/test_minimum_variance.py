@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 from honestly import Status
 from honestly.rules.minimum_variance import MinimumVariance
 
-from .clients import geometry, honest, populations, value
-
-
-def scatter(X):
-    return float(((X - X.mean(axis=0)) ** 2).sum())
+from .clients import geometry, honest, populations, scatter, value
 
 
 def naive(X, f):

@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 E = Experiment.of(SETTINGS)
 COMMAND = """
-import sys, time, json
+import sys, json
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -44,7 +44,7 @@ from honestly.sim.experiment import Experiment
 from honestly.sim.run import run
 def show(record):
     print(record.numbers["round"], flush=True)
-    time.sleep(float(sys.argv[3]))
+    sys.stdin.readline()  # the next round begins when it is told to
 run(Experiment.of(json.loads(sys.argv[1])), Path(sys.argv[2]), on_round=show)
 """
 
@@ -63,24 +63,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(folder: Path, pause: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", COMMAND, json.dumps(SETTINGS), str(folder), str(pause)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def start(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", COMMAND, json.dumps(SETTINGS), str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
 
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path: Path, whole: Path) -> None:
     folder = tmp_path / "killed"
     rng = np.random.default_rng(0)
     for kill in range(2):
-        process = start(folder, 0.05)
-        assert process.stdout is not None
-        for _ in range(2):  # let it finish a round or two, then kill it somewhere in the next one
-            process.stdout.readline()
-        time.sleep(float(rng.uniform(0, 0.1)))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        assert kill or len(bytes_of(folder).splitlines()) < 6
+        with start(folder) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for _ in range(2):  # let it finish two rounds, then kill it somewhere in the next one
+                process.stdout.readline()
+                process.stdin.write("\n")
+            time.sleep(float(rng.uniform(0, 0.1)))
+            process.send_signal(signal.SIGKILL)
+        assert 2 * (kill + 1) <= len(bytes_of(folder).splitlines()) <= 3 * (kill + 1)
     outcome = run(E, folder)
     assert outcome.finished
     assert outcome.resumed_at >= 1
@@ -101,9 +101,9 @@ def test_ctrl_c_ends_after_the_round_and_the_run_can_resume(tmp_path: Path, whol
 
 def stopped(folder: Path, rounds: int) -> Path:
     """A run that was stopped after some rounds."""
-    for n in range(rounds):
-        run(E, folder, on_round=lambda r: os.kill(os.getpid(), signal.SIGINT))
-        assert n < rounds
+    for n in range(1, rounds + 1):
+        outcome = run(E, folder, on_round=lambda r: os.kill(os.getpid(), signal.SIGINT))
+        assert len(outcome.records) == n
     return folder
 
 

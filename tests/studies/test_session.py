@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,7 +102,7 @@ def test_sessions_with_a_time_limit_give_the_same_numbers(tmp_path: Path, monkey
         clock["left"] -= 1
 
     monkeypatch.setattr(TimeLimit, "check", check)
-    monkeypatch.setattr(session.subprocess, "run", bench)
+    monkeypatch.setattr(session, "subprocess", SimpleNamespace(run=bench))
     out, goes, status = tmp_path / "out", 0, 75
     while status == 75:
         goes += 1
@@ -143,16 +143,19 @@ def test_a_killed_session_loses_minutes_only(tmp_path: Path, monkeypatch: pytest
 
     def bench(words: list[str], check: bool) -> Any:
         assert honestly(words[3:]) == 0
-        before = packed()
-        wait_for(lambda: packed() != before)  # begun after the last round
-        before = packed()
-        wait_for(lambda: packed() != before)
+        last = len(packed)
+        wait_for(lambda: len(packed) > last + 1)  # the first of these two may have begun before the last round
         raise KilledError
 
-    def packed() -> dict[str, int]:
-        return {path.name: path.stat().st_mtime_ns for path in out.glob("*.tar.gz*")}
+    packed: list[str] = []
+    pack = session.pack
 
-    monkeypatch.setattr(session.subprocess, "run", bench)
+    def pack_and_count(name: str, *folders: Path) -> None:
+        pack(name, *folders)
+        packed.append(name)
+
+    monkeypatch.setattr(session, "pack", pack_and_count)
+    monkeypatch.setattr(session, "subprocess", SimpleNamespace(run=bench))
     with pytest.raises(KilledError):
         session.main(["tiny", "--out", str(out), "--work", str(work), "--device", "cpu", "--pack-every", "0.05"])
     assert {path.name for path in out.iterdir()} >= {"tiny.tar.gz.00", "tiny.tar.gz.01"}

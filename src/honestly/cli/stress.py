@@ -9,10 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from honestly.cli import stress_suite
 from honestly.cores import usable_cores
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from honestly.show.tables import Table
+    from honestly.studies.stress import StressStudy
 
 _T = TypeVar("_T")
 
@@ -133,31 +139,19 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from honestly.bars import Bars
-    from honestly.rules import RULE_CATALOG
     from honestly.show.stress_page import about, write
     from honestly.show.stress_tables import tables
     from honestly.studies import stress
 
-    rules = _flat(args.rules) if args.rules else stress.CORE
-    attacks = _flat(args.attacks) if args.attacks else (*stress.SUITE, stress.ADAPTIVE)
-    study = stress.StressStudy(
-        rules=tuple(dict.fromkeys(r for rule in rules for r in (RULE_CATALOG if rule == "all" else (rule,)))),
-        attacks=tuple(
-            dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
-        ),
-        populations=tuple(_flat(args.populations) if args.populations else (*stress.KINDS, *stress.RECORDED)),
-        clients=tuple(k for ks in args.clients or [[20]] for k in ks),
-        malicious=tuple(m for ms in args.malicious or [[0, 1, 4, 8, 9]] for m in ms),
-        believed=tuple(dict.fromkeys(f for fs in args.believed_f or [[None]] for f in fs)),
-        seeds=tuple(s for ss in args.seeds for s in ss),
-    )
+    study = _study_of(args)
     start = time.perf_counter()
     with Bars(stderr=True, transient=True, silent=args.json) as bars:
         bar = bars.add("stress", len(study.tasks()))
         cases = stress.run(study, jobs=args.jobs, progress=lambda done, total: bars.update(bar, done=done))
     seconds = time.perf_counter() - start
     lacking = stress.missing_attacks(study, cases)
-    for attack, why in ((attack, why) for attack, why in lacking.items() if args.attacks and attack in attacks):
+    named = _flat(args.attacks or [])
+    for attack, why in ((attack, why) for attack, why in lacking.items() if attack in named):
         print(f"honestly stress: no case under {attack}: it {why}", file=sys.stderr)
     judged = {case.rule for case in cases}
     missing = [spec for spec in study.rules if spec not in judged]
@@ -176,15 +170,39 @@ def run(args: argparse.Namespace) -> int:
             json.dumps({**about(study, seconds), "tables": {t.name: t.records() for t in all_tables}}, allow_nan=False)
         )
         return 0
-    console = Console()
-    for table in all_tables:
+    _show(Console(), all_tables, files, f"{len(cases)} cases in {seconds:.1f} s")
+    return 0
+
+
+def _study_of(args: argparse.Namespace) -> StressStudy:
+    """The study that the options describe, with the usual values of those that are not given."""
+    from honestly.rules import RULE_CATALOG
+    from honestly.studies import stress
+
+    rules = _flat(args.rules) if args.rules else stress.CORE
+    attacks = _flat(args.attacks) if args.attacks else (*stress.SUITE, stress.ADAPTIVE)
+    return stress.StressStudy(
+        rules=tuple(dict.fromkeys(r for rule in rules for r in (RULE_CATALOG if rule == "all" else (rule,)))),
+        attacks=tuple(
+            dict.fromkeys(a for attack in attacks for a in (stress.SUITE if attack == "fixed" else (attack,)))
+        ),
+        populations=tuple(_flat(args.populations) if args.populations else (*stress.KINDS, *stress.RECORDED)),
+        clients=tuple(k for ks in args.clients or [[20]] for k in ks),
+        malicious=tuple(m for ms in args.malicious or [[0, 1, 4, 8, 9]] for m in ms),
+        believed=tuple(dict.fromkeys(f for fs in args.believed_f or [[None]] for f in fs)),
+        seeds=tuple(s for ss in args.seeds for s in ss),
+    )
+
+
+def _show(console: Console, tables: Sequence[Table], files: Sequence[Path], about: str) -> None:
+    """The tables that fit a terminal, and the files that were written."""
+    for table in tables:
         if not table.name.startswith("attack_"):  # too wide for a terminal; it is in the files
             console.print(table.rich(console.width))
             console.print()
-    console.print(f"{len(cases)} cases in {seconds:.1f} s", highlight=False)
+    console.print(about, highlight=False)
     for file in files:
         console.print(f"wrote {file}", highlight=False, markup=False, soft_wrap=True)
-    return 0
 
 
 def _record(args: argparse.Namespace) -> int:

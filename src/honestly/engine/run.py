@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from honestly.engine.averaging import average, keep_buffers
-from honestly.engine.geometry import measure
+from honestly.engine.geometry import bare_geometry, measure_grams
 from honestly.engine.passes import EarlyStart, Passes, passes_over
 from honestly.engine.pipeline import Pipeline
 from honestly.engine.report import describe
 from honestly.engine.screening import Screen
+from honestly.engine.streaming import STREAM_FROM, stream_geometry
 from honestly.result import Aggregate, AggregationError, Float
-from honestly.rules.rule import TooFewClientsError
+from honestly.rules.rule import Geometry, TooFewClientsError
 from honestly.sources import Source
 
 
@@ -59,6 +60,15 @@ def run(
         if explain:
             fields["diagnostics"] |= _explain(screen, values)
         return _assemble(screen, fields, values)
+
+
+def measure(screen: Screen, pipeline: Pipeline, sizes: Float | None = None) -> Geometry:
+    """Measure what the pipeline needs, over the clients that turn out to be usable."""
+    if not pipeline.gram_needed:
+        return bare_geometry(screen, sizes)
+    if pipeline.streams and len(screen.usable) >= STREAM_FROM:
+        return stream_geometry(screen, sizes)
+    return measure_grams(screen, sizes, root=pipeline.rule.root is not None)
 
 
 def _assemble(screen: Screen, fields: dict[str, Any], values: Sequence[Any]) -> Aggregate:

@@ -21,6 +21,7 @@ from honestly.federation.history import History
 from honestly.federation.record import Round
 from honestly.federation.recovery import Counted, recover, state_of
 from honestly.federation.shelf import Shelf, WaitingUpdate
+from honestly.federation.votes import check_once, check_version
 from honestly.printable import printable
 from honestly.result import Aggregate, AggregationError, ClientId
 from honestly.rules.rule import Mixer, Rule
@@ -269,24 +270,8 @@ class Buffer:
 
     def _check(self, client: ClientId, change: Mapping[str, Host], version: Any) -> None:
         """Raise `UnusableError` if the buffer must refuse the update."""
-        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-            raise UnusableError(f"comes from version {version!r}, which is not a version")
-        if version > self.version:
-            raise UnusableError(f"comes from version {version}, but the newest is {self.version}")
-        if self.version - version > self.max_staleness:
-            raise UnusableError(
-                f"comes from version {version}, {self.version - version} versions ago; "
-                f"at most max_staleness={self.max_staleness} are allowed"
-            )
-        last, sent = self._counted.get(client, (-1, ""))
-        if version < last:
-            raise UnusableError(f"its newer update from version {last} was already counted")
-        if version == last and digest(change) == sent:
-            raise UnusableError(f"this update from version {last} was already counted")
-        if client in self._entries and version < self._entries[client].version:
-            raise UnusableError(
-                f"its newer update from version {self._entries[client].version} is already in the buffer"
-            )
+        check_version(version, newest=self.version, max_staleness=self.max_staleness)
+        check_once(change, version, counted=self._counted.get(client), waiting=self._entries.get(client))
         check_values(change, self._layout)
 
     def refuse(self, client: ClientId, reason: str) -> None:

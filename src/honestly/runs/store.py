@@ -11,10 +11,9 @@ import json
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from honestly.runs.database import Database, StoreError
+from honestly.runs.database import StoreError
 from honestly.runs.rows import (
     COLUMNS,
     DONE,
@@ -29,6 +28,7 @@ from honestly.runs.rows import (
     insert_rounds,
     run_of,
 )
+from honestly.runs.stored import StoredStudy
 from honestly.runs.text import compact
 
 __all__ = ["LostClaimError", "PlannedRun", "Run", "Store", "StoreError"]
@@ -41,83 +41,8 @@ class LostClaimError(RuntimeError):
     """Another worker has the run now; the worker that gets this error must stop."""
 
 
-class Store:
-    """The runs and rounds of one study."""
-
-    def __init__(self, folder: Path, database: Database) -> None:
-        self.folder, self.database = folder, database
-
-    @classmethod
-    def open(cls, folder: Path | str) -> Store:
-        """Open the store of a folder; it is created if it is missing."""
-        return cls(Path(folder), Database.create(Path(folder)))
-
-    @classmethod
-    def read(cls, folder: Path | str, *, live: bool = False) -> Store:
-        """Open the store of a folder read-only; ``live`` for repeated reading."""
-        return cls(Path(folder), Database.look(Path(folder), live=live))
-
-    def close(self) -> None:
-        """Close the file."""
-        self.database.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def run_folder(self, id: str) -> Path:
-        """The folder with the states of a run."""
-        return self.folder / "runs" / id
-
-    # -- reading ------------------------------------------------------------------------------------------
-
-    def meta(self) -> dict[str, str]:
-        """Information about the whole study: schema, name, study (its TOML text), created."""
-        rows = self.database.rows("SELECT key, value FROM meta")
-        return {key: value for key, value in rows if isinstance(value, str)}
-
-    def runs(self) -> list[Run]:
-        """All runs, in the study's order."""
-        return [run_of(row) for row in self.database.rows(f"SELECT {COLUMNS} FROM runs ORDER BY ordinal, id")]
-
-    def run(self, id: str) -> Run:
-        """The run of that id."""
-        rows = self.database.rows(f"SELECT {COLUMNS} FROM runs WHERE id = ?", (id,))
-        if not rows:
-            raise KeyError(f"no run {id!r} in {self.folder}")
-        return run_of(rows[0])
-
-    def rounds(self, id: str) -> list[dict[str, Any]]:
-        """The simulator's records of a run, in their order."""
-        rows = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round", (id,))
-        return [decode_object(record, f"a round of run {id[:12]!r}") for (record,) in rows]
-
-    def timed_rounds(self, id: str) -> list[tuple[dict[str, Any], dict[str, float]]]:
-        """The records of a run with the durations of their parts; two queries may differ, for a run goes on."""
-        rows = self.database.rows("SELECT record, seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
-        what, when = f"a round of run {id[:12]!r}", f"the times of run {id[:12]!r}"
-        return [(decode_object(record, what), decode_object(laps, when) if laps else {}) for record, laps in rows]
-
-    def last_round(self, id: str) -> dict[str, Any] | None:
-        """The latest record of a run."""
-        rows = self.database.rows("SELECT record FROM rounds WHERE run = ? ORDER BY round DESC LIMIT 1", (id,))
-        return decode_object(rows[0][0], f"the last round of run {id[:12]!r}") if rows else None
-
-    def seconds(self, id: str) -> list[dict[str, float]]:
-        """How long each round of a run took, by part."""
-        rows = self.database.rows("SELECT seconds FROM rounds WHERE run = ? ORDER BY round", (id,))
-        return [decode_object(laps, f"the times of run {id[:12]!r}") if laps else {} for (laps,) in rows]
-
-    def count_open(self, ids: Collection[str]) -> int:
-        """How many of these runs have not ended."""
-        rows = self.database.rows("SELECT id FROM runs WHERE status IN ('pending', 'running')")
-        return sum(id in ids for (id,) in rows)
-
-    def version(self) -> int:
-        """A number that changes when another connection has written."""
-        return int(self.database.rows("PRAGMA data_version")[0][0])
+class Store(StoredStudy):
+    """The runs and rounds of one study, and how the study and its workers change them."""
 
     # -- the study ----------------------------------------------------------------------------------------------
 
@@ -125,12 +50,6 @@ class Store:
         """Store information about the whole study."""
         with self.database.writing() as db:
             db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
-
-    def needs(self) -> dict[str, str]:
-        """Which run must be done before which, by id."""
-        rows = self.database.rows("SELECT value FROM meta WHERE key = 'needs'")
-        needs = decode_object(rows[0][0], "what needs what") if rows else {}
-        return {id: before for id, before in needs.items() if isinstance(before, str)}
 
     def add(self, entries: Sequence[PlannedRun], *, replace: bool = False) -> None:
         """Add the runs of a study; runs that are already there keep their rounds.
@@ -279,23 +198,14 @@ class Store:
         with self.database.writing() as db:
             insert_rounds(db, id, records, seconds)
             # a run that makes progress does not kill its workers: reset its attempts to 1
-            tries = "attempts = CASE WHEN rounds < :last THEN 1 ELSE attempts END"
-            self._advance(db, id, records[-1]["round"] if records else 0, worker, tries)
+            changes = "attempts = CASE WHEN rounds < :last THEN 1 ELSE attempts END, rounds = :last"
+            _update(db, id, worker, changes, last=records[-1]["round"] if records else 0)
 
     def keep_rounds(self, id: str, rounds: int, *, worker: str | None = None) -> None:
         """Drop all rounds after that many: the run resumes from an earlier state."""
         with self.database.writing() as db:
             db.execute("DELETE FROM rounds WHERE run = ? AND round > ?", (id, rounds))
-            self._advance(db, id, rounds, worker)
-
-    def _advance(self, db: Any, id: str, last: int, worker: str | None, *changes: str) -> None:
-        condition = "" if worker is None else "AND worker = :worker AND status = 'running'"
-        changed = db.execute(
-            f"UPDATE runs SET {', '.join([*changes, 'rounds = :last', 'updated = :now'])} WHERE id = :id {condition}",
-            {"last": last, "now": time.time(), "id": id, "worker": worker},
-        )
-        if changed.rowcount == 0:
-            raise LostClaimError(f"run {id[:12]} no longer belongs to this worker")
+            _update(db, id, worker, "rounds = :last", last=rounds)
 
     def finish(
         self, id: str, summary: dict[str, Any], provenance: dict[str, Any], *, worker: str | None = None
@@ -307,14 +217,20 @@ class Store:
         """Mark the run as failed, with the error."""
         self._end(id, worker, FAILED, error, None, None if provenance is None else compact(provenance))
 
-    def _end(self, id: str, worker: str | None, status: str, *what: str | None) -> None:
-        now = time.time()
-        condition = "" if worker is None else "AND worker = ? AND status = 'running'"
+    def _end(
+        self, id: str, worker: str | None, status: str, error: str | None, summary: str | None, provenance: str | None
+    ) -> None:
+        ending = "status = :status, finished = :now, error = :error, summary = :summary, provenance = :provenance"
         with self.database.writing() as db:
-            changed = db.execute(
-                "UPDATE runs SET status = ?, finished = ?, updated = ?, error = ?, summary = ?, provenance = ? "
-                f"WHERE id = ? {condition}",
-                (status, now, now, *what, id, *([] if worker is None else [worker])),
-            )
-            if changed.rowcount == 0:
-                raise LostClaimError(f"run {id[:12]} no longer belongs to this worker")
+            _update(db, id, worker, ending, status=status, error=error, summary=summary, provenance=provenance)
+
+
+def _update(db: Any, id: str, worker: str | None, changes: str, **values: Any) -> None:
+    """Change a run; with ``worker``, only while that worker has it."""
+    mine = "" if worker is None else "AND worker = :worker AND status = 'running'"
+    changed = db.execute(
+        f"UPDATE runs SET {changes}, updated = :now WHERE id = :id {mine}",
+        {**values, "now": time.time(), "id": id, "worker": worker},
+    )
+    if changed.rowcount == 0:
+        raise LostClaimError(f"run {id[:12]} no longer belongs to this worker")

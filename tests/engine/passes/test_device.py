@@ -78,7 +78,7 @@ def test_layers_with_reference_and_faults(accelerated: Library, federation: Call
 def test_streaming_and_mixers(
     accelerated: Library, federation: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = importlib.import_module("honestly.engine.geometry")
+    engine = importlib.import_module("honestly.engine.run")
     X = federation(K=40, M=12, d=3000)
     for pre in ((), (hn.NNM(f=12),)):
         expected = hn.aggregate(X, "geometric_median", pre=pre).value

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from compiler import needs_compiler
 
 import honestly as hn
@@ -15,8 +16,6 @@ from honestly.engine.passes import BETWEEN, EarlyStart, early
 from honestly.engine.passes.device import DevicePasses
 from honestly.rules.bayesian import compiled
 from honestly.sources import matrix, open_source
-
-torch = pytest.importorskip("torch")
 
 
 class Flag:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import full
 
 import honestly as hn
 from honestly.sources.checkpoints import files, npz
@@ -138,9 +138,6 @@ def test_few_descriptors_suffice_for_many_files(tmp_path: Path, limit: int) -> N
 
 
 def test_a_full_disk_is_no_clients_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     for k in range(3):
         np.savez_compressed(tmp_path / f"{k}.npz", w=np.arange(4.0) + k)
     monkeypatch.setattr(npz, "write_all", full)

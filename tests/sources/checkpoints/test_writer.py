@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from full_disk import full
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -48,9 +49,6 @@ def test_an_error_in_the_second_pass_leaves_the_old_file(
     out.write_bytes(b"old")
     paths = clients()
 
-    def full(fd: int, data: bytes, offset: int) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(replace.os, "pwrite", full)
     with pytest.raises(OSError, match="No space left"):
         hn.aggregate(paths, "mean", out=out)
@@ -61,9 +59,6 @@ def test_an_error_in_the_second_pass_leaves_the_old_file(
 def test_a_full_disk_is_found_before_the_second_pass(
     clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(fd: int, offset: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(replace.os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
         hn.aggregate(clients(), "mean", out=tmp_path / "out")

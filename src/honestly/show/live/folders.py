@@ -14,7 +14,7 @@ from honestly.runs.contents import Kind, contents
 from honestly.runs.folder import EXPERIMENT, ROUNDS, SECONDS, read_description
 from honestly.runs.record import duration
 from honestly.show.labels import attack_labels, rule_labels
-from honestly.show.live.model import Detail, RunRow, Snapshot, SourceError, Status
+from honestly.show.live.model import Detail, RunRow, Snapshot, SourceError, Status, summary_fields
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import summary
 
@@ -96,11 +96,7 @@ class WatchedRun:
             updated=None if self.updated is None else round(self.updated, 1),
             seconds=self.seconds,
             error=self.damage,
-            accuracy=number(numbers.get("accuracy_last")),
-            mean20=number(numbers.get("accuracy_mean_last_20")),
-            asr=number(numbers.get("asr_last")),
-            false_accusations=number(numbers.get("false_accusations_per_round")),
-            misses=number(numbers.get("misses_per_round")),
+            **summary_fields(numbers),
         )
 
     def _status(self, now: float, of: int | None) -> Status:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from honestly.runs.clean import number
 from honestly.sim.summary import LAST
 
 Status = Literal["pending", "running", "done", "failed", "stopped"]
@@ -49,6 +51,17 @@ class RunRow:
         """The run as plain values without empty fields, because a study has hundreds of runs."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {key: value for key, value in values.items() if value not in (None, "") or key == "of"}
+
+
+def summary_fields(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a row that a run's summary has; what is not a number there is None."""
+    return {
+        "accuracy": number(numbers.get("accuracy_last")),
+        "mean20": number(numbers.get("accuracy_mean_last_20")),
+        "asr": number(numbers.get("asr_last")),
+        "false_accusations": number(numbers.get("false_accusations_per_round")),
+        "misses": number(numbers.get("misses_per_round")),
+    }
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from honestly.runs.clean import LONGEST_ERROR, fields, number, parse_json, scala
 from honestly.runs.database import FILE as DATABASE
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
-from honestly.show.live.model import Detail, RunRow, Snapshot, SourceError, Status
+from honestly.show.live.model import Detail, RunRow, Snapshot, SourceError, Status, summary_fields
 from honestly.show.live.rounds import detail
 from honestly.sim.summary import LAST, summary
 
@@ -117,11 +117,7 @@ class StudySource:
             attempts=whole_number(row.attempts) or 0,
             worker=text(row.worker, 100),
             error=text(row.error, LONGEST_ERROR),
-            accuracy=number(numbers.get("accuracy_last")),
-            mean20=number(numbers.get("accuracy_mean_last_20")),
-            asr=number(numbers.get("asr_last")),
-            false_accusations=number(numbers.get("false_accusations_per_round")),
-            misses=number(numbers.get("misses_per_round")),
+            **summary_fields(numbers),
         )
 
     def _tail(self, row: store.Run) -> list[RoundRecord]:

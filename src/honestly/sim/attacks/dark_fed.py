@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.vectors import last_change
+from honestly.sim.attacks.vectors import keep_model, last_change
 
 CONFIDENT = 10.0  # the target logit of an image with the trigger; the other logits share its negative
 
@@ -82,7 +82,7 @@ class DarkFed(BadNets, UpdateAttack):
 
     def remember(self, view: View, forged: Array) -> Mapping[str, Array]:
         """The model of this round."""
-        return {} if view.reference is None else {"model": view.xp.asarray(view.reference, copy=True)}
+        return keep_model(view)
 
 
 def conspicuousness(u: Array, change: Array | None) -> tuple[Array, Array]:

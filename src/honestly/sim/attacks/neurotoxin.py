@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.vectors import last_change, pieces, smallest
+from honestly.sim.attacks.vectors import keep_model, last_change, pieces, smallest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,4 +50,4 @@ class Neurotoxin(BadNets, UpdateAttack):
 
     def remember(self, view: View, forged: Array) -> Mapping[str, Array]:
         """The model of this round."""
-        return {} if view.reference is None else {"model": view.xp.asarray(view.reference, copy=True)}
+        return keep_model(view)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
-from honestly.sim.attacks.vectors import host, last_change, mean, norm, recall, unit
+from honestly.sim.attacks.vectors import host, keep_model, last_change, mean, norm, recall, unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class PoisonedFL(UpdateAttack):
         start = recall(view, "start")
         fresh = start is None or age >= self.window
         return {
-            "model": xp.asarray(view.reference, copy=True),
+            **keep_model(view),
             "sent": xp.asarray(forged[0, :], copy=True),
             "factor": np.array(self._factor(view)),
             "start": xp.asarray(view.reference, copy=True) if fresh else start,

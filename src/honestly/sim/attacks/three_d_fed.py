@@ -9,7 +9,17 @@ import numpy as np
 
 from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
 from honestly.sim.attacks.backdoor import BadNets
-from honestly.sim.attacks.vectors import host, last_change, lengths, mean, norm, normal, output_layer, rms
+from honestly.sim.attacks.vectors import (
+    host,
+    keep_model,
+    last_change,
+    lengths,
+    mean,
+    norm,
+    normal,
+    output_layer,
+    rms,
+)
 
 WEIGHTS = (0.3, 0.3, 0.4)  # of the losses on clean and on poisoned images, and of the length of the update
 SIZES = np.concatenate([[0.0], np.geomspace(0.1, 10.0, 25)])  # sizes of a mask that are tried, in rms of the update
@@ -91,7 +101,7 @@ class ThreeDFed(BadNets, UpdateAttack):
         spare = self._spare(view)
         place = spare[np.arange(view.M) % len(spare)]
         return {
-            "model": view.xp.asarray(view.reference, copy=True),
+            **keep_model(view),
             "place": place,
             "value": np.array([float(host(forged[k, int(i)])) for k, i in enumerate(place)]),
             "alpha": np.array(alpha),

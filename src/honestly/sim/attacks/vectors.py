@@ -150,6 +150,11 @@ def recall(view: View, name: str) -> Array | None:
     return view.xp.asarray(view.memory[name], dtype=view.own.dtype, device=view.own.device)
 
 
+def keep_model(view: View) -> dict[str, Array]:
+    """A copy of the global model for the memory, from which `last_change` is found; nothing if there is none."""
+    return {} if view.reference is None else {"model": view.xp.asarray(view.reference, copy=True)}
+
+
 def last_change(view: View, name: str = "model") -> Array | None:
     """(d,) how far the global model moved since the round that left it in memory; None in the first round."""
     before = recall(view, name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from honestly.sim.attacks.attack import Array, UpdateAttack, View, setting
-from honestly.sim.attacks.vectors import host, last_change, lengths, norm
+from honestly.sim.attacks.vectors import host, keep_model, last_change, lengths, norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class XFED(UpdateAttack):
         """The model of this round and the lengths of its last changes."""
         if view.reference is None:
             return {}
-        return {"model": view.xp.asarray(view.reference, copy=True), "changes": self._changes(view)}
+        return {**keep_model(view), "changes": self._changes(view)}
 
     def _changes(self, view: View) -> np.ndarray:
         """The last lengths, this round's included."""

@@ -34,7 +34,7 @@ export function css(rgb) {
   return `rgb(${rgb.join(" ")})`;
 }
 
-export function luminance(rgb) {
+function luminance(rgb) {
   const [r, g, b] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }

@@ -149,7 +149,7 @@ function head(role, axis, value) {
   return el("th", { role, scope, tabindex: -1, title: `Compare this ${what}` }, foreign(axis ? named(axis, value) : "runs"));
 }
 
-export function summarise(runs, metric) {
+function summarise(runs, metric) {
   const known = runs.map((run) => run[metric]).filter((v) => v !== undefined && v !== null);
   const mean = known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
   const having = (status) => runs.filter((run) => run.status === status).length;

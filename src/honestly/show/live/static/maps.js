@@ -97,7 +97,7 @@ function clamp(value, most) {
   return Math.min(Math.max(value, 0), most);
 }
 
-export function tell({ head, rounds }, { k, t }) {
+function tell({ head, rounds }, { k, t }) {
   const round = rounds[t];
   const client = head.shown[k];
   const parts = [`client ${head.names?.[k] ?? client}, round ${round.round}`];

@@ -82,7 +82,7 @@ function key() {
   return el("div", { class: "key" }, el("ul", { class: "legend" }, ...marks), el("p", { class: "muted" }, text));
 }
 
-export function progressMeter() {
+function progressMeter() {
   const headline = el("p", { class: "headline" });
   const parts = Object.fromEntries(PARTS.map((name) => [name, el("span", { "data-status": name })]));
   const bar = el("div", { class: "meter", role: "progressbar", "aria-valuemin": 0, "aria-label": "finished runs" }, ...PARTS.map((p) => parts[p]));
