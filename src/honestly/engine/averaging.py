@@ -9,7 +9,7 @@ import numpy as np
 
 from honestly import arrays
 from honestly.arrays import COMPUTE
-from honestly.engine.centres import by_centrality
+from honestly.engine.centres import by_centrality, majority_radii
 from honestly.engine.passes import single_clients
 from honestly.engine.pipeline import Decision
 from honestly.engine.screening import Screen
@@ -68,12 +68,23 @@ def keep_buffers(screen: Screen, decision: Decision, geometry: Geometry, values:
 
 
 def _central(screen: Screen, decision: Decision, geometry: Geometry) -> int:
-    """The believed client that is nearest to the result, or the most central one where nothing was measured."""
-    weights = decision.matrix[0]
-    if decision.mixing is not None or len(decision.matrix) > 1 or not isinstance(geometry, GramGeometry):
-        return by_centrality(screen)[0]
-    if not geometry.gram.any():
-        return by_centrality(screen)[0]
-    believed = weights > 0 if decision.honesty is None else (weights > 0) & (decision.honesty >= 0.5)
-    apart = geometry.residuals(weights)
-    return screen.usable[int(np.argmin(np.where(believed if believed.any() else True, apart, np.inf)))]
+    """The believed client that is most central in the buffers, by the layer of them in which it is least so.
+
+    Not the one nearest to the result: a liar can send the others' mean, and with it any buffers.
+    """
+    kept = np.array([layer.kept for layer in screen.source.layers])
+    clients: Any = np.arange(len(screen.usable))
+    if isinstance(geometry, GramGeometry) and geometry.gram.strides[0] > 0:
+        layers = geometry.layers
+    else:  # nothing was measured, or not all of very many
+        central = by_centrality(screen)
+        clients = np.searchsorted(screen.usable, np.sort(central))
+        layers = screen.passes.gram([screen.usable[k] for k in clients], central[0])
+    weights, honesty = decision.matrix, decision.honesty
+    believed = np.ones(len(clients), bool) if len(weights) > 1 else weights[0, clients] > 0
+    if honesty is not None:
+        believed &= honesty[clients] >= 0.5
+    radii = np.stack([majority_radii(gram) for gram in layers[kept]])
+    usual = np.median(radii, axis=1, keepdims=True)
+    beyond = np.divide(radii, usual, out=np.where(radii > 0, np.inf, 0.0), where=usual > 0).max(axis=0)
+    return screen.usable[clients[np.argmin(np.where(believed if believed.any() else True, beyond, np.inf))]]
