@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
+import numpy.typing as npt
 
 from honestly.printable import printable
 from honestly.result import ClientId, Float, Verdict
@@ -32,16 +33,22 @@ def verdicts(
             for guilty, far in zip(estimate.accused.tolist(), unusual.tolist(), strict=True)
         ]
     )
-    return statements, Explanations(estimate, statements, ids, tuple(geometry.layer_names))
+    return statements, Explanations(estimate, statements, ids, tuple(geometry.layer_names), geometry.judged)
 
 
 class Explanations(Sequence[str]):
     """One sentence per client, written when it is read: the engine does that while a device averages."""
 
     def __init__(
-        self, estimate: Estimate, statements: Sequence[Verdict], ids: Sequence[ClientId], names: Sequence[str]
+        self,
+        estimate: Estimate,
+        statements: Sequence[Verdict],
+        ids: Sequence[ClientId],
+        names: Sequence[str],
+        judged: npt.NDArray[np.bool_],
     ) -> None:
         self._estimate, self._statements, self._ids, self._names = estimate, statements, ids, names
+        self._judged = judged
 
     def __len__(self) -> int:
         return len(self._statements)
@@ -61,7 +68,7 @@ class Explanations(Sequence[str]):
         if self._statements[client] is Verdict.ACCUSED:
             return _accusation(self._estimate, client, self._ids, self._names)
         if self._statements[client] is Verdict.UNUSUAL:
-            return _distance(self._estimate, client, self._names)
+            return _distance(self._estimate, client, self._names, self._judged)
         return LIKE
 
 
@@ -96,8 +103,8 @@ def _layers(evidence: Float, names: Sequence[str]) -> str:
     )
 
 
-def _distance(estimate: Estimate, k: int, names: Sequence[str]) -> str:
-    layer = int(estimate.distance[k].argmax())
+def _distance(estimate: Estimate, k: int, names: Sequence[str], judged: npt.NDArray[np.bool_]) -> str:
+    layer = int(np.where(judged, estimate.distance[k], -1.0).argmax())
     where = f" in {printable(names[layer])[:80]}" if len(names) > 1 else ""
     times = float(estimate.distance[k, layer])
     return f"its update is {times:.2g} times as far from the others as usual{where}, alone: it counts for less"
