@@ -72,7 +72,7 @@ def _central(screen: Screen, decision: Decision, geometry: Geometry) -> int:
 
     Not the one nearest to the result: a liar can send the others' mean, and with it any buffers.
     """
-    kept = np.array([layer.kept for layer in screen.source.layers])
+    buffers = np.array([layer.kept for layer in screen.source.layers])
     clients: Any = np.arange(len(screen.usable))
     if isinstance(geometry, GramGeometry) and geometry.gram.strides[0] > 0:
         layers = geometry.layers
@@ -84,7 +84,7 @@ def _central(screen: Screen, decision: Decision, geometry: Geometry) -> int:
     believed = np.ones(len(clients), bool) if len(weights) > 1 else weights[0, clients] > 0
     if honesty is not None:
         believed &= honesty[clients] >= 0.5
-    radii = np.stack([majority_radii(gram) for gram in layers[kept]])
+    radii = np.stack([majority_radii(gram) for gram in layers[buffers]])
     usual = np.median(radii, axis=1, keepdims=True)
     beyond = np.divide(radii, usual, out=np.where(radii > 0, np.inf, 0.0), where=usual > 0).max(axis=0)
     return screen.usable[clients[np.argmin(np.where(believed if believed.any() else True, beyond, np.inf))]]
