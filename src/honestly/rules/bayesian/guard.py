@@ -61,7 +61,8 @@ def pull(G: Float, a: Float, f: int) -> Float:
     The balls are convex and have a point in common, so the projections converge to one. `a` itself if it lies there.
     """
     for _ in range(PULLS):
-        S, gamma = worst_subset(G, a, f)
+        with np.errstate(over="ignore", invalid="ignore"):  # products over lengths of which rounding left nothing
+            S, gamma = worst_subset(G, a, f)
         if gamma <= WITHIN:
             break
         mean = S / S.sum()
