@@ -154,6 +154,30 @@ def test_buffers_can_follow_be_judged_or_be_ignored() -> None:
     assert 7 not in hn.aggregate(clients, reference=model).accused
 
 
+@pytest.mark.parametrize("rule", ["bayesian", "mean", "median", "nnm:f=1+median"])
+@pytest.mark.parametrize("lie", ["bn.running_mean", "bn.running_var"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_who_sends_the_mean_of_the_parameters_does_not_choose_the_buffers(rule: str, lie: str, library: str) -> None:
+    """No client is nearer to the result; its buffers would be everybody's."""
+    rng = np.random.default_rng(3)
+    clients: list[dict[str, Any]] = [
+        {
+            "conv.weight": rng.normal(size=300).astype(np.float32),
+            "bn.running_mean": rng.normal(0, 0.1, size=8).astype(np.float32),
+            "bn.running_var": rng.uniform(50, 100, size=8).astype(np.float32),
+        }
+        for _ in range(9)
+    ]
+    for k, distance in ((0, 300.0), (1, 3e8)):  # the farther one must not hide the other in rounding
+        clients[k]["conv.weight"] = np.mean([c["conv.weight"] for c in clients[2:]], axis=0)
+        clients[k][lie] = clients[k][lie] - np.float32(distance)
+    honest = [c[lie] for c in clients[2:]]
+    if library == "torch":
+        clients = [{name: torch.tensor(x) for name, x in c.items()} for c in clients]
+    found = np.asarray(hn.aggregate(clients, rule, buffers="ignore").value[lie])
+    assert any(np.array_equal(found, x) for x in honest)
+
+
 def test_ignored_buffers_of_files(tmp_path: Path) -> None:
     model, clients = states(np.random.default_rng(1))
     for name, state in {"model": model, **{f"c{k}": c for k, c in enumerate(clients)}}.items():

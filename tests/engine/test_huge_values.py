@@ -37,3 +37,14 @@ def test_faults_that_show_when_two_clients_are_compared(dtype: type, value: floa
     updates = np.array([[value, value], [value, 0.99 * value], [np.nan, 0]], dtype)
     with pytest.raises(hn.AggregationError, match="only 0 of 3 clients can be used"):
         hn.aggregate(updates)
+
+
+def test_clients_that_are_where_the_centre_is_but_for_rounding_cause_no_warning() -> None:
+    """Far from the reference, rounding leaves nothing of an error's length, but something of its products."""
+    rng = np.random.default_rng(0)
+    far = (rng.integers(-1, 2, size=(30, 5, 2)) + 1e4 * rng.normal(size=(30, 1, 2))).astype(np.float32)
+    wide = 1e4 * rng.normal(size=(30, 5, 3)).astype(np.float32)
+    reference = {"far": np.zeros(2, np.float32), "wide": np.zeros(3, np.float32)}
+    for one, other in zip(far, wide, strict=True):
+        clients = [{"far": a, "wide": b} for a, b in zip(one, other, strict=True)]
+        assert np.isfinite(hn.aggregate(clients, reference=reference).value["far"]).all()

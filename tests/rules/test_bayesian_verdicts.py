@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import honestly as hn
+from honestly.engine.geometry import STREAM_FROM
 from honestly.result import Status, Verdict
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.bayesian.average import copies
@@ -147,3 +149,28 @@ def test_rounding_does_not_change_verdicts_among_few_clients(few):
 def test_copies_are_found_if_rounding_sees_only_one_of_two_near_the_other() -> None:
     distances = np.array([[0.0, 1.0, 9.0], [2.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
     assert copies(distances, 150.0) == copies(distances.T, 150.0) == ((0, 1),)
+
+
+def test_an_unusual_client_is_explained_by_a_layer_that_is_judged():
+    rng = np.random.default_rng(0)
+    clients = [{"conv.weight": rng.normal(size=300), "bn.running_var": rng.uniform(0.9, 1.1, 20)} for _ in range(10)]
+    for k in (3, 5):
+        clients[k]["bn.running_var"] = 1000 * clients[k]["bn.running_var"]
+    clients[3]["conv.weight"] = 20 * clients[3]["conv.weight"]
+    out = hn.aggregate(clients)
+    assert [str(verdict) for verdict in out.verdicts] == ["trusted"] * 3 + ["unusual"] + ["trusted"] * 6
+    assert out.explanations[3].startswith("its update is 19 times as far from the others as usual in conv, alone")
+
+
+@pytest.mark.parametrize("clients", [7, STREAM_FROM])
+@pytest.mark.parametrize("layers", [None, [30, 20]])
+def test_who_sent_another_update_than_an_identical_majority_is_unusual(clients, layers):
+    """Its weight is 0, so it was not trusted, and its update is not like the others'."""
+    X = np.zeros((clients, 50))
+    X[0], X[1] = 1e6, np.random.default_rng(0).normal(size=50)
+    out = hn.aggregate(X, layers=layers)
+    assert out.status is Status.MAJORITY_IDENTICAL
+    assert out.verdicts == (Verdict.UNUSUAL,) * 2 + (Verdict.TRUSTED,) * (clients - 2)
+    assert "not the one that a majority sent" in out.explanations[0]
+    assert out.explanations[2] == "its update is like the others'"
+    assert out.accused == ()

@@ -76,3 +76,19 @@ def test_updates_without_length_and_updates_that_cancel():
     u = np.eye(6)[0]
     level = RoDiLoCo(beta=0.0, temperature=1e9).after({"memory": rule.memory})
     np.testing.assert_allclose(aggregate([u, -u], level, reference=np.zeros(6)).value, 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_client_that_changes_one_bit_does_not_drown_the_model_in_rounding(dtype):
+    rng = np.random.default_rng(0)
+    old, direction, rule = rng.normal(size=3000).astype(dtype), rng.normal(size=3000), RoDiLoCo()
+    for _ in range(3):
+        updates = (old + 0.01 * (direction + rng.normal(size=(8, 3000)))).astype(dtype)
+        updates[0] = old
+        updates[0, 5] = np.nextafter(old[5], dtype(np.inf))
+        out = aggregate(updates, rule, reference=old)
+        step = (out.value - old).astype(float)
+        length = np.linalg.norm(step)
+        assert length < 1.01 * np.median(np.linalg.norm(updates[1:] - old, axis=1))
+        assert step @ direction > 0.9 * length * np.linalg.norm(direction)
+        rule, old = rule.after(out.diagnostics), out.value

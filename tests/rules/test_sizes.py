@@ -204,3 +204,23 @@ def test_at_most_nobody_is_the_mean_by_size() -> None:
     out = hn.aggregate(X, hn.Bayesian(at_most=0.0), sizes=sizes)
     np.testing.assert_allclose(out.weights, sizes / sizes.sum())
     assert hn.Bayesian().mix(GramGeometry(X @ X.T)).diagnostics.get("used_shares") is None
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax.numpy"])
+def test_a_column_of_sizes_is_read_like_a_row(library: str) -> None:
+    """A recent NumPy makes no float of an array of one value: the sizes were ignored without a word."""
+    make = pytest.importorskip(library)
+    make = make.tensor if library == "torch" else make.asarray
+    X = np.random.default_rng(0).normal(size=(4, 30))
+    sizes = [1.0, 2.0, 3.0, 4.0]
+    flat, column = (hn.aggregate(X, sizes=s).diagnostics["used_shares"] for s in (sizes, make([[s] for s in sizes])))
+    np.testing.assert_allclose(column, flat, rtol=1e-6)
+
+
+def test_a_claim_that_raises_an_exception_is_no_claim() -> None:
+    torch = pytest.importorskip("torch")
+    X = np.random.default_rng(0).normal(size=(4, 30))
+    for claim in (torch.tensor([1.0, 2.0]), torch.empty(1, device="meta"), np.zeros((2, 2)), [1.0]):
+        out = hn.aggregate(X, sizes=[claim, 2.0, 3.0, 4.0])
+        np.testing.assert_array_equal(out.diagnostics["claimed_shares"][0], 0.0)
+        assert out.verdicts[0] is hn.Verdict.TRUSTED

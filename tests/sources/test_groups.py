@@ -176,3 +176,30 @@ def test_a_sum_nested_too_deep_costs_its_group() -> None:
     out = hn.aggregate(updates, groups=hn.Groups(COUNTS, sums=True))
     assert out.excluded == (1,)
     assert "deep" in out.reasons[1]
+
+
+@pytest.mark.parametrize("form", ["array", "dicts"])
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_counts_beyond_float16_divide_sums_of_float16(form: str, library: str) -> None:
+    means = 0.01 * np.random.default_rng(0).normal(size=(5, 30))
+    counts = [70_000, 90_001, 65_537, 100_000, 80_000]
+    total: Any = (means * np.array(counts)[:, None]).astype(np.float16)
+    if library == "torch":
+        total = pytest.importorskip("torch").tensor(total)
+    elif library == "jax":
+        total = pytest.importorskip("jax.numpy").asarray(total)
+    updates = total if form == "array" else [{"w": total[g]} for g in range(5)]
+    out = hn.aggregate(updates, "median", groups=hn.Groups(counts, sums=True))
+    value = out.value if form == "array" else out.value["w"]
+    assert "float16" in str(value.dtype)
+    np.testing.assert_allclose(np.asarray(value, np.float64), np.median(means, axis=0), rtol=2e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("count", [1e300, 1e-300, 1e308])
+@pytest.mark.parametrize("form", ["array", "dicts"])
+def test_an_absurd_count_costs_a_group_its_own_vote_at_most(count: float, form: str) -> None:
+    total = sums().astype(np.float32)
+    updates: Any = total if form == "array" else [{"w": row, "n": np.array(56)} for row in total]
+    out = hn.aggregate(updates, groups=hn.Groups([*COUNTS[:-2].tolist(), count, count], sums=True))
+    value = out.value if form == "array" else out.value["w"]
+    assert np.abs(value - 1).max() < 1

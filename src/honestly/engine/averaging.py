@@ -9,14 +9,19 @@ import numpy as np
 
 from honestly import arrays
 from honestly.arrays import COMPUTE
-from honestly.engine.centres import by_centrality
+from honestly.engine.centres import by_centrality, majority_radii
 from honestly.engine.passes import single_clients
+from honestly.engine.passes.coordinates import columns
 from honestly.engine.pipeline import Decision
 from honestly.engine.screening import Screen
 from honestly.result import Float
-from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Rule
+from honestly.rules.rule import ColumnRule, Rule
+from honestly.sources import Source
 from honestly.sources.checkpoints.device import OnDevice
 from honestly.sources.checkpoints.source import CheckpointSource
+
+#: Columns of the buffers that are compared at once.
+WIDTH = 1 << 16
 
 
 def average(screen: Screen, rule: Rule, decision: Decision) -> tuple[Sequence[Any], Callable[[], bool]]:
@@ -44,12 +49,12 @@ def _with_reference(A: Float) -> Float:
     return np.concatenate([A, 1.0 - A.sum(axis=1, keepdims=True)], axis=1)
 
 
-def keep_buffers(screen: Screen, decision: Decision, geometry: Geometry, values: Sequence[Any]) -> Sequence[Any]:
+def keep_buffers(screen: Screen, decision: Decision, values: Sequence[Any]) -> Sequence[Any]:
     """Fill in buffers that are not averaged (`buffers="ignore"`): the reference's, else a central believed client's."""
     spans = [span for layer in screen.source.layers if layer.kept for span in layer.spans]
     if not spans:
         return values
-    position = screen.reference if screen.reference is not None else _central(screen, decision, geometry)
+    position = screen.reference if screen.reference is not None else _central(screen, decision)
     source, leaves = screen.source, list(values)
     for leaf, start, stop in spans:
         if not source.on_host and not isinstance(source, OnDevice):
@@ -67,13 +72,31 @@ def keep_buffers(screen: Screen, decision: Decision, geometry: Geometry, values:
     return leaves
 
 
-def _central(screen: Screen, decision: Decision, geometry: Geometry) -> int:
-    """The believed client that is nearest to the result, or the most central one where nothing was measured."""
-    weights = decision.matrix[0]
-    if decision.mixing is not None or len(decision.matrix) > 1 or not isinstance(geometry, GramGeometry):
-        return by_centrality(screen)[0]
-    if not geometry.gram.any():
-        return by_centrality(screen)[0]
-    believed = weights > 0 if decision.honesty is None else (weights > 0) & (decision.honesty >= 0.5)
-    apart = geometry.residuals(weights)
-    return screen.usable[int(np.argmin(np.where(believed if believed.any() else True, apart, np.inf)))]
+def _central(screen: Screen, decision: Decision) -> int:
+    """The believed client (of very many: of a selection) that is most central in the buffers, in the layer of them in
+    which it is least so.
+
+    Not the one nearest to the result: a liar can send the others' mean, and with it any buffers.
+    """
+    clients = np.sort(by_centrality(screen))
+    buffers = [layer.spans for layer in screen.source.layers if layer.kept]
+    radii = np.stack([majority_radii(_gram_of_buffers(screen.source, spans, clients.tolist())) for spans in buffers])
+    usual = np.median(radii, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        beyond = np.divide(radii, usual, out=np.where(radii > 0, np.inf, 0.0), where=usual > 0).max(axis=0)
+    weights, honesty, which = decision.matrix, decision.honesty, np.searchsorted(screen.usable, clients)
+    believed = np.ones(len(clients), bool) if len(weights) > 1 else weights[0, which] > 0
+    if honesty is not None:
+        believed &= honesty[which] >= 0.5
+    return int(clients[np.argmin(np.where(believed if believed.any() else True, beyond, np.inf))])
+
+
+def _gram_of_buffers(source: Source, spans: Sequence[tuple[int, int, int]], clients: Sequence[int]) -> Float:
+    """(k, k) about the coordinates' medians: distances among most clients are precise, however far away others are."""
+    G = np.zeros((len(clients), len(clients)))
+    for leaf, start, end in spans:
+        for first in range(start, end, WIDTH):
+            rows = columns(source, [(leaf, first, min(end, first + WIDTH))], clients).astype(np.float64)
+            rows -= np.median(rows, axis=0)
+            G += rows @ rows.T
+    return G

@@ -43,7 +43,8 @@ class Decision:
         if honesty is None or mixing is None:
             return honesty
         shares = mixing.sum(axis=0)
-        return np.where(shares > 0, honesty @ mixing / np.where(shares > 0, shares, 1), 0.0)
+        mean = honesty @ mixing / np.where(shares > 0, shares, 1)
+        return np.where(shares > 0, np.minimum(mean, 1.0), 0.0)  # rounding may exceed 1 by a bit
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def run(
         fields = describe(screen, pipeline.rule, decision, geometry, explain=explain)
         if not screen.confirm(fine()) or screen.usable != clients:  # the description, too, may take a pass
             continue
-        values = keep_buffers(screen, decision, geometry, values)
+        values = keep_buffers(screen, decision, values)
         if explain:
             fields["diagnostics"] |= _explain(screen, values)
         return _assemble(screen, fields, values)

@@ -14,6 +14,8 @@ from honestly.rules.rule import Geometry, Mix, Rule
 from honestly.rules.settings import setting
 
 STEPS = 32  # of Weiszfeld, in the first round
+MOST_TIMES = 1000.0  # the median length over the length that an update about a reference is divided by
+TINY = float(np.finfo(float).tiny)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +37,10 @@ class RoDiLoCo(Rule):
     to compare with, gives the geometric median. Nobody is excluded; only weights shrink. The length of an update has no
     effect. The value is as long as a single update, which is longer than a mean where clients disagree. Conventions:
     the geometric median starts from the majority nearest to the mean; a newcomer's score is 0; if the unit vectors
-    cancel, the model stays as it is. Clipping about the last average, which the authors also try, is not a mean of this
-    round's updates and the reference; `centered_clipping` starts from the reference instead.
+    cancel, the model stays as it is; about a reference, an update shorter than a thousandth of the median length adds
+    as much less: made longer than that, the last bit of a single value is the models' rounding. Clipping about the last
+    average, which the authors also try, is not a mean of this round's updates and the reference; `centered_clipping`
+    starts from the reference instead.
 
     Args:
         beta: share of the past in a score; the authors' 0.9.
@@ -79,6 +83,8 @@ class RoDiLoCo(Rule):
             agree = (U @ old.average) * per_length / (size if size > 0 else 1.0)
             scores = np.array([self.beta * old.scores.get(name, 0.0) for name in ids]) + (1.0 - self.beta) * agree
             trust = np.exp((scores - scores.max()) / self.temperature)
+            if geometry.has_reference:
+                per_length = np.minimum(per_length, MOST_TIMES / max(float(np.median(lengths)), TINY))
             weights = trust / trust.sum() * per_length
             mixed = float(np.linalg.norm(weights @ U))
             weights = weights * (float(np.median(lengths)) / mixed if mixed > 1e-6 else 0.0)

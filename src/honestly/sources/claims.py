@@ -50,7 +50,8 @@ def read_sizes(sizes: Any, ids: Sequence[ClientId]) -> Float | None:
 
 
 def _number(value: Any) -> float:
+    """The number, which may be an array of one value, such as a row of a column of sizes; NaN for anything else."""
     try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
+        return float(value.item() if hasattr(value, "item") else value)
+    except Exception:  # a stranger's claim may raise any exception: of torch, a tensor of two values a RuntimeError
         return float("nan")

@@ -16,6 +16,9 @@ from honestly.sources import tree
 from honestly.sources.checkpoints.options import Checkpoints, are_paths
 from honestly.sources.claims import check_claims, read_claims
 
+#: Dtypes of 16 bits.
+HALVES = ("float16", "bfloat16")
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -61,7 +64,7 @@ class Groups:
             raise ValueError("groups of sums: files cannot be divided while they are read; write means, or pass arrays")
         counts = self.ordered_counts(ids)
         if is_array(updates):
-            return updates / _column(counts, updates)
+            return _quotient(updates, _column(counts, updates))
         if isinstance(updates, Mapping):
             pairs = zip(cast("Mapping[Any, Any]", updates).items(), counts.tolist(), strict=True)
             return {name: divide(update, count) for (name, update), count in pairs}
@@ -71,7 +74,8 @@ class Groups:
         """The result, with the number of clients behind each group and behind the groups that are believed."""
         counts = self.ordered_counts(result.clients)
         lost = [verdict in (Verdict.ACCUSED, Verdict.EXCLUDED) for verdict in result.verdicts]
-        believed = float(np.nansum(np.where(lost, 0.0, counts)))
+        with np.errstate(over="ignore"):  # they are claims
+            believed = float(np.nansum(np.where(lost, 0.0, counts)))
         reasons = {
             name: f"its number of clients is invalid; {reason}"
             if np.isnan(counts[result.clients.index(name)])
@@ -106,19 +110,34 @@ def _divide_leaf(values: Any, count: float) -> Any:
     """Counters stay integers. Flags are no sums, and other values are refused when they are read."""
     what = arrays.spec(values)
     if what.kind == "float":
-        return values / count
+        return _quotient(values, count)
     if what.kind != "integer" or not math.isfinite(count):
         return values
     host = np.asarray(arrays.to_host(values))
-    return arrays.from_host(np.rint(host / count).astype(host.dtype).reshape(-1), what, values)
+    with np.errstate(all="ignore"):
+        quotient = np.rint(host / count).astype(host.dtype)
+    return arrays.from_host(quotient.reshape(-1), what, values)
+
+
+def _quotient(values: Any, divisors: Any) -> Any:
+    """In the values' own dtype, rounded once: 16 bits are divided in float32, because float16 ends at 65,504."""
+    with np.errstate(all="ignore"):  # a count is a claim, and may be larger or smaller than any float of the dtype
+        if arrays.spec(values).dtype not in HALVES:
+            return values / divisors
+        if isinstance(values, np.ndarray | np.generic):
+            return (values.astype(np.float32) / divisors).astype(values.dtype)
+        xp = arrays.namespace(values)
+        return xp.astype(xp.astype(values, xp.float32) / divisors, values.dtype)
 
 
 def _column(factors: Float, updates: Any) -> Any:
-    """The factors as a column in the updates' dtype; sums of integers are divided by floats, which can be NaN."""
+    """The factors as a column in the precision in which they divide: integers by floats, which can be NaN."""
     shape = (len(factors), *([1] * (updates.ndim - 1)))
-    floats = arrays.spec(updates).kind == "float"
+    what = arrays.spec(updates)
+    dtype = "float32" if what.dtype in HALVES else what.dtype if what.kind == "float" else "float64"
     if isinstance(updates, np.ndarray):
-        return (factors.astype(updates.dtype) if floats else factors).reshape(shape)
+        with np.errstate(over="ignore"):
+            return factors.astype(dtype).reshape(shape)
     xp = arrays.namespace(updates)
-    column = xp.asarray(factors.tolist(), dtype=updates.dtype if floats else None)
+    column = xp.asarray(factors.tolist(), dtype=getattr(xp, dtype) if what.kind == "float" else None)
     return xp.reshape(arrays.like(column, updates), shape)

@@ -55,12 +55,12 @@ def statistics(
     spans = dict(named)
 
     def values(name: str) -> Float:
-        rows = _columns(source, [spans[name]], clients).astype(np.float64)
+        rows = columns(source, [spans[name]], clients).astype(np.float64)
         if mixing is None:
             return rows
         mixed = mixing @ rows
         if reference is not None:
-            mixed += (1.0 - mixing.sum(axis=1))[:, None] * _columns(source, [spans[name]], [reference])
+            mixed += (1.0 - mixing.sum(axis=1))[:, None] * columns(source, [spans[name]], [reference])
         return mixed
 
     pairs = [(name, variance_name(name)) for name, _ in named]
@@ -69,10 +69,10 @@ def statistics(
 
 def _rows(source: Source, layer: Layer, clients: Sequence[int]) -> np.ndarray:
     """(k, n) the layer's columns of these clients."""
-    return _columns(source, layer.spans, clients)
+    return columns(source, layer.spans, clients)
 
 
-def _columns(source: Source, spans: Sequence[tuple[int, int, int]], clients: Sequence[int]) -> np.ndarray:
+def columns(source: Source, spans: Sequence[tuple[int, int, int]], clients: Sequence[int]) -> np.ndarray:
     """(k, n) the columns of these spans."""
     pieces: list[np.ndarray] = []
     for leaf, start, stop in spans:

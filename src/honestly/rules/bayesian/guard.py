@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float
-from honestly.rules.bayesian.views import TINY, centre_grams, distances
+from honestly.rules.bayesian.views import TINY, centre_grams, distances, unit_products
 
 EXACT = 12  # up to so many clients all subsets are looked at
 PULLS = 200  # each brings the answer nearer to every point that lies in all balls
@@ -47,9 +47,7 @@ def certificate(errors: Float) -> Float:
     With x_k = |e_k| for k in S the ratio is x^T C x / x^T x <= the largest eigenvalue of max(C, 0), C the cosines; and
     that is at most max_k (C y)_k / y_k for every positive y (Collatz and Wielandt).
     """
-    inverse = 1.0 / np.sqrt(np.maximum(errors.diagonal(0, 1, 2), TINY))
-    C = errors * inverse[:, :, None]
-    C *= inverse[:, None, :]
+    C = unit_products(errors)
     np.clip(C, 0.0, 1.0, out=C)
     y = np.maximum(C.sum(2), 1e-12)
     for _ in range(PERRON_STEPS):
@@ -64,7 +62,8 @@ def pull(G: Float, a: Float, f: int) -> Float:
     The balls are convex and have a point in common, so the projections converge to one. `a` itself if it lies there.
     """
     for _ in range(PULLS):
-        S, gamma = worst_subset(G, a, f)
+        with np.errstate(over="ignore", invalid="ignore"):  # products over lengths of which rounding left nothing
+            S, gamma = worst_subset(G, a, f)
         if gamma <= WITHIN:
             break
         mean = S / S.sum()

@@ -102,7 +102,8 @@ def _likeness(to_centre: Float, to_mean: Float, members: npt.NDArray[np.intp]) -
     offset2 = np.maximum(length2 - to_mean[:, members].mean(axis=1), 0.0)[:, None]
     inner = 0.5 * (to_centre + offset2 - to_mean)
     lengths = np.sqrt(np.maximum(to_centre, TINY)) * np.sqrt(np.maximum(length2, TINY))[:, None]
-    return np.clip(inner / lengths, -1.0, 1.0)
+    with np.errstate(over="ignore"):  # rounding may leave nothing of the lengths, but something of a product
+        return np.clip(inner / lengths, -1.0, 1.0)
 
 
 def _equal(distances: Float) -> npt.NDArray[np.intp]:

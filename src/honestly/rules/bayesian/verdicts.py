@@ -6,16 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
+import numpy.typing as npt
 
 from honestly.printable import printable
-from honestly.result import ClientId, Float, Verdict
+from honestly.result import ClientId, Float, Status, Verdict
 from honestly.rules.bayesian.estimate import Estimate
 from honestly.rules.geometry import Geometry
 
 SHORT = 0.5  # the share of an update, over all layers, below which it is unusual
 CUT = 0.01  # the same for a single layer: ten times as far as usual there
+NOTHING = 1e-12  # the weight up to which nothing of an update is left
 NAMED = 5  # clients or layers that a sentence names at most
 LIKE = "its update is like the others'"
+DIFFERENT = "its update is not the one that a majority sent, which is the answer: it counts for nothing"
 
 
 def verdicts(
@@ -25,23 +28,38 @@ def verdicts(
     sizes = np.where(geometry.judged, geometry.layer_sizes, 0.0)
     total = float(sizes.sum())
     share: Float = estimate.kept @ (sizes / total) if total else np.ones(len(ids))
-    unusual = (share < SHORT) | (estimate.kept[:, geometry.judged] < CUT).any(axis=1)
+    ignored = _ignored_clients(estimate, geometry.judged)
+    unusual = (share < SHORT) | (estimate.kept[:, geometry.judged] < CUT).any(axis=1) | ignored
     statements = tuple(
         [
             Verdict.ACCUSED if guilty else Verdict.UNUSUAL if far else Verdict.TRUSTED
             for guilty, far in zip(estimate.accused.tolist(), unusual.tolist(), strict=True)
         ]
     )
-    return statements, Explanations(estimate, statements, ids, tuple(geometry.layer_names))
+    return statements, Explanations(estimate, statements, ids, tuple(geometry.layer_names), geometry.judged, ignored)
+
+
+def _ignored_clients(estimate: Estimate, judged: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """(n,) who sent something else than the majority that sent the same: the answer has nothing of it."""
+    if estimate.status is not Status.MAJORITY_IDENTICAL or not judged.any():
+        return np.zeros(len(estimate.accused), bool)
+    return estimate.weights[judged].max(axis=0) <= NOTHING
 
 
 class Explanations(Sequence[str]):
     """One sentence per client, written when it is read: the engine does that while a device averages."""
 
     def __init__(
-        self, estimate: Estimate, statements: Sequence[Verdict], ids: Sequence[ClientId], names: Sequence[str]
+        self,
+        estimate: Estimate,
+        statements: Sequence[Verdict],
+        ids: Sequence[ClientId],
+        names: Sequence[str],
+        judged: npt.NDArray[np.bool_],
+        ignored: npt.NDArray[np.bool_],
     ) -> None:
         self._estimate, self._statements, self._ids, self._names = estimate, statements, ids, names
+        self._judged, self._ignored = judged, ignored
 
     def __len__(self) -> int:
         return len(self._statements)
@@ -61,7 +79,7 @@ class Explanations(Sequence[str]):
         if self._statements[client] is Verdict.ACCUSED:
             return _accusation(self._estimate, client, self._ids, self._names)
         if self._statements[client] is Verdict.UNUSUAL:
-            return _distance(self._estimate, client, self._names)
+            return DIFFERENT if self._ignored[client] else _distance(self._estimate, client, self._names, self._judged)
         return LIKE
 
 
@@ -96,8 +114,8 @@ def _layers(evidence: Float, names: Sequence[str]) -> str:
     )
 
 
-def _distance(estimate: Estimate, k: int, names: Sequence[str]) -> str:
-    layer = int(estimate.distance[k].argmax())
+def _distance(estimate: Estimate, k: int, names: Sequence[str], judged: npt.NDArray[np.bool_]) -> str:
+    layer = int(np.where(judged, estimate.distance[k], -1.0).argmax())
     where = f" in {printable(names[layer])[:80]}" if len(names) > 1 else ""
     times = float(estimate.distance[k, layer])
     return f"its update is {times:.2g} times as far from the others as usual{where}, alone: it counts for less"

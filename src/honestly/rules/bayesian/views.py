@@ -129,12 +129,22 @@ def medians(gram: Float, radius: Float) -> Float:
     return a
 
 
+def unit_products(errors: Float) -> Float:
+    """(V, n, n) products of the errors over their lengths: cosines, but for rounding, which `clip` has to bound.
+
+    Where rounding leaves nothing of a length, but something of a product, the quotient is infinite.
+    """
+    inverse = 1.0 / np.sqrt(np.maximum(errors.diagonal(0, 1, 2), TINY))
+    with np.errstate(over="ignore"):
+        C = errors * inverse[:, :, None]
+        C *= inverse[:, None, :]
+    return C
+
+
 def cosines(errors: Float) -> Float:
     """(V, n, n) cosines of the errors, 0 on the diagonal."""
     V, n, _ = errors.shape
-    inverse = 1.0 / np.sqrt(np.maximum(errors.diagonal(0, 1, 2), TINY))
-    C = errors * inverse[:, :, None]
-    C *= inverse[:, None, :]
+    C = unit_products(errors)
     np.clip(C, -1.0, 1.0, out=C)
     C.reshape(V, n * n)[:, :: n + 1] = 0.0
     return C
@@ -154,8 +164,9 @@ def effective_dimension(errors: Float) -> Float:
         return np.ones(V)
     inverse = 1.0 / np.sqrt(np.maximum(errors.diagonal(0, 1, 2), TINY))
     c2 = errors.reshape(V, n * n)[:, i * n + j]
-    c2 *= inverse[:, i]
-    c2 *= inverse[:, j]
+    with np.errstate(over="ignore"):  # as in `unit_products`
+        c2 *= inverse[:, i]
+        c2 *= inverse[:, j]
     np.square(np.clip(c2, -1.0, 1.0, out=c2), out=c2)
     middle = len(i) // 2
     return MEDIAN_COS2 / np.maximum(np.partition(c2, middle, axis=1)[:, middle], 1e-9)
