@@ -47,6 +47,10 @@ def robust_mean(
     A device whose values are NaN, infinite or absurdly large is excluded. If half of the devices or more are unusable,
     the result is NaN, as it would be with `pmean`.
 
+    Use `jax.shard_map(..., check_vma=False)` where parameters are replicated. Otherwise JAX itself adds up their
+    gradients over the devices, before this function sees them (which is an error here), and it does not know that the
+    result is replicated.
+
     Args:
         x: this device's update: an array or a pytree of float arrays. Each leaf is a layer.
         axis_name: the axis of the mesh over which to average.
@@ -74,6 +78,7 @@ def robust_mean(
     flat, tree = jax.tree.flatten(x)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     names = ["".join(map(str, path)) for path, _ in jax.tree_util.tree_flatten_with_path(x)[0]]
+    _check_varying(names, leaves, axis_name)
     specs = tuple(Leaf(name, _spec(name, leaf)) for name, leaf in zip(names, leaves, strict=True))
     result = [lax.stop_gradient(leaf) for leaf in leaves]
     filled = [i for i, leaf in enumerate(leaves) if leaf.size]  # collectives take no empty arrays
@@ -105,6 +110,28 @@ def _check(pipeline: Pipeline, K: int, reference: Any) -> None:
     if isinstance(pipeline.rule, ColumnRule) and not pipeline.reduces_clients:
         raise ValueError(f"{pipeline} reduces mixtures coordinate by coordinate, which robust_mean does not do")
     pipeline.check(K)
+
+
+def _check_varying(names: Sequence[str], leaves: Sequence[Any], axis_name: str) -> None:
+    """Raise ValueError for values of which JAX knows that they are the same on all devices.
+
+    Nearly always they are gradients of replicated parameters: JAX has added up those of all devices, liars included.
+    """
+    axes = _varying(lax.axis_index(axis_name))  # none where JAX does not keep track
+    for name, leaf in zip(names, leaves, strict=True):
+        if axes and not axes & _varying(leaf):
+            raise ValueError(
+                f"x{name} is the same on all devices of {axis_name!r}. In jax.shard_map the gradients of replicated "
+                "parameters are added up over the devices before robust_mean can judge them: pass check_vma=False, or "
+                f"differentiate by jax.lax.pcast(parameters, {axis_name!r}, to='varying')"
+            )
+
+
+def _varying(x: Any) -> frozenset[Any]:
+    """The axes of the mesh over which JAX knows `x` to vary; none outside `shard_map` and with check_vma=False."""
+    kind: Any = jax.typeof(x) if hasattr(jax, "typeof") else None
+    kind = getattr(kind, "manual_axis_type", kind)
+    return frozenset(getattr(kind, "varying", getattr(kind, "vma", ())))  # called vma before JAX 0.10
 
 
 def _spec(name: str, leaf: Any) -> ArraySpec:
