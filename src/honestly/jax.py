@@ -25,7 +25,7 @@ from jax import lax
 from honestly.arrays import COMPUTE, LARGEST, ArraySpec
 from honestly.engine import Pipeline
 from honestly.rules.mean import Mean
-from honestly.rules.rule import ColumnRule, GramGeometry, Mixer, Rule
+from honestly.rules.rule import ColumnRule, GramGeometry, Mixer, Rule, TooFewClientsError
 from honestly.sources import Layer, Leaf
 from honestly.sources.grouping import Buffers, layers_of
 
@@ -45,7 +45,7 @@ def robust_mean(
     """The robust mean of `x` over the devices of a mesh axis; call it where you would call `jax.lax.pmean`.
 
     A device whose values are NaN, infinite or absurdly large is excluded. If half of the devices or more are unusable,
-    the result is NaN, as it would be with `pmean`.
+    or too few are left for the rule, the result is NaN, as it would be with `pmean`.
 
     Use `jax.shard_map(..., check_vma=False)` where parameters are replicated. Otherwise JAX itself adds up their
     gradients over the devices, before this function sees them (which is an error here), and it does not know that the
@@ -249,7 +249,12 @@ def _decide(
         layer_names=tuple(layer.name for layer in layers),
         layer_sizes=np.array([float(layer.size) for layer in layers]),
     )
-    decision = pipeline.decide(geometry)
+    try:
+        decision = pipeline.decide(geometry)
+    except TooFewClientsError:  # a rule behind mixers: without the unusable devices there are too few for it
+        if len(clients) == K:
+            raise
+        return answer
     answer[:] = 0.0
     rows, own = decision.by_layer, decision.matrix[0]
     answer[:-2, clients] = own if rows is None else rows
