@@ -251,7 +251,11 @@ class RobustAverager:
         if self._folder is None or not (new or self.step % self.record_every == 0):
             return
         if self.history.folder is None:
-            self.history = History(self._folder)
+            try:
+                self.history = History(self._folder)
+            except OSError as trouble:  # the other ranks wait for this one
+                logger.error("the history could not be written to %s: %s", self._folder, trouble)
+                return
         self.history.add(record)
         if time.monotonic() - self._last_write > PATIENCE * self._write_seconds:
             self._write()
