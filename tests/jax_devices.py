@@ -111,6 +111,10 @@ def main() -> None:
     with jax.enable_x64(True):
         for rule in ("median", hn.MultiKrum(f=2, keep=3)):
             check(updates("float64"), rule, atol=1e-12)
+    # two devices that lie where the centre is taken from must not hide a third, nor the differences of the others
+    far = {name: x.at[7].divide(-4).at[jnp.array([0, 4])].set(1e8) for name, x in updates().items()}
+    for rule in ("bayesian", "geometric_median", hn.MultiKrum(f=2)):
+        check(far, rule)
     broken = updates()
     broken["w"] = broken["w"].at[1, 0, 0].set(jnp.nan)
     broken["b"] = broken["b"].at[5, 2].set(jnp.inf)

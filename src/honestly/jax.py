@@ -32,6 +32,9 @@ from honestly.sources.grouping import Buffers, layers_of
 #: Needs of rules that cannot be met here.
 NOT_HERE = frozenset({"signs", "updates", "buffers", "root", "sizes", "trusted client"})
 
+#: A layer's centre is far away if most squared distances from it are this many times those between devices.
+FAR = 1e3
+
 
 def robust_mean(
     x: Any,
@@ -210,21 +213,59 @@ def _own_slices(
 
 
 def _gram(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, about_zero: bool) -> Any:
-    """(L, K, K) the sum over all devices of this slice's products, about the median of three usable devices."""
+    """(L, K, K) the sum over all devices of this slice's products, about a point that is near most devices or about 0.
+
+    The point is the median of three usable devices. Where two of these lie, it may be so far away that rounding hides
+    how the others differ; then it is the device that is nearest to most.
+    """
+    if about_zero:
+        return lax.psum(_products(rows, usable, layers, lambda row, i: 0), axis_name)
     order = jnp.argsort(~usable, stable=True)
     count = jnp.maximum(usable.sum(), 1)
+
+    def median(row: Any, i: int) -> Any:
+        a, b, c = (row[order[i]] for i in (0, count // 2, count - 1))
+        return jnp.maximum(jnp.minimum(a, b), jnp.minimum(jnp.maximum(a, b), c))
+
+    def again() -> Any:
+        nearest = jnp.nanargmin(_typical(lax.psum(_distances(rows, layers), axis_name), usable), axis=1)
+        return lax.psum(_products(rows, usable, layers, lambda row, i: row[nearest[i]]), axis_name)
+
+    G = lax.psum(_products(rows, usable, layers, median), axis_name)
+    norms = jnp.diagonal(G, axis1=1, axis2=2)
+    apart = _typical(norms[:, :, None] + norms[:, None, :] - 2 * G, usable).min(axis=1, where=usable, initial=jnp.inf)
+    far = jnp.nanmedian(jnp.where(usable, norms, jnp.nan), axis=1) > FAR * apart
+    return jnp.where(far[:, None, None], lax.cond(far.any(), again, lambda: G), G)
+
+
+def _products(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], centre: Any) -> Any:
+    """(L, K, K) `C C^T` of the rows less `centre(row, layer)`."""
     totals = []
-    for layer in layers:
+    for i, layer in enumerate(layers):
         total = 0.0
         for leaf, _, _ in layer.spans:
-            row = rows[leaf]
-            if not about_zero:
-                a, b, c = (row[order[i]] for i in (0, count // 2, count - 1))
-                middle = jnp.maximum(jnp.minimum(a, b), jnp.minimum(jnp.maximum(a, b), c))
-                row = jnp.where(usable[:, None], row - middle, 0)
+            row = jnp.where(usable[:, None], rows[leaf] - centre(rows[leaf], i), 0)
             total = total + jnp.matmul(row, row.T, precision="highest")
         totals.append(total)
-    return lax.psum(jnp.stack(totals), axis_name)
+    return jnp.stack(totals)
+
+
+def _distances(rows: Sequence[Any], layers: Sequence[Layer]) -> Any:
+    """(L, K, K) squared distances of the rows, each from its differences: slower than products, without a centre."""
+    totals = []
+    for layer in layers:
+        parts = [
+            lax.map(lambda one, row=rows[leaf]: ((row - one) ** 2).sum(axis=1), rows[leaf])
+            for leaf, _, _ in layer.spans
+        ]
+        totals.append(sum(parts[1:], parts[0]))
+    return jnp.stack(totals)
+
+
+def _typical(squared: Any, usable: Any) -> Any:
+    """(L, K) the median of each device's squared distances to the usable ones; NaN for one that is not usable."""
+    both = usable[:, None] & usable[None, :]
+    return jnp.nanmedian(jnp.where(both, squared, jnp.nan), axis=2)
 
 
 def _decide(
