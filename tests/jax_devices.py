@@ -71,8 +71,34 @@ def updates(dtype: str = "float32") -> dict:
     return {name: jnp.asarray(x, dtype=dtype) for name, x in made.items()}
 
 
+def check_training_step() -> None:
+    """Parameters that are replicated: JAX would add up their gradients before a robust mean sees them."""
+
+    def loss(w: dict, x: jax.Array) -> jax.Array:
+        return (x @ w["w"]).mean()
+
+    def step(w: dict, x: jax.Array, *, both: bool = False) -> dict:
+        error, gradient = jax.value_and_grad(loss)(w, x)
+        if both:
+            return robust_mean((error, gradient), "clients", "median")[1]
+        return robust_mean(gradient, "clients", "median")
+
+    def varying(w: dict, x: jax.Array) -> dict:
+        return step(jax.tree.map(lambda p: jax.lax.pcast(p, "clients", to="varying"), w), x)
+
+    weights, data = {"w": jnp.ones(3)}, jnp.ones((2 * K, 3)).at[-4:].set(-100.0)  # the last two devices lie
+    specs = {"mesh": mesh, "in_specs": (P(), P("clients"))}
+    for how in (step, lambda w, x: step(w, x, both=True)):
+        with pytest.raises(ValueError, match=r"'w'\] is the same on all devices of 'clients'.*check_vma=False"):
+            jax.shard_map(how, out_specs=P(), **specs)(weights, data)
+        mean = jax.shard_map(how, out_specs=P(), check_vma=False, **specs)(weights, data)
+        assert mean["w"].tolist() == [1.0, 1.0, 1.0]
+    assert set(jax.shard_map(varying, out_specs=P("clients"), **specs)(weights, data)["w"].tolist()) == {1.0}
+
+
 def main() -> None:
     assert len(jax.devices()) == K
+    check_training_step()
     rules = ["mean", "median", hn.TrimmedMean(f=2), "geometric_median", "bayesian", hn.MultiKrum(f=2), "norm_clipping"]
     for rule in rules:
         check(updates(), rule)
@@ -85,11 +111,18 @@ def main() -> None:
     with jax.enable_x64(True):
         for rule in ("median", hn.MultiKrum(f=2, keep=3)):
             check(updates("float64"), rule, atol=1e-12)
+    # two devices that lie where the centre is taken from must not hide a third, nor the differences of the others
+    far = {name: x.at[7].divide(-4).at[jnp.array([0, 4])].set(1e8) for name, x in updates().items()}
+    for rule in ("bayesian", "geometric_median", hn.MultiKrum(f=2)):
+        check(far, rule)
     broken = updates()
     broken["w"] = broken["w"].at[1, 0, 0].set(jnp.nan)
     broken["b"] = broken["b"].at[5, 2].set(jnp.inf)
     for rule in ("mean", "median", "bayesian", "geometric_median"):
         check(broken, rule)
+    for pre in ((), "nnm:f=1"):  # too few of the eight are left for this rule
+        mean, _ = reduced(broken, hn.MultiKrum(f=3), pre)
+        assert all(np.isnan(values).all() for values in mean.values()), pre
     for k in range(2, 5):
         broken["s"] = broken["s"].at[k].set(jnp.nan)
     for rule in ("mean", "median", "bayesian"):

@@ -65,7 +65,8 @@ def failing(rank: int, K: int, given: list[list[np.ndarray]], options: list[dict
 
     mine = dict(options[rank])
     try:
-        robust_all_reduce(tensors(given[rank], mine.pop("dtype", "float32")), **mine)
+        values = tensors(given[rank], mine.pop("dtype", "float32"))
+        robust_all_reduce(values[-1] if mine.pop("flat", False) else values, **mine)
     except Exception as error:
         name, text = type(error).__name__, str(error)
     else:

@@ -26,12 +26,15 @@ from honestly.arrays import COMPUTE, LARGEST, ArraySpec
 from honestly.engine import Pipeline
 from honestly.engine.geometry import known_layers
 from honestly.rules.mean import Mean
-from honestly.rules.rule import ColumnRule, GramGeometry, Mixer, Rule
+from honestly.rules.rule import ColumnRule, GramGeometry, Mixer, Rule, TooFewClientsError
 from honestly.sources import Layer, Leaf
 from honestly.sources.grouping import Buffers, layers_of
 
 #: Needs of rules that cannot be met here.
 NOT_HERE = frozenset({"signs", "updates", "buffers", "root", "sizes", "trusted client"})
+
+#: A layer's centre is far away if most squared distances from it are this many times those between devices.
+FAR = 1e3
 
 
 def robust_mean(
@@ -46,7 +49,11 @@ def robust_mean(
     """The robust mean of `x` over the devices of a mesh axis; call it where you would call `jax.lax.pmean`.
 
     A device whose values are NaN, infinite or absurdly large is excluded. If half of the devices or more are unusable,
-    the result is NaN, as it would be with `pmean`.
+    or too few are left for the rule, the result is NaN, as it would be with `pmean`.
+
+    Use `jax.shard_map(..., check_vma=False)` where parameters are replicated. Otherwise JAX itself adds up their
+    gradients over the devices, before this function sees them (which is an error here), and it does not know that the
+    result is replicated.
 
     Args:
         x: this device's update: an array or a pytree of float arrays. Each leaf is a layer.
@@ -75,6 +82,7 @@ def robust_mean(
     flat, tree = jax.tree.flatten(x)
     leaves = [jnp.asarray(leaf) for leaf in flat]
     names = ["".join(map(str, path)) for path, _ in jax.tree_util.tree_flatten_with_path(x)[0]]
+    _check_varying(names, leaves, axis_name)
     specs = tuple(Leaf(name, _spec(name, leaf)) for name, leaf in zip(names, leaves, strict=True))
     result = [lax.stop_gradient(leaf) for leaf in leaves]
     filled = [i for i, leaf in enumerate(leaves) if leaf.size]  # collectives take no empty arrays
@@ -106,6 +114,28 @@ def _check(pipeline: Pipeline, K: int, reference: Any) -> None:
     if isinstance(pipeline.rule, ColumnRule) and not pipeline.reduces_clients:
         raise ValueError(f"{pipeline} reduces mixtures coordinate by coordinate, which robust_mean does not do")
     pipeline.check(K)
+
+
+def _check_varying(names: Sequence[str], leaves: Sequence[Any], axis_name: str) -> None:
+    """Raise ValueError for values of which JAX knows that they are the same on all devices.
+
+    Nearly always they are gradients of replicated parameters: JAX has added up those of all devices, liars included.
+    """
+    axes = _varying(lax.axis_index(axis_name))  # none where JAX does not keep track
+    for name, leaf in zip(names, leaves, strict=True):
+        if axes and not axes & _varying(leaf):
+            raise ValueError(
+                f"x{name} is the same on all devices of {axis_name!r}. In jax.shard_map the gradients of replicated "
+                "parameters are added up over the devices before robust_mean can judge them: pass check_vma=False, or "
+                f"differentiate by jax.lax.pcast(parameters, {axis_name!r}, to='varying')"
+            )
+
+
+def _varying(x: Any) -> frozenset[Any]:
+    """The axes of the mesh over which JAX knows `x` to vary; none outside `shard_map` and with check_vma=False."""
+    kind: Any = jax.typeof(x) if hasattr(jax, "typeof") else None
+    kind = getattr(kind, "manual_axis_type", kind)
+    return frozenset(getattr(kind, "varying", getattr(kind, "vma", ())))  # called vma before JAX 0.10
 
 
 def _spec(name: str, leaf: Any) -> ArraySpec:
@@ -184,21 +214,59 @@ def _own_slices(
 
 
 def _gram(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, about_zero: bool) -> Any:
-    """(L, K, K) the sum over all devices of this slice's products, about the median of three usable devices."""
+    """(L, K, K) the sum over all devices of this slice's products, about a point that is near most devices or about 0.
+
+    The point is the median of three usable devices. Where two of these lie, it may be so far away that rounding hides
+    how the others differ; then it is the device that is nearest to most.
+    """
+    if about_zero:
+        return lax.psum(_products(rows, usable, layers, lambda row, i: 0), axis_name)
     order = jnp.argsort(~usable, stable=True)
     count = jnp.maximum(usable.sum(), 1)
+
+    def median(row: Any, i: int) -> Any:
+        a, b, c = (row[order[i]] for i in (0, count // 2, count - 1))
+        return jnp.maximum(jnp.minimum(a, b), jnp.minimum(jnp.maximum(a, b), c))
+
+    def again() -> Any:
+        nearest = jnp.nanargmin(_typical(lax.psum(_distances(rows, layers), axis_name), usable), axis=1)
+        return lax.psum(_products(rows, usable, layers, lambda row, i: row[nearest[i]]), axis_name)
+
+    G = lax.psum(_products(rows, usable, layers, median), axis_name)
+    norms = jnp.diagonal(G, axis1=1, axis2=2)
+    apart = _typical(norms[:, :, None] + norms[:, None, :] - 2 * G, usable).min(axis=1, where=usable, initial=jnp.inf)
+    far = jnp.nanmedian(jnp.where(usable, norms, jnp.nan), axis=1) > FAR * apart
+    return jnp.where(far[:, None, None], lax.cond(far.any(), again, lambda: G), G)
+
+
+def _products(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], centre: Any) -> Any:
+    """(L, K, K) `C C^T` of the rows less `centre(row, layer)`."""
     totals = []
-    for layer in layers:
+    for i, layer in enumerate(layers):
         total = 0.0
         for leaf, _, _ in layer.spans:
-            row = rows[leaf]
-            if not about_zero:
-                a, b, c = (row[order[i]] for i in (0, count // 2, count - 1))
-                middle = jnp.maximum(jnp.minimum(a, b), jnp.minimum(jnp.maximum(a, b), c))
-                row = jnp.where(usable[:, None], row - middle, 0)
+            row = jnp.where(usable[:, None], rows[leaf] - centre(rows[leaf], i), 0)
             total = total + jnp.matmul(row, row.T, precision="highest")
         totals.append(total)
-    return lax.psum(jnp.stack(totals), axis_name)
+    return jnp.stack(totals)
+
+
+def _distances(rows: Sequence[Any], layers: Sequence[Layer]) -> Any:
+    """(L, K, K) squared distances of the rows, each from its differences: slower than products, without a centre."""
+    totals = []
+    for layer in layers:
+        parts = [
+            lax.map(lambda one, row=rows[leaf]: ((row - one) ** 2).sum(axis=1), rows[leaf])
+            for leaf, _, _ in layer.spans
+        ]
+        totals.append(sum(parts[1:], parts[0]))
+    return jnp.stack(totals)
+
+
+def _typical(squared: Any, usable: Any) -> Any:
+    """(L, K) the median of each device's squared distances to the usable ones; NaN for one that is not usable."""
+    both = usable[:, None] & usable[None, :]
+    return jnp.nanmedian(jnp.where(both, squared, jnp.nan), axis=2)
 
 
 def _decide(
@@ -220,7 +288,12 @@ def _decide(
         about_reference=about,
         **known_layers(layers),
     )
-    decision = pipeline.decide(geometry)
+    try:
+        decision = pipeline.decide(geometry)
+    except TooFewClientsError:  # a rule behind mixers: without the unusable devices there are too few for it
+        if len(clients) == K:
+            raise
+        return answer
     answer[:] = 0.0
     rows, own = decision.by_layer, decision.matrix[0]
     answer[:-2, clients] = own if rows is None else rows

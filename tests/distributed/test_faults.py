@@ -43,7 +43,10 @@ def test_different_dtypes() -> None:
         ({"dtype": "int64"}, "rank 1: tensor '[0]' has dtype torch.int64"),
         ({"rule": "medain"}, "rank 1: unknown rule 'medain'"),
         ({"verify": -1.0}, "rank 1: verify must be a number >= 0"),
+        ({"verify": None}, "rank 1: verify must be a number >= 0"),
+        ({"timeout": 30}, "rank 1: timeout is 30; expected a datetime.timedelta"),
         ({"layers": [3]}, "rank 1: layers is for one flat tensor"),
+        ({"layers": 5, "flat": True}, "rank 1: layers is 5; expected the number of values of each layer"),
     ],
 )
 def test_an_error_on_one_rank_is_an_error_on_all(options: dict, words: str) -> None:

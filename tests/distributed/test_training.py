@@ -93,6 +93,12 @@ def test_record_of_the_steps(tmp_path: Path) -> None:
     assert "rank 2" in page
 
 
+def test_a_folder_that_cannot_be_made_does_not_stop_the_ranks(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = run(jobs.record, 3, str(tmp_path / "file" / "run"), 5)
+    assert [(out["step"], out["steps"]) for out in found] == [(5, [])] * 3
+
+
 def test_without_a_usable_majority_a_scaler_can_skip_the_step() -> None:
     assert run(jobs.scaled, 3, [0, 2]) == [(True, ["0", "2"])] * 3
     assert run(jobs.scaled, 3, [2]) == [(False, ["2"])] * 3

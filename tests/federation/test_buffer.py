@@ -135,7 +135,7 @@ def test_an_update_that_was_counted_does_not_count_again() -> None:
         ({**update(0), "b": np.array([1, np.nan, 1], "f4")}, 6, "tensor 'b' holds values that are not finite"),
         ({"w": update(0)["w"]}, 6, "tensor 'b' is missing"),
         ({**update(0), "b": np.zeros(4, "f4")}, 6, "shape"),
-        ({**update(0), "b": np.array(["x", "y", "z"])}, 6, "dtype"),
+        ({**update(0), "b": np.array(["x", "y", "z"])}, 6, "tensor 'b' has dtype"),
         ("no update", 6, "is a str"),
         (None, 6, "NoneType"),
         ({"w": object()}, 6, "object"),

@@ -205,6 +205,16 @@ def test_a_node_that_answers_twice_is_excluded() -> None:
     assert np.abs(value["w"] - 1).max() < 0.4
 
 
+@pytest.mark.parametrize("doubt", ["accept", "keep"])
+def test_uninvited_replies_never_stop_a_round(doubt: Any) -> None:
+    uninvited = [Reply(100 + k, update={"w": np.full(50, -9.0)}) for k in range(20)]
+    value, record = Referee("bayesian", doubt=doubt).judge(1, [*replies(5), *uninvited], asked=range(5))
+    assert set(record.excluded) == set(range(100, 120))
+    assert not record.attention
+    assert value is not None
+    assert np.abs(value["w"] - 1).max() < 0.4
+
+
 def test_a_reply_for_a_round_that_is_over_does_not_count() -> None:
     referee = Referee("bayesian")
     referee.judge(1, replies(8)[:7], asked=range(8))

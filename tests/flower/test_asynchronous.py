@@ -150,6 +150,23 @@ def test_nodes_that_all_failed_are_asked_again() -> None:
     assert away(result) < 0.3
 
 
+def test_waiting_updates_of_another_model_are_left_out(tmp_path: Path) -> None:
+    before = hn.Buffer(4, folder=tmp_path)
+    for client, update in enumerate(({"v": np.ones(3)}, {"w": np.ones(10, np.float32)}, {"w": np.ones((6, 10))})):
+        before.add(client, update, version=0)
+    del before
+    log: list[str] = []
+    buffer = hn.Buffer(4, folder=tmp_path, log=lambda level, text: log.append(text))
+    start = ArrayRecord({"w": Array(np.zeros((6, 10), np.float32))})
+    arrays = train_buffered(Slow(), buffer, start, versions=1, pull_interval=0.0)  # type: ignore[arg-type]
+    assert arrays["w"].numpy().shape == (6, 10)
+    assert buffer.history[0].excluded.keys() == {0, 1}  # the third fits: its dtype, too, is a float
+    assert log[:2] == [
+        "version 0: client 0 refused: tensor 'w' is missing",
+        "version 0: client 1 refused: tensor 'w' has shape (10,), expected (6, 10)",
+    ]
+
+
 def test_a_full_disk_loses_an_update_and_not_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
 

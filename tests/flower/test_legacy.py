@@ -132,3 +132,10 @@ def test_the_users_function_does_not_get_the_evaluation_of_a_liar() -> None:
         (proxy(str(cid)), EvaluateRes(Status(Code.OK, ""), 0.1, 10, {"accuracy": 0.9})) for cid in [*range(7), 50, 99]
     ]
     assert strategy.aggregate_evaluate(1, reports, [])[1] == {"n": 8}  # 99 was not trained with, so nobody doubts it
+
+
+def test_clients_without_a_size_do_not_end_the_round_where_the_users_function_needs_one() -> None:
+    strategy = LegacyRobustFedAvg(fit_metrics_aggregation_fn=lambda pairs: {"n": sum(size for size, _ in pairs)})
+    value, metrics = strategy.aggregate_fit(1, [result(1), result(2, size=None)], [])
+    assert value is not None
+    assert "n" not in metrics

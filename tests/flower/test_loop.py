@@ -82,6 +82,16 @@ def test_the_message_api_from_start_to_end(tmp_path: Path) -> None:
     )
 
 
+def test_the_servers_evaluation_is_recorded_however_it_is_passed() -> None:
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": 0.5})
+
+    strategy = RobustFedAvg()
+    start = ArrayRecord({"w": Array(np.zeros_like(TARGET))})
+    strategy.start(Nodes(), start, 1, 3600, None, None, evaluate)  # type: ignore[arg-type]
+    assert strategy.history[-1].evaluation["accuracy"] == 0.5
+
+
 class Client(ClientProxy):
     """A client of the older API."""
 

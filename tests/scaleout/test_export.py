@@ -94,6 +94,17 @@ def test_it_gives_what_the_engine_gives(functions: Any) -> None:
     assert np.abs(value[0] - 2.0).max() < 0.5
 
 
+def test_models_of_16_bits_and_a_client_beyond_them(tmp_path: Path) -> None:
+    """The mean of 65,504 and more would be infinite: the client would cost the round."""
+    functions = platform(class_source(tmp_path, server_functions("mean")))
+    old = [np.zeros(4, np.float16)]
+    updates = {f"client-{k}": [[np.full(4, k, np.float16)], {}] for k in range(4)}
+    assert functions.aggregate(old, updates)[0].tolist() == [1.5] * 4
+    for dtype, value in ((np.float16, np.inf), (np.float32, 1e6), (np.float64, 1e6)):
+        value = functions.aggregate(old, updates | {"client-9": [[np.full(4, value, dtype)], {}]})
+        assert value[0].tolist() == [1.5] * 4
+
+
 class Hostile(list[Any]):
     def __iter__(self) -> Any:
         raise ZeroDivisionError

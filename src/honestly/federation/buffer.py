@@ -281,6 +281,16 @@ class Buffer:
             if client in self.refused or len(self.refused) < MOST_REFUSALS:
                 self.refused[client] = reason
 
+    def expect(self, like: Any) -> None:
+        """From now on refuse updates with another layout than `like`, and drop those that wait."""
+        with self._lock:
+            self._layout = _layout(like)
+            for client, entry in list(self._entries.items()):
+                try:
+                    check_values(entry.arrays, self._layout)
+                except UnusableError as fault:
+                    self._drop(client, str(fault))
+
     def _drop(self, client: ClientId, reason: str) -> None:
         entry = self._entries.pop(client)
         if self._shelf is not None:

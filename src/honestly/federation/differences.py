@@ -15,10 +15,10 @@ from honestly.sources.tree import UnusableError, difference, flatten, rebuild, s
 
 def host_difference(update: Any, base: Any) -> dict[str, Host]:
     """The update's arrays by path, on the host, as copies: the caller may change the originals."""
-    arrays = {name: _array(leaf) for name, leaf in flatten(update).items()}
+    arrays = {name: _array(name, leaf) for name, leaf in flatten(update).items()}
     if base is None:
         return arrays
-    start = {name: _array(leaf) for name, leaf in flatten(base).items()}
+    start = {name: _array(name, leaf) for name, leaf in flatten(base).items()}
     if signature(arrays) != signature(start):
         raise UnusableError(difference(signature(arrays), signature(start)))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -35,9 +35,9 @@ def add_change(old: Host, change: Host) -> Host:
     return old ^ change if old.dtype.kind == "b" else (old + change).astype(old.dtype)
 
 
-def _array(leaf: Any) -> Host:
+def _array(name: str, leaf: Any) -> Host:
     what = arrays.spec(leaf)
-    signature({"": leaf})
+    signature({name: leaf})
     values = arrays.to_host(leaf)
     if what.dtype == "bfloat16":  # NumPy has no bfloat16: store it as float32
         wide = np.empty(values.size, np.float32)

@@ -110,12 +110,13 @@ class Referee:
         replies, asked = list(replies), list(asked)
         excluded = self._roll_call(replies, asked)
         clients = tuple(dict.fromkeys([*asked, *(reply.client for reply in replies)]))
+        invited = set(asked or clients)  # uninvited replies count for nothing, nor against the others
         usable = {reply.client: reply for reply in replies if reply.client not in excluded}
         out: Aggregate | None = None
         attention = True
         try:
-            out = self._aggregate(usable, excluded, clients, reference)
-            answered = len({reply.client for reply in replies if not reply.absent})
+            out = self._aggregate(usable, excluded, len(invited), reference)
+            answered = len(invited & {reply.client for reply in replies if not reply.absent})
             status, kept, attention = self._verdict(out, answered)
         except AggregationError as error:
             excluded |= error.reasons
@@ -209,11 +210,11 @@ class Referee:
         return excluded | strange | bad_sizes(reported)
 
     def _aggregate(
-        self, usable: dict[ClientId, Reply], excluded: dict[ClientId, str], clients: Sequence[ClientId], reference: Any
+        self, usable: dict[ClientId, Reply], excluded: dict[ClientId, str], invited: int, reference: Any
     ) -> Aggregate:
         """The engine's result; without the bad clients if it lacks a majority and the quorum allows fewer."""
         while True:
-            self._require(usable, clients)
+            self._require(usable, invited)
             sizes = {client: reply.size for client, reply in usable.items()}
             try:
                 out = aggregate(
@@ -234,13 +235,13 @@ class Referee:
             excluded |= out.reasons
             for client in out.excluded:
                 usable.pop(client, None)
-            self._require(usable, clients)
+            self._require(usable, invited)
             return out
 
-    def _require(self, usable: Mapping[ClientId, Any], clients: Sequence[ClientId]) -> None:
-        if not usable or len(usable) <= self.quorum * len(clients):
+    def _require(self, usable: Mapping[ClientId, Any], invited: int) -> None:
+        if not usable or len(usable) <= self.quorum * invited:
             need = f"more than {self.quorum:g} of them are needed"
-            raise AggregationError(f"only {len(usable)} of {len(clients)} clients sent a usable update, but {need}")
+            raise AggregationError(f"only {len(usable)} of {invited} clients sent a usable update, but {need}")
 
     def _verdict(self, out: Aggregate, answered: int) -> tuple[str, bool, bool]:
         """How the round ended, whether the old model is kept, and whether a person should look.

@@ -55,6 +55,7 @@ def train_buffered(
     """
     name_run(buffer.history, grid)
     model = dict(views(arrays))
+    buffer.expect(model)  # the folder may hold updates of another model
     models: dict[int, dict[str, Any]] = {buffer.version: model}
     waiting: dict[str, tuple[int, int, float]] = {}  # message -> node, version, deadline
     sent: dict[int, int] = {}  # node -> the last version that it was sent

@@ -142,9 +142,9 @@ class LegacyRobustFedAvg(FedAvg):
     ) -> dict[str, Any]:
         if not results:
             return fallback
-        sizes = sorted(result.num_examples for _, result in results)
-        cap = 3 * sizes[(len(sizes) - 1) // 2]
         try:
+            sizes = sorted(result.num_examples for _, result in results)
+            cap = 3 * sizes[(len(sizes) - 1) // 2]
             return dict(function([(min(result.num_examples, cap), result.metrics) for _, result in results]))
         except Exception:
             logger.exception("%s failed; the medians of the metrics are used instead", function)

@@ -125,8 +125,9 @@ class _OptimiserMixin(RobustFedAvg):
             return
         for moment in MOMENTS:
             moments = {key.partition("/")[2]: values for key, values in stored.items() if key.startswith(f"{moment}/")}
-            if moments and set(moments) <= set(arrays) and hasattr(self, moment):
-                setattr(self, moment, list(moments.values()) if moment == "momentum_vector" else moments)
+            if moments and set(moments) == set(arrays) and hasattr(self, moment):
+                # FedAvgM's are by position; a model that was read from a file may have its tensors in another order
+                setattr(self, moment, [moments[name] for name in arrays] if moment == "momentum_vector" else moments)
         logger.info("the moments of the server's optimiser were restored from %s", folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -123,7 +124,8 @@ class RobustFedAvg(FedAvg):
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
         """Run the rounds. The metrics of the server's `evaluate_fn` are added to the history."""
-        function = kwargs.get("evaluate_fn")
+        call = inspect.signature(super().start).bind(*args, **kwargs)
+        function = call.arguments.get("evaluate_fn")
         if function is not None:
 
             def recorded(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -132,8 +134,8 @@ class RobustFedAvg(FedAvg):
                     self._referee.record_evaluation(server_round, dict(metrics))
                 return metrics
 
-            kwargs["evaluate_fn"] = recorded
-        return super().start(*args, **kwargs)
+            call.arguments["evaluate_fn"] = recorded
+        return super().start(*call.args, **call.kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -69,9 +69,11 @@ class ServerFunctions(ServerFunctionsBase):
                     return None, f"array {i} has shape {x.shape}, expected {old.shape}"
                 if (x.dtype.kind == "f") != (old.dtype.kind == "f") or x.dtype.kind not in "fiub":
                     return None, f"array {i} has dtype {x.dtype}, expected {old.dtype}"
-                largest = 1e17 if old.dtype.itemsize < 8 else 1e100  # no model has such values; their squares overflow
-                if x.dtype.kind == "f" and not bool((np.abs(x) < largest).all()):
-                    return None, f"array {i} holds NaN, infinity or a value beyond {largest:g}"
+                if x.dtype.kind == "f":
+                    largest = 1e17 if old.dtype.itemsize < 8 else 1e100  # no model has more; the squares overflow
+                    largest = min(largest, float(np.finfo(x.dtype).max), float(np.finfo(old.dtype).max))
+                    if not bool((np.abs(x) <= largest).all()):
+                        return None, f"array {i} holds NaN, infinity or a value beyond {largest:g}"
             return arrays, None
         except Exception as error:
             return None, f"cannot be read ({type(error).__name__})"

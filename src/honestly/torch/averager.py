@@ -22,7 +22,7 @@ from honestly.rules.memory import Memory
 from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
 from honestly.torch.members import Group, Members, Word
-from honestly.torch.reduce import buffers_of, check_verify, eager, extra, finish, question, too_few
+from honestly.torch.reduce import buffers_of, check_timeout, check_verify, eager, extra, finish, question, too_few
 from honestly.torch.reduction import FOLLOW, Reduction
 from honestly.torch.tensors import Tensors
 
@@ -94,6 +94,7 @@ class RobustAverager:
         if record_every < 1:
             raise ValueError(f"record_every must be a number of steps >= 1, got {record_every}")
         check_verify(verify)
+        check_timeout(timeout)
         self.group, self.shards, self.unusable, self.verify, self.timeout = group, shards, unusable, verify, timeout
         self.step, self.last, self.record_every = 0, cast("Aggregate | None", None), record_every
         self.me = -1
@@ -250,7 +251,11 @@ class RobustAverager:
         if self._folder is None or not (new or self.step % self.record_every == 0):
             return
         if self.history.folder is None:
-            self.history = History(self._folder)
+            try:
+                self.history = History(self._folder)
+            except OSError as trouble:  # the other ranks wait for this one
+                logger.error("the history could not be written to %s: %s", self._folder, trouble)
+                return
         self.history.add(record)
         if time.monotonic() - self._last_write > PATIENCE * self._write_seconds:
             self._write()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from numbers import Real
 from typing import Any, Literal, TypeVar, cast, overload
 
 import torch
@@ -161,11 +162,13 @@ def _reduce(
         if not own.local:
             raise ValueError("tensors is empty")
         check_verify(verify)
+        check_timeout(timeout)
         pipeline, apart = Pipeline.of(rule, pre), buffers_of(buffers)
         extras = (extra("reference", reference, own, layers), extra("root", pipeline.rule.root, own, layers))
     except ValueError as error:  # the others must not wait for a rank that failed
         fault = str(error)
-    members = Members(group, shards, torch.device("cpu") if own is None else own.device, timeout)
+    device = torch.device("cpu") if own is None else own.device
+    members = Members(group, shards, device, None if fault else timeout)
     fault = fault or too_few(pipeline, members.K)
     request = "" if pipeline is None else question(pipeline, apart, verify=verify, reference=reference is not None)
     words = "" if own is None else own.words(local=True)
@@ -229,8 +232,14 @@ def extra(name: str, tensors: Any, like: Tensors, layers: Sequence[int] | None) 
 
 def check_verify(verify: float) -> None:
     """Raise ValueError unless it is a number of slices."""
-    if not 0.0 <= verify < float("inf"):
+    if not isinstance(verify, Real) or not 0.0 <= verify < float("inf"):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"verify must be a number >= 0, the mean number of slices to check per call; got {verify!r}")
+
+
+def check_timeout(timeout: timedelta | None) -> None:
+    """Raise ValueError unless it is a duration, or None for the group's own."""
+    if timeout is not None and not isinstance(timeout, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"timeout is {timeout!r}; expected a datetime.timedelta, such as timedelta(seconds=30)")
 
 
 _lock = threading.Lock()

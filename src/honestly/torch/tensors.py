@@ -60,7 +60,10 @@ class Tensors:
     @classmethod
     def _cut(cls, flat: torch.Tensor, layers: Sequence[int]) -> Tensors:
         values = _local("", flat)
-        sizes = [int(size) for size in layers]
+        try:
+            sizes = [int(size) for size in layers]
+        except (TypeError, ValueError):
+            raise ValueError(f"layers is {layers!r}; expected the number of values of each layer, in order") from None
         if values.ndim != 1 or sum(sizes) != values.numel() or min(sizes, default=0) < 0:
             raise ValueError(f"layers={sizes} sum to {sum(sizes)}, but the tensor has shape {tuple(values.shape)}")
         parts = values.split(sizes)
