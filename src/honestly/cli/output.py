@@ -14,8 +14,8 @@ from typing import Any
 class Target:
     """The path that the engine writes: OUT, or a temporary path if OUT may appear only if all clients were used."""
 
-    def __init__(self, out: str, exclusions: str) -> None:
-        self._final = Path(out)
+    def __init__(self, out: Path, exclusions: str) -> None:
+        self._final = out
         hidden = f".{secrets.token_hex(4)}-{self._final.name}"
         self.out = self._final.with_name(hidden) if exclusions == "fail" else self._final
 
@@ -46,8 +46,7 @@ def open_target(out: str, exclusions: str) -> Generator[Target]:
     """A context with the target; a result that was not kept is removed at the end."""
     from honestly.sources.checkpoints.writer import Output
 
-    Output.at(out)
-    target = Target(out, exclusions)
+    target = Target(Output.at(out).path, exclusions)
     try:
         yield target
     finally:

@@ -113,6 +113,38 @@ def test_a_folder_with_other_files_is_not_touched(clients: Clients, tmp_path: Pa
     assert (out / "thesis.tex").read_text() == "years"
 
 
+def test_a_folder_with_several_models_is_not_touched(clients: Clients, tmp_path: Path) -> None:
+    paths, out = clients(), tmp_path / "history"
+    out.mkdir()
+    for number in (1, 2):
+        (out / f"round-{number}.safetensors").write_bytes(paths[0].read_bytes())
+    for index in (None, "{", '{"weight_map": {"a": "round-1.safetensors"}}'):
+        if index is not None:
+            (out / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(ValueError, match=r"several models \('round-1.safetensors', 'round-2.safetensors'\)"):
+            hn.aggregate(paths, "mean", out=out)
+    assert len(list(out.iterdir())) == 3
+
+
+@pytest.mark.parametrize("target", ["old", "missing"])
+def test_a_link_to_a_folder_is_followed(clients: Clients, tmp_path: Path, target: str) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "out").symlink_to(target)
+    hn.aggregate(clients(), "mean", out=tmp_path / "out")
+    assert (tmp_path / "out").is_symlink()
+    assert [path.name for path in (tmp_path / target).iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("out", [".", "/"])
+def test_a_folder_that_cannot_be_renamed_is_refused_before_the_work(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ValueError, match=r"cannot be replaced by another folder|cannot be written"):
+        hn.aggregate(clients(), "mean", out=out)
+
+
 @pytest.mark.parametrize(
     ("out", "reason"),
     [

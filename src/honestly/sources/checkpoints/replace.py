@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from honestly.sources.checkpoints.checkpoint import ADAPTER_CONFIG
 
 # renameat2(2): exchange two names in one step; AT_FDCWD means that paths are relative to the current folder.
 RENAME_EXCHANGE, AT_FDCWD = 2, -100
@@ -42,6 +45,40 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
     while len(view):
         count = os.pwrite(fd, view, offset)
         view, offset = view[count:], offset + count
+
+
+def check_replaceable(path: Path) -> None:
+    """A folder is replaced whole; so the path must be free, or a folder that holds one checkpoint and nothing else."""
+    if path.name in ("", "..") or path.is_mount():
+        raise ValueError(f"out is {str(path)!r}, which cannot be replaced by another folder: name a new one inside it")
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ValueError(f"out is {str(path)!r}, an existing file without a known ending; use .safetensors or .npz")
+    ours = (".safetensors", ".safetensors.index.json")
+    entries = sorted(path.iterdir())
+    for entry in entries:
+        if entry.is_dir() or not (entry.name.endswith(ours) or entry.name == ADAPTER_CONFIG):
+            raise ValueError(
+                f"out is {str(path)!r}, a folder that also holds {entry.name[:100]!r} and would be replaced whole: "
+                "name a new folder"
+            )
+    models = [entry.name for entry in entries if entry.name.endswith(".safetensors")]
+    indexes = [entry for entry in entries if entry.name.endswith(".json") and entry.name != ADAPTER_CONFIG]
+    if len(indexes) > 1 or (len(models) > 1 and not (indexes and set(models) <= _shards(indexes[0]))):
+        first, second, *_ = [entry.name for entry in indexes] if len(indexes) > 1 else models
+        raise ValueError(
+            f"out is {str(path)!r}, a folder with several models ({first[:60]!r}, {second[:60]!r}), which would be "
+            "replaced whole: name a new folder, or a .safetensors file in this one"
+        )
+
+
+def _shards(index: Path) -> set[str]:
+    """The files that an index names; none if it cannot be read."""
+    try:
+        return set(json.loads(index.read_bytes())["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
 
 
 def replace_folder(new: Path, target: Path) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 
 from honestly.arrays import Host, narrow
 from honestly.files import sync_folder
-from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
+from honestly.sources.checkpoints.checkpoint import ADAPTER, INDEX, SINGLE, Shard
 from honestly.sources.checkpoints.conflicts import MARK, MEANING, mark_result
-from honestly.sources.checkpoints.replace import fill, naming, replace_folder, write_all
+from honestly.sources.checkpoints.replace import check_replaceable, fill, naming, replace_folder, write_all
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 from honestly.sources.source import Leaf
 
@@ -48,6 +48,8 @@ class Output:
         if suffix in OTHER_FILES:
             raise ValueError(f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder")
         kind = {".safetensors": "file", ".npz": "npz"}.get(suffix, "folder")
+        if kind == "folder" and path.is_symlink():
+            path = path.resolve()  # a link itself cannot become a folder
         if not path.parent.is_dir():
             raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} does not exist: create it")
         if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -56,8 +58,8 @@ class Output:
             raise ValueError(
                 f"out is {str(path)!r}, which is a folder; give a file name, or a folder without that ending"
             )
-        if kind == "folder" and path.exists():
-            _check_replaceable(path)
+        if kind == "folder":
+            check_replaceable(path)
         return cls(path, kind)
 
     def sink(
@@ -75,19 +77,6 @@ class Output:
         metadata, headed = mark_result(metadata), self.kind != "npz"
         plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, headed) for s in shards]
         return FileSink(self, leaves, plans)
-
-
-def _check_replaceable(path: Path) -> None:
-    """An existing folder is replaced whole; so it must hold nothing but a checkpoint."""
-    if not path.is_dir():
-        raise ValueError(f"out is {str(path)!r}, an existing file without a known ending; use .safetensors or .npz")
-    ours = (".safetensors", ".safetensors.index.json")
-    for name in sorted(entry.name for entry in path.iterdir()):
-        if not name.endswith(ours) and name != ADAPTER_CONFIG:
-            raise ValueError(
-                f"out is {str(path)!r}, a folder that also holds {name[:100]!r} and would be replaced whole: "
-                "name a new folder"
-            )
 
 
 @dataclass(frozen=True)
