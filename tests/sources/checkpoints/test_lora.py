@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.engine.passes.products import best_factors, squared_norm, sum_blocks
+from honestly.engine.passes.products import balanced, best_factors, squared_norm, sum_blocks
 from honestly.rules.rule import squared_distances
 from honestly.sources.checkpoints import Checkpoints
 
@@ -369,6 +369,61 @@ def test_a_value_that_is_no_number_costs_the_vote_in_every_form(adapters: list[P
     assert len(warned) == (lora == "factors")
 
 
+def _rewrite(path: Path, edit: Any) -> None:
+    """Change the pairs of an adapter; those of `edit(A, B)` are written as float32."""
+    file = path / "adapter_model.safetensors"
+    tensors = load_file(file)
+    for module in MODULES:
+        names = [f"{module}.lora_{side}.weight" for side in "AB"]
+        pair = edit(*[tensors[name].astype(float) for name in names])
+        tensors |= {name: np.ascontiguousarray(x, np.float32) for name, x in zip(names, pair, strict=True)}
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize("lora", ["exact", "svd"])
+@pytest.mark.parametrize("size", [1e15, 1e-15])
+def test_one_client_chooses_the_size_of_its_own_factors_only(
+    tmp_path: Path, truth: Any, lora: str, size: float
+) -> None:
+    """B/c and A c are the same product: they must not drown the others, nor overflow the dtype of the result."""
+    rng = np.random.default_rng(6)
+    paths = [write(tmp_path / f"site-{k}", rng, truth) for k in range(5)]
+    usual = hn.aggregate(Checkpoints(paths, lora=lora), "mean", out=tmp_path / "usual").value
+    for path in paths[:4]:
+        tensors = load_file(path / "adapter_model.safetensors")
+        save_file({n: x.astype(np.float16) for n, x in tensors.items()}, path / "adapter_model.safetensors")
+    _rewrite(paths[4], lambda A, B: (A * size, B / size))
+    found = hn.aggregate(Checkpoints(paths, lora=lora), "mean", out=tmp_path / "out").value
+    assert load_file(found / "adapter_model.safetensors")[HEAD].dtype == np.float16
+    for name, values in products(usual).items():
+        np.testing.assert_allclose(products(found)[name], values, atol=0.02)
+
+
+@pytest.mark.parametrize("lora", ["exact", "svd"])
+@pytest.mark.parametrize("rule", ["mean", "bayesian"])
+@pytest.mark.parametrize("size", [1e4, 1e12])
+def test_factors_that_cancel_each_other_do_no_harm(
+    tmp_path: Path, truth: Any, lora: str, rule: str, size: float
+) -> None:
+    """Columns of B that add up to nearly nothing, over equal rows of A: rounding hid what product was written."""
+    rng = np.random.default_rng(7)
+    paths = [write(tmp_path / f"site-{k}", rng, truth) for k in range(6)]
+
+    def cancel(A: Any, B: Any) -> Any:
+        x, y = (size * rng.normal(size=len(B)).astype(np.float32) for _ in range(2))
+        columns = [x, y, -(x + y), B[:, 0]]
+        return np.stack([A[0]] * 4), np.stack(columns, axis=1)
+
+    _rewrite(paths[5], cancel)
+    out = hn.aggregate(Checkpoints(paths, lora=lora), rule, out=tmp_path / "out").value
+    written = load_file(out / "adapter_model.safetensors")
+    assert max(abs(x).max() for x in written.values()) < 100
+    for name, values in products(out).items():
+        if name != HEAD:
+            A, B = truth[name]
+            assert np.linalg.norm(values - B @ A) < 0.6 * np.linalg.norm(B @ A)
+
+
 def test_adapters_and_models_are_not_mixed(adapters: list[Path], tmp_path: Path) -> None:
     save_file({"w": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
     found = hn.aggregate([*adapters, tmp_path / "model.safetensors"], "mean")
@@ -398,3 +453,17 @@ def test_the_algebra_of_products() -> None:
     A[3] = A[2]  # dependent rows: no division by zero
     TA, TB = best_factors(D, A @ A.T, MB, 6)
     np.testing.assert_allclose(B @ TB @ TA @ A, (B * D) @ A, atol=1e-6)
+
+
+def test_balanced_factors() -> None:
+    rng = np.random.default_rng(0)
+    A, B = rng.normal(size=(5, 9)), rng.normal(size=(7, 5))
+    A[:2] *= 1e12
+    B[:, :2] /= 1e12
+    A[4], B[:, 4] = A[3], 1e-9 - B[:, 3]  # the last client's factors cancel each other
+    weights, ranks = np.array([0.25, -0.5, 1.0]), [2, 1, 2]
+    TA, TB = balanced(A @ A.T, B.T @ B, ranks, weights)
+    for rows, weight in ((slice(0, 2), 0.25), (slice(2, 3), -0.5), (slice(3, 5), 0)):
+        a, b = TA[rows] @ A, B @ TB[:, rows]
+        np.testing.assert_allclose(b @ a, weight * B[:, rows] @ A[rows], atol=1e-8)
+        np.testing.assert_allclose(np.linalg.norm(a), np.linalg.norm(b))

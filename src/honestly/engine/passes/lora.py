@@ -11,7 +11,7 @@ import numpy as np
 from honestly.arrays import LARGEST, ArraySpec
 from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.lora_factors import CHUNK, LoraFactors
-from honestly.engine.passes.products import best_factors, squared_norm
+from honestly.engine.passes.products import balanced, best_factors, squared_norm
 from honestly.engine.passes.protocol import Verdict, symmetrize
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
@@ -132,13 +132,21 @@ class LoraPasses:
             pairs = self.factors.pairs(module, used)
             D = np.repeat(shares[i], ranks[module])
             small = None
-            if self.source.lora == "svd":
+            unwieldy = self.factors.unwieldy(i, used, shares[i])
+            if self.source.lora == "svd" or unwieldy.any():
                 MA, MB = self.factors.small(used, pairs)
                 if not (np.isfinite(MA).all() and np.isfinite(MB).all()):  # a fault that the engine now looks for
                     return list(sink.finish()), lambda: False
-                small = best_factors(D, MA, MB, new[module])
-                error += squared_norm(small[1] @ small[0] - np.diag(D), MA, MB)
-                total += squared_norm(np.diag(D), MA, MB)
+                TA, TB = balanced(MA, MB, ranks[module], shares[i])
+                if self.source.lora == "svd":
+                    eye, MA, MB = np.eye(len(D)), TA @ MA @ TA.T, TB.T @ MB @ TB
+                    a, b = best_factors(np.ones(len(D)), MA, MB, new[module])
+                    error += squared_norm(b @ a - eye, MA, MB)
+                    total += squared_norm(eye, MA, MB)
+                    small = a @ TA, TB @ b
+                else:  # only where it must be: A is exact as it is
+                    theirs = np.repeat(unwieldy, ranks[module])
+                    small = np.where(theirs[:, None], TA, np.eye(len(D))), np.where(theirs[None, :], TB, np.diag(D))
             fine &= self._write(sink, 2 * i, used, pairs, D, small)
         modules = len(self.source.modules)
         for j, name in enumerate(self.source.plain):
