@@ -424,6 +424,16 @@ def test_factors_that_cancel_each_other_do_no_harm(
             assert np.linalg.norm(values - B @ A) < 0.6 * np.linalg.norm(B @ A)
 
 
+def test_names_in_another_order_are_the_same_setting(tmp_path: Path, truth: Any) -> None:
+    """PEFT writes sets in any order; each of them was a setting of its own, and one client's could win."""
+    rng = np.random.default_rng(6)
+    orders = [["q_proj", "v_proj"], ["v_proj", "q_proj"], ["q_proj", "v_proj"], ["v_proj", "q_proj"]]
+    orders += [["zzz"], ["zzz"]]
+    paths = [write(tmp_path / f"site-{k}", rng, truth, target_modules=order) for k, order in enumerate(orders)]
+    out = hn.aggregate(paths, "mean", out=tmp_path / "out").value
+    assert json.loads((out / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
+
+
 def test_adapters_and_models_are_not_mixed(adapters: list[Path], tmp_path: Path) -> None:
     save_file({"w": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
     found = hn.aggregate([*adapters, tmp_path / "model.safetensors"], "mean")

@@ -151,7 +151,7 @@ def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales:
     """
     config: dict[str, Any] = {"peft_type": "LORA", "inference_mode": True, "use_rslora": False, "use_dora": False}
     for name in KEPT:
-        votes = Counter(json.dumps(adapter.config.get(name), sort_keys=True) for adapter in adapters)
+        votes = Counter(json.dumps(_sorted(adapter.config.get(name)), sort_keys=True) for adapter in adapters)
         value = json.loads(max(votes, key=lambda text: (votes[text], text)))
         if value is not None:
             config[name] = value
@@ -161,6 +161,11 @@ def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales:
         "lora_alpha", "alpha_pattern", {m: int(a) if a == int(a) else a for m, a in alphas.items()}
     )
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _sorted(value: Any) -> Any:
+    """A list in one order: PEFT writes sets of names, such as `target_modules`, in another order in every process."""
+    return sorted(value, key=json.dumps) if isinstance(value, list) else value
 
 
 def _most_and_others(name: str, pattern: str, values: Mapping[str, Any]) -> dict[str, Any]:
