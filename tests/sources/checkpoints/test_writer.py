@@ -90,6 +90,23 @@ def test_a_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert left_over(tmp_path) == []
 
 
+def test_few_descriptors_suffice_for_many_shards(tmp_path: Path) -> None:
+    """Where clients shard differently, the first one's layout is used, however many files it has."""
+    tensors = {f"t{i}": np.full(2, float(i)) for i in range(100)}
+    for k, pieces in enumerate((100, 3, 2)):
+        shard(tmp_path / f"client-{k}", tensors, pieces)
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "import honestly as hn\n"
+        "hn.aggregate([f'client-{k}' for k in range(3)], 'mean', out='out', explain=True)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=60)
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 100
+    value = hn.aggregate([tmp_path / "out"], "mean").value
+    assert all(np.allclose(value[name], x) for name, x in tensors.items())
+
+
 def test_shards_of_which_one_has_the_name_of_a_lone_file_get_an_index(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     paths = [tmp_path / f"client-{k}" for k in range(3)]

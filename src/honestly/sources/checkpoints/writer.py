@@ -19,6 +19,7 @@ from honestly.arrays import Host, narrow
 from honestly.files import sync_folder
 from honestly.sources.checkpoints.checkpoint import ADAPTER, INDEX, SINGLE, Shard
 from honestly.sources.checkpoints.conflicts import MARK, MEANING, mark_result
+from honestly.sources.checkpoints.files import Pool
 from honestly.sources.checkpoints.replace import check_replaceable, fill, naming, replace_folder, write_all
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 from honestly.sources.source import Leaf
@@ -109,6 +110,17 @@ class _Plan:
         return cls(filename, header, offsets, len(header) + at, tuple(leaves))
 
 
+@dataclass(frozen=True)
+class _Draft:
+    """One file of the temporary output. A model may have more shards than a process may open at once."""
+
+    path: Path
+
+    def open(self) -> int:
+        """A new descriptor, also for reading back."""
+        return os.open(self.path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+
+
 class FileSink:
     """The temporary output of one pass. `commit` makes it the output, `discard` removes it."""
 
@@ -116,20 +128,21 @@ class FileSink:
         self._output, self._leaves, self._plans = output, tuple(leaves), plans
         token = f".{output.path.name}.{secrets.token_hex(4)}.tmp"
         self._temporary: Path | None = output.path.parent / token
-        self._fds: dict[str, int] = {}
-        self._places: dict[str, tuple[int, int]] = {}
+        self._pool = Pool()
+        self._drafts: list[_Draft] = []
+        self._places: dict[str, tuple[_Draft, int]] = {}
         self.extra_files: dict[str, bytes] = {}
         try:
             if output.kind == "folder":
                 self._temporary.mkdir()
             for plan in plans:
-                path = self._temporary / plan.filename if output.kind == "folder" else self._temporary
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-                self._fds[plan.filename] = fd
-                with naming(output.path):
+                draft = _Draft(self._temporary / plan.filename if output.kind == "folder" else self._temporary)
+                draft.path.touch(exist_ok=False)
+                self._drafts.append(draft)
+                with naming(output.path), self._pool.descriptor(draft) as fd:
                     fill(fd, plan.size)
                     write_all(fd, plan.header, 0)
-                self._places |= {name: (fd, offset) for name, offset in plan.offsets.items()}
+                self._places |= {name: (draft, offset) for name, offset in plan.offsets.items()}
         except BaseException:
             self.discard()
             raise
@@ -143,15 +156,15 @@ class FileSink:
 
     def put_whole(self, leaf: Leaf, start: int, values: Host) -> None:
         """Write values that have the leaf's dtype already."""
-        fd, offset = self._places[leaf.name]
+        draft, offset = self._places[leaf.name]
         raw: Any = np.ascontiguousarray(values)
         if len(values):
-            with naming(self._output.path):
+            with naming(self._output.path), self._pool.descriptor(draft) as fd:
                 write_all(fd, memoryview(raw).cast("B"), offset + start * values.itemsize)
 
     def finish(self) -> Sequence[Any]:
         """The leaves as they were written, which can be sliced."""
-        return [WrittenLeaf(leaf, *self._places[leaf.name]) for leaf in self._leaves]
+        return [WrittenLeaf(leaf, self._pool, *self._places[leaf.name]) for leaf in self._leaves]
 
     def commit(self) -> Path:
         """Make it durable and rename it to the target: readers see either the old output or the new one."""
@@ -167,12 +180,15 @@ class FileSink:
         if self._output.kind == "folder" and not lone_file:
             self.extra_files[INDEX] = self._index()
         for name, content in self.extra_files.items():
-            fd = os.open(temporary / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            self._fds[name] = fd
-            write_all(fd, content, 0)
-        for fd in self._fds.values():
-            os.fsync(fd)
-        self._close()
+            draft = _Draft(temporary / name)
+            draft.path.touch(exist_ok=False)
+            self._drafts.append(draft)
+            with self._pool.descriptor(draft) as fd:
+                write_all(fd, content, 0)
+        for draft in self._drafts:
+            with self._pool.descriptor(draft) as fd:
+                os.fsync(fd)
+        self._pool.close()
         if self._output.kind == "folder":
             sync_folder(temporary)
             replace_folder(temporary, target)
@@ -184,7 +200,7 @@ class FileSink:
 
     def discard(self) -> None:
         """Remove what was written, if it was not committed."""
-        self._close()
+        self._pool.close()
         if self._temporary is None:
             return
         temporary, self._temporary = self._temporary, None
@@ -194,10 +210,6 @@ class FileSink:
             else:
                 path.unlink(missing_ok=True)
 
-    def _close(self) -> None:
-        while self._fds:
-            os.close(self._fds.popitem()[1])
-
     def _index(self) -> bytes:
         total = sum(plan.size - len(plan.header) for plan in self._plans)
         weight_map = {name: plan.filename for plan in self._plans for name in plan.offsets}
@@ -206,9 +218,12 @@ class FileSink:
 
     def _pack(self, raw: Path) -> Path:
         """The raw values as an .npz: uncompressed, with a fixed date, so the same values give the same bytes."""
-        (plan,), (fd,) = self._plans, self._fds.values()
+        (plan,), (draft,) = self._plans, self._drafts
         packed = raw.with_suffix(".zip.tmp")
-        with zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        with (
+            zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive,
+            self._pool.descriptor(draft) as fd,
+        ):
             archive.comment = f"{MARK}: {MEANING}".encode()
             for leaf in plan.leaves:
                 member = zipfile.ZipInfo(f"{leaf.name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
@@ -222,8 +237,7 @@ class FileSink:
                         stream.write(piece)
                         at += len(piece)
         raw.unlink()
-        self._close()
-        self._fds[packed.name] = os.open(packed, os.O_RDONLY)
+        self._drafts = [_Draft(packed)]
         return packed
 
 
@@ -232,16 +246,18 @@ class WrittenLeaf:
     """A leaf in the temporary output: `written[start:stop]` reads it back as it is stored."""
 
     leaf: Leaf
-    fd: int
+    pool: Pool
+    draft: _Draft
     offset: int
 
     def __getitem__(self, where: slice) -> Host:
         stored = storage(self.leaf.spec)
         values: Any = np.empty(where.stop - where.start, stored)
         buffer, at = memoryview(values).cast("B"), self.offset + where.start * stored.itemsize
-        while len(buffer):
-            n = os.preadv(self.fd, [buffer], at)
-            if n == 0:
-                raise OSError("the temporary output was cut short by someone else")
-            buffer, at = buffer[n:], at + n
+        with self.pool.descriptor(self.draft) as fd:
+            while len(buffer):
+                n = os.preadv(fd, [buffer], at)
+                if n == 0:
+                    raise OSError("the temporary output was cut short by someone else")
+                buffer, at = buffer[n:], at + n
         return values
