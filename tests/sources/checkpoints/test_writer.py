@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.sources.checkpoints import replace
+from honestly.sources.checkpoints import replace, writer
 
 from .conftest import model, shard
 
@@ -68,6 +68,20 @@ def test_a_full_disk_is_found_before_the_second_pass(
     with pytest.raises(OSError, match="No space left"):
         hn.aggregate(clients(), "mean", out=tmp_path / "out")
     assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["out.safetensors", "out.npz", "out"])
+def test_a_folder_that_may_be_written_but_not_read(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The output was there, and the error said that it was unchanged."""
+
+    def refuse(path: Path) -> None:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(writer, "sync_folder", refuse)
+    assert hn.aggregate(clients(), "mean", out=tmp_path / name).value.exists()
 
 
 def test_a_system_that_cannot_reserve_space(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

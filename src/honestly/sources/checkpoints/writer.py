@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -195,7 +196,8 @@ class FileSink:
         else:
             temporary.replace(target)
         self._temporary = None
-        sync_folder(target.parent)
+        with contextlib.suppress(OSError):  # a folder that cannot be read; the output is there, and its content is safe
+            sync_folder(target.parent)
         return target
 
     def discard(self) -> None:
