@@ -157,6 +157,18 @@ def test_a_folder_with_several_models_is_not_touched(clients: Clients, tmp_path:
     assert len(list(out.iterdir())) == 3
 
 
+def test_a_folder_that_is_write_protected_is_not_touched(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was replaced, and left behind under a hidden name because its files could not be removed."""
+    out = tmp_path / "out"
+    out.mkdir()
+    access = os.access
+    monkeypatch.setattr(replace.os, "access", lambda path, mode: path != out and access(path, mode))  # root may all
+    with pytest.raises(ValueError, match="a folder that cannot be written"):
+        hn.aggregate(clients(), "mean", out=out)
+
+
 @pytest.mark.parametrize("target", ["old", "missing"])
 def test_a_link_to_a_folder_is_followed(clients: Clients, tmp_path: Path, target: str) -> None:
     (tmp_path / "old").mkdir()

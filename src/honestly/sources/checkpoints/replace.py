@@ -55,6 +55,8 @@ def check_replaceable(path: Path) -> None:
         return
     if not path.is_dir():
         raise ValueError(f"out is {str(path)!r}, an existing file without a known ending; use .safetensors or .npz")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ValueError(f"out is {str(path)!r}, a folder that cannot be written: name another one")
     ours = (".safetensors", ".safetensors.index.json")
     entries = sorted(path.iterdir())
     for entry in entries:
