@@ -84,6 +84,45 @@ def test_a_folder_that_may_be_written_but_not_read(
     assert hn.aggregate(clients(), "mean", out=tmp_path / name).value.exists()
 
 
+@pytest.mark.parametrize("name", ["out.safetensors", "out.npz", "out"])
+def test_what_a_killed_run_left_is_removed(clients: Clients, tmp_path: Path, name: str) -> None:
+    """Each kill left a hidden file as large as the model, until the disk was full."""
+    paths = clients()
+    folder = Path(name).suffix == ""
+    living = replace.Draft(tmp_path / name, folder=folder)
+    (tmp_path / f".{name}.0123abcd.zip.tmp").touch()
+    (tmp_path / f".{name}.0123abcd.tmp").mkdir() if folder else (tmp_path / f".{name}.0123abcd.tmp").touch()
+    others = [
+        tmp_path / f".other{name}.0123abcd.tmp",
+        tmp_path / f".{name}.mine.tmp",
+        tmp_path / f".{name}.89abcdef.tmp",
+    ]
+    for other in others[:2]:
+        other.touch()
+    others[2].symlink_to("nowhere")
+    hn.aggregate(paths, "mean", out=tmp_path / name)
+    assert {tmp_path / file for file in left_over(tmp_path)} == {living.path, *others}
+    living.release()
+    hn.aggregate(paths, "mean", out=tmp_path / name)
+    assert {tmp_path / file for file in left_over(tmp_path)} == set(others)
+
+
+def test_a_draft_that_was_taken_for_an_old_one_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[Path] = []
+    lock = replace._lock
+
+    def taken(fd: int, *, sure: bool = False) -> bool:
+        if not swept:
+            swept.extend(tmp_path.iterdir())
+            swept[0].unlink()
+        return lock(fd, sure=sure)
+
+    monkeypatch.setattr(replace, "_lock", taken)
+    draft = replace.Draft(tmp_path / "out.npz", folder=False)
+    assert [*tmp_path.iterdir()] == [draft.path] != swept
+    draft.release()
+
+
 def test_a_system_that_cannot_reserve_space(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(fd: int, offset: int, size: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
-import shutil
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,15 @@ from honestly.files import sync_folder
 from honestly.sources.checkpoints.checkpoint import ADAPTER, INDEX, SINGLE, Shard
 from honestly.sources.checkpoints.conflicts import MARK, MEANING, mark_result
 from honestly.sources.checkpoints.files import Pool
-from honestly.sources.checkpoints.replace import check_replaceable, fill, naming, replace_folder, write_all
+from honestly.sources.checkpoints.replace import (
+    Draft,
+    check_replaceable,
+    fill,
+    naming,
+    remove,
+    replace_folder,
+    write_all,
+)
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 from honestly.sources.source import Leaf
 
@@ -112,7 +118,7 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class _Draft:
+class _OutFile:
     """One file of the temporary output. A model may have more shards than a process may open at once."""
 
     path: Path
@@ -127,23 +133,21 @@ class FileSink:
 
     def __init__(self, output: Output, leaves: Sequence[Leaf], plans: Sequence[_Plan]) -> None:
         self._output, self._leaves, self._plans = output, tuple(leaves), plans
-        token = f".{output.path.name}.{secrets.token_hex(4)}.tmp"
-        self._temporary: Path | None = output.path.parent / token
+        self._draft = Draft(output.path, folder=output.kind == "folder")
+        self._temporary: Path | None = self._draft.path
         self._pool = Pool()
-        self._drafts: list[_Draft] = []
-        self._places: dict[str, tuple[_Draft, int]] = {}
+        self._files: list[_OutFile] = []
+        self._places: dict[str, tuple[_OutFile, int]] = {}
         self.extra_files: dict[str, bytes] = {}
         try:
-            if output.kind == "folder":
-                self._temporary.mkdir()
             for plan in plans:
-                draft = _Draft(self._temporary / plan.filename if output.kind == "folder" else self._temporary)
-                draft.path.touch(exist_ok=False)
-                self._drafts.append(draft)
-                with naming(output.path), self._pool.descriptor(draft) as fd:
+                file = _OutFile(self._temporary / plan.filename if output.kind == "folder" else self._temporary)
+                file.path.touch(exist_ok=output.kind != "folder")
+                self._files.append(file)
+                with naming(output.path), self._pool.descriptor(file) as fd:
                     fill(fd, plan.size)
                     write_all(fd, plan.header, 0)
-                self._places |= {name: (draft, offset) for name, offset in plan.offsets.items()}
+                self._places |= {name: (file, offset) for name, offset in plan.offsets.items()}
         except BaseException:
             self.discard()
             raise
@@ -157,10 +161,10 @@ class FileSink:
 
     def put_whole(self, leaf: Leaf, start: int, values: Host) -> None:
         """Write values that have the leaf's dtype already."""
-        draft, offset = self._places[leaf.name]
+        file, offset = self._places[leaf.name]
         raw: Any = np.ascontiguousarray(values)
         if len(values):
-            with naming(self._output.path), self._pool.descriptor(draft) as fd:
+            with naming(self._output.path), self._pool.descriptor(file) as fd:
                 write_all(fd, memoryview(raw).cast("B"), offset + start * values.itemsize)
 
     def finish(self) -> Sequence[Any]:
@@ -181,13 +185,13 @@ class FileSink:
         if self._output.kind == "folder" and not lone_file:
             self.extra_files[INDEX] = self._index()
         for name, content in self.extra_files.items():
-            draft = _Draft(temporary / name)
-            draft.path.touch(exist_ok=False)
-            self._drafts.append(draft)
-            with self._pool.descriptor(draft) as fd:
+            file = _OutFile(temporary / name)
+            file.path.touch(exist_ok=False)
+            self._files.append(file)
+            with self._pool.descriptor(file) as fd:
                 write_all(fd, content, 0)
-        for draft in self._drafts:
-            with self._pool.descriptor(draft) as fd:
+        for file in self._files:
+            with self._pool.descriptor(file) as fd:
                 os.fsync(fd)
         self._pool.close()
         if self._output.kind == "folder":
@@ -195,7 +199,9 @@ class FileSink:
             replace_folder(temporary, target)
         else:
             temporary.replace(target)
+            remove(self._draft.path)  # of an archive, the values it was made of
         self._temporary = None
+        self._draft.release()
         with contextlib.suppress(OSError):  # a folder that cannot be read; the output is there, and its content is safe
             sync_folder(target.parent)
         return target
@@ -205,12 +211,9 @@ class FileSink:
         self._pool.close()
         if self._temporary is None:
             return
-        temporary, self._temporary = self._temporary, None
-        for path in (temporary, temporary.with_suffix(".zip.tmp")):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        self._temporary = None
+        remove(self._draft.path)
+        self._draft.release()
 
     def _index(self) -> bytes:
         total = sum(plan.size - len(plan.header) for plan in self._plans)
@@ -220,11 +223,11 @@ class FileSink:
 
     def _pack(self, raw: Path) -> Path:
         """The raw values as an .npz: uncompressed, with a fixed date, so the same values give the same bytes."""
-        (plan,), (draft,) = self._plans, self._drafts
+        (plan,), (file,) = self._plans, self._files
         packed = raw.with_suffix(".zip.tmp")
         with (
             zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive,
-            self._pool.descriptor(draft) as fd,
+            self._pool.descriptor(file) as fd,
         ):
             archive.comment = f"{MARK}: {MEANING}".encode()
             for leaf in plan.leaves:
@@ -238,8 +241,7 @@ class FileSink:
                         piece = os.pread(fd, min(PIECE, end - at), at)
                         stream.write(piece)
                         at += len(piece)
-        raw.unlink()
-        self._drafts = [_Draft(packed)]
+        self._files = [_OutFile(packed)]
         return packed
 
 
@@ -249,14 +251,14 @@ class WrittenLeaf:
 
     leaf: Leaf
     pool: Pool
-    draft: _Draft
+    file: _OutFile
     offset: int
 
     def __getitem__(self, where: slice) -> Host:
         stored = storage(self.leaf.spec)
         values: Any = np.empty(where.stop - where.start, stored)
         buffer, at = memoryview(values).cast("B"), self.offset + where.start * stored.itemsize
-        with self.pool.descriptor(self.draft) as fd:
+        with self.pool.descriptor(self.file) as fd:
             while len(buffer):
                 n = os.preadv(fd, [buffer], at)
                 if n == 0:
