@@ -106,7 +106,9 @@ def test_names_for_the_table_and_the_reports(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names, sizes = tmp_path / "names.json", tmp_path / "sizes.json"
-    names.write_text(json.dumps({"client-6.safetensors": "Uppsala", "client-0.safetensors": "Lund"}))
+    names.write_text(
+        json.dumps({"client-6.safetensors": "Uppsala", "client-0.safetensors": "Lund"}), encoding="utf-8-sig"
+    )
     sizes.write_text(json.dumps({f"client-{k}.safetensors": 10 + k for k in range(7)}))
     page = tmp_path / "report.html"
     options = ["--names", names, "--sizes", sizes, "--rule", "mean:sizes=trusted", "--report", page]
