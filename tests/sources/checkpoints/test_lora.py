@@ -399,6 +399,22 @@ def test_one_client_chooses_the_size_of_its_own_factors_only(
         np.testing.assert_allclose(products(found)[name], values, atol=0.02)
 
 
+@pytest.mark.parametrize("size", [1e3, 1e15, 1e-15])
+def test_the_mean_of_factors_is_not_that_of_one_client(tmp_path: Path, truth: Any, size: float) -> None:
+    rng = np.random.default_rng(6)
+    paths = [write(tmp_path / f"site-{k}", rng, truth) for k in range(6)]
+    _rewrite(paths[5], lambda A, B: (A * size, B / size))
+    with pytest.warns(UserWarning, match="is not the mean of B A"):
+        found = hn.aggregate(Checkpoints(paths, lora="factors"), out=tmp_path / "out")
+    assert found.honesty is not None
+    assert found.honesty[5] > 0.9  # its products are ordinary
+    assert found.diagnostics["lora"]["relative_error"] < 0.1
+    for name, values in products(found.value).items():
+        if name != HEAD:
+            A, B = truth[name]
+            assert np.linalg.norm(values - B @ A) < 0.1 * np.linalg.norm(B @ A)
+
+
 @pytest.mark.parametrize("lora", ["exact", "svd"])
 @pytest.mark.parametrize("rule", ["mean", "bayesian"])
 @pytest.mark.parametrize("size", [1e4, 1e12])

@@ -166,7 +166,8 @@ class LoraPasses:
     def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """Both factors of a module are averaged with the weights of their product."""
         inner = self.source.factors(used)
-        rows = {name: weights[i] for i, name in enumerate((*self.source.modules, *self.source.plain))}
+        shares = self.factors.comparable(weights, used)
+        rows = {name: shares[i] for i, name in enumerate((*self.source.modules, *self.source.plain))}
         modules = self.source.factor_modules(self.source.typical(used))
         inner.layers = tuple(Layer(leaf.name, ((i, 0, leaf.size),)) for i, leaf in enumerate(inner.leaves) if leaf.size)
         by_layer = np.stack([rows[modules.get(layer.name, layer.name)] for layer in inner.layers])
@@ -179,8 +180,8 @@ class LoraPasses:
             pairs = self.factors.pairs(module, used)
             MA, MB = self.factors.small(used, pairs)
             eye = np.tile(np.eye(pairs[0].rank), (1, len(used)))
-            D = np.repeat(weights[i], pairs[0].rank)
-            error += squared_norm((D[:, None] * eye.T) @ (eye * D[None, :]) - np.diag(D), MA, MB)
+            D, S = np.repeat(weights[i], pairs[0].rank), np.repeat(shares[i], pairs[0].rank)
+            error += squared_norm((S[:, None] * eye.T) @ (eye * S[None, :]) - np.diag(D), MA, MB)
             total += squared_norm(np.diag(D), MA, MB)
         relative = float(np.sqrt(error / total)) if total > 0 else 0.0
         self._report({module: self.factors.pairs(module, used)[0].rank for module in self.source.modules}, relative)

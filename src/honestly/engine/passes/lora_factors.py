@@ -18,6 +18,8 @@ NARROWEST = 128
 # Longer factors than this might not fit into float16, and factors that are that much longer than their product cancel
 # each other: both are re-factored before they are written.
 LONGEST, CANCELLING = 2.0**15, 2.0**10
+# Factors that are averaged by themselves may be this many times as long as those of the median client.
+UNUSUAL = 10
 
 
 class LoraFactors:
@@ -65,6 +67,20 @@ class LoraFactors:
         at = self._positions(clients)
         square, (a, b) = self._known[module][at, at], self._squares[self.source.modules[module]][:, at]
         return (a > LONGEST**2) | (b * weights**2 > LONGEST**2) | (a * b > CANCELLING**2 * square)
+
+    def comparable(self, weights: Float, clients: Sequence[int]) -> Float:
+        """(leaves, k) the weights without those of clients whose A or B is far longer than usual in that module.
+
+        The weights belong to products. Behind an ordinary product a client may hide factors of any length, and the mean
+        of A, or that of B, would be its own.
+        """
+        weights, at = weights.copy(), self._positions(clients)
+        for row, module in zip(weights, self.source.modules, strict=False):  # other tensors come after the modules
+            squares = self._squares[module][:, at]
+            rest = np.where((squares > UNUSUAL**2 * np.median(squares, axis=1, keepdims=True)).any(axis=0), 0, row)
+            if rest.any():
+                row[:] = rest * (row.sum() / rest.sum())
+        return weights
 
     def small(self, clients: Sequence[int], pairs: Sequence[Pair]) -> tuple[Float, Float]:
         """(M_A, M_B), both R x R."""
