@@ -488,7 +488,7 @@ def test_balanced_factors() -> None:
     B[:, :2] /= 1e12
     A[4], B[:, 4] = A[3], 1e-9 - B[:, 3]  # the last client's factors cancel each other
     weights, ranks = np.array([0.25, -0.5, 1.0]), [2, 1, 2]
-    TA, TB = balanced(A @ A.T, B.T @ B, ranks, weights)
+    TA, TB = balanced(A @ A.T, B.T @ B, ranks, weights, [True, True, True])
     for rows, weight in ((slice(0, 2), 0.25), (slice(2, 3), -0.5), (slice(3, 5), 0)):
         a, b = TA[rows] @ A, B @ TB[:, rows]
         np.testing.assert_allclose(b @ a, weight * B[:, rows] @ A[rows], atol=1e-8)

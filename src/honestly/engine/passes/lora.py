@@ -137,16 +137,14 @@ class LoraPasses:
                 MA, MB = self.factors.small(used, pairs)
                 if not (np.isfinite(MA).all() and np.isfinite(MB).all()):  # a fault that the engine now looks for
                     return list(sink.finish()), lambda: False
-                TA, TB = balanced(MA, MB, ranks[module], shares[i])
-                if self.source.lora == "svd":
+                svd = self.source.lora == "svd"  # else only where it must be: A is exact as it is
+                small = TA, TB = balanced(MA, MB, ranks[module], shares[i], svd | unwieldy)
+                if svd:
                     eye, MA, MB = np.eye(len(D)), TA @ MA @ TA.T, TB.T @ MB @ TB
                     a, b = best_factors(np.ones(len(D)), MA, MB, new[module])
                     error += squared_norm(b @ a - eye, MA, MB)
                     total += squared_norm(eye, MA, MB)
                     small = a @ TA, TB @ b
-                else:  # only where it must be: A is exact as it is
-                    theirs = np.repeat(unwieldy, ranks[module])
-                    small = np.where(theirs[:, None], TA, np.eye(len(D))), np.where(theirs[None, :], TB, np.diag(D))
             fine &= self._write(sink, 2 * i, used, pairs, D, small)
         modules = len(self.source.modules)
         for j, name in enumerate(self.source.plain):
