@@ -137,3 +137,15 @@ def test_sizes_in_the_table_and_the_report(
     assert clients[0]["used_share"] == pytest.approx(clients[1]["used_share"] / 100)
     assert run(*files, "-o", tmp_path / "out.safetensors", "--sizes", sizes) == 0
     assert "claimed" in capsys.readouterr().out
+
+
+def test_the_page_says_how_many_clients_its_map_leaves_out(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{k}.safetensors" for k in range(64)]
+    for k, path in enumerate(paths):
+        save_file({"w": np.random.default_rng(k).normal(size=50)}, path)
+    page = tmp_path / "r.html"
+    run(*paths[:60], "-o", tmp_path / "out.safetensors", "--report", page, "--quiet")
+    assert "clients: those that differ most" not in page.read_text()
+    paths[0].write_bytes(b"")
+    run(*paths, "-o", tmp_path / "out.safetensors", "--report", page, "--quiet")
+    assert "60 of 63 clients: those that differ most" in page.read_text()
