@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -315,6 +316,46 @@ def test_alpha_by_module_is_respected(adapters: list[Path], tmp_path: Path) -> N
     expected = mean_of(adapters[:3], np.full(3, 1 / 3))
     for name, values in expected.items():
         np.testing.assert_allclose(products(found.value)[name], values, rtol=1e-5, atol=1e-5)
+
+
+def test_a_module_whose_name_ends_another(tmp_path: Path) -> None:
+    """`^proj` is that module only, `proj` every module that ends in it, for PEFT."""
+    rng = np.random.default_rng(3)
+    paths = [tmp_path / f"site-{k}" for k in range(3)]
+    for path in paths:
+        path.mkdir()
+        tensors = {}
+        for module, rank in (("proj", 3), ("blocks.0.proj", 2), ("blocks.1.proj", 2)):
+            tensors[f"base_model.model.{module}.lora_A.weight"] = rng.normal(size=(rank, 5)).astype(np.float32)
+            tensors[f"base_model.model.{module}.lora_B.weight"] = rng.normal(size=(4, rank)).astype(np.float32)
+        save_file(tensors, path / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "base_model_name_or_path": "base", "r": 2, "lora_alpha": 2}
+        patterns = {"rank_pattern": {"^proj": 3}, "alpha_pattern": {r"^proj$": 6, r"0\.proj": 8}}
+        (path / "adapter_config.json").write_text(json.dumps(config | patterns))
+    found = hn.aggregate(paths, "mean", out=tmp_path / "out")
+    assert not found.excluded
+    config = json.loads((found.value / "adapter_config.json").read_text())
+    assert (config["r"], config["rank_pattern"], config["alpha_pattern"]) == (6, {"^proj": 9}, {"^proj": 9})
+    written, scales = load_file(found.value / "adapter_model.safetensors"), {"proj": 2, "blocks.0.proj": 4}
+    for module in ("proj", "blocks.0.proj", "blocks.1.proj"):
+        A, B = (f"base_model.model.{module}.lora_{side}.weight" for side in "AB")
+        every = [load_file(path / "adapter_model.safetensors") for path in paths]
+        expected = scales.get(module, 1) * sum(one[B] @ one[A] for one in every) / 3
+        np.testing.assert_allclose(written[B] @ written[A], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_patterns_of_a_stranger_are_read_once(adapters: list[Path]) -> None:
+    """Each was compared with each module: 60,000 with 40,000 take hours, and fit into the files."""
+    file = adapters[3] / "adapter_config.json"
+    patterns = {"rank_pattern": {f"x{i}": 4 for i in range(30_000)}, "r": 4}
+    file.write_text(json.dumps(json.loads(file.read_text()) | patterns))
+    tensors = load_file(adapters[3] / "adapter_model.safetensors")
+    for i in range(5_000):
+        tensors[f"m{i}.lora_A.weight"], tensors[f"m{i}.lora_B.weight"] = np.ones((4, 1)), np.ones((1, 4))
+    save_file(tensors, adapters[3] / "adapter_model.safetensors")
+    begun = time.process_time()
+    assert list(hn.aggregate(adapters, "mean").reasons) == [3]
+    assert time.process_time() - begun < 30  # it took minutes
 
 
 def _without_b(tensors: dict[str, np.ndarray]) -> None:
