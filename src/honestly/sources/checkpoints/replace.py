@@ -18,6 +18,8 @@ from honestly.sources.checkpoints.checkpoint import ADAPTER_CONFIG
 
 # renameat2(2): exchange two names in one step; AT_FDCWD means that paths are relative to the current folder.
 RENAME_EXCHANGE, AT_FDCWD = 2, -100
+#: How often to look for a draft that no other process removes; then the file system is one that cannot tell.
+ATTEMPTS = 5
 
 
 class Draft:
@@ -28,13 +30,14 @@ class Draft:
 
     def __init__(self, target: Path, *, folder: bool) -> None:
         sweep(target)
-        while True:
+        for attempt in range(ATTEMPTS):
             self.path = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
             self.path.mkdir() if folder else self.path.touch(exist_ok=False)
             self._lock = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            if _lock(self._lock) and _is_at(self._lock, self.path):
+            if (_lock(self._lock) and _is_at(self._lock, self.path)) or attempt == ATTEMPTS - 1:
                 return
             os.close(self._lock)  # another process took it for an old one before it was locked
+            remove(self.path)
 
     def release(self) -> None:
         """Give the lock back, once the draft is gone."""
