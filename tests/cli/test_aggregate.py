@@ -147,6 +147,12 @@ def test_sizes_by_names_that_no_client_has_are_refused(
     assert not (tmp_path / "out.safetensors").exists()
 
 
+def test_sizes_nested_too_deep(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sizes.json").write_text("[" * 100_000)
+    assert run(*files, "-o", tmp_path / "out.safetensors", "--sizes", tmp_path / "sizes.json") == 2
+    assert "it is not valid JSON" in capsys.readouterr().err
+
+
 def test_options_end_at_two_dashes(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,3 +161,22 @@ def test_an_npz_result_is_known_again(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run(*files, "-o", files[0]) == 2
     assert run(*files, out, "-o", tmp_path / "next.npz", "--json") == 3
     assert json.loads(capsys.readouterr().out)["excluded"] == ["global.npz"]
+
+
+@pytest.mark.parametrize("exclusions", ["status", "fail"])
+@pytest.mark.parametrize("out", ["global.safetensors", "global"])
+def test_nothing_of_a_killed_run_stays(files: list[str], tmp_path: Path, exclusions: str, out: str) -> None:
+    suffix = Path(out).suffix
+    draft = tmp_path / f".{out}.0123abcd.tmp"
+    result = tmp_path / f"{draft.name}.new{suffix}"
+    unfinished = tmp_path / f".{result.name}.89abcdef.tmp"
+    for left in (draft, result, unfinished):
+        left.touch()
+    Path(files[3]).write_bytes(b"")
+    before = {path.name for path in tmp_path.iterdir()} - {draft.name, result.name, unfinished.name}
+    status = run(*files, "-o", tmp_path / out, "--exclusions", exclusions, "--quiet")
+    assert status == (1 if exclusions == "fail" else 3)
+    assert {path.name for path in tmp_path.iterdir()} == before | (set() if exclusions == "fail" else {out})
+    Path(files[3]).write_bytes(Path(files[2]).read_bytes())
+    assert run(*files, "-o", tmp_path / out, "--exclusions", exclusions, "--quiet") == 0
+    assert {path.name for path in tmp_path.iterdir()} == before | {out}

@@ -106,7 +106,9 @@ def test_names_for_the_table_and_the_reports(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names, sizes = tmp_path / "names.json", tmp_path / "sizes.json"
-    names.write_text(json.dumps({"client-6.safetensors": "Uppsala", "client-0.safetensors": "Lund"}))
+    names.write_text(
+        json.dumps({"client-6.safetensors": "Uppsala", "client-0.safetensors": "Lund"}), encoding="utf-8-sig"
+    )
     sizes.write_text(json.dumps({f"client-{k}.safetensors": 10 + k for k in range(7)}))
     page = tmp_path / "report.html"
     options = ["--names", names, "--sizes", sizes, "--rule", "mean:sizes=trusted", "--report", page]
@@ -135,3 +137,15 @@ def test_sizes_in_the_table_and_the_report(
     assert clients[0]["used_share"] == pytest.approx(clients[1]["used_share"] / 100)
     assert run(*files, "-o", tmp_path / "out.safetensors", "--sizes", sizes) == 0
     assert "claimed" in capsys.readouterr().out
+
+
+def test_the_page_says_how_many_clients_its_map_leaves_out(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{k}.safetensors" for k in range(64)]
+    for k, path in enumerate(paths):
+        save_file({"w": np.random.default_rng(k).normal(size=50)}, path)
+    page = tmp_path / "r.html"
+    run(*paths[:60], "-o", tmp_path / "out.safetensors", "--report", page, "--quiet")
+    assert "clients: those that differ most" not in page.read_text()
+    paths[0].write_bytes(b"")
+    run(*paths, "-o", tmp_path / "out.safetensors", "--report", page, "--quiet")
+    assert "60 of 63 clients: those that differ most" in page.read_text()

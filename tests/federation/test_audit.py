@@ -138,6 +138,19 @@ def test_the_chain_continues_after_restarts(tmp_path: Path) -> None:
     assert audit(tmp_path).broken.startswith("rounds.jsonl, line 1: follows a line that is not here: a file before")
 
 
+def test_one_file_of_a_history_with_restarts_asks_for_the_folder(tmp_path: Path) -> None:
+    """It was called changed: "a file before this one was removed or replaced"."""
+    for _ in range(2):
+        federation(tmp_path, 2)
+    found = audit(tmp_path / "rounds.jsonl")
+    assert found.broken == (
+        "rounds.jsonl, line 1: follows a line of an earlier file, as after a restart: audit the folder that holds both"
+    )
+    assert audit(tmp_path / "rounds-1.jsonl").sound
+    (tmp_path / "rounds-1.jsonl").unlink()
+    assert "was removed or replaced" in audit(tmp_path).broken
+
+
 def test_the_chain_continues_after_a_server_that_could_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ def _read_sizes(file: str) -> Any:
     if text.lstrip().startswith(("{", "[")):
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"--sizes {file}: it is not valid JSON ({error})") from error
     rows = [line.rsplit(",", 1) for line in text.splitlines() if line.strip()]
     if all(len(row) == 1 for row in rows):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,10 +13,13 @@ from typing import Any
 class Target:
     """The path that the engine writes: OUT, or a temporary path if OUT may appear only if all clients were used."""
 
-    def __init__(self, out: str, exclusions: str) -> None:
-        self._final = Path(out)
-        hidden = f".{secrets.token_hex(4)}-{self._final.name}"
-        self.out = self._final.with_name(hidden) if exclusions == "fail" else self._final
+    def __init__(self, out: Path, exclusions: str) -> None:
+        from honestly.sources.checkpoints.replace import Draft
+
+        self._final = self.out = out
+        self._draft = Draft(out, folder=False) if exclusions == "fail" else None
+        if self._draft is not None:  # what is left of a run that is killed has its name, and goes with it
+            self.out = out.with_name(f"{self._draft.path.name}.new{out.suffix}")
 
     def keep(self) -> None:
         """Keep the result."""
@@ -32,13 +34,13 @@ class Target:
 
     def drop(self) -> None:
         """Remove a result that was not kept."""
-        import shutil
+        from honestly.sources.checkpoints.replace import remove
 
-        if self.out == self._final:
+        if self._draft is None:
             return
-        if self.out.is_dir():
-            shutil.rmtree(self.out, ignore_errors=True)
-        self.out.unlink(missing_ok=True)
+        for path in (self.out, self._draft.path):
+            remove(path)
+        self._draft.release()
 
 
 @contextmanager
@@ -46,8 +48,7 @@ def open_target(out: str, exclusions: str) -> Generator[Target]:
     """A context with the target; a result that was not kept is removed at the end."""
     from honestly.sources.checkpoints.writer import Output
 
-    Output.at(out)
-    target = Target(out, exclusions)
+    target = Target(Output.at(out).path, exclusions)
     try:
         yield target
     finally:

@@ -21,6 +21,7 @@ from typing import Any
 BEGINNING = "0" * 64
 _SEAL = re.compile(r', "hash": "([0-9a-f]{64})"\}')
 SEAL_LENGTH = len(', "hash": ""}') + 64
+_PART = "follows a line of an earlier file, as after a restart: audit the folder that holds both"
 NAME = re.compile(r"rounds(?:-(\d{1,9}))?\.jsonl")
 
 
@@ -121,7 +122,9 @@ def audit(folder: Path) -> Audit:
                 result.unsealed += 1
                 continue
             if not _follows(result, sealed[1], first=i == 0):
-                result.broken = f"{path.name}, line {i + 1}: {_explain_break(result, sealed[1], lines, i)}"
+                part = i == 0 and folder.is_file() and sealed[1] != BEGINNING
+                why = _PART if part else _explain_break(result, sealed[1], lines, i)
+                result.broken = f"{path.name}, line {i + 1}: {why}"
                 return result
             result.head = sealed[0]
             result.heads.append(sealed[0])

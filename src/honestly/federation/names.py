@@ -96,7 +96,9 @@ def clean_name(name: Any) -> str:
 def read_names(file: str) -> dict[str, str]:
     """The mapping in a JSON file. Raises ValueError, naming the file, if it holds something else."""
     try:
-        names = json.loads(Path(file).read_text(encoding="utf-8"))
+        names = json.loads(
+            Path(file).read_text(encoding="utf-8-sig")
+        )  # some editors put a mark before the first letter
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"names {file}: it is not JSON ({error})") from error
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):

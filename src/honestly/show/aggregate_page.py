@@ -201,6 +201,7 @@ def as_html(report: Mapping[str, Any]) -> str:
         "aggregate.html", heading="Whom the average believed", verdict=sentence(report), warnings=report["warnings"],
         map=drawn, dot="counted against the client by the rule" if drawn is not None and np.any(drawn.marks) else "",
         shown_layers=0 if drawn is None else len(drawn.rows), all_layers=len(report.get("layers") or ()),
+        used_clients=len(clients) - len(report["excluded"]),
         noticed=_table([c for c in clients if c["verdict"] in NOTICED][:MOST_CLIENTS]), everybody=_table(clients),
         reasons=[text.replace(", 1 round", "") for text in reasons], facts=_facts(report), downloads=files,
     )  # fmt: skip

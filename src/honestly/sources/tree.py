@@ -7,8 +7,11 @@ from typing import Any
 
 from honestly.arrays import ArraySpec, device_name, is_array, is_scalar, spec
 
-# A hostile client may nest lists a million deep; no model does.
-DEEPEST = 32
+# A hostile client may nest lists a million deep, or put one list ten times into the next, and so on: a file of a
+# kilobyte then holds more arrays than anybody can count. No model does either. The second number is that of the letters
+# in the paths of all arrays and containers.
+DEEPEST, MOST_LETTERS = 32, 1 << 25
+_BRANCH = object()
 
 
 class UnusableError(Exception):
@@ -18,7 +21,13 @@ class UnusableError(Exception):
 def flatten(update: Any) -> dict[str, Any]:
     """Path -> array of one update, in the order of its container; the path of a lone array is ''."""
     leaves: dict[str, Any] = {}
+    letters = 0
     for path, leaf in _walk(update, "", 0):
+        letters += 1 + len(path)
+        if letters > MOST_LETTERS:
+            raise UnusableError("holds more arrays, or longer names, than any model does")
+        if leaf is _BRANCH:
+            continue
         if path in leaves:  # {"a.b": x, "a": {"b": y}}, {1: x, "1": y}
             raise UnusableError(f"holds two arrays that are both called {path[:100]!r}")
         leaves[path] = leaf
@@ -26,14 +35,17 @@ def flatten(update: Any) -> dict[str, Any]:
 
 
 def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Every array with its path, and every container as `_BRANCH`."""
     if is_array(node) or is_scalar(node):
         yield path, node
     elif depth > DEEPEST:
         raise UnusableError(f"nests containers more than {DEEPEST} deep")
     elif isinstance(node, Mapping):
+        yield path, _BRANCH
         for key, child in node.items():
             yield from _walk(child, f"{path}.{key}" if path else str(key), depth + 1)
     elif isinstance(node, list | tuple):
+        yield path, _BRANCH
         for position, child in enumerate(node):
             yield from _walk(child, f"{path}[{position}]", depth + 1)
     else:

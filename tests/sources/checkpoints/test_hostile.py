@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import honestly as hn
 from honestly.engine.passes import compiled, host
-from honestly.sources.checkpoints import Checkpoints
+from honestly.sources.checkpoints import Checkpoints, checkpoint
 
 from .conftest import shard
 
@@ -120,6 +120,13 @@ def test_an_index_that_lies(tmp_path: Path, good: list[Path]) -> None:
     check(good, "not a JSON object")
     index.write_text('{"weight_map": {}}')
     check(good, "no weight_map")
+
+
+def test_shards_with_endless_headers(tmp_path: Path, good: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of shards may be hard links to one file, whose long header took seconds each."""
+    good[BAD] = shard(tmp_path / "sharded", load_file(good[BAD]), 2)
+    monkeypatch.setattr(checkpoint, "MOST_HEADERS", 200)
+    check(good, "its shards have headers of more than 200 bytes together")
 
 
 def test_a_shard_that_is_a_link(tmp_path: Path, good: list[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.engine.passes.products import best_factors, squared_norm, sum_blocks
+from honestly.engine.passes.products import balanced, best_factors, squared_norm, sum_blocks
 from honestly.rules.rule import squared_distances
 from honestly.sources.checkpoints import Checkpoints
 
@@ -317,6 +318,46 @@ def test_alpha_by_module_is_respected(adapters: list[Path], tmp_path: Path) -> N
         np.testing.assert_allclose(products(found.value)[name], values, rtol=1e-5, atol=1e-5)
 
 
+def test_a_module_whose_name_ends_another(tmp_path: Path) -> None:
+    """`^proj` is that module only, `proj` every module that ends in it, for PEFT."""
+    rng = np.random.default_rng(3)
+    paths = [tmp_path / f"site-{k}" for k in range(3)]
+    for path in paths:
+        path.mkdir()
+        tensors = {}
+        for module, rank in (("proj", 3), ("blocks.0.proj", 2), ("blocks.1.proj", 2)):
+            tensors[f"base_model.model.{module}.lora_A.weight"] = rng.normal(size=(rank, 5)).astype(np.float32)
+            tensors[f"base_model.model.{module}.lora_B.weight"] = rng.normal(size=(4, rank)).astype(np.float32)
+        save_file(tensors, path / "adapter_model.safetensors")
+        config = {"peft_type": "LORA", "base_model_name_or_path": "base", "r": 2, "lora_alpha": 2}
+        patterns = {"rank_pattern": {"^proj": 3}, "alpha_pattern": {r"^proj$": 6, r"0\.proj": 8}}
+        (path / "adapter_config.json").write_text(json.dumps(config | patterns))
+    found = hn.aggregate(paths, "mean", out=tmp_path / "out")
+    assert not found.excluded
+    config = json.loads((found.value / "adapter_config.json").read_text())
+    assert (config["r"], config["rank_pattern"], config["alpha_pattern"]) == (6, {"^proj": 9}, {"^proj": 9})
+    written, scales = load_file(found.value / "adapter_model.safetensors"), {"proj": 2, "blocks.0.proj": 4}
+    for module in ("proj", "blocks.0.proj", "blocks.1.proj"):
+        A, B = (f"base_model.model.{module}.lora_{side}.weight" for side in "AB")
+        every = [load_file(path / "adapter_model.safetensors") for path in paths]
+        expected = scales.get(module, 1) * sum(one[B] @ one[A] for one in every) / 3
+        np.testing.assert_allclose(written[B] @ written[A], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_patterns_of_a_stranger_are_read_once(adapters: list[Path]) -> None:
+    """Each was compared with each module: 60,000 with 40,000 take hours, and fit into the files."""
+    file = adapters[3] / "adapter_config.json"
+    patterns = {"rank_pattern": {f"x{i}": 4 for i in range(30_000)}, "r": 4}
+    file.write_text(json.dumps(json.loads(file.read_text()) | patterns))
+    tensors = load_file(adapters[3] / "adapter_model.safetensors")
+    for i in range(5_000):
+        tensors[f"m{i}.lora_A.weight"], tensors[f"m{i}.lora_B.weight"] = np.ones((4, 1)), np.ones((1, 4))
+    save_file(tensors, adapters[3] / "adapter_model.safetensors")
+    begun = time.process_time()
+    assert list(hn.aggregate(adapters, "mean").reasons) == [3]
+    assert time.process_time() - begun < 30  # it took minutes
+
+
 def _without_b(tensors: dict[str, np.ndarray]) -> None:
     del tensors["base_model.model.layers.0.q_proj.lora_B.weight"]
 
@@ -369,6 +410,87 @@ def test_a_value_that_is_no_number_costs_the_vote_in_every_form(adapters: list[P
     assert len(warned) == (lora == "factors")
 
 
+def _rewrite(path: Path, edit: Any) -> None:
+    """Change the pairs of an adapter; those of `edit(A, B)` are written as float32."""
+    file = path / "adapter_model.safetensors"
+    tensors = load_file(file)
+    for module in MODULES:
+        names = [f"{module}.lora_{side}.weight" for side in "AB"]
+        pair = edit(*[tensors[name].astype(float) for name in names])
+        tensors |= {name: np.ascontiguousarray(x, np.float32) for name, x in zip(names, pair, strict=True)}
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize("lora", ["exact", "svd"])
+@pytest.mark.parametrize("size", [1e15, 1e-15])
+def test_one_client_chooses_the_size_of_its_own_factors_only(
+    tmp_path: Path, truth: Any, lora: str, size: float
+) -> None:
+    """B/c and A c are the same product: they must not drown the others, nor overflow the dtype of the result."""
+    rng = np.random.default_rng(6)
+    paths = [write(tmp_path / f"site-{k}", rng, truth) for k in range(5)]
+    usual = hn.aggregate(Checkpoints(paths, lora=lora), "mean", out=tmp_path / "usual").value
+    for path in paths[:4]:
+        tensors = load_file(path / "adapter_model.safetensors")
+        save_file({n: x.astype(np.float16) for n, x in tensors.items()}, path / "adapter_model.safetensors")
+    _rewrite(paths[4], lambda A, B: (A * size, B / size))
+    found = hn.aggregate(Checkpoints(paths, lora=lora), "mean", out=tmp_path / "out").value
+    assert load_file(found / "adapter_model.safetensors")[HEAD].dtype == np.float16
+    for name, values in products(usual).items():
+        np.testing.assert_allclose(products(found)[name], values, atol=0.02)
+
+
+@pytest.mark.parametrize("size", [1e3, 1e15, 1e-15])
+def test_the_mean_of_factors_is_not_that_of_one_client(tmp_path: Path, truth: Any, size: float) -> None:
+    rng = np.random.default_rng(6)
+    paths = [write(tmp_path / f"site-{k}", rng, truth) for k in range(6)]
+    _rewrite(paths[5], lambda A, B: (A * size, B / size))
+    with pytest.warns(UserWarning, match="is not the mean of B A"):
+        found = hn.aggregate(Checkpoints(paths, lora="factors"), out=tmp_path / "out")
+    assert found.honesty is not None
+    assert found.honesty[5] > 0.9  # its products are ordinary
+    assert found.diagnostics["lora"]["relative_error"] < 0.1
+    for name, values in products(found.value).items():
+        if name != HEAD:
+            A, B = truth[name]
+            assert np.linalg.norm(values - B @ A) < 0.1 * np.linalg.norm(B @ A)
+
+
+@pytest.mark.parametrize("lora", ["exact", "svd"])
+@pytest.mark.parametrize("rule", ["mean", "bayesian"])
+@pytest.mark.parametrize("size", [1e4, 1e12])
+def test_factors_that_cancel_each_other_do_no_harm(
+    tmp_path: Path, truth: Any, lora: str, rule: str, size: float
+) -> None:
+    """Columns of B that add up to nearly nothing, over equal rows of A: rounding hid what product was written."""
+    rng = np.random.default_rng(7)
+    paths = [write(tmp_path / f"site-{k}", rng, truth) for k in range(6)]
+
+    def cancel(A: Any, B: Any) -> Any:
+        x, y = (size * rng.normal(size=len(B)).astype(np.float32) for _ in range(2))
+        columns = [x, y, -(x + y), B[:, 0]]
+        return np.stack([A[0]] * 4), np.stack(columns, axis=1)
+
+    _rewrite(paths[5], cancel)
+    out = hn.aggregate(Checkpoints(paths, lora=lora), rule, out=tmp_path / "out").value
+    written = load_file(out / "adapter_model.safetensors")
+    assert max(abs(x).max() for x in written.values()) < 100
+    for name, values in products(out).items():
+        if name != HEAD:
+            A, B = truth[name]
+            assert np.linalg.norm(values - B @ A) < 0.6 * np.linalg.norm(B @ A)
+
+
+def test_names_in_another_order_are_the_same_setting(tmp_path: Path, truth: Any) -> None:
+    """PEFT writes sets in any order; each of them was a setting of its own, and one client's could win."""
+    rng = np.random.default_rng(6)
+    orders = [["q_proj", "v_proj"], ["v_proj", "q_proj"], ["q_proj", "v_proj"], ["v_proj", "q_proj"]]
+    orders += [["zzz"], ["zzz"]]
+    paths = [write(tmp_path / f"site-{k}", rng, truth, target_modules=order) for k, order in enumerate(orders)]
+    out = hn.aggregate(paths, "mean", out=tmp_path / "out").value
+    assert json.loads((out / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
+
+
 def test_adapters_and_models_are_not_mixed(adapters: list[Path], tmp_path: Path) -> None:
     save_file({"w": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
     found = hn.aggregate([*adapters, tmp_path / "model.safetensors"], "mean")
@@ -398,3 +520,17 @@ def test_the_algebra_of_products() -> None:
     A[3] = A[2]  # dependent rows: no division by zero
     TA, TB = best_factors(D, A @ A.T, MB, 6)
     np.testing.assert_allclose(B @ TB @ TA @ A, (B * D) @ A, atol=1e-6)
+
+
+def test_balanced_factors() -> None:
+    rng = np.random.default_rng(0)
+    A, B = rng.normal(size=(5, 9)), rng.normal(size=(7, 5))
+    A[:2] *= 1e12
+    B[:, :2] /= 1e12
+    A[4], B[:, 4] = A[3], 1e-9 - B[:, 3]  # the last client's factors cancel each other
+    weights, ranks = np.array([0.25, -0.5, 1.0]), [2, 1, 2]
+    TA, TB = balanced(A @ A.T, B.T @ B, ranks, weights, [True, True, True])
+    for rows, weight in ((slice(0, 2), 0.25), (slice(2, 3), -0.5), (slice(3, 5), 0)):
+        a, b = TA[rows] @ A, B @ TB[:, rows]
+        np.testing.assert_allclose(b @ a, weight * B[:, rows] @ A[rows], atol=1e-8)
+        np.testing.assert_allclose(np.linalg.norm(a), np.linalg.norm(b))

@@ -272,6 +272,9 @@ def test_wrong_arguments(clients: Clients, tmp_path: Path) -> None:
             hn.aggregate(paths, "mean", out=out)
     with pytest.raises(ValueError, match="single path"):
         hn.aggregate("one.safetensors")
+    save_file({}, tmp_path / "empty.safetensors")
+    with pytest.raises(ValueError, match="reference: holds no tensors"):
+        hn.aggregate(paths, "mean", reference=tmp_path / "empty.safetensors")
 
 
 def test_progress_reaches_both_passes(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import honestly as hn
-from honestly.sources.checkpoints import replace
+from honestly.sources.checkpoints import replace, writer
 
 from .conftest import model, shard
 
@@ -65,6 +65,59 @@ def test_a_full_disk_is_found_before_the_second_pass(
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.parametrize("name", ["out.safetensors", "out.npz", "out"])
+def test_a_folder_that_may_be_written_but_not_read(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The output was there, and the error said that it was unchanged."""
+
+    def refuse(path: Path) -> None:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(writer, "sync_folder", refuse)
+    assert hn.aggregate(clients(), "mean", out=tmp_path / name).value.exists()
+
+
+@pytest.mark.parametrize("name", ["out.safetensors", "out.npz", "out"])
+def test_what_a_killed_run_left_is_removed(clients: Clients, tmp_path: Path, name: str) -> None:
+    """Each kill left a hidden file as large as the model, until the disk was full."""
+    paths = clients()
+    folder = Path(name).suffix == ""
+    living = replace.Draft(tmp_path / name, folder=folder)
+    (tmp_path / f".{name}.0123abcd.zip.tmp").touch()
+    (tmp_path / f".{name}.0123abcd.tmp").mkdir() if folder else (tmp_path / f".{name}.0123abcd.tmp").touch()
+    others = [
+        tmp_path / f".other{name}.0123abcd.tmp",
+        tmp_path / f".{name}.mine.tmp",
+        tmp_path / f".{name}.89abcdef.tmp",
+    ]
+    for other in others[:2]:
+        other.touch()
+    others[2].symlink_to("nowhere")
+    hn.aggregate(paths, "mean", out=tmp_path / name)
+    assert {tmp_path / file for file in left_over(tmp_path)} == {living.path, *others}
+    living.release()
+    hn.aggregate(paths, "mean", out=tmp_path / name)
+    assert {tmp_path / file for file in left_over(tmp_path)} == set(others)
+
+
+def test_a_draft_that_was_taken_for_an_old_one_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[Path] = []
+    lock = replace._lock
+
+    def taken(fd: int, *, sure: bool = False) -> bool:
+        if not swept:
+            swept.extend(tmp_path.iterdir())
+            swept[0].unlink()
+        return lock(fd, sure=sure)
+
+    monkeypatch.setattr(replace, "_lock", taken)
+    draft = replace.Draft(tmp_path / "out.npz", folder=False)
+    assert [*tmp_path.iterdir()] == [draft.path] != swept
+    draft.release()
+
+
 def test_a_system_that_cannot_reserve_space(clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(fd: int, offset: int, size: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
@@ -83,6 +136,23 @@ def test_a_folder_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert hn.aggregate(paths, "mean", out=out).value == out
     assert len(list(out.iterdir())) == 3
     assert left_over(tmp_path) == []
+
+
+def test_few_descriptors_suffice_for_many_shards(tmp_path: Path) -> None:
+    """Where clients shard differently, the first one's layout is used, however many files it has."""
+    tensors = {f"t{i}": np.full(2, float(i)) for i in range(100)}
+    for k, pieces in enumerate((100, 3, 2)):
+        shard(tmp_path / f"client-{k}", tensors, pieces)
+    script = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "import honestly as hn\n"
+        "hn.aggregate([f'client-{k}' for k in range(3)], 'mean', out='out', explain=True)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=60)
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 100
+    value = hn.aggregate([tmp_path / "out"], "mean").value
+    assert all(np.allclose(value[name], x) for name, x in tensors.items())
 
 
 def test_shards_of_which_one_has_the_name_of_a_lone_file_get_an_index(tmp_path: Path) -> None:
@@ -106,6 +176,50 @@ def test_a_folder_with_other_files_is_not_touched(clients: Clients, tmp_path: Pa
     with pytest.raises(ValueError, match=r"also holds 'thesis.tex'"):
         hn.aggregate(clients(), "mean", out=out)
     assert (out / "thesis.tex").read_text() == "years"
+
+
+def test_a_folder_with_several_models_is_not_touched(clients: Clients, tmp_path: Path) -> None:
+    paths, out = clients(), tmp_path / "history"
+    out.mkdir()
+    for number in (1, 2):
+        (out / f"round-{number}.safetensors").write_bytes(paths[0].read_bytes())
+    for index in (None, "{", '{"weight_map": {"a": "round-1.safetensors"}}'):
+        if index is not None:
+            (out / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(ValueError, match=r"several models \('round-1.safetensors', 'round-2.safetensors'\)"):
+            hn.aggregate(paths, "mean", out=out)
+    assert len(list(out.iterdir())) == 3
+
+
+def test_a_folder_that_is_write_protected_is_not_touched(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was replaced, and left behind under a hidden name because its files could not be removed."""
+    out = tmp_path / "out"
+    out.mkdir()
+    access = os.access
+    monkeypatch.setattr(replace.os, "access", lambda path, mode: path != out and access(path, mode))  # root may all
+    with pytest.raises(ValueError, match="a folder that cannot be written"):
+        hn.aggregate(clients(), "mean", out=out)
+
+
+@pytest.mark.parametrize("target", ["old", "missing"])
+def test_a_link_to_a_folder_is_followed(clients: Clients, tmp_path: Path, target: str) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "out").symlink_to(target)
+    hn.aggregate(clients(), "mean", out=tmp_path / "out")
+    assert (tmp_path / "out").is_symlink()
+    assert [path.name for path in (tmp_path / target).iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("out", [".", "/"])
+def test_a_folder_that_cannot_be_renamed_is_refused_before_the_work(
+    clients: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ValueError, match=r"cannot be replaced by another folder|cannot be written"):
+        hn.aggregate(clients(), "mean", out=out)
 
 
 @pytest.mark.parametrize(

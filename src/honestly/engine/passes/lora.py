@@ -11,7 +11,7 @@ import numpy as np
 from honestly.arrays import LARGEST, ArraySpec
 from honestly.engine.passes.host import HostPasses
 from honestly.engine.passes.lora_factors import CHUNK, LoraFactors
-from honestly.engine.passes.products import best_factors, squared_norm
+from honestly.engine.passes.products import balanced, best_factors, squared_norm
 from honestly.engine.passes.protocol import Verdict, symmetrize
 from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
@@ -132,13 +132,19 @@ class LoraPasses:
             pairs = self.factors.pairs(module, used)
             D = np.repeat(shares[i], ranks[module])
             small = None
-            if self.source.lora == "svd":
+            unwieldy = self.factors.unwieldy(i, used, shares[i])
+            if self.source.lora == "svd" or unwieldy.any():
                 MA, MB = self.factors.small(used, pairs)
                 if not (np.isfinite(MA).all() and np.isfinite(MB).all()):  # a fault that the engine now looks for
                     return list(sink.finish()), lambda: False
-                small = best_factors(D, MA, MB, new[module])
-                error += squared_norm(small[1] @ small[0] - np.diag(D), MA, MB)
-                total += squared_norm(np.diag(D), MA, MB)
+                svd = self.source.lora == "svd"  # else only where it must be: A is exact as it is
+                small = TA, TB = balanced(MA, MB, ranks[module], shares[i], svd | unwieldy)
+                if svd:
+                    eye, MA, MB = np.eye(len(D)), TA @ MA @ TA.T, TB.T @ MB @ TB
+                    a, b = best_factors(np.ones(len(D)), MA, MB, new[module])
+                    error += squared_norm(b @ a - eye, MA, MB)
+                    total += squared_norm(eye, MA, MB)
+                    small = a @ TA, TB @ b
             fine &= self._write(sink, 2 * i, used, pairs, D, small)
         modules = len(self.source.modules)
         for j, name in enumerate(self.source.plain):
@@ -158,7 +164,8 @@ class LoraPasses:
     def _mix_factors(self, weights: Float, used: Sequence[int]) -> tuple[Sequence[Any], Verdict]:
         """Both factors of a module are averaged with the weights of their product."""
         inner = self.source.factors(used)
-        rows = {name: weights[i] for i, name in enumerate((*self.source.modules, *self.source.plain))}
+        shares = self.factors.comparable(weights, used)
+        rows = {name: shares[i] for i, name in enumerate((*self.source.modules, *self.source.plain))}
         modules = self.source.factor_modules(self.source.typical(used))
         inner.layers = tuple(Layer(leaf.name, ((i, 0, leaf.size),)) for i, leaf in enumerate(inner.leaves) if leaf.size)
         by_layer = np.stack([rows[modules.get(layer.name, layer.name)] for layer in inner.layers])
@@ -171,8 +178,8 @@ class LoraPasses:
             pairs = self.factors.pairs(module, used)
             MA, MB = self.factors.small(used, pairs)
             eye = np.tile(np.eye(pairs[0].rank), (1, len(used)))
-            D = np.repeat(weights[i], pairs[0].rank)
-            error += squared_norm((D[:, None] * eye.T) @ (eye * D[None, :]) - np.diag(D), MA, MB)
+            D, S = np.repeat(weights[i], pairs[0].rank), np.repeat(shares[i], pairs[0].rank)
+            error += squared_norm((S[:, None] * eye.T) @ (eye * S[None, :]) - np.diag(D), MA, MB)
             total += squared_norm(np.diag(D), MA, MB)
         relative = float(np.sqrt(error / total)) if total > 0 else 0.0
         self._report({module: self.factors.pairs(module, used)[0].rank for module in self.source.modules}, relative)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from honestly.engine.passes.products import sum_blocks
+from honestly.engine.passes.products import sum_blocks, vanishing
 from honestly.result import Float
 from honestly.sources.checkpoints.adapter import Pair
 from honestly.sources.checkpoints.lora import LoraSource
@@ -15,6 +15,11 @@ from honestly.sources.checkpoints.lora import LoraSource
 CHUNK = 1 << 21
 # Fewer columns or rows at a time than this cost more calls than they save memory.
 NARROWEST = 128
+# Longer factors than this might not fit into float16, and factors that are that much longer than their product cancel
+# each other: both are re-factored before they are written.
+LONGEST, CANCELLING = 2.0**15, 2.0**10
+# Factors that are averaged by themselves may be this many times as long as those of the median client.
+UNUSUAL = 10
 
 
 class LoraFactors:
@@ -24,6 +29,7 @@ class LoraFactors:
         self.source = source
         self._order: list[int] = []
         self._known: Float = np.zeros((0, 0, 0))
+        self._squares: dict[str, Float] = {}  # by module: ||A||^2 and ||B||^2 of each client, (2, k)
 
     def pairs(self, module: str, clients: Sequence[int]) -> list[Pair]:
         """The factors of a module, client by client."""
@@ -31,20 +37,50 @@ class LoraFactors:
 
     def grams(self, rows: Sequence[int]) -> Float:
         """(leaves, k, k) Gram matrices of the products, then of the other tensors; kept: they are asked for often."""
+        at = self._positions(rows)
+        return self._known[:, at][:, :, at]
+
+    def _positions(self, rows: Sequence[int]) -> list[int]:
+        """Where these clients are in what has been measured."""
         if not set(rows) <= set(self._order):
             self._order = sorted(set(rows))
             self._known = np.stack([*self._measure(self._order)])
-        at = [self._order.index(k) for k in rows]
-        return self._known[:, at][:, :, at]
+        return [self._order.index(k) for k in rows]
 
     def _measure(self, rows: list[int]) -> Iterator[Float]:
         with np.errstate(over="ignore", invalid="ignore"):
             for module in self.source.modules:
                 pairs = self.pairs(module, rows)
                 MA, MB = self.small(rows, pairs)
-                yield sum_blocks(MA * MB, [pair.rank for pair in pairs])
+                ranks = [pair.rank for pair in pairs]
+                G = sum_blocks(MA * MB, ranks)
+                starts = np.concatenate([[0], np.cumsum(ranks)[:-1]]).astype(int)
+                self._squares[module] = np.add.reduceat(np.stack([np.diagonal(MA), np.diagonal(MB)]), starts, axis=1)
+                nothing = vanishing(np.diagonal(G), *self._squares[module])
+                G[nothing, :] = G[:, nothing] = 0
+                yield G
             for name in self.source.plain:
                 yield sum((X @ X.T for _, X in self.plain_chunks(name, rows)), np.zeros((len(rows), len(rows))))
+
+    def unwieldy(self, module: int, clients: Sequence[int], weights: Float) -> np.ndarray:
+        """Which clients' factors of a module, B times their weights, must not be written as they are."""
+        at = self._positions(clients)
+        square, (a, b) = self._known[module][at, at], self._squares[self.source.modules[module]][:, at]
+        return (a > LONGEST**2) | (b * weights**2 > LONGEST**2) | (a * b > CANCELLING**2 * square)
+
+    def comparable(self, weights: Float, clients: Sequence[int]) -> Float:
+        """(leaves, k) the weights without those of clients whose A or B is far longer than usual in that module.
+
+        The weights belong to products. Behind an ordinary product a client may hide factors of any length, and the mean
+        of A, or that of B, would be its own.
+        """
+        weights, at = weights.copy(), self._positions(clients)
+        for row, module in zip(weights, self.source.modules, strict=False):  # other tensors come after the modules
+            squares = self._squares[module][:, at]
+            rest = np.where((squares > UNUSUAL**2 * np.median(squares, axis=1, keepdims=True)).any(axis=0), 0, row)
+            if rest.any():
+                row[:] = rest * (row.sum() / rest.sum())
+        return weights
 
     def small(self, clients: Sequence[int], pairs: Sequence[Pair]) -> tuple[Float, Float]:
         """(M_A, M_B), both R x R."""

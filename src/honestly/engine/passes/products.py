@@ -15,11 +15,43 @@ import numpy as np
 
 from honestly.result import Float
 
+#: A product this much smaller than its factors, ||B A|| / (||B|| ||A||), is rounding: the factors cancel each other.
+VANISHING = 1e-6
+
 
 def sum_blocks(products: Float, ranks: Sequence[int]) -> Float:
     """(K, K) sums over the r_i x r_j blocks of an R x R matrix."""
     starts = np.concatenate([[0], np.cumsum(ranks)[:-1]]).astype(int)
     return np.add.reduceat(np.add.reduceat(products, starts, axis=0), starts, axis=1)
+
+
+def vanishing(squares: Float, a: Float, b: Float) -> np.ndarray:
+    """Which products are zero or nothing but rounding, from `||B A||^2`, `||A||^2` and `||B||^2`."""
+    return np.isfinite(squares) & np.isfinite(a * b) & (squares <= VANISHING**2 * a * b)
+
+
+def balanced(
+    MA: Float, MB: Float, ranks: Sequence[int], weights: Float, which: Sequence[bool] | np.ndarray
+) -> tuple[Float, Float]:
+    """(T_A, T_B), block-diagonal: `T_A A` and `B T_B` are factors of each `w_k B_k A_k` that are equally long.
+
+    `B_k C` and `C^-1 A_k` have the same product for every C, so a client may send factors of any size, and even ones
+    that cancel each other. Beside them those of all others would be lost in rounding. Products that are nothing but
+    rounding become zero. Of clients that are not in `which` the factors stay as they are, B times the weight.
+    """
+    TA, TB = np.zeros_like(MA), np.zeros_like(MB)
+    stop = 0
+    for rank, weight, chosen in zip(ranks, weights, which, strict=True):
+        start, stop = stop, stop + rank
+        block = slice(start, stop), slice(start, stop)
+        a, b = MA[block], MB[block]
+        if not chosen:
+            TA[block], TB[block] = np.eye(rank), weight * np.eye(rank)
+        elif not vanishing(np.asarray((a * b).sum()), np.trace(a), np.trace(b)):
+            root = np.sqrt(abs(weight))
+            a, b = best_factors(np.ones(rank), a, b, rank)
+            TA[block], TB[block] = root * a, np.copysign(root, weight) * b
+    return TA, TB
 
 
 def squared_norm(E: Float, MA: Float, MB: Float) -> float:

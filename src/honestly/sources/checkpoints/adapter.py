@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from honestly.sources.checkpoints.checkpoint import Checkpoint
 from honestly.sources.checkpoints.names import factor_of
@@ -16,6 +16,8 @@ from honestly.sources.checkpoints.tensors import Tensor
 from honestly.sources.tree import UnusableError, tensor_label
 
 LARGEST_RANK = 4096
+#: What PEFT writes before the names of modules in files, but not in settings.
+PREFIX = "base_model.model."
 #: Settings of PEFT that are kept if most clients have them; all others are left at PEFT's defaults.
 KEPT = (
     "base_model_name_or_path", "revision", "task_type", "target_modules", "modules_to_save", "bias",
@@ -88,6 +90,7 @@ def read_adapter(checkpoint: Checkpoint) -> Adapter:
     for name in NOT_LINEAR:
         if config.get(name):
             raise UnusableError(f"its adapter_config.json sets {name}: such adapters are not plain products B A")
+    ranks, alphas = _read_patterns(config, "rank_pattern"), _read_patterns(config, "alpha_pattern")
     pairs: dict[str, Pair] = {}
     plain: dict[str, Tensor] = {}
     for name, tensor in checkpoint.tensors.items():
@@ -101,26 +104,29 @@ def read_adapter(checkpoint: Checkpoint) -> Adapter:
         elif factor.other not in checkpoint.tensors:
             raise UnusableError(f"{tensor_label(factor.other)} is missing, but {name[:100]!r} needs it")
         elif factor.side == "A":
-            pairs[factor.module] = _pair(factor.module, name, factor.other, checkpoint, config)
+            pairs[factor.module] = _pair(factor.module, name, factor.other, checkpoint, ranks, alphas)
     if not pairs:
         raise UnusableError("holds no LoRA factors")
     base = f"{config.get('base_model_name_or_path')}@{config.get('revision') or 'main'}"
     return Adapter(checkpoint, pairs, plain, base, config)
 
 
-def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Pair:
+def _pair(
+    module: str, a_name: str, b_name: str, checkpoint: Checkpoint, ranks: Patterns, alphas: Patterns
+) -> Pair:  # fmt: skip
+    config = checkpoint.config
     a, b = checkpoint.tensors[a_name], checkpoint.tensors[b_name]
     shape_a, shape_b = a.spec.shape, b.spec.shape
     fits = len(shape_a) >= 2 and len(shape_b) >= 2 and shape_a[0] == shape_b[1] and math.prod(shape_b[2:]) == 1
     if a.spec.kind != "float" or b.spec.kind != "float" or not fits:
         raise UnusableError(f"{tensor_label(module)}: its factors {shape_a} and {shape_b} cannot be multiplied")
     rank = int(next(iter(shape_a)))
-    declared = _setting(config, "r", "rank_pattern", module)
+    declared = _setting(ranks, module, config.get("r"))
     if type(declared) is not int or not 1 <= declared <= LARGEST_RANK or declared != rank:
         raise UnusableError(
             f"{tensor_label(module)} has rank {rank}, but its adapter_config.json says {str(declared)[:40]}"
         )
-    alpha = _setting(config, "lora_alpha", "alpha_pattern", module)
+    alpha = _setting(alphas, module, config.get("lora_alpha"))
     if type(alpha) not in (int, float) or not 1e-6 < abs(alpha) < 1e6:
         raise UnusableError(
             f"{tensor_label(module)} has lora_alpha {str(alpha)[:40]}, expected a number from 1e-6 to 1e6"
@@ -129,19 +135,32 @@ def _pair(module: str, a_name: str, b_name: str, checkpoint: Checkpoint, config:
     return Pair(a, b, a_name, b_name, float(scale))
 
 
-def _setting(config: Mapping[str, Any], name: str, pattern: str, module: str) -> Any:
-    """A setting for one module. PEFT's patterns are regular expressions. Only plain names are accepted from clients,
-    because an expression can be written to run forever."""
+#: By name of a module (`^` before a whole one): the place among the patterns, and the value.
+Patterns: TypeAlias = Mapping[str, tuple[int, Any]]
+
+
+def _read_patterns(config: Mapping[str, Any], pattern: str) -> Patterns:
+    """Settings by module, with their places in the file. PEFT's patterns are regular expressions. Only plain names are
+    accepted from clients, because an expression can be written to run forever."""
     patterns = config.get(pattern) or {}
     if not isinstance(patterns, dict):
         raise UnusableError(f"its adapter_config.json has a {pattern} that is not a mapping")
-    for key, value in patterns.items():
+    found: dict[str, tuple[int, Any]] = {}
+    for place, (key, value) in enumerate(patterns.items()):
         if not re.fullmatch(r"\^?[\w.\\-]{1,500}\$?", key):
             raise UnusableError(f"its {pattern} has the key {key[:60]!r}; only module names are supported")
-        wanted = key.replace("\\.", ".").strip("^$")
-        if module == wanted or module.endswith(f".{wanted}"):
-            return value
-    return config.get(name)
+        found.setdefault(key.replace("\\.", ".").removesuffix("$"), (place, value))
+    return found
+
+
+def _setting(patterns: Patterns, module: str, default: Any) -> Any:
+    """A setting for one module: the first pattern that is its name, or ends it; `^` asks for the whole name."""
+    if not patterns:
+        return default
+    name = module.removeprefix(PREFIX)
+    ends = [0, *(i + 1 for i, letter in enumerate(name) if letter == ".")]
+    matches = [patterns[key] for key in (f"^{name}", *(name[i:] for i in ends)) if key in patterns]
+    return min(matches, key=lambda match: match[0])[1] if matches else default
 
 
 def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales: Mapping[str, float] | None) -> bytes:
@@ -151,7 +170,7 @@ def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales:
     """
     config: dict[str, Any] = {"peft_type": "LORA", "inference_mode": True, "use_rslora": False, "use_dora": False}
     for name in KEPT:
-        votes = Counter(json.dumps(adapter.config.get(name), sort_keys=True) for adapter in adapters)
+        votes = Counter(json.dumps(_sorted(adapter.config.get(name)), sort_keys=True) for adapter in adapters)
         value = json.loads(max(votes, key=lambda text: (votes[text], text)))
         if value is not None:
             config[name] = value
@@ -163,8 +182,18 @@ def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales:
     return (json.dumps(config, indent=2, sort_keys=True) + "\n").encode()
 
 
+def _sorted(value: Any) -> Any:
+    """A list in one order: PEFT writes sets of names, such as `target_modules`, in another order in every process."""
+    return sorted(value, key=json.dumps) if isinstance(value, list) else value
+
+
 def _most_and_others(name: str, pattern: str, values: Mapping[str, Any]) -> dict[str, Any]:
     votes = Counter(values.values())
     most = max(votes, key=lambda value: (votes[value], value))
-    others = {module.removeprefix("base_model.model."): value for module, value in values.items() if value != most}
-    return {name: most, pattern: others}
+    names = [module.removeprefix(PREFIX) for module in values]
+
+    def key(module: str) -> str:  # a name also matches all that end in it, unless it is anchored
+        own = module.removeprefix(PREFIX)
+        return f"^{own}" if any(name.endswith(f".{own}") for name in names) else own
+
+    return {name: most, pattern: {key(module): value for module, value in values.items() if value != most}}

@@ -15,8 +15,8 @@ from honestly.sources.tree import UnusableError, tensor_label
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
-#: No model has more shards; a hostile index might.
-MOST_SHARDS = 4096
+#: No model has more shards, or more bytes in all their headers, of which each may be `LONGEST`; a hostile one might.
+MOST_SHARDS, MOST_HEADERS = 4096, 2 * LONGEST
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,13 @@ def _read_sharded(folder: str, index_name: str, pool: Pool, follow: bool) -> Che
     shards: list[Shard] = []
     files = [index_file]
     metadata: Mapping[str, str] = {}
+    left = MOST_HEADERS
     for filename in filenames:
         file = File(pool, str(Path(folder) / filename), follow=follow)
         header = read_header(file)
+        left -= header.length
+        if left < 0:
+            raise UnusableError(f"its shards have headers of more than {MOST_HEADERS} bytes together")
         mine = {
             entry.name: InFile.of(file, entry) for entry in header.entries if weight_map.get(entry.name) == filename
         }

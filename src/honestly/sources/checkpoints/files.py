@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from honestly.sources.tree import UnusableError
 
@@ -31,6 +31,14 @@ def affordable(least: int = 8) -> tuple[int, int]:
     return min(MOST_HELD, limit // 4), max(least, min(MOST_OPEN, limit // 4))
 
 
+class Opens(Protocol):
+    """A file that a pool opens when it is needed."""
+
+    def open(self) -> int:
+        """A new descriptor."""
+        ...
+
+
 class Pool:
     """The descriptors of many files: the first `keep_open` stay open, of the others at most `limit` at a time."""
 
@@ -46,8 +54,8 @@ class Pool:
         self._spool, self._spooled = -1, 0
         self._may_hold = may_hold if keep_open is None else keep_open
         self._lock = threading.Lock()
-        self._idle: OrderedDict[File, int] = OrderedDict()  # the longest unused first
-        self._used: dict[File, tuple[int, int]] = {}  # descriptor and number of threads reading from it
+        self._idle: OrderedDict[Opens, int] = OrderedDict()  # the longest unused first
+        self._used: dict[Opens, tuple[int, int]] = {}  # descriptor and number of threads reading from it
 
     def hold(self, file: File) -> int:
         """A descriptor that stays open until the pool is closed; -1 if there are too many of them."""
@@ -71,7 +79,7 @@ class Pool:
             return self._spool, at
 
     @contextmanager
-    def descriptor(self, file: File) -> Generator[int]:
+    def descriptor(self, file: Opens) -> Generator[int]:
         """The file's descriptor, which stays open inside the `with`."""
         with self._lock:
             if file in self._used:

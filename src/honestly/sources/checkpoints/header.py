@@ -58,10 +58,11 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says it holds; the entries in the order of their bytes."""
+    """What a file says it holds; the entries in the order of their bytes. `length` is that of its text."""
 
     entries: tuple[TensorEntry, ...]
     metadata: Mapping[str, str]
+    length: int
 
 
 def read_header(file: File) -> Header:
@@ -101,7 +102,7 @@ def parse_header(text: bytes, data_size: int) -> Header:
         at = end
     if at != data_size:
         raise UnusableError(f"its tensors end at byte {at} of {data_size}: the file does not match its header")
-    return Header(tuple(entry for _, _, entry in entries), raw)
+    return Header(tuple(entry for _, _, entry in entries), raw, len(text))
 
 
 def _entry(name: str, tensor: Any, data_size: int, start: int) -> tuple[int, int, TensorEntry]:

@@ -64,18 +64,18 @@ def read_npz(file: File) -> Checkpoint:
     tensors: dict[str, Tensor] = {}
     metadata: dict[str, str] = {}
     try:
-        with zipfile.ZipFile(_View(file)) as archive:  # type: ignore[arg-type]
-            members = archive.infolist()
-            if archive.comment == f"{MARK}: {MEANING}".encode():
-                metadata[MARK] = MEANING
-            if len(members) > MOST_MEMBERS:
-                raise UnusableError(f"holds {len(members)} arrays, the limit is {MOST_MEMBERS}")
-            for member in members:
-                name = member.filename.removesuffix(".npy")
-                name.encode("utf-8")
-                if name in tensors:
-                    raise UnusableError(f"the name {name[:100]!r} occurs twice in its header")
-                tensors[name] = _tensor(file, archive, member, name)
+        archive = _Archive(file)
+        members = archive.content.infolist()
+        if archive.content.comment == f"{MARK}: {MEANING}".encode():
+            metadata[MARK] = MEANING
+        if len(members) > MOST_MEMBERS:
+            raise UnusableError(f"holds {len(members)} arrays, the limit is {MOST_MEMBERS}")
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            name.encode("utf-8")
+            if name in tensors:
+                raise UnusableError(f"the name {name[:100]!r} occurs twice in its header")
+            tensors[name] = _tensor(file, archive, member, name)
     except UnusableError:
         raise
     except Exception as error:  # zipfile and zlib raise a dozen kinds of errors on damaged archives
@@ -83,10 +83,10 @@ def read_npz(file: File) -> Checkpoint:
     return Checkpoint("npz", tensors, (Shard(SINGLE, tuple(tensors)),), (file,), metadata)
 
 
-def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Tensor:
+def _tensor(file: File, archive: _Archive, member: zipfile.ZipInfo, name: str) -> Tensor:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UnusableError(f"{tensor_label(name)} uses a compression that NumPy does not write; save it with np.savez")
-    with archive.open(member) as stream:
+    with archive.content.open(member) as stream:
         start = stream.read(ENOUGH)
     try:
         layout = read_header(start)
@@ -107,7 +107,7 @@ def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name:
         spec = ArraySpec(shape, "uint16", "integer")
     stored = np.dtype("u1") if ours == "bool" else dtype
     if member.compress_type != zipfile.ZIP_STORED:
-        return _PackedArray(spec, stored, file, member, header)
+        return _PackedArray(spec, stored, archive, member, header)
     local = file.bytes(member.header_offset, 30)
     name_length, extra_length = struct.unpack("<HH", local[26:30])
     offset = member.header_offset + 30 + name_length + extra_length + header
@@ -116,17 +116,27 @@ def _tensor(file: File, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name:
     return InFile(spec, stored, file, offset)
 
 
+class _Archive:
+    """The archive of one file, whose directory is read once; one thread at a time may take arrays out of it."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.content = zipfile.ZipFile(_View(file))  # type: ignore[arg-type]
+        self.lock = threading.Lock()
+
+
 class _PackedArray:
     """A compressed array. It is unpacked on its first use: only then is its layout known to be that of the model, so a
     small file cannot make us write more than one model's bytes."""
 
     def __init__(
-        self, spec: ArraySpec, stored: np.dtype[Any], file: File, member: zipfile.ZipInfo, header: int
+        self, spec: ArraySpec, stored: np.dtype[Any], archive: _Archive, member: zipfile.ZipInfo, header: int
     ) -> None:
         self.spec = spec
-        self._stored, self._file, self._member, self._header = stored, file, member, header
+        self._stored, self._archive, self._member, self._header = stored, archive, member, header
+        self._file = archive.file
         self._file_range: InFile | None = None
-        self._lock = threading.Lock()
+        self._damage = ""  # found once: every block asks, and each attempt would take up more of the temporary file
 
     def _unpack(self) -> InFile:
         """The plain values, in the pool's temporary file."""
@@ -134,7 +144,7 @@ class _PackedArray:
         try:
             fd, begin = self._file.pool.room(left)
             at = begin
-            with zipfile.ZipFile(_View(self._file)) as archive, archive.open(self._member) as stream:  # type: ignore[arg-type]
+            with self._archive.content.open(self._member) as stream:
                 stream.read(self._header)
                 while piece := stream.read(min(PIECE, left)):
                     write_all(fd, piece, at)
@@ -154,9 +164,15 @@ class _PackedArray:
         return InFile(self.spec, self._stored, _Plain(fd), begin)  # type: ignore[arg-type]
 
     def _place(self) -> InFile:
-        with self._lock:
+        with self._archive.lock:
+            if self._damage:
+                raise UnusableError(self._damage)
             if self._file_range is None:
-                self._file_range = self._unpack()
+                try:
+                    self._file_range = self._unpack()
+                except UnusableError as reason:
+                    self._damage = str(reason)
+                    raise
             return self._file_range
 
     def raw(self, start: int, stop: int) -> Host:

@@ -137,9 +137,14 @@ class _Opening:
         if not isinstance(extra, str | PathLike):
             raise ValueError(f"{name} is a {type(extra).__name__}; if the updates are files, it must be a path, too")
         try:
-            return read_checkpoint(str(extra), self.pool, follow_symlinks=True, allow_torch=self.files.allow_torch)
+            checkpoint = read_checkpoint(
+                str(extra), self.pool, follow_symlinks=True, allow_torch=self.files.allow_torch
+            )
+            if not checkpoint.tensors:
+                raise UnusableError("holds no tensors")
         except UnusableError as reason:
             raise ValueError(f"{name}: {reason}") from None
+        return checkpoint
 
 
 def signature(checkpoint: Checkpoint) -> Signature:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import secrets
-import shutil
 import struct
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -17,9 +16,18 @@ import numpy as np
 
 from honestly.arrays import Host, narrow
 from honestly.files import sync_folder
-from honestly.sources.checkpoints.checkpoint import ADAPTER, ADAPTER_CONFIG, INDEX, SINGLE, Shard
+from honestly.sources.checkpoints.checkpoint import ADAPTER, INDEX, SINGLE, Shard
 from honestly.sources.checkpoints.conflicts import MARK, MEANING, mark_result
-from honestly.sources.checkpoints.replace import fill, naming, replace_folder, write_all
+from honestly.sources.checkpoints.files import Pool
+from honestly.sources.checkpoints.replace import (
+    Draft,
+    check_replaceable,
+    fill,
+    naming,
+    remove,
+    replace_folder,
+    write_all,
+)
 from honestly.sources.checkpoints.tensors import FORMAT_NAMES, storage
 from honestly.sources.source import Leaf
 
@@ -48,6 +56,8 @@ class Output:
         if suffix in OTHER_FILES:
             raise ValueError(f"out is {str(path)!r}; results are written as .safetensors, .npz or a folder")
         kind = {".safetensors": "file", ".npz": "npz"}.get(suffix, "folder")
+        if kind == "folder" and path.is_symlink():
+            path = path.resolve()  # a link itself cannot become a folder
         if not path.parent.is_dir():
             raise ValueError(f"out is {str(path)!r}, but the folder {str(path.parent)!r} does not exist: create it")
         if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -56,8 +66,8 @@ class Output:
             raise ValueError(
                 f"out is {str(path)!r}, which is a folder; give a file name, or a folder without that ending"
             )
-        if kind == "folder" and path.exists():
-            _check_replaceable(path)
+        if kind == "folder":
+            check_replaceable(path)
         return cls(path, kind)
 
     def sink(
@@ -75,19 +85,6 @@ class Output:
         metadata, headed = mark_result(metadata), self.kind != "npz"
         plans = [_Plan.of(s.filename, [known[name] for name in s.names], metadata, headed) for s in shards]
         return FileSink(self, leaves, plans)
-
-
-def _check_replaceable(path: Path) -> None:
-    """An existing folder is replaced whole; so it must hold nothing but a checkpoint."""
-    if not path.is_dir():
-        raise ValueError(f"out is {str(path)!r}, an existing file without a known ending; use .safetensors or .npz")
-    ours = (".safetensors", ".safetensors.index.json")
-    for name in sorted(entry.name for entry in path.iterdir()):
-        if not name.endswith(ours) and name != ADAPTER_CONFIG:
-            raise ValueError(
-                f"out is {str(path)!r}, a folder that also holds {name[:100]!r} and would be replaced whole: "
-                "name a new folder"
-            )
 
 
 @dataclass(frozen=True)
@@ -120,27 +117,37 @@ class _Plan:
         return cls(filename, header, offsets, len(header) + at, tuple(leaves))
 
 
+@dataclass(frozen=True)
+class _OutFile:
+    """One file of the temporary output. A model may have more shards than a process may open at once."""
+
+    path: Path
+
+    def open(self) -> int:
+        """A new descriptor, also for reading back."""
+        return os.open(self.path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+
+
 class FileSink:
     """The temporary output of one pass. `commit` makes it the output, `discard` removes it."""
 
     def __init__(self, output: Output, leaves: Sequence[Leaf], plans: Sequence[_Plan]) -> None:
         self._output, self._leaves, self._plans = output, tuple(leaves), plans
-        token = f".{output.path.name}.{secrets.token_hex(4)}.tmp"
-        self._temporary: Path | None = output.path.parent / token
-        self._fds: dict[str, int] = {}
-        self._places: dict[str, tuple[int, int]] = {}
+        self._draft = Draft(output.path, folder=output.kind == "folder")
+        self._temporary: Path | None = self._draft.path
+        self._pool = Pool()
+        self._files: list[_OutFile] = []
+        self._places: dict[str, tuple[_OutFile, int]] = {}
         self.extra_files: dict[str, bytes] = {}
         try:
-            if output.kind == "folder":
-                self._temporary.mkdir()
             for plan in plans:
-                path = self._temporary / plan.filename if output.kind == "folder" else self._temporary
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
-                self._fds[plan.filename] = fd
-                with naming(output.path):
+                file = _OutFile(self._temporary / plan.filename if output.kind == "folder" else self._temporary)
+                file.path.touch(exist_ok=output.kind != "folder")
+                self._files.append(file)
+                with naming(output.path), self._pool.descriptor(file) as fd:
                     fill(fd, plan.size)
                     write_all(fd, plan.header, 0)
-                self._places |= {name: (fd, offset) for name, offset in plan.offsets.items()}
+                self._places |= {name: (file, offset) for name, offset in plan.offsets.items()}
         except BaseException:
             self.discard()
             raise
@@ -154,15 +161,15 @@ class FileSink:
 
     def put_whole(self, leaf: Leaf, start: int, values: Host) -> None:
         """Write values that have the leaf's dtype already."""
-        fd, offset = self._places[leaf.name]
+        file, offset = self._places[leaf.name]
         raw: Any = np.ascontiguousarray(values)
         if len(values):
-            with naming(self._output.path):
+            with naming(self._output.path), self._pool.descriptor(file) as fd:
                 write_all(fd, memoryview(raw).cast("B"), offset + start * values.itemsize)
 
     def finish(self) -> Sequence[Any]:
         """The leaves as they were written, which can be sliced."""
-        return [WrittenLeaf(leaf, *self._places[leaf.name]) for leaf in self._leaves]
+        return [WrittenLeaf(leaf, self._pool, *self._places[leaf.name]) for leaf in self._leaves]
 
     def commit(self) -> Path:
         """Make it durable and rename it to the target: readers see either the old output or the new one."""
@@ -178,36 +185,35 @@ class FileSink:
         if self._output.kind == "folder" and not lone_file:
             self.extra_files[INDEX] = self._index()
         for name, content in self.extra_files.items():
-            fd = os.open(temporary / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-            self._fds[name] = fd
-            write_all(fd, content, 0)
-        for fd in self._fds.values():
-            os.fsync(fd)
-        self._close()
+            file = _OutFile(temporary / name)
+            file.path.touch(exist_ok=False)
+            self._files.append(file)
+            with self._pool.descriptor(file) as fd:
+                write_all(fd, content, 0)
+        for file in self._files:
+            with self._pool.descriptor(file) as fd:
+                os.fsync(fd)
+        self._pool.close()
         if self._output.kind == "folder":
             sync_folder(temporary)
             replace_folder(temporary, target)
         else:
             temporary.replace(target)
+            remove(self._draft.path)  # of an archive, the values it was made of
         self._temporary = None
-        sync_folder(target.parent)
+        self._draft.release()
+        with contextlib.suppress(OSError):  # a folder that cannot be read; the output is there, and its content is safe
+            sync_folder(target.parent)
         return target
 
     def discard(self) -> None:
         """Remove what was written, if it was not committed."""
-        self._close()
+        self._pool.close()
         if self._temporary is None:
             return
-        temporary, self._temporary = self._temporary, None
-        for path in (temporary, temporary.with_suffix(".zip.tmp")):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        while self._fds:
-            os.close(self._fds.popitem()[1])
+        self._temporary = None
+        remove(self._draft.path)
+        self._draft.release()
 
     def _index(self) -> bytes:
         total = sum(plan.size - len(plan.header) for plan in self._plans)
@@ -217,9 +223,12 @@ class FileSink:
 
     def _pack(self, raw: Path) -> Path:
         """The raw values as an .npz: uncompressed, with a fixed date, so the same values give the same bytes."""
-        (plan,), (fd,) = self._plans, self._fds.values()
+        (plan,), (file,) = self._plans, self._files
         packed = raw.with_suffix(".zip.tmp")
-        with zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        with (
+            zipfile.ZipFile(packed, "x", zipfile.ZIP_STORED, allowZip64=True) as archive,
+            self._pool.descriptor(file) as fd,
+        ):
             archive.comment = f"{MARK}: {MEANING}".encode()
             for leaf in plan.leaves:
                 member = zipfile.ZipInfo(f"{leaf.name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
@@ -232,9 +241,7 @@ class FileSink:
                         piece = os.pread(fd, min(PIECE, end - at), at)
                         stream.write(piece)
                         at += len(piece)
-        raw.unlink()
-        self._close()
-        self._fds[packed.name] = os.open(packed, os.O_RDONLY)
+        self._files = [_OutFile(packed)]
         return packed
 
 
@@ -243,16 +250,18 @@ class WrittenLeaf:
     """A leaf in the temporary output: `written[start:stop]` reads it back as it is stored."""
 
     leaf: Leaf
-    fd: int
+    pool: Pool
+    file: _OutFile
     offset: int
 
     def __getitem__(self, where: slice) -> Host:
         stored = storage(self.leaf.spec)
         values: Any = np.empty(where.stop - where.start, stored)
         buffer, at = memoryview(values).cast("B"), self.offset + where.start * stored.itemsize
-        while len(buffer):
-            n = os.preadv(self.fd, [buffer], at)
-            if n == 0:
-                raise OSError("the temporary output was cut short by someone else")
-            buffer, at = buffer[n:], at + n
+        with self.pool.descriptor(self.file) as fd:
+            while len(buffer):
+                n = os.preadv(fd, [buffer], at)
+                if n == 0:
+                    raise OSError("the temporary output was cut short by someone else")
+                buffer, at = buffer[n:], at + n
         return values

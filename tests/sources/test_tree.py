@@ -1,0 +1,36 @@
+"""One client's containers, whatever a stranger puts into them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import honestly as hn
+
+
+def _laughs(leaf: Any, depth: int = 20) -> Any:
+    """A list that contains the next one ten times, and so on: 10^20 leaves in no memory at all."""
+    for _ in range(depth):
+        leaf = [leaf] * 10
+    return leaf
+
+
+@pytest.mark.parametrize(
+    "extra", [_laughs([]), _laughs(np.ones(2)), {"a" * 1_000_000: [1.0] * 10_000}], ids=["lists", "arrays", "names"]
+)
+def test_more_arrays_than_anybody_can_count(extra: Any) -> None:
+    updates = [{"w": np.full(3, float(k))} for k in range(4)]
+    found = hn.aggregate([*updates, {"w": np.ones(3), "x": extra}], "mean")
+    assert found.reasons == {4: "holds more arrays, or longer names, than any model does"}
+
+
+def test_a_torch_file_of_a_kilobyte_that_holds_them(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    for k in range(4):
+        torch.save({"w": torch.full((3,), float(k))}, tmp_path / f"{k}.pt")
+    torch.save({"w": torch.ones(3), "x": _laughs([])}, tmp_path / "4.pt")
+    found = hn.aggregate(hn.Checkpoints(sorted(tmp_path.glob("*.pt")), allow_torch=True), "mean")
+    assert found.reasons == {4: "holds more arrays, or longer names, than any model does"}
