@@ -13,6 +13,8 @@ from honestly.sim.rounds import Federation
 from honestly.sim.run import run
 
 TASK = """
+    from dataclasses import replace
+
     import numpy as np
     from torch import nn
     from honestly.sim.data import Dataset
@@ -33,6 +35,18 @@ TASK = """
 
     def no_net():
         return 3
+
+
+    def colour_test():
+        return replace(stripes(), test_images=stripes().test_images.repeat(3, axis=1))
+
+
+    def flat_std():
+        return replace(stripes(), std=(0.0,))
+
+
+    def lists():
+        return replace(stripes(), labels=stripes().labels.tolist())
 
 
     NOTHING = 0
@@ -77,6 +91,9 @@ def test_a_federation_learns_on_it(task):
         ({"classes": '"plain",'}, "stripes", "labels must be int64 in 0 .. 0, got int64 from 0 to 1"),
         ({}, "net", r"is called with \(\), which it does not take: missing a required argument: 'channels'"),
         ({}, "no_net", "returned a int"),
+        ({}, "colour_test", "images have 1 channels and test_images 3; there must be as many"),
+        ({}, "flat_std", r"std above 0, got \(0.4,\) and \(0.0,\)"),
+        ({}, "lists", "images and labels must be NumPy arrays, got ndarray and list"),
         ({}, "NOTHING", "is a value of type int: it must be a class or a function"),
         ({}, "stirpes", "has no 'stirpes'"),
     ],
