@@ -94,9 +94,7 @@ def _check(name: str, module: Any, size: tuple[int, int, int], classes: int) -> 
     if not isinstance(module, nn.Module):
         raise ValueError(f"model '{name}' made a {type(module).__name__}: it must make an nn.Module")
     if any(nn.parameter.is_lazy(p) for p in module.parameters()):
-        raise ValueError(
-            f"model '{name}' has lazy layers: give the sizes of all layers"
-        )
+        raise ValueError(f"model '{name}' has lazy layers: give the sizes of all layers")
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError(f"model '{name}' has no parameters to train")
     if any(p.is_complex() for p in module.parameters()):

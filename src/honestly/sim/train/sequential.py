@@ -99,7 +99,7 @@ class Lane:
         x = self.loss_of.images(self.pixels, self.pixels.batch(samples, flips, crops))
         f = self.loss_of.compiled if compiled else self.loss_of
         loss = f(self.parameters, self.buffers, x, self.pixels.labels[samples], weights)
-        gradients = torch.autograd.grad(loss, list(self.parameters.values()))
+        gradients = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
         copy_each(self.grads, list(gradients))
         self.loss.add_(loss.detach())
         if isinstance(keep, Tensor) or keep != 1.0:
