@@ -87,7 +87,8 @@ def gather(experiment: Experiment, data: Dataset, device: torch.device | str) ->
             pixels, new_labels, mask = check_poison(attack, data.images, result)
             # a sample whose pixels did not change refers to the image that is already stored
             same = np.zeros(len(pixels), dtype=np.bool_)
-            same[: len(mine)] = (pixels[: len(mine)] == data.images[mine]).all(axis=(1, 2, 3))
+            n = min(len(mine), len(pixels))  # an attack may also leave samples out
+            same[:n] = (pixels[:n] == data.images[mine[:n]]).all(axis=(1, 2, 3))
             where = np.empty(len(pixels), dtype=np.int64)
             where[same] = mine[np.flatnonzero(same)]
             where[~same] = stored + np.arange(int((~same).sum()))
