@@ -9,6 +9,7 @@ from torch import nn
 
 from honestly.sim.experiment import Experiment
 from honestly.sim.models import build
+from honestly.sim.run import run
 from honestly.sim.train.batched import BatchedTrainer
 from honestly.sim.train.choose import choose_trainer
 from honestly.sim.train.compiled.structures import layers_of
@@ -147,3 +148,18 @@ def test_frozen_and_unused_parameters_keep_their_values():
     with torch.no_grad():
         wanted = module.eval()(images())
     torch.testing.assert_close(trainer.logits(Model.of(module), pixels()), wanted)
+
+
+def test_dropout_draws_the_same_numbers_again(tmp_path):
+    (tmp_path / "noisy.py").write_text(
+        "from torch import nn\n\n\ndef net(c, h, w, n):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(c * h * w, 20), nn.Dropout(0.5), nn.Linear(20, n))\n"
+    )
+    values = {"clients": 6, "epochs": 1, "rule": "mean", "model": f"{tmp_path / 'noisy.py'}:net"}
+    whole = run(Experiment.of({**values, "rounds": 3}))
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    for rounds in (1, 3):
+        resumed = run(Experiment.of({**values, "rounds": rounds}), tmp_path / "run")
+    assert resumed.records == whole.records
+    assert torch.equal(torch.get_rng_state(), state)  # the caller's generator is left alone
