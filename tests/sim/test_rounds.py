@@ -253,6 +253,11 @@ def test_training_that_diverges_ends_no_run(changes: dict[str, Any]) -> None:
     assert any(record["status"].startswith("refused: ") for record in records)
 
 
+def test_attackers_of_a_model_that_has_just_diverged_cause_no_warning() -> None:
+    records = run(attack="min_max", malicious=2, lr=1e10, rounds=2, model="mlp", clients=4, batch=1000, epochs=1)
+    assert len(records) == 2
+
+
 def test_memory_is_part_of_the_experiment() -> None:
     forgetful, other = (Experiment.of({**SMALL, "rule": {"name": "bayesian", **m}}) for m in ({}, {"memory": 0.8}))
     assert forgetful.id != other.id

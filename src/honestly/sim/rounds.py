@@ -171,7 +171,8 @@ class Federation:
         if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or isinstance(self.attack, NoAttack):
             return theta, state.attack
         view = look(self, self.attack, state, plan, theta)
-        forged = self.attack.forge(view)
+        with np.errstate(over="ignore", invalid="ignore"):  # where training has diverged, lies are not finite either
+            forged = self.attack.forge(view)
         sent = theta.clone()
         sent[torch.as_tensor(rows, device=theta.device)] = state.model.theta + forged
         return sent, check_memory(self.attack, self.attack.remember(view, forged))
