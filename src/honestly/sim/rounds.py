@@ -78,7 +78,8 @@ class Federation:
                 f"rule {experiment.rule.name} judges clients by BatchNorm's running statistics, which model "
                 f"{experiment.model} does not have: take one that has, such as cnn_norm or resnet8, or another rule"
             )
-        self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, experiment)
+        local = experiment.model_copy(update={"batch": self.clients.batch})
+        self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, local)
         self.record = record
         self.painter = Painter(self, self.attack) if isinstance(self.attack, LearntTrigger) else None
 
