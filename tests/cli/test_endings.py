@@ -354,6 +354,15 @@ def test_a_full_standard_output_is_named(words: list[str], tmp_path: Path) -> No
     assert ended.stderr == f"honestly {words[0]}: standard output: No space left on device\n"
 
 
+def test_an_error_writes_nothing_to_the_lines_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    words = ["simulate", "model=mlp", "clients=3", "rounds=1", "--json", "--out", str(tmp_path / "file" / "run")]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "is a file: choose another folder with --out" in err
+
+
 def test_an_interrupt_while_the_command_is_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,8 @@ from honestly.sim.rounds import Federation
 from honestly.sim.run import run
 
 TASK = """
+    from dataclasses import replace
+
     import numpy as np
     from torch import nn
     from honestly.sim.data import Dataset
@@ -33,6 +35,18 @@ TASK = """
 
     def no_net():
         return 3
+
+
+    def colour_test():
+        return replace(stripes(), test_images=stripes().test_images.repeat(3, axis=1))
+
+
+    def flat_std():
+        return replace(stripes(), std=(0.0,))
+
+
+    def lists():
+        return replace(stripes(), labels=stripes().labels.tolist())
 
 
     NOTHING = 0
@@ -77,6 +91,9 @@ def test_a_federation_learns_on_it(task):
         ({"classes": '"plain",'}, "stripes", "labels must be int64 in 0 .. 0, got int64 from 0 to 1"),
         ({}, "net", r"is called with \(\), which it does not take: missing a required argument: 'channels'"),
         ({}, "no_net", "returned a int"),
+        ({}, "colour_test", "images have 1 channels and test_images 3; there must be as many"),
+        ({}, "flat_std", r"std above 0, got \(0.4,\) and \(0.0,\)"),
+        ({}, "lists", "images and labels must be NumPy arrays, got ndarray and list"),
         ({}, "NOTHING", "is a value of type int: it must be a class or a function"),
         ({}, "stirpes", "has no 'stirpes'"),
     ],
@@ -169,7 +186,7 @@ def test_a_model_in_a_module_and_a_file_are_the_same(task):
 WRONG = """
     from dataclasses import dataclass
     import numpy as np
-    from honestly.rules.rule import ColumnRule
+    from honestly.rules.rule import ColumnRule, Mix, Rule
     from honestly.sim.attacks import DataAttack, UpdateAttack
 
 
@@ -196,6 +213,28 @@ WRONG = """
                 "labels": (images, labels[1:], mask),
                 "mask": (images, labels, True),
             }[self.shape]
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Remember(UpdateAttack):
+        name = "remember"
+        what: str = "list"
+
+        def craft(self, view):
+            return -view.own
+
+        def remember(self, view, forged):
+            return {"list": [1], "key": {3: np.ones(2)}, "text": {"a": "b"}, "ragged": {"a": [[1], [2, 3]]}}[self.what]
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Keep(Rule):
+        name = "keep"
+        needs = frozenset({"memory"})
+        memory: object = None
+
+        def mix(self, geometry):
+            return Mix.of_weights(np.full(geometry.K, 1 / geometry.K), diagnostics={"memory": {1, 2}})
 
 
     @dataclass(frozen=True, kw_only=True)
@@ -226,6 +265,11 @@ WRONG = """
             r"returned labels that are an array of shape .*; expected \d+, one per image",
         ),
         ("attack", "Poison:shape=mask", r"returned mask that are a bool; expected \d+, one per image"),
+        ("attack", "Remember", r"Remember.remember returned 1 values; expected a dict of arrays by name"),
+        ("attack", "Remember:what=key", r"Remember.remember returned .*; expected a dict of arrays by name"),
+        ("attack", "Remember:what=text", r"Remember.remember returned a str as 'a'; expected an array of numbers"),
+        ("attack", "Remember:what=ragged", r"Remember.remember returned a list as 'a'; expected an array"),
+        ("rule", "Keep", r"the rule remembers a set, which cannot be saved with the run: keep numbers, text"),
         (
             "rule",
             "Reduce",
@@ -241,4 +285,50 @@ def test_wrong_shapes_of_ones_own_are_told_in_our_words(tmp_path, key, value, me
     values = {"clients": 5, "malicious": 2, "rounds": 1, "model": "mlp", "epochs": 1, "rule": "mean"}
     e = Experiment.of({**values, key: f"{path}:{value}"})
     with pytest.raises(ValueError, match=message):
-        list(Federation(e).rounds())
+        run(e, tmp_path / "run", on_warning=print)
+
+
+ODD = """
+    from dataclasses import dataclass
+    from honestly.sim.attacks import DataAttack, UpdateAttack
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Count(UpdateAttack):
+        def craft(self, view):
+            return -(1.0 + float(view.memory.get("rounds", 0.0))) * view.own
+
+        def remember(self, view, forged):
+            return {"rounds": float(view.memory.get("rounds", 0.0)) + 1.0}
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Fewer(DataAttack):
+        count: int = 5
+
+        def poison(self, images, labels, *, rng, attacker=0):
+            return images[: self.count], labels[: self.count], labels[: self.count] >= 0
+"""
+
+
+@pytest.fixture
+def odd(tmp_path):
+    path = tmp_path / "odd.py"
+    path.write_text(textwrap.dedent(ODD))
+    return path
+
+
+def test_an_attack_without_a_name_remembers_numbers_and_resumes(odd, tmp_path):
+    values = {"clients": 4, "malicious": 1, "model": "mlp", "epochs": 1, "rule": "mean", "attack": f"{odd}:Count"}
+    run(Experiment.of({**values, "rounds": 1}), tmp_path / "run")
+    e = Experiment.of({**values, "rounds": 3})
+    assert run(e, tmp_path / "run").records == run(e).records
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_an_attack_may_train_on_fewer_samples(odd, tmp_path, count):
+    values = {"clients": 4, "malicious": 1, "rounds": 1, "model": "mlp", "epochs": 1, "sizes": "images"}
+    e = Experiment.of({**values, "attack": f"{odd}:Fewer:count={count}"})
+    federation = Federation(e, record=tmp_path / "updates")
+    assert federation.clients.schedule(1, 3, attacking=True).images == count
+    assert len(list(federation.rounds())) == 1

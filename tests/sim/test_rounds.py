@@ -253,6 +253,19 @@ def test_training_that_diverges_ends_no_run(changes: dict[str, Any]) -> None:
     assert any(record["status"].startswith("refused: ") for record in records)
 
 
+def test_attackers_of_a_model_that_has_just_diverged_cause_no_warning() -> None:
+    records = run(attack="min_max", malicious=2, lr=1e10, rounds=2, model="mlp", clients=4, batch=1000, epochs=1)
+    assert len(records) == 2
+
+
+def test_all_images_in_one_batch_need_no_more_memory_than_there_are_images() -> None:
+    settings = {"clients": 4, "epochs": 2, "rounds": 2, "model": "mlp", "rule": "fltrust", "crop": 1}
+    federations = [Federation(Experiment.of({**settings, "batch": batch})) for batch in (5_000, 1_000_000)]
+    assert federations[1].clients.schedule(1, 0, attacking=False).samples.shape == (2, 4096)
+    few, many = ([record.numbers for record in one.rounds()] for one in federations)
+    assert few == many
+
+
 def test_memory_is_part_of_the_experiment() -> None:
     forgetful, other = (Experiment.of({**SMALL, "rule": {"name": "bayesian", **m}}) for m in ({}, {"memory": 0.8}))
     assert forgetful.id != other.id

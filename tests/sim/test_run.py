@@ -358,3 +358,12 @@ def test_a_missing_or_damaged_start_is_named(tmp_path: Path) -> None:
 def test_an_attack_without_attackers_and_the_reverse_warn_in_python(settings: dict[str, Any], message: str) -> None:
     with pytest.warns(UserWarning, match=message):
         run(Experiment.of({**SETTINGS, "rounds": 1, **settings}))
+
+
+def test_a_damaged_description_is_not_said_to_be_written_again(tmp_path: Path, whole: Path) -> None:
+    folder = stopped(tmp_path / "run", 3)
+    (folder / "experiment.json").write_text("{")
+    warnings: list[str] = []
+    with pytest.raises(ExperimentError, match=r"holds 3 rounds, but no experiment.json that says of which experiment"):
+        run(E, folder, on_warning=warnings.append)
+    assert warnings == [f"{folder / 'experiment.json'} is damaged"]

@@ -57,7 +57,8 @@ def explain(error: BaseException, chosen: argparse.Namespace) -> tuple[str, int]
         case AggregationError():
             return str(error), FAILED
         case OSError():
-            full = error.filename is None and not _can_print()
+            # only the system's errors may be about standard output: asking writes an empty line to it
+            full = error.strerror is not None and error.filename is None and not _can_print()
             return _describe(error, "standard output" if full else getattr(chosen, "out", None)), FAILED
         case MemoryError():
             return OUT_OF_MEMORY, FAILED

@@ -54,7 +54,7 @@ def _stored_settings(path: Path, warn: Warn) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        warn(f"{path} is damaged: it is written again")
+        warn(f"{path} is damaged")
         return None
 
 

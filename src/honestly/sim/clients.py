@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from honestly.lazy import cached_property
 from honestly.sim.attacks import Attack, Backdoor, DataAttack
 from honestly.sim.attacks.attack import check_poison
 from honestly.sim.attacks.label_flip import LabelFlip
@@ -20,6 +21,8 @@ from honestly.sim.train.pixels import Pixels
 from honestly.sim.train.schedule import Schedule, plan
 
 Ints = npt.NDArray[np.int64]
+#: Mini-batches up to this size are padded as they are: what is drawn for them, such as crops, depends on their size.
+ENOUGH = 4096
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,13 @@ class Clients:
     parts: Parts
     poisoned: dict[int, tuple[Ints, npt.NDArray[np.bool_]]]
 
+    @cached_property
+    def batch(self) -> int:
+        """The size of a mini-batch, without the padding that all images together in one would have."""
+        sizes = [*map(len, self.parts), *(len(samples) for samples, _ in self.poisoned.values())]
+        root = min(self.experiment.root, sum(map(len, self.parts)))
+        return min(self.experiment.batch, max(ENOUGH, root, *sizes))
+
     def schedule(self, round: int, client: int, *, attacking: bool) -> Schedule:
         """What a client does in a round. Client, round and seed decide the shuffling, nothing else."""
         e = self.experiment
@@ -51,7 +61,7 @@ class Clients:
         else:
             phases = [(e.epochs, self.parts[client])]
         rng = generator(e.seed, "batches", round, client)
-        return plan(phases, batch=e.batch, rng=rng, flip=bool(e.flip), crop=e.crop)
+        return plan(phases, batch=self.batch, rng=rng, flip=bool(e.flip), crop=e.crop)
 
     def root_schedule(self, round: int) -> Schedule:
         """The server's own training, for rules that need a trusted update: ``root`` training images, drawn once."""
@@ -59,7 +69,7 @@ class Clients:
         n = sum(len(part) for part in self.parts)
         mine = np.sort(generator(e.seed, "root").choice(n, size=min(e.root, n), replace=False))
         rng = generator(e.seed, "root batches", round)
-        return plan([(e.epochs, mine)], batch=e.batch, rng=rng, flip=bool(e.flip), crop=e.crop)
+        return plan([(e.epochs, mine)], batch=self.batch, rng=rng, flip=bool(e.flip), crop=e.crop)
 
 
 def gather(experiment: Experiment, data: Dataset, device: torch.device | str) -> Clients:
@@ -87,7 +97,8 @@ def gather(experiment: Experiment, data: Dataset, device: torch.device | str) ->
             pixels, new_labels, mask = check_poison(attack, data.images, result)
             # a sample whose pixels did not change refers to the image that is already stored
             same = np.zeros(len(pixels), dtype=np.bool_)
-            same[: len(mine)] = (pixels[: len(mine)] == data.images[mine]).all(axis=(1, 2, 3))
+            n = min(len(mine), len(pixels))  # an attack may also leave samples out
+            same[:n] = (pixels[:n] == data.images[mine[:n]]).all(axis=(1, 2, 3))
             where = np.empty(len(pixels), dtype=np.int64)
             where[same] = mine[np.flatnonzero(same)]
             where[~same] = stored + np.arange(int((~same).sum()))

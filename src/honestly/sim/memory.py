@@ -82,7 +82,10 @@ def _encode(value: Any, arrays: dict[str, Any], own: set[str]) -> Any:
         fields = [f for f in dataclasses.fields(value) if f.init]
         values = {f.name: _encode(getattr(value, f.name), arrays, own) for f in fields}
         return {"class": [module, type(value).__qualname__], "fields": values}
-    raise TypeError(f"cannot save a {type(value).__name__} that a rule remembers")
+    raise ValueError(
+        f"the rule remembers a {type(value).__name__}, which cannot be saved with the run: keep numbers, text, NumPy "
+        "arrays, and tuples, lists, dicts or dataclasses of these"
+    )
 
 
 def _decode(value: Any, arrays: Mapping[str, Any], own: set[str]) -> Any:

@@ -21,7 +21,9 @@ from honestly.result import Aggregate, AggregationError
 from honestly.runs.record import RoundRecord
 from honestly.sim import metrics
 from honestly.sim.attacks import DataAttack, UpdateAttack
+from honestly.sim.attacks.attack import check_memory
 from honestly.sim.attacks.learnt import LearntTrigger
+from honestly.sim.attacks.none import NoAttack
 from honestly.sim.clients import Clients, gather
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
@@ -76,7 +78,8 @@ class Federation:
                 f"rule {experiment.rule.name} judges clients by BatchNorm's running statistics, which model "
                 f"{experiment.model} does not have: take one that has, such as cnn_norm or resnet8, or another rule"
             )
-        self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, experiment)
+        local = experiment.model_copy(update={"batch": self.clients.batch})
+        self.trainer: Trainer = choose_trainer(self.module, self.clients.pixels, local)
         self.record = record
         self.painter = Painter(self, self.attack) if isinstance(self.attack, LearntTrigger) else None
 
@@ -166,13 +169,14 @@ class Federation:
     def forge(self, state: State, plan: RoundPlan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
         """The models that the server receives, with forged ones from the attackers; and what the attackers remember."""
         rows = np.flatnonzero(plan.attacking)
-        if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or self.attack.name == "none":
+        if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or isinstance(self.attack, NoAttack):
             return theta, state.attack
         view = look(self, self.attack, state, plan, theta)
-        forged = self.attack.forge(view)
+        with np.errstate(over="ignore", invalid="ignore"):  # where training has diverged, lies are not finite either
+            forged = self.attack.forge(view)
         sent = theta.clone()
         sent[torch.as_tensor(rows, device=theta.device)] = state.model.theta + forged
-        return sent, self.attack.remember(view, forged)
+        return sent, check_memory(self.attack, self.attack.remember(view, forged))
 
     def _aggregate(
         self, state: State, plan: RoundPlan, sent: Tensor, root: Tensor | None, statistics: Tensor
@@ -259,7 +263,7 @@ class Federation:
             mine = torch.as_tensor(rows, device=self.device)
             honest = trained.clone()
             honest[mine] = clean_models(self, state, plan)
-            extra[self.attack.name] = sent[mine] - state.model.theta
+            extra[getattr(self.attack, "name", "poisoned")] = sent[mine] - state.model.theta
         write_updates(self.record, plan.round, honest - state.model.theta, state.model.theta, extra)
 
 

@@ -230,6 +230,27 @@ def check_poison(attack: DataAttack, images: Array, result: Any) -> tuple[Array,
     return poisoned, labels, mask
 
 
+def check_memory(attack: UpdateAttack, memory: Any) -> Mapping[str, Array]:
+    """What `remember` returned, numbers as arrays, or a ValueError: a resumed run must find the same in its file."""
+    who = f"{type(attack).__name__}.remember"
+    if not isinstance(memory, Mapping) or not all(isinstance(name, str) for name in memory):
+        raise ValueError(f"{who} returned {_describe(memory)}; expected a dict of arrays by name")
+    arrays = {name: v if hasattr(v, "dtype") and hasattr(v, "shape") else _as_array(v) for name, v in memory.items()}
+    for name, one in arrays.items():
+        if isinstance(one, np.ndarray | np.generic) and one.dtype.kind not in "biuf":
+            raise ValueError(
+                f"{who} returned a {type(memory[name]).__name__} as {name!r}; expected an array of numbers"
+            )
+    return arrays
+
+
+def _as_array(value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return np.array(None)
+
+
 def _describe(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if shape is not None:

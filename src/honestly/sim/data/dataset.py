@@ -129,6 +129,9 @@ def _own(name: str) -> Dataset:
         ("images", data.images, data.labels),
         ("test_images", data.test_images, data.test_labels),
     ):
+        if not isinstance(images, np.ndarray) or not isinstance(labels, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+            form = f"{type(images).__name__} and {type(labels).__name__}"
+            raise ValueError(f"dataset '{name}': {part} and labels must be NumPy arrays, got {form}")
         if images.dtype != np.uint8 or images.ndim != 4:
             form = f"{images.dtype} of shape {images.shape}"
             raise ValueError(f"dataset '{name}': {part} must be uint8 (n, channels, height, width), got {form}")
@@ -137,11 +140,19 @@ def _own(name: str) -> Dataset:
         if labels.dtype != np.int64 or labels.min() < 0 or labels.max() >= len(data.classes):
             form = f"{labels.dtype} from {labels.min()} to {labels.max()}"
             raise ValueError(f"dataset '{name}': labels must be int64 in 0 .. {len(data.classes) - 1}, got {form}")
+    if data.test_images.shape[1] != data.size[0]:
+        raise ValueError(
+            f"dataset '{name}': images have {data.size[0]} channels and test_images {data.test_images.shape[1]}; "
+            "there must be as many"
+        )
     if not len(data.mean) == len(data.std) == data.size[0]:
         form = f"{len(data.mean)} and {len(data.std)}"
         raise ValueError(
             f"dataset '{name}': mean and std need one entry for each of {data.size[0]} channels, got {form}"
         )
+    if not (np.isfinite([*data.mean, *data.std]).all() and min(data.std) > 0):
+        form = f"{tuple(data.mean)} and {tuple(data.std)}"
+        raise ValueError(f"dataset '{name}': mean and std must be finite numbers, and std above 0, got {form}")
     return data
 
 

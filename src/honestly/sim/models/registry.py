@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from honestly.hints import unknown
 from honestly.own import check_arguments, import_name, is_own
@@ -73,7 +74,6 @@ def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.
     from inspect import signature
 
     import torch
-    from torch import nn
 
     make = source(name).make
     arguments = ("channels", "height", "width", "classes") if name in MODELS or signature(make).parameters else ()
@@ -81,6 +81,31 @@ def build(name: str, size: tuple[int, int, int], classes: int, seed: int) -> nn.
     with DRAWING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = make(*size, classes) if arguments else make()
-    if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"model '{name}' returned a {type(module).__name__}: it must return an nn.Module")
+        if name not in MODELS:
+            _check(name, module, size, classes)
     return module.float()
+
+
+def _check(name: str, module: Any, size: tuple[int, int, int], classes: int) -> None:
+    """Raise ValueError unless a user's model gives a score of every class to images of this size."""
+    import torch
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"model '{name}' returned a {type(module).__name__}: it must return an nn.Module")
+    if any(nn.parameter.is_lazy(p) for p in module.parameters()):
+        raise ValueError(f"model '{name}' has lazy layers: give the sizes of all layers")
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ValueError(f"model '{name}' has no parameters to train")
+    if any(p.is_complex() for p in module.parameters()):
+        raise ValueError(f"model '{name}' has complex parameters: give real ones")
+    trial = copy.deepcopy(module).float().eval()
+    try:
+        with torch.no_grad():
+            scores = trial(torch.zeros(2, *size))
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ValueError(f"model '{name}' fails on images of (channels, height, width) = {size}: {error}") from error
+    shape = tuple(getattr(scores, "shape", ()))
+    if not isinstance(scores, torch.Tensor) or len(shape) != 2 or shape[0] != 2 or shape[1] < classes:
+        form = f"an array of shape {shape}" if shape else f"a {type(scores).__name__}"
+        raise ValueError(f"model '{name}' returned {form} for two images: expected a score for each of {classes} classes")

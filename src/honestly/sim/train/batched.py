@@ -241,11 +241,11 @@ class BatchedTrainer(Trainer):
 
 def activation_bytes(module: nn.Module, size: tuple[int, int, int], batch: int) -> int:
     """Memory that one client needs for a training step of the batched program, roughly."""
-    layers = list(module.children())
+    assert isinstance(module, nn.Sequential)
     total = 0
     x = torch.empty((1, *size), device="meta")
     with torch.no_grad():
-        for layer in layers:
+        for layer in module:
             inside = x.numel()
             x = layer.to("meta")(x) if not list(layer.parameters()) else _meta(layer, x)
             if isinstance(layer, nn.Conv2d):

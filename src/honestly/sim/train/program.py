@@ -84,10 +84,15 @@ def compile_program(
 def _layers_of(model: nn.Module) -> list[tuple[str, nn.Module]] | None:
     if type(model) is not nn.Sequential:
         return None
-    return list(model.named_children())
+    everything = model.named_modules(remove_duplicate=False)  # one nn.ReLU() may stand between several layers
+    return [(name, layer) for name, layer in everything if name and "." not in name]
 
 
 def _op(name: str, layer: nn.Module, layout: Layout, theta: Tensor, grad: Tensor) -> list[Any] | None:
+    mine = [parameter for parameter, _ in layer.named_parameters()]
+    if not {*mine} <= {"weight", "bias"} or any(f"{name}.{parameter}" not in layout.names for parameter in mine):
+        return None  # the row has no frozen parameters, and those of a layer that is used twice stand there once
+
     def of(parameter: str) -> tuple[Tensor, Tensor]:
         return layout.view(theta, f"{name}.{parameter}"), layout.view(grad, f"{name}.{parameter}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Generator, Sequence
+import hashlib
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from threading import local
 from typing import Any
@@ -15,6 +16,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from honestly.kernels.torch_private import copy_each
+from honestly.sim.models.registry import DRAWING
 from honestly.sim.train.cores import Cores
 from honestly.sim.train.flat import Layout
 from honestly.sim.train.pixels import Pixels
@@ -99,7 +101,7 @@ class Lane:
         x = self.loss_of.images(self.pixels, self.pixels.batch(samples, flips, crops))
         f = self.loss_of.compiled if compiled else self.loss_of
         loss = f(self.parameters, self.buffers, x, self.pixels.labels[samples], weights)
-        gradients = torch.autograd.grad(loss, list(self.parameters.values()))
+        gradients = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
         copy_each(self.grads, list(gradients))
         self.loss.add_(loss.detach())
         if isinstance(keep, Tensor) or keep != 1.0:
@@ -184,6 +186,29 @@ def _gather(tensors: Sequence[Tensor], empty: Tensor) -> Tensor:
     return torch.cat([t.reshape(-1) for t in tensors]) if tensors else empty
 
 
+def draws_numbers(loss: Loss, pixels: Pixels) -> bool:
+    """Whether the model, in training mode, draws from PyTorch's generator, as dropout does."""
+    module = copy.deepcopy(loss.module)
+    two = torch.arange(len(pixels.labels))[:2]
+    with DRAWING, torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        with contextlib.suppress(RuntimeError, ValueError):  # a batch of two may not do: BatchNorm on a single value
+            module(pixels.normalise(pixels.batch(two)))
+        return not torch.equal(torch.get_rng_state(), before)
+
+
+def draw_in_turn(work: Callable[[int], None], schedules: Sequence[Schedule]) -> None:
+    """Train one client after the other, each with a seed of its own; threads would share PyTorch's generator.
+
+    The order of a client's samples follows from the experiment's seed, the round and the client, and the seed from it.
+    """
+    for k, schedule in enumerate(schedules):
+        name = hashlib.sha256(schedule.samples.tobytes()).digest()
+        with DRAWING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int.from_bytes(name[:7], "big"))
+            work(k)
+
+
 class SequentialTrainer(Trainer):
     """Trains clients one after the other (CPU: one per core; GPU: one per lane)."""
 
@@ -202,6 +227,7 @@ class SequentialTrainer(Trainer):
         self.mine = local()
         self.cores = Cores()
         self.graphs: Any = None
+        self.draws = self.device.type == "cpu" and draws_numbers(shared, pixels)
 
     def _lane(self) -> Lane:
         """This thread's lane, made once."""
@@ -237,7 +263,10 @@ class SequentialTrainer(Trainer):
             lane.run(schedules[k])
             keep(k, lane)
 
-        self.cores.do(work, range(K))
+        if self.draws:
+            self.cores.do(lambda schedules: draw_in_turn(work, schedules), [schedules])
+        else:
+            self.cores.do(work, range(K))
         return TrainingResult(theta, statistics, counters, loss)
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:

@@ -50,7 +50,8 @@ class CSchedule(ctypes.Structure):
 def layers_of(module: nn.Module, size: tuple[int, int, int]) -> list[CLayer] | None:
     """The model as the layers that the compiled program knows, or None.
 
-    It knows convolutions with 2 x 2 max-pooling, bias and ReLU, then dense layers with bias and ReLU.
+    It knows convolutions with 2 x 2 max-pooling, bias and ReLU, then dense layers with bias and ReLU. Each layer has to
+    take what the one before it gives: the program does not check its addresses.
     """
     layout = Layout.of_parameters(module)
     row = torch.zeros((1, layout.size))
@@ -69,9 +70,9 @@ def layers_of(module: nn.Module, size: tuple[int, int, int]) -> list[CLayer] | N
 
     while convolution := next_is(Convolution):
         top, left = convolution.padding
-        M, _, R, S = convolution.weight.shape[1:]
+        M, inputs, R, S = convolution.weight.shape[1:]
         H, W = H + 2 * top, W + 2 * left
-        if next_is(MaxPool) is None or H - R < 1 or W - S < 1:
+        if next_is(MaxPool) is None or inputs != C or H - R < 1 or W - S < 1:
             return None
         bias = next_is(ChannelBias)
         layers.append(
@@ -83,9 +84,12 @@ def layers_of(module: nn.Module, size: tuple[int, int, int]) -> list[CLayer] | N
         C, H, W = M, (H - R + 1) // 2, (W - S + 1) // 2
     if next_is(Flatten) is None or not ops:
         return None
+    values = C * H * W
     while dense := next_is(Dense):
         M, F = dense.weight.shape[1:]
-        weight = dense.weight.storage_offset()
+        if values != F:
+            return None
+        values, weight = M, dense.weight.storage_offset()
         layers.append(CLayer(kind=1, C=F, H=1, W=1, M=M, R=1, S=1, weight=weight, **bias_and_relu(dense.bias)))
     return None if ops or len(layers) > MOST or layers[-1].kind == 0 else layers
 

@@ -86,6 +86,8 @@ class CompiledTrainer(Trainer):
 
     def logits(self, model: Model, pixels: Pixels) -> Tensor:
         """(N, classes) scores of all samples."""
+        if pixels.size != self.pixels.size:  # the program takes the layers' word for it
+            raise ValueError(f"the images are {pixels.size}: the model was made for {self.pixels.size}")
         images = self.images if pixels is self.pixels else ImageBuffer.of(self.layers, self.size, pixels)
         theta = model.theta.to(torch.float32).contiguous()
         N = len(pixels.labels)
