@@ -58,11 +58,11 @@ MODELS = """
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Pair", "returned a tuple for two images: expected a score for each of 10 classes"),
+        ("Pair", "returned a tuple for two images: expected 10 scores each"),
         ("narrow", r"fails on images of \(channels, height, width\) = \(1, 8, 8\): mat1 and mat2"),
-        ("few", r"an array of shape \(2, 3\): expected a score of each of 10 classes"),
+        ("few", r"an array of shape \(2, 3\) for two images: expected 10"),
         ("flat", "has no parameters to train"),
-        ("maps", r"an array of shape \(2, 10, 6, 6\): expected"),
+        ("maps", r"an array of shape \(2, 10, 6, 6\) for two images: expected"),
         ("lazy", "has lazy layers: give the sizes of all layers"),
     ],
 )

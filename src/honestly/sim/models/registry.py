@@ -108,4 +108,4 @@ def _check(name: str, module: Any, size: tuple[int, int, int], classes: int) -> 
     shape = tuple(getattr(scores, "shape", ()))
     if not isinstance(scores, torch.Tensor) or len(shape) != 2 or shape[0] != 2 or shape[1] < classes:
         form = f"an array of shape {shape}" if shape else f"a {type(scores).__name__}"
-        raise ValueError(f"model '{name}' returned {form} for two images: expected a score for each of {classes} classes")
+        raise ValueError(f"model '{name}' returned {form} for two images: expected {classes} scores each")
