@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import honestly as hn
-from honestly.engine.geometry import STREAM_FROM
+from honestly.engine.streaming import STREAM_FROM
 from honestly.result import Status, Verdict
 from honestly.rules.bayesian import Bayesian
 from honestly.rules.bayesian.average import copies

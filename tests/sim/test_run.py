@@ -364,6 +364,6 @@ def test_a_damaged_description_is_not_said_to_be_written_again(tmp_path: Path, w
     folder = stopped(tmp_path / "run", 3)
     (folder / "experiment.json").write_text("{")
     warnings: list[str] = []
-    with pytest.raises(ExperimentError, match=r"holds 3 rounds, but no experiment.json that says of which experiment"):
+    with pytest.raises(ExperimentError, match=r"holds 3 rounds, but no experiment.json that says which experiment"):
         run(E, folder, on_warning=warnings.append)
     assert warnings == [f"{folder / 'experiment.json'} is damaged"]

@@ -145,12 +145,12 @@ def _read_patterns(config: Mapping[str, Any], pattern: str) -> Patterns:
     patterns = config.get(pattern) or {}
     if not isinstance(patterns, dict):
         raise UnusableError(f"its adapter_config.json has a {pattern} that is not a mapping")
-    found: dict[str, tuple[int, Any]] = {}
+    by_name: dict[str, tuple[int, Any]] = {}
     for place, (key, value) in enumerate(patterns.items()):
         if not re.fullmatch(r"\^?[\w.\\-]{1,500}\$?", key):
             raise UnusableError(f"its {pattern} has the key {key[:60]!r}; only module names are supported")
-        found.setdefault(key.replace("\\.", ".").removesuffix("$"), (place, value))
-    return found
+        by_name.setdefault(key.replace("\\.", ".").removesuffix("$"), (place, value))
+    return by_name
 
 
 def _setting(patterns: Patterns, module: str, default: Any) -> Any:
