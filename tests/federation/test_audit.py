@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -194,3 +195,8 @@ def test_a_file_that_cannot_be_read_is_named(folder: Path, capsys: pytest.Captur
     (folder / "rounds-1.jsonl").mkdir()
     assert main(["audit", str(folder)]) == 1
     assert "not sound: rounds-1.jsonl cannot be read: Is a directory" in capsys.readouterr().err
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(folder: Path) -> None:
+    os.mkfifo(folder / "rounds-1.jsonl")
+    assert audit(folder).broken == "rounds-1.jsonl cannot be read: not a regular file"

@@ -232,6 +232,14 @@ def test_restart_deletes_the_old_run(whole: Path, tmp_path: Path) -> None:
     assert not (folder / "state-2.bin").exists()
 
 
+def test_restart_deletes_nothing_if_the_new_run_cannot_begin(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", 2)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match="batch_norm_guard judges clients by BatchNorm's running statistics"):
+        run(Experiment.of({**SETTINGS, "rule": "batch_norm_guard"}), folder, restart=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def test_a_full_disk_is_reported_and_the_run_can_resume(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

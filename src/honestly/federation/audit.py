@@ -9,6 +9,7 @@ head, the hash of the last line, where the server cannot write: then no line bef
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -171,6 +172,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _lines(path: Path) -> list[str]:
+    if path.is_fifo() or path.is_char_device():  # reading it might never end
+        raise OSError(errno.EINVAL, "not a regular file")
     text = path.read_bytes().decode("utf-8", "surrogateescape")
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines

@@ -29,15 +29,16 @@ ROWS = ("theta", "statistics", "counters")  # of a model
 def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, warn: Warn) -> RunFolder:
     """Open the folder of a run, or make it. Raises ExperimentError if it holds another experiment, or may do so.
 
-    A run can be extended: an experiment that differs only in ``rounds`` continues it.
+    A run can be extended: an experiment that differs only in ``rounds`` continues it. With ``restart`` the folder may
+    hold anything; it is the caller who clears it.
     """
     with remedies(folder):
         folder.mkdir(parents=True, exist_ok=True)
     described = experiment.model_dump(mode="json")
     run = RunFolder(folder, experiment.id, described)
     if restart:
-        run.clear()
-    elif (stored := _stored_settings(folder / EXPERIMENT, warn)) is not None:
+        return run
+    if (stored := _stored_settings(folder / EXPERIMENT, warn)) is not None:
         _check_same(folder, stored, described)
         _check_not_longer(folder, experiment.rounds)
     elif (rounds := len(run.rounds.read())) > 0:  # of a damaged run, or of a federation's history

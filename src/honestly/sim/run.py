@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from honestly.runs.database import StoreError
+from honestly.runs.folder import RunFolder
 from honestly.runs.record import RoundRecord
 from honestly.runs.sink import RoundSink, UnsavedRounds
 from honestly.sim.checkpoint import final_model, open_folder, pack_state, resume
@@ -99,6 +100,8 @@ def run(
             (on_warning or _warn)(doubt)
         sink = UnsavedRounds() if out is None else open_folder(out, experiment, restart=restart, warn=warn)
     federation = Federation(experiment, data=data, folder=folder, device=device, record=record)
+    if restart and isinstance(sink, RunFolder):  # not before: a mistake in the data or the model must cost no rounds
+        sink.clear()
     state, rounds = resume(sink, federation.start(), warn)
     resumed_at = state.round
     before = experiment.before
