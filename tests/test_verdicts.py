@@ -136,6 +136,11 @@ def test_results_of_the_wrong_shape_are_refused() -> None:
         "by_layer of shape": lambda g: flat(g, by_layer=np.ones((3, g.K)) / g.K),
         "gave verdicts of length 2, expected 10, one per client": lambda g: flat(g, verdicts=[Verdict.TRUSTED] * 2),
         "gave honesty of length 3": lambda g: flat(g, honesty=np.ones(3)),
+        "gave client 2 the honesty nan, expected a probability": lambda g: flat(
+            g, honesty=np.array([1, 0, np.nan] + 7 * [1])
+        ),
+        "gave client 0 the honesty 1.5": lambda g: flat(g, honesty=np.full(10, 1.5)),
+        "gave the verdict 1, expected one of trusted, unusual, ": lambda g: flat(g, verdicts=[1] * 10),
         "returned a int": lambda g: 3,
         r"shape \(2, 10\), expected one row": lambda g: Mix(np.full((2, g.K), 1 / g.K)),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from honestly.catalog import Spec
-from honestly.result import Float
+from honestly.result import Float, Verdict
 from honestly.rules import MIXER_CATALOG, make_steps
 from honestly.rules.rule import ColumnRule, Geometry, GramGeometry, Mix, Mixer, Rule, require
 from honestly.rules.sizes import by_size
@@ -179,6 +179,21 @@ def _check_mix(rule: Rule, mix: Any, geometry: Geometry) -> None:
         values: Sequence[Any] | None = getattr(mix, name)
         if values is not None and len(values) != geometry.K:
             raise ValueError(f"{rule}.mix gave {name} of length {len(values)}, expected {geometry.K}, one per client")
+    if not type(rule).__module__.startswith("honestly."):
+        _check_judgement(rule, mix)
+
+
+def _check_judgement(rule: Rule, mix: Mix) -> None:
+    """Check what a user's rule says of the clients."""
+    if mix.honesty is not None:
+        honesty = np.asarray(mix.honesty)
+        wrong = np.flatnonzero(~((honesty >= 0) & (honesty <= 1 + ROUNDING)))
+        if len(wrong):
+            k = int(wrong[0])
+            raise ValueError(f"{rule}.mix gave client {k} the honesty {honesty[k]}, expected a probability, 0 to 1")
+    for verdict in mix.verdicts or ():
+        if verdict not in tuple(Verdict):
+            raise ValueError(f"{rule}.mix gave the verdict {verdict!r}, expected one of {', '.join(Verdict)}")
 
 
 def _check_reduce(rule: ColumnRule, m: int) -> None:
