@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from .lora_files import MODULES, write
+
 Tensors = dict[str, np.ndarray]
 
 
@@ -61,3 +63,26 @@ def shard(folder: Path, tensors: Tensors, pieces: int) -> Path:
         weight_map |= dict.fromkeys(mine, filename)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return folder
+
+
+@pytest.fixture
+def truth() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(5)
+    return {m: (rng.normal(size=(3, n)), rng.normal(size=(out, 3))) for m, (out, n) in MODULES.items()}
+
+
+@pytest.fixture
+def adapters(tmp_path: Path, truth: Any) -> list[Path]:
+    """Seven adapters of mixed ranks, alphas and scalings; the last one flips the sign of one module."""
+    rng = np.random.default_rng(6)
+    settings: list[dict[str, Any]] = [
+        {},
+        {"rank": 8},
+        {"alpha": 8},
+        {"use_rslora": True},
+        {"rank": 6, "alpha": 3.5},
+        {},
+        {},
+    ]
+    flipped = {m: (-A if "q_proj" in m else A, B) for m, (A, B) in truth.items()}
+    return [write(tmp_path / f"site-{k}", rng, flipped if k == 6 else truth, **s) for k, s in enumerate(settings)]
