@@ -133,7 +133,7 @@ def test_weights_that_do_not_sum_to_one_are_refused(total: float) -> None:
 
 def test_results_of_the_wrong_shape_are_refused() -> None:
     wrong: Mapping[str, Any] = {
-        "by_layer of shape": lambda g: flat(g, by_layer=np.ones((3, g.K)) / g.K),
+        "gave by_layer of shape": lambda g: flat(g, by_layer=np.ones((3, g.K)) / g.K),
         "gave verdicts of length 2, expected 10, one per client": lambda g: flat(g, verdicts=[Verdict.TRUSTED] * 2),
         "gave honesty of length 3": lambda g: flat(g, honesty=np.ones(3)),
         "gave client 2 the honesty nan, expected a probability": lambda g: flat(
@@ -141,11 +141,19 @@ def test_results_of_the_wrong_shape_are_refused() -> None:
         ),
         "gave client 0 the honesty 1.5": lambda g: flat(g, honesty=np.full(10, 1.5)),
         "gave the verdict 1, expected one of trusted, unusual, ": lambda g: flat(g, verdicts=[1] * 10),
-        "returned a int": lambda g: 3,
-        r"shape \(2, 10\), expected one row": lambda g: Mix(np.full((2, g.K), 1 / g.K)),
+        "returned a int, expected a Mix": lambda g: 3,
+        "returned a NoneType, expected a Mix": lambda g: None,
+        "gave weights that are NaN or infinite": lambda g: Mix(np.full((1, g.K), np.nan)),
+        r"gave a matrix of shape \(1, 9\), expected a weight for each of the 10 clients": lambda g: Mix(
+            np.ones((1, 9))
+        ),
+        r"gave a matrix of shape \(1, 1, 10\), expected a weight for each of the 10 clients": lambda g: Mix(
+            np.ones((1, 1, g.K))
+        ),
+        r"gave a matrix of shape \(2, 10\), expected one row": lambda g: Mix(np.full((2, g.K), 1 / g.K)),
     }
     for message, found in wrong.items():
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=rf"^Own\(.*\)\.mix {message}"):
             hn.aggregate(clients(), Own(found=found))
 
 

@@ -6,15 +6,13 @@ import importlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import honestly as hn
-from honestly.rules.rule import Geometry, Mix
 
 Federation = Callable[..., np.ndarray]
 
@@ -378,33 +376,3 @@ def test_a_root_that_is_no_update_is_the_callers_mistake(federation: Federation,
         hn.aggregate(X, hn.FLTrust(root=root), reference=np.zeros(20, np.float32))
     with pytest.raises(ValueError, match=r"root: tensor 'w' at flat index 0 is"):
         hn.aggregate([{"w": x} for x in X], hn.FLTrust(root={"w": root}))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Own(hn.Rule):
-    """A rule whose author made a mistake."""
-
-    name: ClassVar[str] = "own"
-    summary: ClassVar[str] = "wrong"
-    mistake: str
-
-    def mix(self, geometry: Geometry) -> Mix:
-        K = geometry.K
-        weights: Any = {"NaN": np.full(K, np.nan), "too few": np.ones(K - 1), "two lists": np.ones((1, 1, K))}.get(
-            self.mistake
-        )
-        return None if weights is None else Mix(np.atleast_2d(weights))  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize(
-    ("mistake", "message"),
-    [
-        ("NaN", "gave weights that are NaN or infinite"),
-        ("too few", r"gave a matrix of shape \(1, 6\), expected a weight for each of the 7 clients"),
-        ("two lists", r"gave a matrix of shape \(1, 1, 7\), expected a weight for each of the 7 clients"),
-        ("nothing", "returned a NoneType, expected a Mix"),
-    ],
-)
-def test_a_mistake_in_a_rule_of_ones_own_is_named(federation: Federation, mistake: str, message: str) -> None:
-    with pytest.raises(ValueError, match=rf"^Own\(mistake='{mistake}'\).mix {message}"):
-        hn.aggregate(federation(K=7, d=20), Own(mistake=mistake))
