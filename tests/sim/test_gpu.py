@@ -90,3 +90,10 @@ def test_a_federation_on_a_gpu_follows_the_one_on_the_cpu() -> None:
     for a, b in zip(*runs, strict=True):
         assert a["attacked"] == b["attacked"]
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
+
+
+def test_noise_that_is_drawn_while_clients_train_gives_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    e = Experiment.of({"rounds": 3, "epochs": 1, "attack": "random", "malicious": 0.3, "partition": "iid"})
+    ahead = [r.numbers for r in Federation(e, device="cuda").rounds()]
+    monkeypatch.setattr(Federation(e, device="cuda").attack.__class__, "noise_ahead", False)
+    assert [r.numbers for r in Federation(e, device="cuda").rounds()] == ahead
