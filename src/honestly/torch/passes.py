@@ -35,14 +35,14 @@ class OwnPasses:
         self.slices = slices
         self._inner = passes_over(slices) if slices.size else None
 
-    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+    def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """The products of these columns."""
         if self._inner is None:
             return np.zeros((len(self.slices.layers), len(clients), len(clients)))
         if centre == BETWEEN:
             self.slices.put_middle(clients)
             centre = len(self.slices.ids) + MIDDLE
-        return self._inner.gram(clients, centre)
+        return self._inner.gram(clients, centre, only)
 
     def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
         """(m + 1, L, k): the squared distances in these columns, and the squared norms."""
@@ -117,10 +117,10 @@ class RankPasses:
             return every
         return np.concatenate(list(self.members.gather(every, self.members.shards)), axis=1)
 
-    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+    def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """Partial Gram matrices add up."""
-        total = self._sum("gram", list(clients), centre)
-        if np.isfinite(total).all():
+        total = self._sum("gram", list(clients), centre, only)
+        if only is None and np.isfinite(total).all():
             self._measured |= set(clients)
         return total
 

@@ -77,10 +77,12 @@ def check(source: Source, X: np.ndarray, read: Callable[[Any], np.ndarray] = np.
         C = np.stack([by_name[k][keys[layer.name]] - by_name[centre][keys[layer.name]] for k in chosen])
         np.testing.assert_allclose(grams[at], C @ C.T, rtol=1e-5, atol=1e-4)
         np.testing.assert_array_equal(grams[at], grams[at].T)
+        np.testing.assert_allclose(passes.gram(chosen, centre, [at])[at], grams[at], rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(norms[at], (C**2).sum(1), rtol=1e-5)
         for m in range(2):
             expected = ((C - a[m] @ C) ** 2).sum(1)
             np.testing.assert_allclose(apart[m, at], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(passes.gram(chosen, centre, [1, 4])[[1, 4]], grams[[1, 4]])
     np.testing.assert_allclose(again[0], apart[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(same, norms)
     weights = rng.dirichlet(np.ones(4), size=len(SIZES))

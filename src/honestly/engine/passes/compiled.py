@@ -56,14 +56,14 @@ class CompiledPasses(PlainPasses):
         """The program centres rows as it reads them, which costs nothing."""
         return False
 
-    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+    def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """The lower triangles, one item after the other, mirrored."""
         n = len(clients)
         layers = len(self.source.layers)
         rows, middle = self._places(clients), None if centre is None else self._places([centre])
         with np.errstate(over="ignore", invalid="ignore"):
             if rows is not None and (centre is None or middle is not None):
-                cut = self._cut(WIDE_ITEM if n > MANY_ROWS else _columns(n), True)
+                cut = self._cut(WIDE_ITEM if n > MANY_ROWS else _columns(n), True, only)
                 total = program.gram(rows, middle, cut, layers, self._workers(n))
             else:
                 total = np.zeros((layers, n, n))
@@ -72,7 +72,7 @@ class CompiledPasses(PlainPasses):
                     read = _BlockScratch(self, block, clients, centre)
                     return block.layer, program.gram(read.rows, read.centre, read.cut, 1, 1)[0]
 
-                for layer, part in self._each(process, n, WIDE_ITEM if n > MANY_ROWS else RUN, True):
+                for layer, part in self._each(process, n, WIDE_ITEM if n > MANY_ROWS else RUN, True, only):
                     total[layer] += part
         return mirror(total)
 
@@ -158,19 +158,22 @@ class CompiledPasses(PlainPasses):
             room = self._local.room = values, values.__array_interface__["data"][0]
         return room
 
-    def _each(self, work: Callable[[Block], T], rows: int, least: int, by_layer: bool) -> Iterator[T]:
+    def _each(
+        self, work: Callable[[Block], T], rows: int, least: int, by_layer: bool, only: Sequence[int] | None = None
+    ) -> Iterator[T]:
         """`work` on blocks that are read, of as many columns as stay in the cache."""
         width = max(least, READ // rows // RUN * RUN)
-        cut = blocks(self.leaves, width, self.source.layers if by_layer else None)
+        cut = blocks(self.leaves, width, self.source.layers if by_layer else None, only)
         return in_order(work, cut, self._workers(rows))
 
     def _workers(self, rows: int) -> int:
         return threads() if rows * sum(leaf.size for leaf in self.leaves) >= WORTH_THREADS else 1
 
-    def _cut(self, columns: int, by_layer: bool) -> Cut:
+    def _cut(self, columns: int, by_layer: bool, only: Sequence[int] | None = None) -> Cut:
         """All columns in items; those of a layer are not mixed with others if results are wanted by layer."""
         whole = tuple((i, 0, leaf.size) for i, leaf in enumerate(self.leaves))
         spans = [layer.spans for layer in self.source.layers] if by_layer else [whole]
+        spans = spans if only is None else [span if i in only else () for i, span in enumerate(spans)]
         return program.cut_into([[(*span, self._wide[span[0]]) for span in each] for each in spans], columns)
 
     def _places(self, clients: Sequence[int]) -> Places | None:

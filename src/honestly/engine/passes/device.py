@@ -50,7 +50,7 @@ class DevicePasses(DeviceColumns):
         few, widest = 3 <= len(clients) <= fused.MOST_ROWS, max(leaf.size for leaf in self.leaves)
         return BETWEEN if few and widest >= fused.FEWEST_COLUMNS and fused.available(self._like) else None
 
-    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+    def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """G by layer from full-precision products: TF32 is never used, and blocks are added in float64 on the host."""
         n = len(clients)
         if self._early is not None and centre == BETWEEN and n == len(self.source.ids):
@@ -64,7 +64,7 @@ class DevicePasses(DeviceColumns):
                 return product
         total = np.zeros((len(self.source.layers), n, n))
         waiting = WaitingProducts(self._xp, total)
-        for slab in self._slabs(n, whole=whole):
+        for slab in self._slabs(n, whole=whole, only=only):
             rows = self._rows(slab, clients)
             middle = centre if centre in (None, BETWEEN) else self._rows(slab, [centre])
             parts = self._parts(slab)

@@ -43,9 +43,18 @@ class DeviceColumns:
     def _cuts(self) -> Cuts:
         return cuts(self.source.layers)
 
-    def _slabs(self, rows: int, *, whole: bool = False) -> Iterator[Block]:
-        """Blocks of columns, small leaves joined, of which a copy fits easily; whole leaves where nothing is copied."""
-        yield from blocks(self.leaves, WHOLE if whole else max(1024, BLOCK // rows))
+    def _slabs(self, rows: int, *, whole: bool = False, only: Sequence[int] | None = None) -> Iterator[Block]:
+        """Blocks of columns, small leaves joined, of which a copy fits easily; whole leaves where nothing is copied.
+
+        With `only`, those that hold columns of these layers.
+        """
+        for slab in blocks(self.leaves, WHOLE if whole else max(1024, BLOCK // rows)):
+            if only is None or any(self._holds(*segment[:3], only) for segment in slab.segments):
+                yield slab
+
+    def _holds(self, leaf: int, start: int, stop: int, layers: Sequence[int]) -> bool:
+        """Whether some of these columns belong to one of the layers."""
+        return any(layer in layers and first < stop and last > start for first, last, layer in self._cuts[leaf])
 
     def _rows(self, slab: Block, clients: Sequence[int]) -> Any:
         """(k, width) values of a slab where they lie, or a copy that joins several leaves."""

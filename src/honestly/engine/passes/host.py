@@ -52,9 +52,9 @@ class HostPasses:
         """Zero, where that saves NumPy a step; if there are several layers, it may be far away in one of them."""
         return ZERO if len(self.source.layers) == 1 and self._way.gains_by_zero(clients) else None
 
-    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+    def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """One Gram matrix per layer in one pass: float32 inside a run of columns, float64 across runs."""
-        return self._way.gram(clients, centre)
+        return self._way.gram(clients, centre, only)
 
     def residuals(
         self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None

@@ -45,8 +45,8 @@ class LoraPasses:
         """The Gram matrix comes from products of factors: there is nothing to centre."""
         return None
 
-    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
-        """G of the products, about the centre's, by layer."""
+    def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
+        """G of the products, about the centre's, by layer: always of all layers."""
         rows = [*clients] if centre is None else [*clients, centre]
         grams = self._by_layer(self.factors.grams(rows))
         return symmetrize(grams if centre is None else _about_last(grams))

@@ -40,7 +40,7 @@ LONGER, STREAMED = 4, 1 << 16
 class PlainPasses(BlockReader):
     """Products, means and ranks by NumPy, on any source that the host can read."""
 
-    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+    def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """G_l = sum over the layer's blocks of C_b C_b^T: float32 inside a block, float64 across blocks."""
         n = len(clients)
         way = way_for(n)
@@ -61,7 +61,7 @@ class PlainPasses(BlockReader):
 
         grams = np.zeros((len(self.source.layers), n, n))
         with np.errstate(over="ignore", invalid="ignore"):
-            for layer, part in self.run(process, width, n, own_threads=way.own_threads, by_layer=True):
+            for layer, part in self.run(process, width, n, own_threads=way.own_threads, by_layer=True, only=only):
                 grams[layer] += part[:n, :n]
             return mirror(grams)
 
@@ -191,9 +191,10 @@ class PlainPasses(BlockReader):
         own_threads: bool = True,
         batch: int = BATCH,
         by_layer: bool = False,
+        only: Sequence[int] | None = None,
     ) -> Iterator[T]:
         """`work` on every block, on several threads if that is worth it; the results in order."""
-        cut = blocks(self.leaves, width, self.source.layers if by_layer else None)
+        cut = blocks(self.leaves, width, self.source.layers if by_layer else None, only)
         return in_order(work, cut, threads() if own_threads and self._worth_threads(rows) else 1, batch)
 
     def _value_bytes(self, in_place: bool) -> int:

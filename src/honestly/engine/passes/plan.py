@@ -38,13 +38,18 @@ class Block(NamedTuple):
     layer: int = 0
 
 
-def blocks(leaves: Sequence[Leaf], width: int, layers: Sequence[Layer] | None = None) -> Iterator[Block]:
-    """All columns, in order, in blocks of at most `width` columns; none crosses the bounds of `layers`, if given."""
+def blocks(
+    leaves: Sequence[Leaf], width: int, layers: Sequence[Layer] | None = None, only: Sequence[int] | None = None
+) -> Iterator[Block]:
+    """All columns, in order, in blocks of at most `width` columns; none crosses the bounds of `layers`, if given.
+
+    With `only`, the columns of these layers.
+    """
     if layers is None:
         yield from _cut(leaves, [(index, 0, leaf.size) for index, leaf in enumerate(leaves)], width, 0)
         return
-    for index, layer in enumerate(layers):
-        yield from _cut(leaves, layer.spans, width, index)
+    for index in range(len(layers)) if only is None else only:
+        yield from _cut(leaves, layers[index].spans, width, index)
 
 
 def _cut(leaves: Sequence[Leaf], spans: Sequence[tuple[int, int, int]], width: int, layer: int) -> Iterator[Block]:

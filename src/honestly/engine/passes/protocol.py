@@ -32,9 +32,10 @@ class Passes(Protocol):
         """(k, n) values of a few thousand columns spread over all leaves, as float64, nothing subtracted."""
         ...
 
-    def gram(self, clients: Sequence[int], centre: int | None) -> Float:
+    def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """(L, k, k) Gram matrices of the centred rows, one for each of the source's layers, each exactly symmetric.
 
+        With `only`, no more columns are read than it takes to know those of these layers; the others are not.
         A row that is not finite spoils its own row and column only, in the layers where it is not.
         """
         ...

@@ -31,18 +31,20 @@ class StreamedPasses(DevicePasses):
         """(k, leaves) squared distances to the result, which lies on the host."""
         return explain.on_host(self._files.host, clients, values, max(64, (1 << 18) // len(clients)))
 
-    def _slabs(self, rows: int, *, whole: bool = False) -> Iterator[Block]:
+    def _slabs(self, rows: int, *, whole: bool = False, only: Sequence[int] | None = None) -> Iterator[Block]:
         """A block for each piece of a leaf: they are read one after the other."""
-        for leaf, start, stop in self._pieces(rows):
+        for leaf, start, stop in self._pieces(rows, only):
             dtype = COMPUTE[self.leaves[leaf].spec.dtype]
             yield Block(dtype, stop - start, (Segment(leaf, start, stop, 0),))
 
-    def _pieces(self, rows: int) -> Iterator[tuple[int, int, int]]:
+    def _pieces(self, rows: int, only: Sequence[int] | None = None) -> Iterator[tuple[int, int, int]]:
         self._files.new_pass()
         before: tuple[int, int, int] | None = None
         for block in blocks(self.leaves, max(1024, BLOCK // rows)):
             for segment in block.segments:
                 piece = segment.leaf, segment.start, segment.stop
+                if only is not None and not self._holds(*piece, only):
+                    continue
                 if before is not None:
                     self._files.read_ahead(*piece)
                     yield before
