@@ -96,6 +96,18 @@ def check_training_step() -> None:
     assert set(jax.shard_map(varying, out_specs=P("clients"), **specs)(weights, data)["w"].tolist()) == {1.0}
 
 
+def check_layer_in_which_devices_hardly_differ() -> None:
+    """About 0, float32 rounds away how they differ: by 1e-4 of a common gradient. The last three lie."""
+    rng = np.random.default_rng(1)
+    large, small = rng.normal(size=(K, 500)), 1e-4 * rng.normal(size=(K, 300))
+    small[5:] += 2e-3 * rng.normal(size=300)
+    sent = {"large": jnp.asarray(large, "float32"), "small": jnp.asarray(small + rng.normal(size=300), "float32")}
+    check(sent, "bayesian", reference=0)
+    honest = np.asarray(sent["small"][:5], np.float64)
+    error = np.asarray(reduced(sent, "bayesian", reference=0)[0]["small"][0], np.float64) - honest.mean(axis=0)
+    assert error @ error <= 3 / (8 - 3 - 3) * np.square(honest - honest.mean(axis=0)).sum(axis=1).mean()
+
+
 def main() -> None:
     assert len(jax.devices()) == K
     check_training_step()
@@ -104,6 +116,7 @@ def main() -> None:
         check(updates(), rule)
     check(updates(), "bayesian", [hn.NNM(f=2)])
     check(updates(), "bayesian", reference=0)
+    check_layer_in_which_devices_hardly_differ()
     check(updates("bfloat16"), "median")
     check(updates("bfloat16"), "bayesian")
     check({**updates(), "nothing": jnp.zeros((K, 0))}, "bayesian")

@@ -193,8 +193,7 @@ def _own_slices(
     unknown = jnp.full(K, jnp.nan)
     if isinstance(pipeline.rule, ColumnRule):
         return [_reduce(pipeline.rule, row, usable) for row in rows], {"weights": unknown, "honesty": unknown}
-    about = [True] if from_zero else [False, True] if "reference" in pipeline.needs else [False]
-    grams = [_gram(rows, usable, layers, axis_name, about_zero) for about_zero in about]
+    grams = _grams(rows, usable, layers, axis_name, from_zero=from_zero, with_zero="reference" in pipeline.needs)
 
     def decide(usable: Any, *grams: Any) -> Any:
         exact = _decide(pipeline, layers, from_zero, np.asarray(usable), [np.asarray(G, np.float64) for G in grams])
@@ -213,14 +212,15 @@ def _own_slices(
     return own, {"weights": weights, "honesty": honesty}
 
 
-def _gram(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, about_zero: bool) -> Any:
-    """(L, K, K) the sum over all devices of this slice's products, about a point that is near most devices or about 0.
+def _grams(
+    rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: str, *, from_zero: bool, with_zero: bool
+) -> list[Any]:
+    """(L, K, K) the sum over all devices of this slice's products; and, if it is wanted, the same about 0.
 
-    The point is the median of three usable devices. Where two of these lie, it may be so far away that rounding hides
-    how the others differ; then it is the device that is nearest to most.
+    The first is about 0 if differences from a reference are averaged, else about the median of three usable devices. In
+    layers where that is so far away that rounding hides how most devices differ (two of the three may lie), it is about
+    the device that is nearest to most.
     """
-    if about_zero:
-        return lax.psum(_products(rows, usable, layers, lambda row, i: 0), axis_name)
     order = jnp.argsort(~usable, stable=True)
     count = jnp.maximum(usable.sum(), 1)
 
@@ -228,15 +228,19 @@ def _gram(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], axis_name: 
         a, b, c = (row[order[i]] for i in (0, count // 2, count - 1))
         return jnp.maximum(jnp.minimum(a, b), jnp.minimum(jnp.maximum(a, b), c))
 
+    def about(centre: Any) -> Any:
+        return lax.psum(_products(rows, usable, layers, centre), axis_name)
+
     def again() -> Any:
         nearest = jnp.nanargmin(_typical(lax.psum(_distances(rows, layers), axis_name), usable), axis=1)
-        return lax.psum(_products(rows, usable, layers, lambda row, i: row[nearest[i]]), axis_name)
+        return about(lambda row, i: row[nearest[i]])
 
-    G = lax.psum(_products(rows, usable, layers, median), axis_name)
+    zero = [about(lambda row, i: 0)] if from_zero or with_zero else []
+    G = zero[0] if from_zero else about(median)
     norms = jnp.diagonal(G, axis1=1, axis2=2)
     apart = _typical(norms[:, :, None] + norms[:, None, :] - 2 * G, usable).min(axis=1, where=usable, initial=jnp.inf)
     far = jnp.nanmedian(jnp.where(usable, norms, jnp.nan), axis=1) > FAR * apart
-    return jnp.where(far[:, None, None], lax.cond(far.any(), again, lambda: G), G)
+    return [jnp.where(far[:, None, None], lax.cond(far.any(), again, lambda: G), G), *zero]
 
 
 def _products(rows: Sequence[Any], usable: Any, layers: Sequence[Layer], centre: Any) -> Any:
@@ -280,12 +284,12 @@ def _decide(
         return answer
     few = [G[:, clients][:, :, clients] for G in grams]
     few = [0.5 * (G + G.transpose(0, 2, 1)) for G in few]
-    about = None if len(few) == 1 else (lambda: few[1])
+    same = from_zero and np.array_equal(few[0], few[1])
     geometry = GramGeometry.of_layers(
         few[0],
         tuple(clients.tolist()),
         has_reference=from_zero,
-        about_reference=about,
+        about_reference=None if same or len(few) == 1 else few[1],
         **known_layers(layers),
     )
     try:

@@ -92,6 +92,23 @@ def test_mixers_references_roots_sizes_and_small_chunks() -> None:
         check([out[i] for out in found], given, "float32", rule, **kept)
 
 
+@pytest.mark.parametrize("verify", [0.0, 3.0])
+def test_a_tensor_in_which_ranks_hardly_differ_hides_no_liars(verify: float) -> None:
+    """About the reference, float32 rounds away how they differ: by 1e-4 of what all moved."""
+    K, honest = 5, slice(2, 5)
+    rng = np.random.default_rng(0)
+    given, reference = updates(K, sizes=((500,), (300,))), [np.zeros(500), np.zeros(300)]
+    common, lie = rng.normal(size=300), rng.normal(size=300)
+    for k in range(K):
+        given[k][1] = common + 1e-4 * (rng.normal(size=300) + 30 * lie * (k < 2))
+    given = [[x.astype(np.float32).astype(float) for x in values] for values in given]
+    found = run(jobs.reduce_many, K, [(given, "float32", {"reference": reference, "verify": verify})])
+    check([out[0] for out in found], given, "float32", "bayesian", reference=reference)
+    sent = np.stack([given[k][1] for k in range(K)])[honest]
+    variance = np.square(sent - sent.mean(axis=0)).sum(axis=1).mean()
+    assert np.square(found[0][0]["value"][1] - sent.mean(axis=0)).sum() <= 2 / (5 - 2 - 2) * variance
+
+
 @pytest.mark.parametrize("K", [1, 2, 3])
 def test_few_ranks_all_dtypes_and_fewer_values_than_ranks(K: int) -> None:
     dtypes = ("float32", "bfloat16", "float16", "float64")

@@ -103,7 +103,6 @@ def settings(rng: Rng, n: int, layers: int) -> dict[str, Any]:
         "judged": rng.random(layers) < rng.choice([1.0, 0.7, 0.0], p=[0.6, 0.3, 0.1]),
         "tolerated": most if rng.random() < 0.7 else int(rng.integers(0, most + 1)),
         "prior": -rng.exponential(0.3, n) if rng.random() < 0.3 else None,
-        "from_reference": bool(rng.random() < 0.5),
         "size": size,
     }
 
@@ -122,7 +121,10 @@ def reordered_estimate(grams: np.ndarray, rng: Rng, **given: Any) -> Estimate:
     back, size, prior = np.argsort(order), given.get("size"), given.get("prior")
     given["size"] = None if size is None else ClientSizes(size.vote[order], size.noise[order])
     given["prior"] = None if prior is None else prior[order]
-    found = estimate(rng.uniform(1, 4) * grams[:, order][:, :, order], **given)
+    unit = rng.uniform(1, 4)
+    if given.get("reference") is not None:
+        given["reference"] = unit * given["reference"][:, order][:, :, order]
+    found = estimate(unit * grams[:, order][:, :, order], **given)
     by_client = {name: getattr(found, name)[back] for name in NUMBERS}
     return dataclasses.replace(found, weights=found.weights[:, back], **by_client)
 
@@ -161,7 +163,16 @@ def draw(seed: int) -> tuple[np.ndarray, dict[str, Any]]:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(3, 13 if rng.random() < 0.4 else 61))
     layers = int(min(2 ** rng.uniform(0, 9), 1 + 40000 // n**2))
-    return grams_of(population(rng, n, layers)), settings(rng, n, layers)
+    grams = grams_of(population(rng, n, layers))
+    given = settings(rng, n, layers)
+    return grams, {**given, "reference": (None, grams, about_another_point(rng, grams))[int(rng.integers(3))]}
+
+
+def about_another_point(rng: Rng, grams: np.ndarray) -> np.ndarray:
+    """The Gram matrices about a point that lies between the clients or far from all."""
+    a = rng.normal(size=grams.shape[1]) * 10 ** rng.uniform(-1, 4)
+    g = grams @ a
+    return grams - g[:, :, None] - g[:, None, :] + (g @ a)[:, None, None]
 
 
 @pytest.fixture(params=PROCESSORS)
@@ -182,7 +193,17 @@ def test_many_clients_and_many_layers() -> None:
     rng = np.random.default_rng(0)
     for n, layers in ((32, 9), (33, 9), (96, 2), (97, 2), (MOST, 1), (8, 500), (60, 40)):
         grams = grams_of(population(rng, n, layers))
-        assert_equal_to_numpy(grams, judged=np.ones(layers, bool), tolerated=(n - 1) // 2, from_reference=True)
+        assert_equal_to_numpy(grams, judged=np.ones(layers, bool), tolerated=(n - 1) // 2, reference=grams)
+
+
+@pytest.mark.parametrize("how", [compiled_estimate, estimate])
+def test_matrices_about_the_reference_are_the_same_bits_given_once_or_twice(how: Callable[..., Estimate]) -> None:
+    for seed in range(20):
+        grams, given = draw(seed)
+        with np.errstate(all="ignore"):
+            once, twice = (how(grams, **{**given, "reference": about}) for about in (grams, grams.copy()))
+        np.testing.assert_array_equal(once.weights, twice.weights)
+        np.testing.assert_array_equal(once.evidence, twice.evidence)
 
 
 def test_patterns_of_copies() -> None:
@@ -207,8 +228,12 @@ def test_numbers_that_no_geometry_has_are_left_to_numpy_or_harmless(value: float
         for places in (1, n, layers * n * n):
             grams = grams_of([rng.normal(size=(n, 5)) for _ in range(layers)])
             grams.ravel()[rng.permutation(grams.size)[:places]] = value
-            found = program.estimate(grams, np.ones(layers, bool), (n - 1) // 2, None, True, None, None, *searches(n))
-            assert found is None or (abs(value) <= 1e290 and np.isfinite(found.weights).all())
+            fine = grams_of([rng.normal(size=(n, 5)) for _ in range(layers)])
+            for gram, reference in ((grams, grams), (fine, grams), (grams, fine)):
+                found = program.estimate(
+                    gram, np.ones(layers, bool), (n - 1) // 2, None, reference, None, None, *searches(n)
+                )
+                assert found is None or (abs(value) <= 1e290 and np.isfinite(found.weights).all())
 
 
 def test_matrices_that_are_not_gram_matrices_terminate() -> None:
@@ -217,7 +242,7 @@ def test_matrices_that_are_not_gram_matrices_terminate() -> None:
     for _ in range(50):
         n, layers = int(rng.integers(3, 40)), int(rng.integers(1, 9))
         grams = rng.normal(size=(layers, n, n)) * 10 ** rng.uniform(-150, 150, size=(layers, n, n))
-        found = program.estimate(grams, np.ones(layers, bool), (n - 1) // 2, None, True, None, None, *searches(n))
+        found = program.estimate(grams, np.ones(layers, bool), (n - 1) // 2, None, -grams, None, None, *searches(n))
         assert found is None or found.copies.max() < n
 
 

@@ -9,6 +9,7 @@ central where we looked), the pass is repeated on a client that the matrix itsel
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -65,10 +66,11 @@ def measure_grams(screen: Screen, sizes: Float | None = None, *, root: bool = Fa
         if better is None:
             return geometry
         centre = better
-    nearer = layers if centre == reference or len(layers) < 2 else _nearer_in_layers(screen, layers)
+    nearer = layers if len(layers) < 2 else _nearer_in_layers(screen, layers)
     if nearer is layers:
         return geometry
-    return _build_geometry(screen, nearer, centre, sizes, known, root=root)
+    again = _build_geometry(screen, nearer, centre, sizes, known, root=root)
+    return again if centre != reference else replace(again, about_reference=layers)
 
 
 def _nearer_in_layers(screen: Screen, layers: Float) -> Float:
@@ -85,7 +87,7 @@ def _nearer_in_layers(screen: Screen, layers: Float) -> Float:
         if k is None:
             return layers
         tried.add(k)
-        again = screen.passes.gram(screen.usable, k)
+        again = screen.passes.gram(screen.usable, k, np.flatnonzero(far).tolist())
         better = far & np.isfinite(again).all(axis=(1, 2)) & (majority_norms(again) < majority_norms(layers))
         layers = np.where(better[:, None, None], again, layers)
 

@@ -99,8 +99,8 @@ def _unchanged_clients(screen: Screen, geometry: Geometry | None) -> np.ndarray:
     nobody = np.zeros(len(screen.usable), bool)
     if geometry is None or screen.reference is None or not isinstance(geometry, GramGeometry):
         return nobody
-    if geometry.about_reference is None:
-        still = geometry.gram.diagonal() == 0
+    if not callable(geometry.about_reference):
+        still = geometry.gram_about_reference.diagonal() == 0
     else:  # the matrix has another centre: check a few columns first, then the clients that seem unchanged
         sample = screen.passes.sample([*screen.usable, screen.reference])
         still = (sample[:-1] == sample[-1]).all(axis=1)

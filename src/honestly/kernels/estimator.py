@@ -30,8 +30,8 @@ class _EstimatorJob(ctypes.Structure):
     """The struct job of bayesian.c."""
 
     _fields_ = (
-        ("layers", _COUNT), ("n", _COUNT), ("tolerated", _COUNT), ("from_reference", _COUNT), ("firsts", _COUNT),
-        ("sizes", _COUNT), ("gram", _POINTER), ("judged", _POINTER), ("prior", _POINTER), ("vote", _POINTER),
+        ("layers", _COUNT), ("n", _COUNT), ("tolerated", _COUNT), ("firsts", _COUNT), ("sizes", _COUNT),
+        ("gram", _POINTER), ("reference", _POINTER), ("judged", _POINTER), ("prior", _POINTER), ("vote", _POINTER),
         ("noise", _POINTER), ("first", _POINTER), ("size", _POINTER), ("numbers", _POINTER), ("flags", _POINTER),
         ("copies", _POINTER), ("any_judged", _COUNT), ("contradiction", _COUNT), ("settled", _COUNT),
         ("rounds", _COUNT), ("pulled", _COUNT), ("spread", ctypes.c_double),
@@ -75,7 +75,7 @@ def estimate(
     judged: Bools,
     tolerated: int,
     prior: Floats | None,
-    from_reference: bool,
+    reference: Floats | None,
     vote: Floats | None,
     noise: Floats | None,
     first: Counts,
@@ -88,7 +88,7 @@ def estimate(
         judged: (L,) by which layers clients are judged.
         tolerated: how many clients may lie, at least 1.
         prior: (n,) log-odds of honesty.
-        from_reference: the Gram matrices are about the previous model.
+        reference: (L, n, n) Gram matrices about the previous model; `gram` itself, if it is about it.
         vote: (n,) sizes that count as votes, at most 1.
         noise: (n,) sizes in the unit of the client's noise.
         first: clients, in order, from which the guard's search for the worst subset starts.
@@ -106,13 +106,16 @@ def estimate(
     assert 0 < len(sizes) <= SIZES
     assert 0 <= first[0] <= first[-1] < n
     assert 0 < sizes[0] <= sizes[-1] <= n
-    inputs = [np.ascontiguousarray(gram, np.float64), np.ascontiguousarray(judged, np.bool_)]
+    assert reference is None or reference.shape == gram.shape
+    own = np.ascontiguousarray(gram, np.float64)
+    about = own if reference is gram else None if reference is None else np.ascontiguousarray(reference, np.float64)
+    inputs = [own, about, np.ascontiguousarray(judged, np.bool_)]
     inputs += [None if x is None else np.ascontiguousarray(x, np.float64) for x in (prior, vote, noise)]
-    assert all(x is None or x.shape == (n,) for x in inputs[2:])
+    assert all(x is None or x.shape == (n,) for x in inputs[3:])
     numbers, flags, copies = np.empty(4 * L * n + 2 * n), np.zeros((n + 3, n), np.bool_), np.arange(n)
     outs = [numbers, flags, copies]
     job = _EstimatorJob(
-        L, n, tolerated, from_reference, len(first), len(sizes),
+        L, n, tolerated, len(first), len(sizes),
         *(None if x is None else _address(x) for x in (*inputs, first, sizes, *outs)),
     )  # fmt: skip
     status = library.honestly_bayesian(ctypes.byref(job))

@@ -35,8 +35,9 @@ class GramGeometry:
     ids: Sequence[ClientId] = ()
     sizes: Float | None = None
     has_reference: bool = False
-    #: (K, K), or (L, K, K) where there are layers; None: the Gram matrix is centred on the reference itself
-    about_reference: Callable[[], Float] | None = None
+    #: (K, K), or (L, K, K) where there are layers, if they are known, or how to measure them; None: the Gram matrix is
+    #: centred on the reference itself
+    about_reference: Float | Callable[[], Float] | None = None
     signs: Callable[[], Float] | None = None
     root_products: Float | None = None
     #: counts of signs of the mixtures `A X`, or of the clients for None
@@ -106,9 +107,11 @@ class GramGeometry:
     @property
     def layers_about_reference(self) -> Float:
         """(L, K, K) Gram matrices of `w_k - reference`."""
-        if self.about_reference is None:
+        about = self.about_reference
+        if about is None:
             return self.layers
-        about = self.about_reference()
+        if callable(about):
+            about = about()
         return about[None] if about.ndim == 2 else about
 
     def residuals(self, a: Float) -> Float:
@@ -157,7 +160,7 @@ class GramGeometry:
             tuple(self.ids[k] for k in rows) if self.ids else (),
             None if self.sizes is None else self.sizes[rows],
             self.has_reference,
-            None if about is None else lambda: about()[..., rows, :][..., rows],
+            _changed(about, lambda G: G[..., rows, :][..., rows]),
             (lambda: self.sign_counts()[rows]) if some else None,
             None if self.root_products is None else self.root_products[[*rows, -1]],
             mixed_coordinates=None if whole is None else lambda B: whole(chosen if B is None else B @ chosen),
@@ -172,8 +175,7 @@ class GramGeometry:
         """The geometry of the mixtures `A X + (1 - A 1) reference`: `G' = A G A^T` about the reference."""
         sums = A.sum(axis=1)
         if np.allclose(sums, 1.0, rtol=0, atol=1e-12):
-            layers, old = A @ self.layers @ A.T, self.about_reference
-            about = None if old is None else lambda: A @ old() @ A.T
+            layers, about = A @ self.layers @ A.T, _changed(self.about_reference, lambda G: A @ G @ A.T)
         else:  # a clipped mixture leans on the reference, so its coordinates are needed about the reference
             layers, about = A @ self.layers_about_reference @ A.T, None
         ids = self.ids if len(A) == self.K else tuple(range(len(A)))
@@ -192,6 +194,15 @@ class GramGeometry:
             layer_names=self.layer_names,
             layer_sizes=self.layer_sizes,
         )
+
+
+def _changed(
+    about: Float | Callable[[], Float] | None, change: Callable[[Float], Float]
+) -> Float | Callable[[], Float] | None:
+    """The Gram matrices about the reference, changed now or when they are measured."""
+    if about is None:
+        return None
+    return (lambda: change(about())) if callable(about) else change(about)
 
 
 def _sum_of(layers: Float, judged: npt.NDArray[np.bool_] | None) -> Float:

@@ -15,9 +15,10 @@ enum { JUDGED, UNDECIDED, NOT_HERE, NO_MEMORY };
 
 /* In and out. */
 struct job {
-    int64_t layers, n, tolerated, from_reference;
+    int64_t layers, n, tolerated;
     int64_t firsts, sizes;              /* how many clients, and sizes of sets, a search starts from */
     const double *gram;                 /* (layers, n, n) */
+    const double *reference;            /* the same about the previous model: `gram` itself, another one, or NULL */
     const uint8_t *judged;              /* (layers,) */
     const double *prior, *vote, *noise; /* (n,) or NULL */
     const int64_t *first, *size;
@@ -105,6 +106,7 @@ struct work {
     struct judgement all;
     struct view *views;          /* all layers together, then those that are judged, then those that follow */
     double *grams, *q;           /* (layers + 1, n, p), all layers together behind the others; their diagonals */
+    double *reference;           /* `grams` about the previous model: `grams` itself, another one, or NULL */
     double *weights;             /* (layers, p) */
     double *D, *radius, *free, *votes, *kept;
     int64_t *order;              /* (layers + 1,) the layer of each view */
@@ -120,6 +122,7 @@ APART void lay_out(struct work *w, struct memory *m, const struct job *job) {
     w->s.prior = padded(m, job->prior, n, p);
     w->grams = DOUBLES(m, (L + 1) * n * p);
     w->q = DOUBLES(m, (L + 1) * p);
+    w->reference = job->reference == NULL ? NULL : job->reference == job->gram ? w->grams : DOUBLES(m, (L + 1) * n * p);
     w->weights = DOUBLES(m, L * p);
     w->D = DOUBLES(m, p * p);
     w->s.A = DOUBLES(m, p * p);
@@ -136,7 +139,7 @@ APART void lay_out(struct work *w, struct memory *m, const struct job *job) {
     double *centres = DOUBLES(m, 3 * V * p);
     EACH(i, m->start == NULL ? 0 : V) {
         double *own = centres + 3 * i * p;
-        w->views[i] = (struct view){NULL, NULL, own, own + p, own + 2 * p, 0.0, 0.0};
+        w->views[i] = (struct view){NULL, NULL, own, own + p, own + 2 * p, 0.0, 0.0, NULL};
     }
     w->search = (struct search){
         .f = (double)job->tolerated,
@@ -161,21 +164,43 @@ APART void lay_out(struct work *w, struct memory *m, const struct job *job) {
     all->moved = carve(m, V);
     all->accused = carve(m, p);
     all->guilty = carve(m, p);
+    all->absurd = carve(m, p);
     all->far = carve(m, p * sizeof *all->far);
     all->who = carve(m, p * sizeof *all->who);
 }
 
-/* Transpose the Gram matrices into rows of p; false if they hold what is left to NumPy. */
-APART int take(const struct work *w, const struct job *job) {
-    int64_t n = job->n, p = w->s.p, bad = 0;
-    EACH(layer, job->layers) {
-        In from = job->gram + layer * n * n;
-        Row to = w->grams + layer * n * p;
+/* Transpose Gram matrices into rows of p; false if they hold what is left to NumPy. */
+APART int transpose(const struct space *s, int64_t layers, const double *grams, double *rows) {
+    int64_t n = s->n, p = s->p, bad = 0;
+    EACH(layer, layers) {
+        In from = grams + layer * n * n;
+        Row to = rows + layer * n * p;
         EACH(j, n) EACH(i, n) to[j * p + i] = from[i * n + j];
         EACH(k, n * n) bad += !(fabs(from[k]) <= LARGEST);
-        diagonal(&w->s, to, w->q + layer * p);
     }
     return bad == 0;
+}
+
+APART int take(const struct work *w, const struct job *job) {
+    if (!transpose(&w->s, job->layers, job->gram, w->grams)) return 0;
+    EACH(layer, job->layers) diagonal(&w->s, w->grams + layer * w->s.n * w->s.p, w->q + layer * w->s.p);
+    return w->reference == NULL || w->reference == w->grams ||
+           transpose(&w->s, job->layers, job->reference, w->reference);
+}
+
+/* All layers together: a Gaussian with d directions of variance s^2 / d in each. `grams` are those of the layers, then
+   those of all of them together, which are filled in; false if the numbers are too large. */
+APART int together(const struct work *w, int64_t layers, int64_t known, double *grams) {
+    int64_t square = w->s.n * w->s.p;
+    Row whole = grams + layers * square;
+    EACH(i, known) {
+        const struct view *v = w->views + 1 + i;
+        double share = v->d / v->s2;
+        In gram = grams + w->order[1 + i] * square;
+        EACH(k, square) whole[k] += share * gram[k];
+    }
+    EACH(k, square) if (!(fabs(whole[k]) <= LARGEST)) return 0;
+    return 1;
 }
 
 /* A centre for every layer that has a unit, the judged ones first, in `views` from 1 on, and for all of them together
@@ -195,18 +220,16 @@ APART int survey_all(struct work *w, const struct job *job, int64_t *known, int6
         w->order[*measured] = layer;
         w->views[*measured].gram = gram;
         w->views[*measured].q = q;
+        w->views[*measured].reference = w->reference == NULL ? NULL : w->reference + layer * n * p;
         survey(s, w->views + *measured, w->D, w->radius);
     }
     if (*known < 2) return 1;
     Row whole = w->grams + job->layers * n * p, q = w->q + job->layers * p;
-    /* all layers together: a Gaussian with d directions of variance s^2 / d in each */
-    EACH(i, *known) {
-        const struct view *v = w->views + 1 + i;
-        double share = v->d / v->s2;
-        In gram = v->gram;
-        EACH(k, n * p) whole[k] += share * gram[k];
+    if (!together(w, job->layers, *known, w->grams)) return 0;
+    if (w->reference != NULL) {
+        if (w->reference != w->grams && !together(w, job->layers, *known, w->reference)) return 0;
+        w->views->reference = w->reference + job->layers * n * p;
     }
-    EACH(k, n * p) if (!(fabs(whole[k]) <= LARGEST)) return 0;
     diagonal(s, whole, q);
     w->views->gram = whole;
     w->views->q = q;
@@ -222,7 +245,7 @@ APART int guard(struct work *w, struct job *job) {
     struct search *search = &w->search;
     EACH(layer, job->layers) {
         double *weights = w->weights + layer * s->p;
-        struct view v = {w->grams + layer * s->n * s->p, w->q + layer * s->p, weights, s->row[3], NULL, 0.0, 0.0};
+        struct view v = {w->grams + layer * s->n * s->p, w->q + layer * s->p, weights, s->row[3], NULL, 0.0, 0.0, NULL};
         centre_gram(s, v.gram, weights, v.g);
         if (is_certain(s, &v, search->f)) continue;
         if (search->table == NULL && (search->table = malloc(sizeof *search->table)) == NULL) return 0;
@@ -257,14 +280,13 @@ APART int estimate(struct work *w, struct job *job) {
     if (J > 0) {
         all->V = J;
         all->views = views;
-        all->reference = job->from_reference != 0;
         judge(s, all);
         EACH(k, n) {
             w->free[k] = accused[k] = all->accused[k];
             w->free[k] = 1.0 - w->free[k];
             against[k] = told(all, strongest(s, all, k, &view));
             opposed[k] = all->opposing[view * p + k];
-            absurd[k] = views->r2[k] > ABSURD * views->s2;
+            absurd[k] = all->absurd[k];
             EACH(j, n) group[k * n + j] = all->members[view * p + j];
         }
         job->contradiction = all->contradiction;

@@ -228,7 +228,7 @@ APART double worst_subset(const struct space *s, const struct search *x, struct 
 /* Project the answer onto the ball of the worst S until it lies in all of them; whether it had to be moved. */
 APART int pull(const struct space *s, struct search *x, const double *gram, const double *q, double *a) {
     int64_t n = s->n, p = s->p, step = 0;
-    struct view v = {gram, q, a, s->row[3], NULL, 0.0, 0.0};
+    struct view v = {gram, q, a, s->row[3], NULL, 0.0, 0.0, NULL};
     for (; step < PULLS; step++) {
         struct set worst = {{0}};
         times(s, gram, a, v.g);

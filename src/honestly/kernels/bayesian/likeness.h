@@ -26,9 +26,9 @@ struct judgement {
     double *first;                       /* the centres before anybody was accused */
     double *x, *alike, *support;         /* nats; mean cosines; (p,) */
     uint8_t *members, *alike_convicted, *opposing, *side, *moved;
-    uint8_t *accused, *guilty;           /* (p,) */
+    uint8_t *accused, *guilty, *absurd;  /* (p,) */
     int64_t *far, *who;                  /* (p,) positions of clients */
-    int reference, contradiction, settled;
+    int contradiction, settled;
     int64_t rounds;
 };
 
@@ -155,10 +155,10 @@ APART void oppose(const struct space *s, const struct view *v, double *x, uint8_
     Row o = s->row[0], g = s->row[1];
     double norm, nats_of_chance = OPPOSED * log((double)n);
     double far = MAX(NEAR_BASE + NEAR_CHANCE * (1.0 / sqrt(v->d)), TIE);
-    times(s, v->gram, v->centre, g);
+    times(s, v->reference, v->centre, g);
     norm = dot(s, g, v->centre);
     EACH(k, n) {
-        double a = v->centre[k], own2 = MAX(v->q[k], TINY);
+        double a = v->centre[k], own2 = MAX(v->reference[k * s->p + k], TINY);
         double others2 = norm - 2.0 * a * g[k] + a * a * own2;
         o[k] = -((g[k] - a * own2) / sqrt(MAX(others2, TINY))) / sqrt(own2);
         o[k] = MIN(MAX(o[k], -1.0), 1.0);
@@ -200,11 +200,20 @@ APART void look(const struct space *s, struct judgement *all) {
             all->alike_convicted[i * p + k] = x[k] > 0.0;
             opposing[k] = 0;
         }
-        if (all->reference) oppose(s, v, x, opposing);
+        if (v->reference != NULL) oppose(s, v, x, opposing);
     }
+    double moved = -1.0; /* by how much the others moved: where clients agree closely, one that did not seems far away */
     EACH(k, n) {
         double t = in_own_unit(whole->r2[k] / whole->s2, s->vote, k);
-        if (t > ABSURD) all->x[k] = log(t);
+        all->absurd[k] = t > ABSURD;
+        if (all->absurd[k] && whole->reference != NULL) {
+            if (moved < 0.0) {
+                times(s, whole->reference, whole->centre, s->row[0]);
+                moved = MAX(dot(s, s->row[0], whole->centre), 0.0);
+            }
+            all->absurd[k] = whole->r2[k] > LONGER * moved;
+        }
+        if (all->absurd[k]) all->x[k] = log(t);
     }
 }
 

@@ -14,6 +14,7 @@
 struct view {
     const double *gram, *q; /* G; G_kk */
     double *centre, *g, *r2, s2, d;
+    const double *reference; /* G about the previous model, where it is known */
 };
 
 /* D_ji = |w_i - w_j|^2: row j has the distances of all to j, so that a column has those of one client. */
@@ -174,7 +175,7 @@ APART void shorten_errors(const struct space *s, In q, const double *centre, In 
 APART void survey(const struct space *s, struct view *v, Row D, Row radius) {
     int64_t n = s->n, p = s->p;
     Row Nt = s->B, T = s->C, count = s->row[2], a = s->row[3];
-    struct view tight = {v->gram, v->q, s->row[4], s->row[5], a, 0.0, 0.0};
+    struct view tight = {v->gram, v->q, s->row[4], s->row[5], a, 0.0, 0.0, NULL};
     /* N, whose rows are the neighbourhoods, transposed */
     memset(count, 0, p * sizeof *count);
     EACH(j, n) {

@@ -39,7 +39,7 @@ def foresee_weights(layers: Float, d: int, tolerated: int) -> Float | None:
     if not tolerated or not _is_worth_it(n, d):
         return None
     answer = program.estimate(
-        layers, JUDGED, tolerated, None, False, None, None, first_clients(n), set_sizes(n, n - tolerated)
+        layers, JUDGED, tolerated, None, None, None, None, first_clients(n), set_sizes(n, n - tolerated)
     )
     _foreseen.question, _foreseen.answer = (weakref.ref(layers), tolerated), answer
     return None if answer is None else answer.weights[0]
@@ -61,7 +61,7 @@ def compiled_estimate(
     *,
     tolerated: int,
     prior: Float | None = None,
-    from_reference: bool = False,
+    reference: Float | None = None,
     size: ClientSizes | None = None,
 ) -> Estimate:
     """`estimate` by the program; by NumPy if nobody may lie, or if numbers are as large as floats can be."""
@@ -69,13 +69,13 @@ def compiled_estimate(
     n = layers.shape[1]
     answer = None
     if tolerated and n <= program.MOST:
-        plain = prior is None and size is None and not from_reference
+        plain = prior is None and size is None and reference is None
         answer = _recall(layers, tolerated) if plain and len(layers) == 1 and judged[0] else None
         if answer is None:
             first, sizes = first_clients(n), set_sizes(n, n - tolerated)
-            answer = program.estimate(layers, judged, tolerated, prior, from_reference, vote, noise, first, sizes)
+            answer = program.estimate(layers, judged, tolerated, prior, reference, vote, noise, first, sizes)
     if answer is None:
-        return estimate(layers, judged, tolerated=tolerated, prior=prior, from_reference=from_reference, size=size)
+        return estimate(layers, judged, tolerated=tolerated, prior=prior, reference=reference, size=size)
     if not answer.decided:
         return undecided_estimate(answer.weights, Status.MAJORITY_IDENTICAL)
     if not answer.judged:

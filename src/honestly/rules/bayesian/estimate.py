@@ -11,7 +11,7 @@ from honestly.result import Float, Status
 from honestly.rules.bayesian.average import among, copies, shared_votes, shorten_errors
 from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.guard import guard
-from honestly.rules.bayesian.likeness import ABSURD, Judgement, judge
+from honestly.rules.bayesian.likeness import Judgement, judge
 from honestly.rules.bayesian.sizes import ClientSizes, votes_by_size
 from honestly.rules.bayesian.views import TINY, distances, effective_dimension, kth
 
@@ -74,7 +74,7 @@ def estimate(
     *,
     tolerated: int,
     prior: Float | None = None,
-    from_reference: bool = False,
+    reference: Float | None = None,
     size: ClientSizes | None = None,
 ) -> Estimate:
     """Whom to believe and how far, in every layer.
@@ -84,7 +84,8 @@ def estimate(
         judged: (L,) False for layers that follow (buffers): averaged and guarded, but nobody is judged by them.
         tolerated: how many clients may lie, f.
         prior: (n,) log-odds of honesty from earlier rounds.
-        from_reference: the Gram matrices are about the previous model, so opposition has a meaning.
+        reference: (L, n, n) Gram matrices about the previous model, where opposition has a meaning: `layers`, if they
+            are about it, or others, whose distances may be less precise.
         size: what is used of the clients' sizes; None: all the same.
     """
     G = np.ascontiguousarray(layers, dtype=np.float64)
@@ -104,10 +105,15 @@ def estimate(
     all_of_them = len(measured) == L and not len(follows)
     views, d = survey(G, h, D, radius) if all_of_them else survey(G[measured], h, D[measured], radius[measured])
     J = len(known)
+    about = None if reference is None or reference is layers else reference[known]
     if J > 1:  # all layers together: a Gaussian with d directions of variance s^2 / d in each
-        views = survey(np.tensordot(d[:J] / views.s2[:J], views.gram[:J], 1)[None], h)[0] + views
+        shares = d[:J] / views.s2[:J]
+        if about is not None:
+            about = np.concatenate([np.tensordot(shares, about, 1)[None], about])
+        views = survey(np.tensordot(shares, views.gram[:J], 1)[None], h)[0] + views
         J += 1
-    verdict = judge(views[:J], h, prior, views.gram[:J] if from_reference else None, size) if J else None
+    about = views.gram[:J] if reference is layers else about
+    verdict = judge(views[:J], h, prior, about, size) if J else None
     free = np.ones(n) if verdict is None else (~verdict.accused).astype(np.float64)
     if verdict is None:
         d, votes, rest, first = np.empty(0), np.ones(n), views, views.centre
@@ -150,8 +156,7 @@ def estimate(
 
 def reasons_of(verdict: Judgement) -> Reasons:
     """What a judgement gives as reasons."""
-    absurd = verdict.views.r2[0] > ABSURD * verdict.views.s2[0]
-    return Reasons(verdict.group, verdict.opposed, absurd, verdict.rounds)
+    return Reasons(verdict.group, verdict.opposed, verdict.absurd, verdict.rounds)
 
 
 def without_unit(G: Float, D: Float, radius: Float, h: int) -> tuple[Float, npt.NDArray[np.bool_]]:

@@ -32,7 +32,7 @@ POWER_STEPS, MEMBER = 6, 0.5  # to the top eigenvector; the share of its largest
 SUSPECTED = -0.1  # log-odds of honesty, from earlier rounds, from which likeness tells without a companion
 FARAWAY = 25.0  # r^2 / s^2 beyond which a client says nothing about how unlike honest errors are
 LONGER = 25.0  # r_j^2 / r_k^2 beyond which j, who errs much farther, says nothing about k
-ABSURD = 1e6  # r^2 / s^2 from which no client is merely behind
+ABSURD = 1e6  # r^2 / s^2 from which no client is merely behind, if r^2 is also LONGER times what the others moved
 ROUNDS = 5  # of convicting and moving the centre
 
 
@@ -46,6 +46,7 @@ class Judgement:
         view: (n,) the view that speaks most clearly against each client.
         group: (n, n) bool, row k: the clients that err alike with k there.
         opposed: (n,) bool: it is opposition that tells against k.
+        absurd: (n,) bool: k is so far away that nothing else is needed.
         dimension: (V,) effective dimensions.
         views: the views about the centre of those who are not accused.
         first: (V, n) the centres before anybody was accused: what the average starts from.
@@ -59,6 +60,7 @@ class Judgement:
     view: npt.NDArray[np.intp]
     group: npt.NDArray[np.bool_]
     opposed: npt.NDArray[np.bool_]
+    absurd: npt.NDArray[np.bool_]
     dimension: Float
     views: Views
     first: Float
@@ -120,6 +122,7 @@ def judge(
         current.view,
         current.group,
         current.opposed,
+        current.absurd,
         current.dimension,
         views,
         first.centre,
@@ -154,6 +157,7 @@ class Look:
     members: npt.NDArray[np.bool_]  # (V, n) the group that errs most alike in each view
     alike: npt.NDArray[np.bool_]  # (V, n) the clients against which there is evidence of likeness
     opposing: npt.NDArray[np.bool_]  # (V, n)
+    absurd: npt.NDArray[np.bool_]  # (n,)
 
     @property
     def against(self) -> Float:
@@ -214,8 +218,11 @@ def look(
         against = np.where(plain, 0.5 * d[:, None] * np.square(o + usual) - OPPOSED * math.log(n), -cost)
         opposing = against > x
         x = np.maximum(x, against)
-    x[0] = np.where(t[0] > ABSURD, np.log(np.maximum(t[0], 1.0)), x[0])
-    return Look(x, d, members > 0.0, convicted, opposing)
+    absurd = t[0] > ABSURD
+    if reference is not None and absurd.any():  # where clients agree closely, one that did not move seems far away
+        absurd &= views.r2[0] > LONGER * (views.centre[0] @ reference[0] @ views.centre[0])
+    x[0] = np.where(absurd, np.log(np.maximum(t[0], 1.0)), x[0])
+    return Look(x, d, members > 0.0, convicted, opposing, absurd)
 
 
 def companion(x: Float) -> Float:

@@ -116,7 +116,7 @@ class Bayesian(Rule):
                 geometry.judged,
                 tolerated=self.tolerated(K),
                 prior=prior,
-                from_reference=_about_reference(geometry),
+                reference=_about_reference(geometry),
                 size=size,
             )
         honesty = 1.0 / (1.0 + np.exp(np.clip(estimate.against - (0.0 if prior is None else prior), -500.0, 500.0)))
@@ -159,9 +159,11 @@ class Bayesian(Rule):
         return self if self.memory is None else replace(self, memory=diagnostics["memory"])
 
 
-def _about_reference(geometry: Geometry) -> bool:
-    """Whether the Gram matrices are those of the updates themselves, without another pass."""
-    return geometry.has_reference and isinstance(geometry, GramGeometry) and geometry.about_reference is None
+def _about_reference(geometry: Geometry) -> Float | None:
+    """(L, K, K) the Gram matrices of the updates themselves, if they are known without another pass."""
+    if not geometry.has_reference or not isinstance(geometry, GramGeometry) or callable(geometry.about_reference):
+        return None
+    return geometry.layers_about_reference
 
 
 def _evidence_probability(estimate: Estimate) -> Float:
