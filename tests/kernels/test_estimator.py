@@ -195,6 +195,15 @@ def test_patterns_of_copies() -> None:
                 assert_equal_to_numpy(grams, judged=np.ones(1, bool), tolerated=(n - 1) // 2)
 
 
+def test_layers_in_which_a_majority_sent_the_same() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        updates = [rng.normal(size=(11, 50)), np.ones((11, 20)), rng.normal(size=(11, 200)), np.zeros((11, 3))]
+        updates[2][:3] += 3 * rng.normal(size=200)  # three err alike
+        updates[1][rng.permutation(11)[:4]] += 1.0
+        assert_equal_to_numpy(grams_of(updates), judged=np.array([True, True, seed % 2 == 0, True]), tolerated=5)
+
+
 def searches(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Where the guard's search starts."""
     return first_clients(n), set_sizes(n, n - (n - 1) // 2)
