@@ -204,6 +204,15 @@ def test_layers_in_which_a_majority_sent_the_same() -> None:
         assert_equal_to_numpy(grams_of(updates), judged=np.array([True, True, seed % 2 == 0, True]), tolerated=5)
 
 
+def test_clients_that_copy_several_others() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        updates = [rng.uniform(0.7, 1.5, size=(15, 1)) * rng.normal(size=(15, 300)) for _ in range(8)]
+        for i, x in enumerate(updates):
+            x[: 1 + seed % 3] = 1.2 * x[3 + (i + seed) % 7]
+        assert_equal_to_numpy(grams_of(updates), judged=np.ones(8, bool), tolerated=7, from_reference=seed % 2 == 0)
+
+
 def searches(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Where the guard's search starts."""
     return first_clients(n), set_sizes(n, n - (n - 1) // 2)
