@@ -67,7 +67,7 @@ def statistics(
 
 def negative_variances(source: Source, clients: Sequence[int]) -> dict[int, str]:
     """Those of these clients that hold a running variance below zero, and where."""
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for name, (leaf, start, stop) in _variances(source):
         if source.on_host or isinstance(source, OnDevice):
             lowest = columns(source, [(leaf, start, stop)], clients).min(axis=1)
@@ -76,8 +76,8 @@ def negative_variances(source: Source, clients: Sequence[int]) -> dict[int, str]
             lowest = np.empty(len(clients), COMPUTE[source.leaves[leaf].spec.dtype])
             arrays.widen(arrays.to_host(arrays.namespace(block).min(block, axis=1)), lowest)
         for j in np.flatnonzero(lowest < 0).tolist():
-            found.setdefault(clients[j], f"{tensor_label(name)} holds a negative variance ({float(lowest[j]):.6g})")
-    return found
+            reasons.setdefault(clients[j], f"{tensor_label(name)} holds a negative variance ({float(lowest[j]):.6g})")
+    return reasons
 
 
 def has_variances(source: Source, client: int) -> bool:

@@ -110,7 +110,7 @@ def estimate(
         J += 1
     verdict = judge(views[:J], h, prior, views.gram[:J] if from_reference else None, size) if J else None
     free = np.ones(n) if verdict is None else (~verdict.accused).astype(np.float64)
-    kept, far = (weights > 0.0).T.astype(np.float64), np.zeros((n, L))  # so far, of the layers without a unit
+    factor, far = (weights > 0.0).T.astype(np.float64), np.zeros((n, L))  # so far, of the layers without a unit
     if not free.all():
         weights[~unit] = among(weights[~unit], free)
     if verdict is None:
@@ -126,7 +126,7 @@ def estimate(
     skip = len(views.s2) - len(measured)
     weights[measured] = centre[skip:]
     weights, pulled = guard(G, weights, tolerated)
-    kept[:, measured] = factors[skip:].T
+    factor[:, measured] = factors[skip:].T
     far[:, measured] = np.sqrt(views.r2[skip:] / views.s2[skip:, None]).T
     if verdict is None:
         status = Status.MAJORITY_IDENTICAL
@@ -140,7 +140,7 @@ def estimate(
         np.zeros(n, bool) if verdict is None else verdict.accused,
         np.full(n, -np.inf) if verdict is None else verdict.against,
         nothing,
-        kept,
+        factor,
         far,
         votes,
         copies(distances(views.gram[:1])[0], float(views.s2[0])) if J else (),
