@@ -170,7 +170,7 @@ def test_who_sends_the_mean_of_the_parameters_does_not_choose_the_buffers(rule: 
     ]
     for k, distance in ((0, 300.0), (1, 3e8)):  # the farther one must not hide the other in rounding
         clients[k]["conv.weight"] = np.mean([c["conv.weight"] for c in clients[2:]], axis=0)
-        clients[k][lie] = clients[k][lie] - np.float32(distance)
+        clients[k][lie] = clients[k][lie] + np.float32(distance)
     honest = [c[lie] for c in clients[2:]]
     if library == "torch":
         clients = [{name: torch.tensor(x) for name, x in c.items()} for c in clients]

@@ -216,6 +216,24 @@ def test_patterns_of_copies() -> None:
                 assert_equal_to_numpy(grams, judged=np.ones(1, bool), tolerated=(n - 1) // 2)
 
 
+def test_layers_in_which_a_majority_sent_the_same() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        updates = [rng.normal(size=(11, 50)), np.ones((11, 20)), rng.normal(size=(11, 200)), np.zeros((11, 3))]
+        updates[2][:3] += 3 * rng.normal(size=200)  # three err alike
+        updates[1][rng.permutation(11)[:4]] += 1.0
+        assert_equal_to_numpy(grams_of(updates), judged=np.array([True, True, seed % 2 == 0, True]), tolerated=5)
+
+
+def test_clients_that_copy_several_others() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        updates = [rng.uniform(0.7, 1.5, size=(15, 1)) * rng.normal(size=(15, 300)) for _ in range(8)]
+        for i, x in enumerate(updates):
+            x[: 1 + seed % 3] = 1.2 * x[3 + (i + seed) % 7]
+        assert_equal_to_numpy(grams_of(updates), judged=np.ones(8, bool), tolerated=7, from_reference=seed % 2 == 0)
+
+
 def searches(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Where the guard's search starts."""
     return first_clients(n), set_sizes(n, n - (n - 1) // 2)

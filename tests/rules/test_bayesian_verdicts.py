@@ -174,3 +174,24 @@ def test_who_sent_another_update_than_an_identical_majority_is_unusual(clients, 
     assert "not the one that a majority sent" in out.explanations[0]
     assert out.explanations[2] == "its update is like the others'"
     assert out.accused == ()
+
+
+@pytest.mark.parametrize("size", [50, 20_000])  # by NumPy, and by the program
+def test_layers_in_which_a_majority_sent_the_same(size):
+    """Who changed what the others left alone is unusual, as its weight there says; who is accused has no weight."""
+    rng = np.random.default_rng(0)
+    clients = [
+        {"frozen": np.ones(100), "head": rng.normal(size=size), "bn.running_mean": np.ones(4)} for _ in range(20)
+    ]
+    lie = 3 * rng.normal(size=size)
+    for k in range(4):
+        clients[k]["head"] += lie
+    clients[3]["frozen"] = clients[9]["frozen"] = np.zeros(100)
+    clients[8]["bn.running_mean"] = np.zeros(4)  # nobody is judged by it
+    out = hn.aggregate(clients)
+    assert out.accused == (0, 1, 2, 3)
+    assert [k for k in range(20) if out.verdicts[k] is Verdict.UNUSUAL] == [9]
+    assert out.explanations[9].startswith("its update is not the one that a majority sent in frozen")
+    assert out.explanations[3].startswith("it errs in the same direction as 0, 1, 2")
+    np.testing.assert_array_equal(out.weights[:4], 0.0)
+    np.testing.assert_allclose(out.value["frozen"], 1.0, rtol=1e-12)

@@ -41,6 +41,8 @@ def run(
     if not any(leaf.size for leaf in source.leaves):
         raise AggregationError(*_nothing_to_average(source))
     screen = Screen(source, passes_over(source, early) if passes is None else passes)
+    if passes is None:  # collectives hold slices of tensors, and average differences
+        screen.refuse_negative_variances()
     while True:
         screen.require(pipeline)
         geometry = measure(screen, pipeline, sizes)

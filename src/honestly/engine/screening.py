@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST
-from honestly.engine.passes import Passes
+from honestly.engine.passes import Passes, has_variances, negative_variances
 from honestly.engine.pipeline import Pipeline
 from honestly.result import AggregationError, ClientId
 from honestly.rules.rule import TooFewClientsError
@@ -39,6 +39,19 @@ class Screen:
     def reference(self) -> int | None:
         """The position of the reference, if there is one."""
         return self.K if self.source.has_reference else None
+
+    def refuse_negative_variances(self) -> None:
+        """Refuse clients with a running variance below zero: their share can make the average negative, which is NaN.
+
+        Differences to a model may be negative. They are recognised by a reference that is 0, or because most clients
+        hold some.
+        """
+        negative = negative_variances(self.source, self.usable) if self.usable else {}
+        if not negative or 2 * len(negative) >= len(self.usable):
+            return
+        if not self.source.has_reference or has_variances(self.source, self.K):
+            self.reasons |= negative
+            self._list_usable()
 
     def refuse_faulty(self, suspects: Sequence[int]) -> bool:
         """Read every value of these clients and refuse those with a fault; True if there was one."""

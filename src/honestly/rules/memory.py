@@ -21,10 +21,9 @@ class Memory:
         prior log-odds of the next round:  ln((1 + honest_k) / (1 + honest_k + dishonest_k)) <= 0
 
     Suspicion is remembered; trust cannot be accumulated: a client that behaved for a hundred rounds starts the next
-    one like a newcomer. q_k is what this round's evidence alone says of the client's *position*, at even odds: earlier
-    suspicion does not feed on itself, no client's claims about others count, and being copied by others does not count
-    against a client, so an honest client cannot be framed by those who mimic it. Absent clients are forgiven at the
-    same rate.
+    one like a newcomer. q_k is what this round's evidence alone says of the client, at even odds: earlier suspicion
+    does not feed on itself, and no client's claims about others count. Likeness does not tell who copied whom, so an
+    honest client that a liar copies is suspected with it. Absent clients are forgiven at the same rate.
 
     Args:
         forgetting: share of the past that is kept in a round, in [0, 1); 0.9 looks back about ten rounds.

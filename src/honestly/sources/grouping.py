@@ -49,6 +49,17 @@ def variance_name(name: str) -> str | None:
     return before + other + after
 
 
+def is_variance(name: str) -> bool:
+    """Whether this is the name of a running variance.
+
+    Example:
+        >>> is_variance("layer1.bn.running_var"), is_variance("layer1.bn.running_mean")
+        (True, False)
+    """
+    *path, last = _parts(name)
+    return last in VARIANCES.values() or (last == "var" and BUFFER_COLLECTION in path)
+
+
 class Piece(NamedTuple):
     """Columns start..stop of a leaf that belong to one tensor."""
 

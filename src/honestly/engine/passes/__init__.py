@@ -1,5 +1,6 @@
 """The passes over the data: Gram matrix, residuals, weighted mean and ranking, on the host or on an accelerator."""
 
+from honestly.engine.passes.coordinates import has_variances, negative_variances
 from honestly.engine.passes.device import DevicePasses
 from honestly.engine.passes.early import EarlyStart
 from honestly.engine.passes.host import HostPasses
@@ -10,7 +11,17 @@ from honestly.sources import Source
 from honestly.sources.checkpoints.device import OnDevice
 from honestly.sources.checkpoints.lora import LoraSource
 
-__all__ = ["BETWEEN", "ZERO", "EarlyStart", "Passes", "Verdict", "passes_over", "single_clients"]
+__all__ = [
+    "BETWEEN",
+    "ZERO",
+    "EarlyStart",
+    "Passes",
+    "Verdict",
+    "has_variances",
+    "negative_variances",
+    "passes_over",
+    "single_clients",
+]
 
 
 def passes_over(source: Source, early: EarlyStart | None = None) -> Passes:

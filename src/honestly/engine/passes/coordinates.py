@@ -12,7 +12,8 @@ from honestly.result import Float
 from honestly.rules.geometry import Coordinates, Statistics
 from honestly.sources import Layer, Source
 from honestly.sources.checkpoints.device import OnDevice
-from honestly.sources.grouping import variance_name
+from honestly.sources.grouping import is_variance, variance_name
+from honestly.sources.tree import tensor_label
 
 # More than this is refused before anything is read.
 MOST_BYTES = 16 << 30
@@ -48,10 +49,7 @@ def statistics(
     They are known by their names, whether they are judged or not. What the rows of ``mixing`` lack to 1 is the share of
     the reference.
     """
-    if len(source.leaves) > 1:
-        named = [(leaf.name, (i, 0, leaf.size)) for i, leaf in enumerate(source.leaves)]
-    else:  # one flat array, cut by layers=
-        named = [(layer.name, layer.spans[0]) for layer in source.layers if len(layer.spans) == 1]
+    named = _named_spans(source)
     spans = dict(named)
 
     def values(name: str) -> Float:
@@ -65,6 +63,37 @@ def statistics(
 
     pairs = [(name, variance_name(name)) for name, _ in named]
     return tuple(Statistics(name, values(name), values(other)) for name, other in pairs if other in spans)
+
+
+def negative_variances(source: Source, clients: Sequence[int]) -> dict[int, str]:
+    """Those of these clients that hold a running variance below zero, and where."""
+    reasons: dict[int, str] = {}
+    for name, (leaf, start, stop) in _variances(source):
+        if source.on_host or isinstance(source, OnDevice):
+            lowest = columns(source, [(leaf, start, stop)], clients).min(axis=1)
+        else:
+            block = source.block(leaf, start, stop, clients)
+            lowest = np.empty(len(clients), COMPUTE[source.leaves[leaf].spec.dtype])
+            arrays.widen(arrays.to_host(arrays.namespace(block).min(block, axis=1)), lowest)
+        for j in np.flatnonzero(lowest < 0).tolist():
+            reasons.setdefault(clients[j], f"{tensor_label(name)} holds a negative variance ({float(lowest[j]):.6g})")
+    return reasons
+
+
+def has_variances(source: Source, client: int) -> bool:
+    """Whether this client, or the reference, holds a running variance other than 0."""
+    return any(columns(source, [span], [client]).any() for _, span in _variances(source))
+
+
+def _variances(source: Source) -> list[tuple[str, tuple[int, int, int]]]:
+    return [(name, span) for name, span in _named_spans(source) if is_variance(name)]
+
+
+def _named_spans(source: Source) -> list[tuple[str, tuple[int, int, int]]]:
+    """The tensors by name: the leaves, or the pieces of one flat array that `layers=` cuts."""
+    if len(source.leaves) > 1:
+        return [(leaf.name, (i, 0, leaf.size)) for i, leaf in enumerate(source.leaves) if leaf.size]
+    return [(layer.name, layer.spans[0]) for layer in source.layers if len(layer.spans) == 1]
 
 
 def _rows(source: Source, layer: Layer, clients: Sequence[int]) -> np.ndarray:

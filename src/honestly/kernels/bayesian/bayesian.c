@@ -109,7 +109,7 @@ struct work {
     double *reference;           /* `grams` about the previous model: `grams` itself, another one, or NULL */
     double *weights;             /* (layers, p) */
     double *D, *radius, *free, *votes, *kept;
-    int64_t *order;              /* (layers + 1,) the layer of each view */
+    int64_t *order;              /* (layers + 1,) the layer of each view, then the layers without a unit */
     struct search search;
 };
 
@@ -207,14 +207,17 @@ APART int together(const struct work *w, int64_t layers, int64_t known, double *
    in views[0], if there are several; false if that needs numbers too large. */
 APART int survey_all(struct work *w, const struct job *job, int64_t *known, int64_t *measured) {
     struct space *s = &w->s;
-    int64_t n = s->n, p = s->p;
+    int64_t n = s->n, p = s->p, last = job->layers;
     *known = *measured = 0;
     for (int kind = 1; kind >= 0; kind--) EACH(layer, job->layers) {
         const double *gram = w->grams + layer * n * p, *q = w->q + layer * p;
         if ((job->judged[layer] != 0) != kind) continue;
         distances(s, gram, q, w->D);
         kth_of_columns(s, w->D, w->radius);
-        if (without_unit(s, q, w->D, w->radius, w->weights + layer * p)) continue;
+        if (without_unit(s, q, w->D, w->radius, w->weights + layer * p)) {
+            w->order[last--] = layer;
+            continue;
+        }
         *known += kind;
         *measured += 1;
         w->order[*measured] = layer;
@@ -297,6 +300,17 @@ APART int estimate(struct work *w, struct job *job) {
         copies(s, w->D, views->s2, job->copies);
     }
     memcpy(votes, w->votes, n * sizeof(double));
+    int64_t free = 0;
+    EACH(k, n) free += w->free[k] > 0.0;
+    for (int64_t i = measured + 1; i <= L; i++) {
+        int64_t layer = w->order[i];
+        double *weights = w->weights + layer * p;
+        EACH(k, n) kept[k * L + layer] = weights[k] > 0.0;
+        if (free == n) continue;
+        among(s, weights, w->free, s->row[3]);
+        memcpy(weights, s->row[3], n * sizeof *weights);
+        memcpy(job->numbers + layer * n, weights, n * sizeof *weights);
+    }
     double *counted = s->row[4], any = 0.0;
     EACH(k, n) {
         counted[k] = w->votes[k] * w->free[k];

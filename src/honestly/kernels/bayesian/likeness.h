@@ -174,6 +174,36 @@ APART void oppose(const struct space *s, const struct view *v, double *x, uint8_
     }
 }
 
+/* Who errs like others most of which err like at least twice as many: these copied it, and others, too. */
+APART int64_t copied_clients(const struct space *s, const struct judgement *all, uint8_t *copied) {
+    int64_t n = s->n, p = s->p, count = 0;
+    double *pairs = s->pairs, *C = s->A, *alike = s->row[1];
+    memset(pairs, 0, n * p * sizeof *pairs);
+    EACH(i, all->V) {
+        const struct view *v = all->views + i;
+        const uint8_t *convicted = all->alike_convicted + i * p;
+        int64_t few = 0;
+        EACH(k, n) if (convicted[k]) all->far[few++] = k;
+        if (few < 2) continue;
+        cosines(s, v, C);
+        double bar = COMMON + 1.0 / sqrt(v->d);
+        EACH(a, few) EACH(b, few) {
+            int64_t at = all->far[a] * p + all->far[b];
+            if (C[at] > bar) pairs[at] = 1.0;
+        }
+    }
+    EACH(k, n) {
+        alike[k] = 0.0;
+        EACH(j, n) alike[k] += pairs[k * p + j];
+    }
+    EACH(k, n) {
+        double more = 0.0;
+        EACH(j, n) more += pairs[k * p + j] * (alike[j] >= 2.0 * alike[k]);
+        count += copied[k] = 2.0 * more > alike[k];
+    }
+    return count;
+}
+
 /* The evidence against every client in every view. */
 APART void look(const struct space *s, struct judgement *all) {
     int64_t n = s->n, p = s->p, few = 0;
@@ -200,7 +230,14 @@ APART void look(const struct space *s, struct judgement *all) {
             all->alike_convicted[i * p + k] = x[k] > 0.0;
             opposing[k] = 0;
         }
-        if (v->reference != NULL) oppose(s, v, x, opposing);
+    }
+    if (copied_clients(s, all, all->side)) EACH(i, all->V) EACH(k, n) {
+        if (!all->side[k]) continue;
+        all->alike_convicted[i * p + k] = 0;
+        all->x[i * p + k] = -cost;
+    }
+    EACH(i, all->V) if (all->views[i].reference != NULL) {
+        oppose(s, all->views + i, all->x + i * p, all->opposing + i * p);
     }
     double moved = -1.0; /* by how much the others moved: where clients agree closely, one that did not seems far away */
     EACH(k, n) {

@@ -44,7 +44,8 @@ class Estimate:
         accused: (n,) bool.
         against: (n,) nats for a lie.
         evidence: (n, L) the same by layer; NaN in layers by which nobody is judged.
-        kept: (n, L) by which factor an error was shortened; 1 is not at all.
+        kept: (n, L) by which factor an error was shortened; 1 is not at all, 0 that a majority sent the same and this
+            client did not.
         distance: (n, L) distance to the centre in units of the majority's spread; 0 where there is no unit.
         votes: (n,) share of a vote.
         groups: clients that sent nearly the same, by position.
@@ -115,6 +116,9 @@ def estimate(
     about = views.gram[:J] if reference is layers else about
     verdict = judge(views[:J], h, prior, about, size) if J else None
     free = np.ones(n) if verdict is None else (~verdict.accused).astype(np.float64)
+    factor, far = (weights > 0.0).T.astype(np.float64), np.zeros((n, L))  # so far, of the layers without a unit
+    if not free.all():
+        weights[~unit] = among(weights[~unit], free)
     if verdict is None:
         d, votes, rest, first = np.empty(0), np.ones(n), views, views.centre
     else:
@@ -128,7 +132,6 @@ def estimate(
     skip = len(views.s2) - len(measured)
     weights[measured] = centre[skip:]
     weights, pulled = guard(G, weights, tolerated)
-    factor, far = np.ones((n, L)), np.zeros((n, L))
     factor[:, measured] = factors[skip:].T
     far[:, measured] = np.sqrt(views.r2[skip:] / views.s2[skip:, None]).T
     if verdict is None:
@@ -171,14 +174,15 @@ def without_unit(G: Float, D: Float, radius: Float, h: int) -> tuple[Float, npt.
 
 
 def undecided_estimate(weights: Float, status: Status) -> Estimate:
-    """Nothing to infer: two clients at most, nobody may lie, or a majority sent the same."""
+    """Nothing to infer: two clients at most, nobody may lie, or a majority sent the same, and only it has a weight."""
     L, n = weights.shape
+    identical = status is Status.MAJORITY_IDENTICAL
     return Estimate(
         weights,
         np.zeros(n, bool),
         np.full(n, -np.inf),
         np.full((n, L), np.nan),
-        np.ones((n, L)),
+        (weights > 0.0).T.astype(np.float64) if identical else np.ones((n, L)),
         np.zeros((n, L)),
         np.ones(n),
         (),

@@ -209,6 +209,9 @@ def look(
     bounded = np.minimum(x, companion(x))
     x = bounded if prior is None else np.where(prior <= SUSPECTED, x, bounded)
     convicted = x > 0.0
+    copied = copied_clients(C, convicted, chance)
+    convicted &= ~copied
+    x = np.where(copied, -cost, x)
     opposing = np.zeros_like(far)
     if reference is not None:
         o = opposition(reference, views.centre)
@@ -223,6 +226,19 @@ def look(
         absurd &= views.r2[0] > LONGER * (views.centre[0] @ reference[0] @ views.centre[0])
     x[0] = np.where(absurd, np.log(np.maximum(t[0], 1.0)), x[0])
     return Look(x, d, members > 0.0, convicted, opposing, absurd)
+
+
+def copied_clients(C: Float, convicted: npt.NDArray[np.bool_], chance: Float) -> npt.NDArray[np.bool_]:
+    """(n,) who errs like others most of which err like at least twice as many: these copied it, and others, too.
+
+    A liar that sends one client's update in one layer and another's in the next, or the mean of several, errs like each
+    of them. But they do not err like one another, as those do who push the model in a common direction.
+    """
+    views = convicted.sum(1) >= 2
+    both = convicted[views, :, None] & convicted[views, None, :]
+    alike = (both & (C[views] > COMMON + chance[views][:, :, None])).any(0)
+    count = alike.sum(1)
+    return 2 * (alike & (count >= 2 * count[:, None])).sum(1) > count
 
 
 def companion(x: Float) -> Float:

@@ -9,16 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.printable import printable
-from honestly.result import ClientId, Float, Status, Verdict
+from honestly.result import ClientId, Float, Verdict
 from honestly.rules.bayesian.estimate import Estimate
 from honestly.rules.geometry import Geometry
 
 SHORT = 0.5  # the share of an update, over all layers, below which it is unusual
 CUT = 0.01  # the same for a single layer: ten times as far as usual there
-NOTHING = 1e-12  # the weight up to which nothing of an update is left
+NOTHING = 1e-12  # the share of a layer up to which nothing of it is left
 NAMED = 5  # clients or layers that a sentence names at most
 LIKE = "its update is like the others'"
-DIFFERENT = "its update is not the one that a majority sent, which is the answer: it counts for nothing"
+DIFFERENT = (
+    "its update is not the one that a majority sent{where}, which is the answer{there}: it counts for nothing{there}"
+)
 
 
 def verdicts(
@@ -28,8 +30,8 @@ def verdicts(
     sizes = np.where(geometry.judged, geometry.layer_sizes, 0.0)
     total = float(sizes.sum())
     share: Float = estimate.kept @ (sizes / total) if total else np.ones(len(ids))
-    ignored = _ignored_clients(estimate, geometry.judged)
-    unusual = (share < SHORT) | (estimate.kept[:, geometry.judged] < CUT).any(axis=1) | ignored
+    ignored = _ignored_layers(estimate, geometry.judged)
+    unusual = (share < SHORT) | (estimate.kept[:, geometry.judged] < CUT).any(axis=1)
     statements = tuple(
         [
             Verdict.ACCUSED if guilty else Verdict.UNUSUAL if far else Verdict.TRUSTED
@@ -39,11 +41,9 @@ def verdicts(
     return statements, Explanations(estimate, statements, ids, tuple(geometry.layer_names), geometry.judged, ignored)
 
 
-def _ignored_clients(estimate: Estimate, judged: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """(n,) who sent something else than the majority that sent the same: the answer has nothing of it."""
-    if estimate.status is not Status.MAJORITY_IDENTICAL or not judged.any():
-        return np.zeros(len(estimate.accused), bool)
-    return estimate.weights[judged].max(axis=0) <= NOTHING
+def _ignored_layers(estimate: Estimate, judged: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """(n, L) in which layers a majority sent the same and this client did not: the answer has nothing of it there."""
+    return (estimate.kept <= NOTHING) & np.isnan(estimate.evidence) & judged
 
 
 class Explanations(Sequence[str]):
@@ -79,7 +79,10 @@ class Explanations(Sequence[str]):
         if self._statements[client] is Verdict.ACCUSED:
             return _accusation(self._estimate, client, self._ids, self._names)
         if self._statements[client] is Verdict.UNUSUAL:
-            return DIFFERENT if self._ignored[client] else _distance(self._estimate, client, self._names, self._judged)
+            ignored = self._ignored[client]
+            if ignored.any():
+                return _difference(ignored, self._names, self._judged)
+            return _distance(self._estimate, client, self._names, self._judged)
         return LIKE
 
 
@@ -112,6 +115,15 @@ def _layers(evidence: Float, names: Sequence[str]) -> str:
         if clear
         else ", over all layers together"
     )
+
+
+def _difference(ignored: npt.NDArray[np.bool_], names: Sequence[str], judged: npt.NDArray[np.bool_]) -> str:
+    if (ignored == judged).all():
+        return DIFFERENT.format(where="", there="")
+    layers: list[int] = np.flatnonzero(ignored).tolist()
+    named = ", ".join(printable(names[i])[:80] for i in layers[:NAMED])
+    more = f" and {len(layers) - NAMED} more layers" if len(layers) > NAMED else ""
+    return DIFFERENT.format(where=f" in {named}{more}", there=" there")
 
 
 def _distance(estimate: Estimate, k: int, names: Sequence[str], judged: npt.NDArray[np.bool_]) -> str:
