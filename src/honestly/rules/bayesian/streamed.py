@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float, Status
+from honestly.rules._lib.neighbours import every_nth
 from honestly.rules.bayesian.average import CHANCE
 from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.compiled import estimator_for
@@ -106,8 +107,7 @@ def cross_section(to_anchors: Float, h: int, count: int) -> npt.NDArray[np.intp]
     with np.errstate(over="ignore"):  # a majority that sent the same has no spread
         anchor = int((reach / reach.min(axis=0)).max(axis=1).argmin())
         order = np.argsort((to_anchors[anchor] / reach[anchor][:, None]).max(axis=0), kind="stable")
-    middles = (np.arange(count) + 0.5) * (len(order) / count)
-    return np.sort(order[middles.astype(np.intp)])
+    return np.sort(order[every_nth(len(order), count)])
 
 
 def common_weights(by_layer: Float) -> Float:
