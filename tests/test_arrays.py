@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import honestly as hn
 from honestly.arrays import widen
 
 EVERY = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
@@ -41,6 +42,7 @@ def test_denormal_numbers_that_count_as_zero_do_not_spoil_small_values() -> None
     script = """
 import numpy as np
 import torch
+import honestly as hn
 from honestly.arrays import widen
 if torch.set_flush_denormal(True):
     out = np.empty(3, np.float32)
@@ -49,3 +51,11 @@ if torch.set_flush_denormal(True):
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_jax_traces_has_no_values_and_the_message_says_what_to_do() -> None:
+    """NumPy cannot see it, and JAX's own error did not name honestly.jax."""
+    jax = pytest.importorskip("jax")
+    for average in (lambda x: hn.aggregate(x).value, lambda x: hn.aggregate([{"w": row} for row in x]).value):
+        with pytest.raises(ValueError, match=r"traced by jax.jit.*honestly.jax.robust_mean"):
+            jax.jit(average)(np.ones((3, 2), np.float32))

@@ -178,6 +178,17 @@ def test_who_sends_the_mean_of_the_parameters_does_not_choose_the_buffers(rule: 
     assert any(np.array_equal(found, x) for x in honest)
 
 
+@pytest.mark.parametrize("rule", ["bayesian", "mean", "median"])
+@pytest.mark.parametrize("scattered", [True, False])
+def test_a_minority_of_many_clients_does_not_choose_the_buffers(rule: str, scattered: bool) -> None:
+    """Wherever they stand: of many clients, some were compared that were evenly spaced, and these could lie."""
+    rng = np.random.default_rng(5)
+    clients = [{"w": rng.normal(size=20), "bn.running_mean": rng.normal(size=8)} for _ in range(600)]
+    for k in np.linspace(0, 599, 256).astype(int)[:200] if scattered else range(270):
+        clients[k]["bn.running_mean"] += 1e4
+    assert np.abs(hn.aggregate(clients, rule, buffers="ignore").value["bn.running_mean"]).max() < 5
+
+
 def test_ignored_buffers_of_files(tmp_path: Path) -> None:
     model, clients = states(np.random.default_rng(1))
     for name, state in {"model": model, **{f"c{k}": c for k, c in enumerate(clients)}}.items():

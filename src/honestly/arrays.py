@@ -78,8 +78,21 @@ def spec(x: Any) -> ArraySpec:
         if mask is not None and np.any(mask):  # what a masked array hides is not the client's to average
             return ArraySpec(shape, f"{dtype} with masked values", "masked")
     else:
+        _refuse_traced(x)
         dtype = str(x.dtype).rpartition(".")[2]  # "torch.float32", "array_api_strict.float32"
     return _known_spec(shape, dtype)
+
+
+def _refuse_traced(x: Any) -> None:
+    """Raise TypeError for what JAX passes to a function that it compiles or differentiates: it has no values yet."""
+    if aac.is_jax_array(x):
+        from jax.core import Tracer
+
+        if isinstance(x, Tracer):
+            raise TypeError(
+                "it is traced by jax.jit, grad or vmap, and has no values; aggregate outside of the traced function, "
+                "or use honestly.jax.robust_mean in it"
+            )
 
 
 @lru_cache(maxsize=4096)

@@ -48,3 +48,15 @@ def test_clients_that_are_where_the_centre_is_but_for_rounding_cause_no_warning(
     for one, other in zip(far, wide, strict=True):
         clients = [{"far": a, "wide": b} for a, b in zip(one, other, strict=True)]
         assert np.isfinite(hn.aggregate(clients, reference=reference).value["far"]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("rule", ["bayesian", "median", "geometric_median"])
+def test_a_program_that_asks_numpy_to_raise_gets_its_answer(dtype: type, rule: str) -> None:
+    """Denormal results, and clients that agree but for nothing, underflow."""
+    updates = (1e-4 * np.random.default_rng(0).normal(size=(6, 40))).astype(dtype)
+    alike = np.repeat(updates[:1], 6, axis=0)
+    expected = [hn.aggregate(x, rule, reference=updates[1]).value for x in (updates, alike)]
+    with np.errstate(all="raise"):
+        values = [hn.aggregate(x, rule, reference=updates[1]).value for x in (updates, alike)]
+    np.testing.assert_array_equal(values, expected)

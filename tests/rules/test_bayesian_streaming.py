@@ -57,7 +57,7 @@ def test_streaming_agrees_with_the_gram_matrix(attack, spread, clients):
     X = federation(M, attack, spread=spread, clients=clients)
     stream = Streaming(X)
     a, b = Bayesian().mix(stream), Bayesian().mix(geometry(X))
-    assert stream.passes == 2
+    assert stream.passes == 3
     assert ((a.honesty < 0.5) != (b.honesty < 0.5)).mean() < 0.01
     assert kappa(X, M, a.matrix[0]) < 0.05
     assert [len(group) for group in a.diagnostics["groups"]] == ([M] if attack == "copies" else [])
@@ -69,6 +69,39 @@ def test_streaming_accuses_nobody_of_a_small_error_that_points_to_large_lies():
     X[5] += 1.5 * lie
     X[500:] += 75.0 * lie
     assert set(np.flatnonzero(Bayesian().mix(Streaming(X)).honesty < 0.5)) == set(range(500, 600))
+
+
+@pytest.mark.parametrize(("share", "spread"), [(0.1, 1e5), (0.3, 3.0), (0.48, 100.0)])
+@pytest.mark.parametrize("drawn", [15, 256, 600], ids="{} positions are known".format)
+def test_no_minority_captures_the_sample(share: float, spread: float, drawn: int) -> None:
+    """Neither where liars know who would be drawn by position, nor by chance, when nearly half of all lie."""
+    clients = 1500
+    M = int(share * clients)
+    X = federation(M, "collusion with jitter", spread=spread, clients=clients)
+    known = np.random.default_rng(clients).choice(clients, size=drawn, replace=False)
+    place = np.concatenate([known, np.setdiff1d(np.arange(clients), known)])[::-1]  # of each client: liars come last
+    order = np.argsort(place)
+    assert kappa(X, M, Bayesian().mix(Streaming(X[order])).matrix[0][place]) < 0.1
+
+
+@pytest.mark.parametrize("lie", [30.0, 1e6])
+@pytest.mark.parametrize("tensor", ["bias", "running_var", "frozen"])
+def test_no_layer_is_moved_by_who_is_far_away_in_it_alone(tensor: str, lie: float) -> None:
+    """In a tensor so small that nobody is accused by it, in a buffer, and where the others sent the same."""
+    rng, clients = np.random.default_rng(1), STREAM_FROM
+    honest = int(0.52 * clients)
+    updates = {
+        "weight": rng.normal(size=(clients, 60)),
+        "bias": rng.normal(size=(clients, 3)),
+        "running_var": 1.0 + rng.normal(size=(clients, 8)),
+        "frozen": np.zeros((clients, 4)),
+    }
+    updates[tensor][honest:] += lie
+    out = hn.aggregate([{name: rows[k] for name, rows in updates.items()} for k in range(clients)])
+    for name, rows in updates.items():
+        H = rows[:honest]
+        error = float(np.square(out.value[name] - H.mean(axis=0)).sum())
+        assert error <= 0.5 * float(np.square(H - H.mean(axis=0)).sum(axis=1).mean()) + 1e-20, name
 
 
 def test_streaming_is_deterministic_and_small_rounds_work():

@@ -62,3 +62,14 @@ def test_of_two_mirror_images_both_are_kept(seed):
     X = honest(4, 40, seed).astype(np.float32)
     both = np.concatenate([X, -X])[np.random.default_rng(seed).permutation(8)]
     assert len(aggregate(both, ClippedClustering()).diagnostics["selected"]) == 8
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 1, 0), (2, 0, 1)], ids=str)
+def test_clients_that_did_not_move_join_the_larger_side_in_any_order(order):
+    """They are as far from everybody: 5 honest, 4 who oppose them and 3 idle ones, whoever comes first."""
+    rng = np.random.default_rng(0)
+    step = rng.normal(size=40)
+    sides = (step + 0.5 * rng.normal(size=(5, 40)), -2 * step + 0.1 * rng.normal(size=(4, 40)), np.zeros((3, 40)))
+    moved = value(ClippedClustering(), np.concatenate([sides[i] for i in order]), reference=np.zeros(40))
+    np.testing.assert_allclose(moved, np.concatenate([sides[0], sides[2]]).mean(axis=0), atol=0.5)
+    assert moved @ step > 0

@@ -9,7 +9,6 @@ import numpy as np
 
 from honestly import arrays
 from honestly.arrays import COMPUTE
-from honestly.engine.centres import by_centrality, majority_radii
 from honestly.engine.passes import single_clients
 from honestly.engine.passes.coordinates import columns
 from honestly.engine.pipeline import Decision
@@ -20,8 +19,8 @@ from honestly.sources import Source
 from honestly.sources.checkpoints.device import OnDevice
 from honestly.sources.checkpoints.source import CheckpointSource
 
-#: Columns of the buffers that are compared at once.
-WIDTH = 1 << 16
+#: Values of the buffers that are compared at once.
+VALUES = 1 << 22
 
 
 def average(screen: Screen, rule: Rule, decision: Decision) -> tuple[Sequence[Any], Callable[[], bool]]:
@@ -73,30 +72,28 @@ def keep_buffers(screen: Screen, decision: Decision, values: Sequence[Any]) -> S
 
 
 def _central(screen: Screen, decision: Decision) -> int:
-    """The believed client (of very many: of a selection) that is most central in the buffers, in the layer of them in
-    which it is least so.
+    """The believed client that is most central in the buffers, in the layer of them in which it is least so.
 
     Not the one nearest to the result: a liar can send the others' mean, and with it any buffers.
     """
-    clients = np.sort(by_centrality(screen))
     buffers = [layer.spans for layer in screen.source.layers if layer.kept]
-    radii = np.stack([majority_radii(_gram_of_buffers(screen.source, spans, clients.tolist())) for spans in buffers])
-    usual = np.median(radii, axis=1, keepdims=True)
+    apart = np.stack([_from_median(screen.source, spans, screen.usable) for spans in buffers])
+    usual = np.median(apart, axis=1, keepdims=True)
     with np.errstate(over="ignore"):
-        beyond = np.divide(radii, usual, out=np.where(radii > 0, np.inf, 0.0), where=usual > 0).max(axis=0)
-    weights, honesty, which = decision.matrix, decision.honesty, np.searchsorted(screen.usable, clients)
-    believed = np.ones(len(clients), bool) if len(weights) > 1 else weights[0, which] > 0
+        beyond = np.divide(apart, usual, out=np.where(apart > 0, np.inf, 0.0), where=usual > 0).max(axis=0)
+    weights, honesty = decision.matrix, decision.honesty
+    believed = np.ones(len(beyond), bool) if len(weights) > 1 else weights[0] > 0
     if honesty is not None:
-        believed &= honesty[which] >= 0.5
-    return int(clients[np.argmin(np.where(believed if believed.any() else True, beyond, np.inf))])
+        believed &= honesty >= 0.5
+    return screen.usable[int(np.argmin(np.where(believed if believed.any() else True, beyond, np.inf)))]
 
 
-def _gram_of_buffers(source: Source, spans: Sequence[tuple[int, int, int]], clients: Sequence[int]) -> Float:
-    """(k, k) about the coordinates' medians: distances among most clients are precise, however far away others are."""
-    G = np.zeros((len(clients), len(clients)))
+def _from_median(source: Source, spans: Sequence[tuple[int, int, int]], clients: Sequence[int]) -> Float:
+    """(k,) squared distances of all clients to the medians of the coordinates, which no minority moves far."""
+    apart, width = np.zeros(len(clients)), max(1, VALUES // len(clients))
     for leaf, start, end in spans:
-        for first in range(start, end, WIDTH):
-            rows = columns(source, [(leaf, first, min(end, first + WIDTH))], clients).astype(np.float64)
+        for first in range(start, end, width):
+            rows = columns(source, [(leaf, first, min(end, first + width))], clients).astype(np.float64)
             rows -= np.median(rows, axis=0)
-            G += rows @ rows.T
-    return G
+            apart += np.vecdot(rows, rows)
+    return apart

@@ -17,9 +17,8 @@ class SmoothedGeometricMedian(Rule):
         b_k = 1 / max(nu, ||w_k - z||),   z <- sum_k b_k w_k / sum_k b_k,    `steps` times
 
     Convention: the start is the mean of the majority nearest to the mean, or, if liars hold that, to the most central
-    client. From the mean itself (RFA) or from 0 (ByzFL) three steps cannot come back from a client at 1e12; where
-    thousands of clients are streamed, three liars can hold the start. `GeometricMedian` is the same rule run to
-    convergence.
+    client. From the mean itself (RFA) or from 0 (ByzFL) three steps cannot come back from a client at 1e12.
+    `GeometricMedian` is the same rule run to convergence.
 
     Args:
         nu: the floor, in the units of the updates.

@@ -66,7 +66,11 @@ def larger_of_two(D: Float) -> Indices:
 
 
 def _average_linkage(D: Float, clusters: int) -> Indices:
-    """(K,) cluster names: the two clusters with the smallest mean distance are joined until `clusters` are left."""
+    """(K,) cluster names: the two clusters with the smallest mean distance are joined until `clusters` are left.
+
+    Of pairs that are as near, the one with the most members: a client that did not move is as far from all others, and
+    their order must not decide whose cluster it makes the larger one.
+    """
     K = len(D)
     L = D.copy()
     np.fill_diagonal(L, np.inf)
@@ -74,8 +78,12 @@ def _average_linkage(D: Float, clusters: int) -> Indices:
     sizes = np.ones(K)
     near, reach = L.argmin(axis=1), L.min(axis=1)
     for _ in range(K - clusters):
-        i = int(np.argmin(reach))
-        j = int(near[i])
+        tied = np.flatnonzero(reach <= reach.min() + ROUNDING)
+        i, j = int(tied[0]), int(near[tied[0]])
+        if len(tied) > 2:
+            members = np.where(L[tied] <= reach.min() + ROUNDING, sizes[tied, None] + sizes, 0.0)
+            first, j = divmod(int(members.argmax()), K)
+            i = int(tied[first])
         row = (sizes[i] * L[i] + sizes[j] * L[j]) / (sizes[i] + sizes[j])
         row[[i, j]] = np.inf
         L[i], L[:, i] = row, row

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from honestly.result import Float, Status
+from honestly.rules._lib.neighbours import every_nth
 from honestly.rules.bayesian.average import CHANCE
 from honestly.rules.bayesian.centre import survey
 from honestly.rules.bayesian.compiled import estimator_for
@@ -19,7 +20,7 @@ from honestly.rules.bayesian.views import TINY, kth
 from honestly.rules.geometry import Geometry
 
 SAMPLE = 256  # clients whose Gram matrices are formed
-ANCHORS = 15  # of them, to which every client's distance is measured: who is where they are is a copy
+ANCHORS = 15  # clients to which every client's distance is measured: who is as far from them all is a copy
 
 
 def stream_estimate(
@@ -27,25 +28,27 @@ def stream_estimate(
 ) -> Estimate:
     """The same estimate, with one row of weights for all layers and without the guard.
 
-    The sample gives a centre, effective dimensions and the directions of those who err alike. One pass gives every
-    client's distance, by layer, to the centre, to the mean of the sample's accused and to a few anchors. A client is
-    accused if its error points where theirs does. What it adds is shortened by its worst layer, so no layer can be
-    moved without bound. The sample is drawn with a seed that depends on K alone: same input, same answer.
+    A pass gives every client's distances to a few anchors, and with them a sample in which liars have the share that
+    they have among all. The sample gives a centre, effective dimensions and the directions of those who err alike.
+    Another pass gives every client's distance, by layer, to the centre and to the mean of the sample's accused. Who
+    errs in their direction is accused, too. What a client adds is shortened by its worst layer, so no layer can be
+    moved without bound. The anchors are drawn with a seed that depends on K alone: same input, same answer.
     """
-    K = geometry.K
-    rng = np.random.default_rng(K)
-    sample = np.sort(rng.choice(K, size=min(SAMPLE, K), replace=False))
+    K, h = geometry.K, geometry.K - tolerated(geometry.K)
+    judged = geometry.judged if geometry.judged.any() else ~geometry.judged
+    anchors = np.random.default_rng(K).choice(K, size=min(ANCHORS, K), replace=False)
+    rows = np.zeros((len(anchors), K))
+    rows[np.arange(len(anchors)), anchors] = 1.0
+    to_anchors = geometry.layer_residuals(rows)  # (anchors, L, K)
+    sample = cross_section(to_anchors, h, min(SAMPLE, K))
     few = geometry.subset(sample.tolist())
     some = None if size is None else size.of(sample)
     part = estimator_for(few)(few.layers, few.judged, tolerated=tolerated(few.K), size=some)
-    judged = geometry.judged if geometry.judged.any() else ~geometry.judged
-    anchors = rng.choice(sample, size=min(ANCHORS, len(sample)), replace=False)
-    rows = np.zeros((2 + len(anchors), K))
-    rows[0, sample] = part.weights[judged].mean(axis=0)
-    rows[1, sample] = part.accused / part.accused.sum() if part.accused.any() else part.weights[judged].mean(axis=0)
-    rows[np.arange(2, len(rows)), anchors] = 1.0
-    distances = geometry.layer_residuals(rows)  # (rows, L, K)
-    r2, h = distances[0], K - tolerated(K)
+    rows = np.zeros((2, K))
+    rows[0, sample] = common_weights(part.weights)
+    rows[1, sample] = part.accused / part.accused.sum() if part.accused.any() else rows[0, sample]
+    distances = geometry.layer_residuals(rows)  # (2, L, K)
+    r2 = distances[0]
     s2 = np.maximum(kth(r2, h), TINY)
     unit = s2 > TINY  # in other layers a majority sent the same: nobody is judged by them
     d = survey(few.layers, few.K - tolerated(few.K))[1]
@@ -70,9 +73,10 @@ def stream_estimate(
     longest = s2 * (1.0 + 2.0 * np.sqrt(CHANCE / d) + 2.0 * CHANCE / d)
     own = in_own_unit(np.maximum(r2, TINY), None if size is None else size.vote)
     factors = np.minimum(longest[:, None], own) / own
-    whole = (distances[:, judged] / np.where(unit, s2, 1.0)[judged][:, None]).sum(axis=1)
-    group = _equal(whole[[0, *range(2, len(whole))]])
-    votes = _votes(whole[0], whole[2:], anchors, group)
+    apart = np.concatenate([distances[:1], to_anchors])[:, judged]
+    whole = (apart / np.where(unit, s2, 1.0)[judged][:, None]).sum(axis=1)
+    group = _equal(whole)
+    votes = _votes(whole[0], whole[1:], anchors, group)
     weights = votes_by_size(votes * factors.min(axis=0) * ~accused, size)
     weights /= weights.sum()
     copies = [tuple(np.flatnonzero(group == g).tolist()) for g in np.flatnonzero(np.bincount(group) > 1)]
@@ -90,6 +94,30 @@ def stream_estimate(
         None,
         0,
     )
+
+
+def cross_section(to_anchors: Float, h: int, count: int) -> npt.NDArray[np.intp]:
+    """`count` clients from all distances, (A, L, K), to the anchor with the nearest majority.
+
+    Of clients in order of their distance every n-th is taken, so those who are far away in some layer have the share
+    that they have among all. Clients drawn by their position could be liars for the most part: by chance if nearly half
+    of all lie, and always if liars know the positions.
+    """
+    reach = np.maximum(kth(to_anchors, h), TINY)
+    with np.errstate(over="ignore"):  # a majority that sent the same has no spread
+        anchor = int((reach / reach.min(axis=0)).max(axis=1).argmin())
+        order = np.argsort((to_anchors[anchor] / reach[anchor][:, None]).max(axis=0), kind="stable")
+    return np.sort(order[every_nth(len(order), count)])
+
+
+def common_weights(by_layer: Float) -> Float:
+    """(n,) one row for weights of (L, n): who counts for little in one layer counts for little in all.
+
+    A mean of the rows would let a client that is shortened in one layer alone move the centre there without bound.
+    """
+    least = (by_layer / by_layer.max(axis=1, keepdims=True)).min(axis=0)
+    weights = least if least.any() else by_layer.mean(axis=0)
+    return weights / weights.sum()
 
 
 def _likeness(to_centre: Float, to_mean: Float, members: npt.NDArray[np.intp]) -> Float:
