@@ -221,6 +221,22 @@ def gone(rank: int, K: int, how: str) -> tuple[str, float]:
     raise AssertionError("no error")
 
 
+def never_joined(rank: int, K: int) -> tuple[str, float]:
+    """The first asynchronous reduction, in which the last rank does not join, and when the others are told."""
+    import time
+
+    from honestly.torch import robust_all_reduce
+
+    if rank == K - 1:
+        time.sleep(3600)  # `run` ends it
+    began = time.monotonic()
+    try:
+        robust_all_reduce(torch.ones(10), async_op=True).wait(60)
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - began
+    raise AssertionError("no error")
+
+
 def lying(rank: int, K: int, given: list[list[np.ndarray]], liar: int, lie: str, rule: str) -> str:
     """What a check of every slice says about a rank that lies in its slice."""
     from honestly.torch import VerificationError, passes, reduction, robust_all_reduce

@@ -67,6 +67,13 @@ def test_a_missing_rank_is_an_error_before_the_timeout(how: str) -> None:
         assert seconds < 20  # the group's own timeout is 30 s
 
 
+def test_the_group_of_an_asynchronous_all_reduce_has_the_same_timeout() -> None:
+    """PyTorch gives new groups half an hour."""
+    for text, seconds in run(jobs.never_joined, 3, timeout=6.0, returns=2)[:2]:
+        assert text.startswith("RankError: rank ")
+        assert seconds < 40
+
+
 @pytest.mark.parametrize(("lie", "rule"), [("result", "median"), ("result", "bayesian"), ("gram", "bayesian")])
 def test_a_lie_in_a_slice_is_caught_by_a_check(lie: str, rule: str) -> None:
     found = run(jobs.lying, 3, GIVEN, 2, lie, rule)

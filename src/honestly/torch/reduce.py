@@ -17,7 +17,7 @@ from honestly.engine import Pipeline
 from honestly.result import Aggregate
 from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
-from honestly.torch.members import Group, Members, Word
+from honestly.torch.members import Group, Members, Word, stage, timeout_of
 from honestly.torch.reduction import FOLLOW, Reduction
 from honestly.torch.tensors import Tensors
 from honestly.torch.verify import verify_slices
@@ -251,8 +251,10 @@ def _own(group: Group) -> tuple[Any, ThreadPoolExecutor]:
     key: Any = dist.group.WORLD if group is None else group
     with _lock:
         if key not in _private:
-            ranks = dist.get_process_group_ranks(key)
-            own = dist.new_group(ranks, use_local_synchronization=True, backend=str(dist.get_backend_config(key)))
+            with stage("the first asynchronous all-reduce", ranks := dist.get_process_group_ranks(key)):
+                own = dist.new_group(
+                    ranks, timeout_of(key), str(dist.get_backend_config(key)), use_local_synchronization=True
+                )
             _private[key] = own, ThreadPoolExecutor(1, thread_name_prefix="honestly-all-reduce")
         return _private[key]
 
