@@ -145,6 +145,34 @@ def sharded(rank: int, K: int, liar: int, broken: int) -> dict[str, Any]:
     }
 
 
+def sharded_outer(rank: int, K: int) -> dict[str, Any]:
+    """Local SGD of replicas of two shards each that begin apart: the models before the last meeting, and after it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from honestly.torch import RobustAverager, RobustOuterOptimizer
+
+    mesh = init_device_mesh("cpu", (K // 2, 2), mesh_dim_names=("replicate", "shard"))
+    net = model(seed=rank // 2)
+    fully_shard(net, mesh=mesh["shard"])
+    averager = RobustAverager(mesh.get_group("replicate"), "mean", shards=mesh.get_group("shard"))
+    outer = RobustOuterOptimizer(net, lambda ps: torch.optim.SGD(ps, lr=1.0), every=1, averager=averager)
+
+    def whole() -> Any:
+        return torch.cat([p.full_tensor().detach().reshape(-1) for p in net.parameters()]).numpy()
+
+    found = {"begin": whole()}
+    inner = torch.optim.SGD(net.parameters(), lr=0.5)
+    for step in range(2):
+        inner.zero_grad()
+        loss_of(net, rank, step).backward()
+        inner.step()
+        found["before"] = whole()
+        outer.step()
+    outer.load_state_dict(outer.state_dict())
+    return found | {"after": whole()}
+
+
 def shards_that_differ(rank: int, K: int) -> str:
     """One shard of one replica has another rule."""
     from torch.distributed.device_mesh import init_device_mesh

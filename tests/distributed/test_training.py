@@ -69,6 +69,14 @@ def test_outer_optimisers(outer: str) -> None:
     assert all(out["loss"] < 1.3 for out in found)
 
 
+def test_local_sgd_of_sharded_replicas() -> None:
+    found = run(jobs.sharded_outer, 4)
+    for out in found:
+        np.testing.assert_array_equal(out["begin"], found[0]["begin"])
+        mean = (found[0]["before"] + found[2]["before"]) / 2
+        np.testing.assert_allclose(out["after"], mean, atol=1e-6)
+
+
 def test_local_sgd_is_the_mean_of_the_models() -> None:
     found = run(jobs.local_mean, 3)
     for after, models in found:

@@ -120,6 +120,11 @@ def dtensor() -> Any:
     return getattr(module, "DTensor", ()) if module is not None else ()
 
 
+def whole_or_shard(x: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor on this rank, without a graph: of a DTensor the local part."""
+    return (cast("Any", x).to_local() if isinstance(x, dtensor()) else x).detach()
+
+
 def _local(name: str, x: Any) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"tensor {name!r} is a {type(x).__name__}, expected a torch.Tensor")
@@ -127,7 +132,7 @@ def _local(name: str, x: Any) -> torch.Tensor:
         partial = [str(place) for place in cast("Any", x).placements if place.is_partial()]
         if partial:
             raise ValueError(f"tensor {name!r} is a DTensor of placement {partial[0]}; reduce it inside its mesh first")
-        x = cast("torch.Tensor", cast("Any", x).to_local())
+    x = whole_or_shard(x)
     if x.layout != torch.strided:
         raise ValueError(f"tensor {name!r} is {x.layout}; expected a dense tensor")
     if x.dtype not in FLOATS:
@@ -136,7 +141,7 @@ def _local(name: str, x: Any) -> torch.Tensor:
         )
     if x.device.type == "meta":
         raise ValueError(f"tensor {name!r} is on device 'meta', which holds no values")
-    return x.detach()
+    return x
 
 
 def _like(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
