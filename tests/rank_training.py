@@ -52,6 +52,27 @@ def ddp(rank: int, K: int, bucket_cap_mb: float, liar: int, steps: int = 2) -> d
     return found
 
 
+def ddp_goes_on(rank: int, K: int) -> tuple[str, bool, list[float]]:
+    """A step in which most ranks send NaN, between two good ones: its error, its gradients, and those after it."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from honestly.result import AggregationError
+    from honestly.torch import RobustAverager, ddp_hook
+
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.0001)
+    net.register_comm_hook(RobustAverager(), ddp_hook)
+    loss_of(net, rank).backward()
+    net.zero_grad()
+    try:
+        (loss_of(net, rank) * (torch.nan if rank else 1.0)).backward()
+    except AggregationError as error:
+        text = str(error)
+    lost = all(bool(p.grad.isnan().all()) for p in net.parameters())
+    net.zero_grad()
+    loss_of(net, rank, 1).backward()
+    return text, lost, [float(p.grad.sum()) for p in net.parameters()]
+
+
 def outer(rank: int, K: int, make: str, bad: int, meetings: int = 3) -> dict[str, Any]:
     from honestly.torch import RobustAverager, RobustOuterOptimizer
 

@@ -32,6 +32,15 @@ def test_ddp_in_one_bucket_or_many_is_one_all_reduce(bucket_cap_mb: float) -> No
         assert out["memory"] == found[0]["memory"]
 
 
+def test_ddp_goes_on_after_a_step_without_a_usable_majority() -> None:
+    found = run(jobs.ddp_goes_on, 3)
+    for text, lost, after in found:
+        assert text.startswith("only 1 of 3 clients can be used")
+        assert lost
+        assert after == found[0][2]
+        assert np.isfinite(after).all()
+
+
 def test_fsdp2_is_robust_over_replicas() -> None:
     found = run(jobs.sharded, 6, 1, -1)
     replicas = [found[2 * replica]["own"] for replica in range(3)]

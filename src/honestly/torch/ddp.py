@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from honestly.result import AggregationError
 from honestly.torch.averager import RobustAverager
 from honestly.torch.reduce import eager
 from honestly.torch.reduction import Reduction
@@ -55,7 +56,22 @@ def ddp_hook(
     step.buffers.append(buffer)
     if bucket.is_last():
         del _steps[state]
-        state.finish(step.reduction, step.reduction.local)
+        try:
+            state.finish(step.reduction, step.reduction.local)
+        except AggregationError as error:
+            for filled in step.buffers:
+                filled.fill_(torch.nan)
+            _raise_after_backward(error)
         for future, filled in zip(step.futures, step.buffers, strict=True):
             future.set_result(filled)
     return step.futures[-1]
+
+
+def _raise_after_backward(error: Exception) -> None:
+    """Raise the error when DDP has finished with the gradients: after one that is raised earlier, the model is lost."""
+    queue = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001 (what PyTorch's FSDP uses)
+
+    def raise_error() -> None:
+        raise error
+
+    queue(lambda: queue(raise_error))  # DDP is going to add its own callback after this one
