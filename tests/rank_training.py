@@ -166,6 +166,27 @@ def sharded(rank: int, K: int, liar: int, broken: int) -> dict[str, Any]:
     }
 
 
+def replicated(rank: int, K: int, given: list[list[Any]], broken: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Replicas of two ranks each; of two tensors the first is cut among them, and both have all of the second."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    from honestly.torch import robust_all_reduce
+
+    mesh = init_device_mesh("cpu", (K // 2, 2), mesh_dim_names=("replicate", "parallel"))
+    own = [torch.from_numpy(x) for x in given[rank // 2]]
+    places = (Shard(0), Replicate())
+    parts = [distribute_tensor(x, mesh["parallel"], [place]) for x, place in zip(own, places, strict=True)]
+    if rank == broken:
+        parts[1].to_local()[0] = torch.nan
+    out = robust_all_reduce(parts, mesh.get_group("replicate"), shards=mesh.get_group("parallel"), **options)
+    return {
+        "weights": out.weights,
+        "reasons": dict(out.reasons),
+        "value": [x.full_tensor().numpy() for x in out.value],
+    }
+
+
 def sharded_outer(rank: int, K: int) -> dict[str, Any]:
     """Local SGD of replicas of two shards each that begin apart: the models before the last meeting, and after it."""
     from torch.distributed.device_mesh import init_device_mesh

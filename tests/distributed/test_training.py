@@ -78,6 +78,25 @@ def test_outer_optimisers(outer: str) -> None:
     assert all(out["loss"] < 1.3 for out in found)
 
 
+@pytest.mark.parametrize("options", [{"rule": "geometric_median"}, {"rule": "bayesian", "verify": 3.0}])
+def test_tensors_that_all_shards_have_count_once(options: dict) -> None:
+    rng = np.random.default_rng(3)
+    given = [[rng.normal(size=(6, 4)), rng.normal(size=5) * (1 + 3 * k)] for k in range(4)]
+    whole = hn.aggregate(given, rule=options["rule"])
+    for out in run(jobs.replicated, 8, given, -1, options):
+        np.testing.assert_allclose(out["weights"], whole.weights, atol=1e-6)
+        for mine, theirs in zip(out["value"], whole.value, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+def test_a_fault_in_a_copy_that_is_not_counted_excludes_its_replica() -> None:
+    rng = np.random.default_rng(3)
+    given = [[rng.normal(size=(6, 4)), rng.normal(size=5)] for _ in range(3)]
+    for out in run(jobs.replicated, 6, given, 5, {}):
+        assert out["reasons"] == {2: "tensor '[1]' at flat index 0 is NaN"}
+        assert all(np.isfinite(x).all() for x in out["value"])
+
+
 def test_local_sgd_of_sharded_replicas() -> None:
     found = run(jobs.sharded_outer, 4)
     for out in found:

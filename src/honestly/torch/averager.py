@@ -155,7 +155,7 @@ class RobustAverager:
         request = f"{request}\nstep {self.step} after the decisions {self._chain or 'none'}"
         if own is not None and not own.local:
             fault = "tensors is empty"
-        words = "" if own is None else own.words(local=True)
+        words = "" if own is None else own.words(local=True, shards=self.shards)
         common = "" if own is None else own.words(local=False)
         word = Word(f"{request}\n{words}", fault or too_few(self.pipeline, members.K), size)
         sizes = members.agree(word, f"{request}\n{common}")

@@ -7,6 +7,7 @@ bucket are exchanged at once, while the backward pass goes on, and when the last
 
 # No `from __future__ import annotations`: DDP reads the hook's annotations and wants the classes themselves.
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -69,7 +70,7 @@ def ddp_hook(
 
 def _raise_after_backward(error: Exception) -> None:
     """Raise the error when DDP has finished with the gradients: after one that is raised earlier, the model is lost."""
-    queue = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001 (what PyTorch's FSDP uses)
+    queue: Any = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] (FSDP does this)
 
     def raise_error() -> None:
         raise error

@@ -171,7 +171,7 @@ def _reduce(
     members = Members(group, shards, device, None if fault else timeout)
     fault = fault or too_few(pipeline, members.K)
     request = "" if pipeline is None else question(pipeline, apart, verify=verify, reference=reference is not None)
-    words = "" if own is None else own.words(local=True)
+    words = "" if own is None else own.words(local=True, shards=shards)
     common = "" if own is None else own.words(local=False)
     sizes = members.agree(Word(f"{request}\n{words}", fault, size), f"{request}\n{common}")
     assert own is not None, "a fault is raised by agree"
