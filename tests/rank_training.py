@@ -52,21 +52,30 @@ def ddp(rank: int, K: int, bucket_cap_mb: float, liar: int, steps: int = 2) -> d
     return found
 
 
-def ddp_goes_on(rank: int, K: int) -> tuple[str, bool, list[float]]:
-    """A step in which most ranks send NaN, between two good ones: its error, its gradients, and those after it."""
+def ddp_goes_on(rank: int, K: int, fault: str) -> tuple[str, bool, list[float]]:
+    """A step that fails between two good ones: its error, its gradients, and those after it."""
     from torch.nn.parallel import DistributedDataParallel
 
     from honestly.result import AggregationError
-    from honestly.torch import RobustAverager, ddp_hook
+    from honestly.torch import RobustAverager, VerificationError, ddp_hook, reduction
 
     net = DistributedDataParallel(model(), bucket_cap_mb=0.0001)
-    net.register_comm_hook(RobustAverager(), ddp_hook)
+    net.register_comm_hook(RobustAverager(verify=0.0 if fault == "nan" else 30.0), ddp_hook)
     loss_of(net, rank).backward()
     net.zero_grad()
+    decide, text = reduction.Reduction.decide, ""
+
+    def wrong(self: Any) -> Any:
+        out, own = decide(self)
+        return out, [x + 0.01 for x in own]
+
+    if fault == "lie" and rank == 2:
+        reduction.Reduction.decide = wrong
     try:
-        (loss_of(net, rank) * (torch.nan if rank else 1.0)).backward()
-    except AggregationError as error:
+        (loss_of(net, rank) * (torch.nan if fault == "nan" and rank else 1.0)).backward()
+    except (AggregationError, VerificationError) as error:
         text = str(error)
+    reduction.Reduction.decide = decide
     lost = all(bool(p.grad.isnan().all()) for p in net.parameters())
     net.zero_grad()
     loss_of(net, rank, 1).backward()

@@ -18,6 +18,7 @@ from honestly.torch.averager import RobustAverager
 from honestly.torch.reduce import eager
 from honestly.torch.reduction import Reduction
 from honestly.torch.tensors import Tensors
+from honestly.torch.verify import VerificationError
 
 
 class _BackwardPass:
@@ -59,7 +60,7 @@ def ddp_hook(
         del _steps[state]
         try:
             state.finish(step.reduction, step.reduction.local)
-        except AggregationError as error:
+        except (AggregationError, VerificationError) as error:
             for filled in step.buffers:
                 filled.fill_(torch.nan)
             _raise_after_backward(error)

@@ -110,7 +110,7 @@ class RobustOuterOptimizer:
         """Resume from a checkpoint. The replica's own parameters are in the model's."""
         for name, p in self._common.items():
             p.copy_(state["common"][name])
-        self._settled = {name: state["buffers"][name].clone() for name in self._buffers}
+        self._settled = {n: torch.empty_like(b).copy_(state["buffers"][n]) for n, b in self._settled.items()}
         self.optimizer.load_state_dict(state["optimizer"])
         self.averager.load_state_dict(state["averager"])
         self.local_step = int(state["local_step"])
