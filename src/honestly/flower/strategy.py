@@ -202,7 +202,8 @@ class RobustFedAvg(FedAvg):
         if not messages:
             return fallback
         try:
-            return dict(function(capped_contents(messages, self.weighted_by_key), self.weighted_by_key))
+            found = function(capped_contents(messages, self.weighted_by_key), self.weighted_by_key)
+            return dict(MetricRecord(dict(found)))  # a plain dict may hold what a record may not
         except Exception:
             logger.exception(
                 "%s failed; the medians of the metrics are used instead", getattr(function, "__name__", function)
