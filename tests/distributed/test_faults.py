@@ -42,6 +42,7 @@ def test_different_dtypes() -> None:
     [
         ({"dtype": "int64"}, "rank 1: tensor '[0]' has dtype torch.int64"),
         ({"rule": "medain"}, "rank 1: unknown rule 'medain'"),
+        ({"reference": jobs.Unreadable()}, "rank 1: RuntimeError: w is gone"),
         ({"verify": -1.0}, "rank 1: verify must be a number >= 0"),
         ({"verify": None}, "rank 1: verify must be a number >= 0"),
         ({"timeout": 30}, "rank 1: timeout is 30; expected a datetime.timedelta"),

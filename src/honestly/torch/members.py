@@ -39,6 +39,11 @@ class Word(NamedTuple):
     size: float | None = None
 
 
+def fault_of(error: Exception) -> str:
+    """What is wrong with a rank's own call, for all ranks."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
 class Members:
     """The K ranks of a group, one update each; with `shards`, every update is spread over the ranks of that group.
 
@@ -144,7 +149,7 @@ class Members:
     def _compare(self, mine: Word, group: Group, who: str) -> tuple[str, Float | None]:
         """What is wrong, the same text on every rank of the group ("" if nothing is), and the sizes."""
         word = np.zeros(DIGEST + 16, np.uint8)
-        word[:DIGEST] = np.frombuffer(hashlib.sha256(mine.text.encode()).digest(), np.uint8)
+        word[:DIGEST] = np.frombuffer(hashlib.sha256(mine.text.encode("utf-8", "backslashreplace")).digest(), np.uint8)
         word[DIGEST] = 0 if not mine.fault else 1
         word[DIGEST + 8 :] = read_claims("size", [mine.size], (0,)).view(np.uint8)  # a float64, whatever it was
         words = self.gather(word, group)

@@ -17,7 +17,7 @@ from honestly.engine import Pipeline
 from honestly.result import Aggregate
 from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
-from honestly.torch.members import Group, Members, Word, stage, timeout_of
+from honestly.torch.members import Group, Members, Word, fault_of, stage, timeout_of
 from honestly.torch.reduction import FOLLOW, Reduction
 from honestly.torch.tensors import Tensors
 from honestly.torch.verify import verify_slices
@@ -165,8 +165,8 @@ def _reduce(
         check_timeout(timeout)
         pipeline, apart = Pipeline.of(rule, pre), buffers_of(buffers)
         extras = (extra("reference", reference, own, layers), extra("root", pipeline.rule.root, own, layers))
-    except ValueError as error:  # the others must not wait for a rank that failed
-        fault = str(error)
+    except Exception as error:  # the others must not wait for a rank that failed
+        fault = fault_of(error)
     device = torch.device("cpu") if own is None else own.device
     members = Members(group, shards, device, None if fault else timeout)
     fault = fault or too_few(pipeline, members.K)
