@@ -126,11 +126,11 @@ class LegacyRobustFedAvg(FedAvg):
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """What the server's `evaluate_fn` says of the model; its numbers are added to the history."""
-        found = super().evaluate(server_round, parameters)
-        if found is not None:
-            numbers = {name: value for name, value in found[1].items() if isinstance(value, int | float)}
-            self._referee.record_evaluation(server_round, {"loss": found[0], **numbers})
-        return found
+        report = super().evaluate(server_round, parameters)
+        if report is not None:
+            numbers = {name: value for name, value in report[1].items() if isinstance(value, int | float)}
+            self._referee.record_evaluation(server_round, {"loss": report[0], **numbers})
+        return report
 
     def _reference(self) -> list[Any] | None:
         try:

@@ -202,8 +202,8 @@ class RobustFedAvg(FedAvg):
         if not messages:
             return fallback
         try:
-            found = function(capped_contents(messages, self.weighted_by_key), self.weighted_by_key)
-            return dict(MetricRecord(dict(found)))  # a plain dict may hold what a record may not
+            metrics = function(capped_contents(messages, self.weighted_by_key), self.weighted_by_key)
+            return dict(MetricRecord(dict(metrics)))  # a plain dict may hold what a record may not
         except Exception:
             logger.exception(
                 "%s failed; the medians of the metrics are used instead", getattr(function, "__name__", function)

@@ -113,10 +113,10 @@ class Reduction:
         whole = self._slices(rank, own)
         return OwnPasses(whole, whole if len(counted) == len(own) else self._slices(rank, counted))
 
-    def _slices(self, rank: int, held: Sequence[tuple[RankBlock, torch.Tensor]]) -> Slices:
+    def _slices(self, rank: int, pairs: Sequence[tuple[RankBlock, torch.Tensor]]) -> Slices:
         device = self.local[0].device
-        own = [block for block, _ in held]
-        slices = Slices(self.members.ids, self.layers, own, [row.to(device) for _, row in held])
+        own = [block for block, _ in pairs]
+        slices = Slices(self.members.ids, self.layers, own, [row.to(device) for _, row in pairs])
         for extra, tensors in self._extras.items():
             columns = [self.columns(tensors, self.cut[b.section], *b.chunk.own(rank)) for b in own if b.width]
             slices.put(extra, [column.to(device) for column in columns])
