@@ -102,8 +102,8 @@ def test_a_run_without_a_name_leaves_the_key_out(tmp_path: Path) -> None:
         Referee("mean", history=5)  # type: ignore[arg-type]
 
 
-def test_a_round_costs_as_much_after_many_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A federation of months must not spend its time on writing the rounds of the past again."""
+def test_rows_of_earlier_rounds_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A federation of months must not spend its time on the rounds of the past."""
     made: list[int] = []
     rows = history._rows
     monkeypatch.setattr(history, "_rows", lambda record: made.append(record.number) or rows(record))
