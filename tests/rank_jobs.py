@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,19 @@ def plain(out: Any) -> dict[str, Any]:
         "status": str(out.status),
         "hash": hashlib.sha256(b"".join(x.contiguous().view(torch.uint8).numpy().tobytes() for x in value)).hexdigest(),
     }
+
+
+class Unreadable(Mapping[str, Any]):
+    """A mapping whose tensors cannot be had."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} is gone")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["w"])
+
+    def __len__(self) -> int:
+        return 1
 
 
 def reduce(rank: int, K: int, given: list[list[np.ndarray]], dtype: str = "float32", **options: Any) -> dict[str, Any]:
@@ -216,6 +230,22 @@ def gone(rank: int, K: int, how: str) -> tuple[str, float]:
     began = time.monotonic()
     try:
         robust_all_reduce(torch.ones(10), timeout=timedelta(seconds=1))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - began
+    raise AssertionError("no error")
+
+
+def never_joined(rank: int, K: int) -> tuple[str, float]:
+    """The first asynchronous reduction, in which the last rank does not join, and when the others are told."""
+    import time
+
+    from honestly.torch import robust_all_reduce
+
+    if rank == K - 1:
+        time.sleep(3600)  # `run` ends it
+    began = time.monotonic()
+    try:
+        robust_all_reduce(torch.ones(10), async_op=True).wait(60)
     except RuntimeError as error:
         return f"{type(error).__name__}: {error}", time.monotonic() - began
     raise AssertionError("no error")

@@ -52,6 +52,36 @@ def ddp(rank: int, K: int, bucket_cap_mb: float, liar: int, steps: int = 2) -> d
     return found
 
 
+def ddp_goes_on(rank: int, K: int, fault: str) -> tuple[str, bool, list[float]]:
+    """A step that fails between two good ones: its error, its gradients, and those after it."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from honestly.result import AggregationError
+    from honestly.torch import RobustAverager, VerificationError, ddp_hook, reduction
+
+    net = DistributedDataParallel(model(), bucket_cap_mb=0.0001)
+    net.register_comm_hook(RobustAverager(verify=0.0 if fault == "nan" else 30.0), ddp_hook)
+    loss_of(net, rank).backward()
+    net.zero_grad()
+    decide, text = reduction.Reduction.decide, ""
+
+    def wrong(self: Any) -> Any:
+        out, own = decide(self)
+        return out, [x + 0.01 for x in own]
+
+    if fault == "lie" and rank == 2:
+        reduction.Reduction.decide = wrong
+    try:
+        (loss_of(net, rank) * (torch.nan if fault == "nan" and rank else 1.0)).backward()
+    except (AggregationError, VerificationError) as error:
+        text = str(error)
+    reduction.Reduction.decide = decide
+    lost = all(bool(p.grad.isnan().all()) for p in net.parameters())
+    net.zero_grad()
+    loss_of(net, rank, 1).backward()
+    return text, lost, [float(p.grad.sum()) for p in net.parameters()]
+
+
 def outer(rank: int, K: int, make: str, bad: int, meetings: int = 3) -> dict[str, Any]:
     from honestly.torch import RobustAverager, RobustOuterOptimizer
 
@@ -143,6 +173,55 @@ def sharded(rank: int, K: int, liar: int, broken: int) -> dict[str, Any]:
         "reasons": dict(out.reasons),
         "clients": out.clients,
     }
+
+
+def replicated(rank: int, K: int, given: list[list[Any]], broken: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Replicas of two ranks each; of two tensors the first is cut among them, and both have all of the second."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    from honestly.torch import robust_all_reduce
+
+    mesh = init_device_mesh("cpu", (K // 2, 2), mesh_dim_names=("replicate", "parallel"))
+    own = [torch.from_numpy(x) for x in given[rank // 2]]
+    places = (Shard(0), Replicate())
+    parts = [distribute_tensor(x, mesh["parallel"], [place]) for x, place in zip(own, places, strict=True)]
+    if rank == broken:
+        parts[1].to_local()[0] = torch.nan
+    out = robust_all_reduce(parts, mesh.get_group("replicate"), shards=mesh.get_group("parallel"), **options)
+    return {
+        "weights": out.weights,
+        "reasons": dict(out.reasons),
+        "value": [x.full_tensor().numpy() for x in out.value],
+    }
+
+
+def sharded_outer(rank: int, K: int) -> dict[str, Any]:
+    """Local SGD of replicas of two shards each that begin apart: the models before the last meeting, and after it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from honestly.torch import RobustAverager, RobustOuterOptimizer
+
+    mesh = init_device_mesh("cpu", (K // 2, 2), mesh_dim_names=("replicate", "shard"))
+    net = model(seed=rank // 2)
+    fully_shard(net, mesh=mesh["shard"])
+    averager = RobustAverager(mesh.get_group("replicate"), "mean", shards=mesh.get_group("shard"))
+    outer = RobustOuterOptimizer(net, lambda ps: torch.optim.SGD(ps, lr=1.0), every=1, averager=averager)
+
+    def whole() -> Any:
+        return torch.cat([p.full_tensor().detach().reshape(-1) for p in net.parameters()]).numpy()
+
+    found = {"begin": whole()}
+    inner = torch.optim.SGD(net.parameters(), lr=0.5)
+    for step in range(2):
+        inner.zero_grad()
+        loss_of(net, rank, step).backward()
+        inner.step()
+        found["before"] = whole()
+        outer.step()
+    outer.load_state_dict(outer.state_dict())
+    return found | {"after": whole()}
 
 
 def shards_that_differ(rank: int, K: int) -> str:

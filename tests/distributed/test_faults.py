@@ -42,6 +42,7 @@ def test_different_dtypes() -> None:
     [
         ({"dtype": "int64"}, "rank 1: tensor '[0]' has dtype torch.int64"),
         ({"rule": "medain"}, "rank 1: unknown rule 'medain'"),
+        ({"reference": jobs.Unreadable()}, "rank 1: RuntimeError: w is gone"),
         ({"verify": -1.0}, "rank 1: verify must be a number >= 0"),
         ({"verify": None}, "rank 1: verify must be a number >= 0"),
         ({"timeout": 30}, "rank 1: timeout is 30; expected a datetime.timedelta"),
@@ -65,6 +66,13 @@ def test_a_missing_rank_is_an_error_before_the_timeout(how: str) -> None:
         assert text.startswith("RankError: rank ")
         assert "among the ranks [0, 1, 2] did not end: one of them has died, hangs" in text
         assert seconds < 20  # the group's own timeout is 30 s
+
+
+def test_the_group_of_an_asynchronous_all_reduce_has_the_same_timeout() -> None:
+    """PyTorch gives new groups half an hour."""
+    for text, seconds in run(jobs.never_joined, 3, timeout=6.0, returns=2)[:2]:
+        assert text.startswith("RankError: rank ")
+        assert seconds < 40
 
 
 @pytest.mark.parametrize(("lie", "rule"), [("result", "median"), ("result", "bayesian"), ("gram", "bayesian")])

@@ -32,6 +32,16 @@ def test_ddp_in_one_bucket_or_many_is_one_all_reduce(bucket_cap_mb: float) -> No
         assert out["memory"] == found[0]["memory"]
 
 
+@pytest.mark.parametrize(("fault", "said"), [("nan", "only 1 of 3 clients can be used"), ("lie", "slice of rank 2")])
+def test_ddp_goes_on_after_a_step_that_fails_on_all_ranks(fault: str, said: str) -> None:
+    found = run(jobs.ddp_goes_on, 3, fault)
+    for text, lost, after in found:
+        assert said in text
+        assert lost
+        assert after == found[0][2]
+        assert np.isfinite(after).all()
+
+
 def test_fsdp2_is_robust_over_replicas() -> None:
     found = run(jobs.sharded, 6, 1, -1)
     replicas = [found[2 * replica]["own"] for replica in range(3)]
@@ -67,6 +77,43 @@ def test_outer_optimisers(outer: str) -> None:
         assert out["outs"][1][1] == {1: "tensor '0.weight' at flat index 0 is NaN"}
         assert np.isfinite(out["loss"])
     assert all(out["loss"] < 1.3 for out in found)
+
+
+@pytest.mark.parametrize("options", [{"rule": "geometric_median"}, {"rule": "bayesian", "verify": 3.0}])
+def test_tensors_that_all_shards_have_count_once(options: dict) -> None:
+    rng = np.random.default_rng(3)
+    given = [[rng.normal(size=(6, 4)), rng.normal(size=5) * (1 + 3 * k)] for k in range(4)]
+    whole = hn.aggregate(given, rule=options["rule"])
+    for out in run(jobs.replicated, 8, given, -1, options):
+        np.testing.assert_allclose(out["weights"], whole.weights, atol=1e-6)
+        for mine, theirs in zip(out["value"], whole.value, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-6)
+
+
+def test_a_fault_in_a_copy_that_is_not_counted_excludes_its_replica() -> None:
+    rng = np.random.default_rng(3)
+    given = [[rng.normal(size=(6, 4)), rng.normal(size=5)] for _ in range(3)]
+    for out in run(jobs.replicated, 6, given, 5, {}):
+        assert out["reasons"] == {2: "tensor '[1]' at flat index 0 is NaN"}
+        assert all(np.isfinite(x).all() for x in out["value"])
+
+
+def test_a_state_from_another_device_or_precision_is_converted() -> None:
+    net = torch.nn.BatchNorm1d(3)
+    outer = RobustOuterOptimizer(net, every=1, broadcast=False)
+    state = outer.state_dict()
+    outer.load_state_dict({**state, "buffers": {name: x.double() + 1 for name, x in state["buffers"].items()}})
+    again = outer.state_dict()["buffers"]
+    assert {x.dtype for x in again.values()} == {torch.float32}
+    assert all(torch.equal(again[name], x + 1) for name, x in state["buffers"].items())
+
+
+def test_local_sgd_of_sharded_replicas() -> None:
+    found = run(jobs.sharded_outer, 4)
+    for out in found:
+        np.testing.assert_array_equal(out["begin"], found[0]["begin"])
+        mean = (found[0]["before"] + found[2]["before"]) / 2
+        np.testing.assert_allclose(out["after"], mean, atol=1e-6)
 
 
 def test_local_sgd_is_the_mean_of_the_models() -> None:

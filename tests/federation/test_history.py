@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from honestly.federation import Referee, Reply
+from honestly.federation import Referee, Reply, history
 from honestly.federation.audit import audit
 from honestly.federation.names import LONGEST
 from honestly.rules import Bayesian
@@ -100,3 +100,13 @@ def test_a_run_without_a_name_leaves_the_key_out(tmp_path: Path) -> None:
         Referee("mean", run=7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="history is 5; expected a folder"):
         Referee("mean", history=5)  # type: ignore[arg-type]
+
+
+def test_rows_of_earlier_rounds_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A federation of months must not spend its time on the rounds of the past."""
+    made: list[int] = []
+    rows = history._rows
+    monkeypatch.setattr(history, "_rows", lambda record: made.append(record.number) or rows(record))
+    federation(tmp_path, 30)
+    assert made == list(range(1, 31))
+    assert len((tmp_path / "rounds.csv").read_text().splitlines()) == 1 + 30 * 4

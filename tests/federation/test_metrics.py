@@ -57,6 +57,13 @@ def test_sizes_never_raise_and_every_reason_has_a_client(sizes: list[Any]) -> No
             assert k in reasons
 
 
+def test_few_clients_with_equal_metrics_do_not_exclude_the_others() -> None:
+    reports = [{"loss": 0.1, f"accuracy-{k}": 0.5} for k in range(6)] + [{"loss": 9.0}, {"loss": 9.0}]
+    assert out_of_line(dict(enumerate(reports))) == {}
+    epochs = [{"losses": [0.1] * n} for n in (1, 2, 2, 3, 3, 4)]
+    assert out_of_line(dict(enumerate(epochs))) == {}
+
+
 @given(st.lists(st.dictionaries(st.sampled_from(["", "a", "loss"]), NASTY, max_size=3), max_size=6))
 def test_forms_never_raise_and_the_most_common_form_is_not_blamed(reports: list[Any]) -> None:
     blamed = out_of_line(dict(enumerate(reports)))

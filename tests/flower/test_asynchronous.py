@@ -20,6 +20,7 @@ from honestly.flower import train_buffered
 pytestmark = pytest.mark.usefixtures("inside_a_run")
 TARGET = np.linspace(-1, 1, 60, dtype=np.float32).reshape(6, 10)
 FIRST = 2**63
+SUPERLINK = 1
 
 
 def metadata(node: int, message_id: str) -> Metadata:
@@ -39,6 +40,7 @@ class Slow:
     silent: int = 0
     thief: bool = False
     forgets: bool = False
+    leaving: int = 0  # messages that Flower could not store, because their node is gone
     restarting: int = 0  # of the first messages to each node
     looks: int = 0
     pushed: dict[str, tuple[Message, int]] = field(default_factory=dict)
@@ -57,6 +59,8 @@ class Slow:
             identity = f"{k}-{self.asked[k]}"
             self.pushed[identity] = message, 0 if self.forgets else self.looks + 1 + k % 5 * 2
             yield identity
+        for _ in range(self.leaving):
+            yield ""
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         self.looks += 1
@@ -70,7 +74,8 @@ class Slow:
 
     def answer(self, message: Message, k: int, identity: str) -> Message:
         if k >= self.honest + self.liars or self.asked[k] <= self.restarting:
-            return Message(error=Error(1, "crashed"), metadata=metadata(FIRST + k, identity))
+            who = SUPERLINK if k % 2 else FIRST + k  # Flower sends the error if it lost the reply
+            return Message(error=Error(1, "crashed"), metadata=metadata(who, identity))
         weights = message.content["arrays"]["w"].numpy()
         move = 0.5 * (TARGET - weights) + np.random.default_rng([k, self.asked[k]]).normal(scale=0.05, size=(6, 10))
         lie = k >= self.honest
@@ -117,7 +122,7 @@ def test_it_resumes_where_it_was_stopped(tmp_path: Path) -> None:
 
 def test_crashing_and_vanishing_nodes_affect_nobody_else() -> None:
     buffer = hn.Buffer(8, log=lambda level, text: None)
-    grid = Slow(crashing=3, silent=3)
+    grid = Slow(crashing=3, silent=3, leaving=1)
     assert away(train_buffered(grid, buffer, start(), versions=12, pull_interval=0)) < 0.3  # type: ignore[arg-type]
     refused = {client for record in buffer.history for client in record.excluded}
     assert refused == {FIRST + 16 + k for k in range(3)}

@@ -133,6 +133,8 @@ def hostile_runs(folder: Path, attacks: str) -> dict[str, tuple[str, float]]:
                 "--federation-config", "num-supernodes=9 client-resources-num-cpus=1 init-args-num-cpus=2",
             )  # fmt: skip
             status = federation.finish(number)[-1]
+            why = federation.flwr("list", federation.connection, "--format", "json")
+            assert name != "robust" or status == "finished:completed", why  # while the SuperLink's log is still shown
             finite = False
             if (out / "model.npz").exists():
                 with np.load(out / "model.npz") as model:

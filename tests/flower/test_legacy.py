@@ -139,3 +139,15 @@ def test_clients_without_a_size_do_not_end_the_round_where_the_users_function_ne
     value, metrics = strategy.aggregate_fit(1, [result(1), result(2, size=None)], [])
     assert value is not None
     assert "n" not in metrics
+
+
+def test_the_servers_own_evaluation_is_in_the_history() -> None:
+    """Text and bytes, which Flower's metrics may be, are not for the files."""
+    strategy = LegacyRobustFedAvg(evaluate_fn=lambda *_: (0.25, {"accuracy": 0.9, "note": "fine", "raw": b"1"}))
+    assert strategy.evaluate(0, ndarrays_to_parameters(list(model().values())))
+    strategy.aggregate_fit(1, [result(k) for k in range(4)], [])
+    assert strategy.evaluate(1, ndarrays_to_parameters(list(model().values()))) == (
+        0.25,
+        {"accuracy": 0.9, "note": "fine", "raw": b"1"},
+    )
+    assert strategy.history[-1].evaluation == {"loss": 0.25, "accuracy": 0.9}

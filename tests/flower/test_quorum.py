@@ -37,6 +37,17 @@ def test_without_a_majority_the_old_model_is_kept_and_the_log_says_why(caplog: p
     assert any("the old model was kept" in message for message in caplog.messages)
 
 
+def test_flowers_own_error_in_place_of_lost_replies_is_no_client() -> None:
+    """The SuperLink, node 1, sends it for every node that was killed while it uploaded."""
+    strategy = RobustFedAvg(fraction_train=1.0, min_available_nodes=2)
+    nodes = [message.metadata.src_node_id for message in honest(6)]
+    strategy.configure_train(1, record(model()), ConfigRecord(), grid([*nodes, BAD, BAD + 1]))
+    arrays, _ = strategy.aggregate_train(1, [*honest(6), failed(1), failed(1)])
+    assert arrays is not None
+    assert strategy.excluded == {BAD: "sent no reply", BAD + 1: "sent no reply"}
+    assert 1 not in strategy.history[-1].clients
+
+
 def test_the_quorum_is_configurable() -> None:
     replies = [*honest(4), *(failed(BAD + k) for k in range(3)), nan()]
     assert RobustFedAvg(quorum=0.25).aggregate_train(1, replies)[0] is not None

@@ -149,6 +149,15 @@ def test_a_metrics_function_that_fails_does_not_end_the_round() -> None:
     assert metrics["loss"] == pytest.approx(0.25, abs=0.06)
 
 
+@pytest.mark.parametrize("found", [{"loss": np.float32(0.5)}, {"loss": None}, {"note": "fine"}, None])
+def test_a_metrics_function_whose_result_is_no_record_does_not_end_the_run(found: Any) -> None:
+    strategy = RobustFedAvg(train_metrics_aggr_fn=lambda *_: found, evaluate_metrics_aggr_fn=lambda *_: found)
+    arrays, metrics = strategy.aggregate_train(1, honest(6))
+    assert arrays is not None
+    assert metrics is not None
+    assert metrics["loss"] == strategy.aggregate_evaluate(1, honest(6))["loss"]
+
+
 def test_counters_keep_their_type_and_the_models_dtype_decides() -> None:
     doubles = [
         reply(BAD + k, {n: v.astype(np.float64) if v.dtype.kind == "f" else v for n, v in update(BAD + k).items()})

@@ -15,7 +15,7 @@ from honestly.federation.names import clean_name
 from honestly.federation.record import Round
 from honestly.files import write_atomically
 from honestly.result import ClientId
-from honestly.runs.text import csv_cell, csv_text, json_value
+from honestly.runs.text import csv_cell, csv_rows, json_value
 
 COLUMNS = ("round", "client", "honesty", "weight", "excluded", "kept", "status")
 
@@ -47,6 +47,7 @@ class History(Sequence[Round]):
         self._rounds: list[Round] = []
         self._started = False
         self._lines: list[str] = []  # of rounds.jsonl; all but the last one are final
+        self._tables: list[str] = []  # rows of rounds.csv, a text for each round; nothing that comes later changes them
         self._hashes: list[str] = []  # the previous hash of each line, see `audit`
         self._roster: dict[ClientId, None] = {}
         self._widths: list[int] = []  # the number of clients known at each line
@@ -102,7 +103,9 @@ class History(Sequence[Round]):
             self._hashes[i + 1 :] = [digest]
 
     def _csv(self) -> str:
-        return csv_text(COLUMNS, (map(csv_cell, row) for r in self._rounds for row in _rows(r)))
+        for r in self._rounds[len(self._tables) :]:
+            self._tables.append(csv_rows(map(csv_cell, row) for row in _rows(r)))
+        return csv_rows([COLUMNS]) + "".join(self._tables)
 
     def __len__(self) -> int:
         return len(self._rounds)

@@ -25,7 +25,10 @@ LARGEST_SIZE_RATIO = 1e4
 
 
 def out_of_line(metrics: Mapping[Hashable, Metrics | None]) -> dict[Hashable, str]:
-    """Clients whose metrics have other keys, kinds or lengths than those of most clients, with the reason.
+    """Clients whose metrics have other keys, kinds or lengths than those of half of the clients, with the reason.
+
+    Where no form has that many votes nobody is out of line: clients that measure different things would lose their
+    votes to the few that agree on something, who may be liars.
 
     Example:
         >>> out_of_line({1: {"loss": 0.1}, 2: {"loss": 0.3}, 3: {"loss": 0.2, "vote": 9}})
@@ -34,7 +37,10 @@ def out_of_line(metrics: Mapping[Hashable, Metrics | None]) -> dict[Hashable, st
     forms = {client: _form(report) for client, report in metrics.items()}
     votes = Counter(tuple(sorted(form.items())) for form in forms.values())
     # of two forms with equally many votes, the one with fewer keys: an extra key is its sender's fault
-    usual = dict(min(votes, key=lambda form: (-votes[form], len(form), form), default=()))
+    most = min(votes, key=lambda form: (-votes[form], len(form), form), default=())
+    if 2 * votes[most] < len(forms):
+        return {}
+    usual = dict(most)
     return {client: _difference(form, usual) for client, form in forms.items() if form != usual}
 
 

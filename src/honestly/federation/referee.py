@@ -76,6 +76,9 @@ class Referee:
         self.names = Names(names)
         self.quorum, self.doubt, self._write_log = float(quorum), doubt, log
         self.history = History(history, run=run)
+        self._votes: dict[
+            ClientId, tuple[float, bool]
+        ] = {}  # of each client in its last round; whether it was believed
         self.server = ServerSide(server, self.history.folder, self.buffers.hold)
         if self.history.folder is not None:
             claim(self.history.folder, self)
@@ -162,7 +165,7 @@ class Referee:
         replies = list(replies)
         excluded = self._roll_call(replies, ())
         usable = {reply.client: reply.metrics or {} for reply in replies if reply.client not in excluded}
-        metrics = robust_metrics(usable, {client: vote for client, (vote, _) in self._last_votes().items()})
+        metrics = robust_metrics(usable, {client: vote for client, (vote, _) in self._votes.items()})
         for client, reason in excluded.items():
             self._log(logging.WARNING, f"evaluation {number}: client {self.names.with_id(client)} excluded: {reason}")
         self.record_evaluation(number, metrics)
@@ -170,19 +173,7 @@ class Referee:
 
     def believed(self, clients: Iterable[ClientId]) -> set[ClientId]:
         """Those of the clients whose last update was believed, and those who have not sent any."""
-        votes = self._last_votes()
-        return {client for client in clients if client not in votes or votes[client][1]}
-
-    def _last_votes(self) -> dict[ClientId, tuple[float, bool]]:
-        """The vote of each client in its last round, and whether it was believed.
-
-        A round without an average judges nobody but the clients that it excluded: others keep their earlier vote.
-        """
-        votes: dict[ClientId, tuple[float, bool]] = {}
-        for record in self.history:
-            each = record.votes() if record.averaged else dict.fromkeys(record.excluded, 0.0)
-            votes |= {client: (vote, vote > record.least_vote) for client, vote in each.items()}
-        return votes
+        return {client for client in clients if client not in self._votes or self._votes[client][1]}
 
     def record_evaluation(self, number: int, metrics: Mapping[str, Any]) -> None:
         """Add the metrics of an evaluation to the record of the round; they replace earlier ones."""
@@ -275,6 +266,9 @@ class Referee:
         self._log(level, f"round {record.number}: {record.status}")
 
     def _keep(self, record: Round) -> None:
+        # a round without an average judges nobody but the clients that it excluded: others keep their earlier vote
+        each = record.votes() if record.averaged else dict.fromkeys(record.excluded, 0.0)
+        self._votes |= {client: (vote, vote > record.least_vote) for client, vote in each.items()}
         self.history.add(record)
         self._write()
 

@@ -79,7 +79,7 @@ def train_buffered(
             record = RecordDict({**content, "config": settings})
             message = Message(content=record, message_type="train", dst_node_id=node, ttl=timeout)
             sent[node] = buffer.version
-            for identity in grid.push_messages([message]):
+            for identity in filter(None, grid.push_messages([message])):  # none for a node that has just left
                 waiting[identity] = node, buffer.version, time.monotonic() + timeout
         replies = list(grid.pull_messages(list(waiting))) if waiting else []
         for reply in replies:
@@ -104,7 +104,7 @@ def train_buffered(
 def _take(
     buffer: Buffer, reply: Message, node: int, version: int, models: dict[int, dict[str, Any]], size_key: str
 ) -> Any:
-    if reply.metadata.src_node_id != node:
+    if reply.metadata.src_node_id != node and not reply.has_error():  # Flower reports errors in its own name
         buffer.refuse(reply.metadata.src_node_id, f"answered in place of node {node}")
         return None
     parsed = train_reply(reply, size_key)

@@ -124,6 +124,14 @@ class LegacyRobustFedAvg(FedAvg):
             metrics = self._call(self.evaluate_metrics_aggregation_fn, trusted, metrics)
         return loss, metrics
 
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+        """What the server's `evaluate_fn` says of the model; its numbers are added to the history."""
+        report = super().evaluate(server_round, parameters)
+        if report is not None:
+            numbers = {name: value for name, value in report[1].items() if isinstance(value, int | float)}
+            self._referee.record_evaluation(server_round, {"loss": report[0], **numbers})
+        return report
+
     def _reference(self) -> list[Any] | None:
         try:
             return None if self._model is None else _arrays(self._model)

@@ -153,12 +153,13 @@ class RobustFedAvg(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The robust average of the replies, or None to keep the old model, and the verdict on every node."""
-        messages = list(replies)
         number, nodes = self._invited
         nodes = nodes if number == server_round else ()
+        messages = list(replies)
         if not messages and not nodes:
             return None, None
         self._check_and_log_replies(messages, is_train=True, validate=False)
+        messages = [message for message in messages if not _by_flower(message, nodes)]
         value, record = self._referee.judge(
             server_round,
             [train_reply(message, self.weighted_by_key) for message in messages],
@@ -201,7 +202,8 @@ class RobustFedAvg(FedAvg):
         if not messages:
             return fallback
         try:
-            return dict(function(capped_contents(messages, self.weighted_by_key), self.weighted_by_key))
+            metrics = function(capped_contents(messages, self.weighted_by_key), self.weighted_by_key)
+            return dict(MetricRecord(dict(metrics)))  # a plain dict may hold what a record may not
         except Exception:
             logger.exception(
                 "%s failed; the medians of the metrics are used instead", getattr(function, "__name__", function)
@@ -214,3 +216,8 @@ class RobustFedAvg(FedAvg):
             return None if self._model is None else views(self._model)
         except BadArrayError:
             return None
+
+
+def _by_flower(reply: Message, nodes: Sequence[int]) -> bool:
+    """Whether Flower itself sends an error in place of a reply that was lost: then its sender is none of the nodes."""
+    return bool(nodes) and reply.has_error() and reply.metadata.src_node_id not in nodes

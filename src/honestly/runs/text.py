@@ -36,10 +36,13 @@ def json_value(value: Any) -> Any:
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     """Rows below the names of their columns, unchanged: `csv_cell` makes untrusted values safe."""
+    return csv_rows([columns]) + csv_rows(rows)
+
+
+def csv_rows(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows without names of columns, to go on with a text that has them."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+    csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue()
 
 

@@ -21,7 +21,7 @@ from honestly.rules import Bayesian
 from honestly.rules.memory import Memory
 from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
-from honestly.torch.members import Group, Members, Word
+from honestly.torch.members import Group, Members, Word, fault_of
 from honestly.torch.reduce import buffers_of, check_timeout, check_verify, eager, extra, finish, question, too_few
 from honestly.torch.reduction import FOLLOW, Reduction
 from honestly.torch.tensors import Tensors
@@ -127,8 +127,8 @@ class RobustAverager:
         try:
             own, apart = Tensors.of(tensors), buffers_of(buffers)
             extras = (extra("reference", reference, own, None), extra("root", self.rule.root, own, None))
-        except ValueError as error:  # the others must not wait for a rank that failed
-            fault = str(error)
+        except Exception as error:  # the others must not wait for a rank that failed
+            fault = fault_of(error)
         reduction = self.start(own, fault, size=size, reference=reference is not None, buffers=apart)
         assert own is not None, "a fault is raised by start"
         reduction.send(own, *extras)
@@ -155,7 +155,7 @@ class RobustAverager:
         request = f"{request}\nstep {self.step} after the decisions {self._chain or 'none'}"
         if own is not None and not own.local:
             fault = "tensors is empty"
-        words = "" if own is None else own.words(local=True)
+        words = "" if own is None else own.words(local=True, shards=self.shards)
         common = "" if own is None else own.words(local=False)
         word = Word(f"{request}\n{words}", fault or too_few(self.pipeline, members.K), size)
         sizes = members.agree(word, f"{request}\n{common}")

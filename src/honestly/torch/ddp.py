@@ -7,15 +7,18 @@ bucket are exchanged at once, while the backward pass goes on, and when the last
 
 # No `from __future__ import annotations`: DDP reads the hook's annotations and wants the classes themselves.
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
+from honestly.result import AggregationError
 from honestly.torch.averager import RobustAverager
 from honestly.torch.reduce import eager
 from honestly.torch.reduction import Reduction
 from honestly.torch.tensors import Tensors
+from honestly.torch.verify import VerificationError
 
 
 class _BackwardPass:
@@ -55,7 +58,22 @@ def ddp_hook(
     step.buffers.append(buffer)
     if bucket.is_last():
         del _steps[state]
-        state.finish(step.reduction, step.reduction.local)
+        try:
+            state.finish(step.reduction, step.reduction.local)
+        except (AggregationError, VerificationError) as error:
+            for filled in step.buffers:
+                filled.fill_(torch.nan)
+            _raise_after_backward(error)
         for future, filled in zip(step.futures, step.buffers, strict=True):
             future.set_result(filled)
     return step.futures[-1]
+
+
+def _raise_after_backward(error: Exception) -> None:
+    """Raise the error when DDP has finished with the gradients: after one that is raised earlier, the model is lost."""
+    queue: Any = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] (FSDP does this)
+
+    def raise_error() -> None:
+        raise error
+
+    queue(lambda: queue(raise_error))  # DDP is going to add its own callback after this one

@@ -39,6 +39,11 @@ class Word(NamedTuple):
     size: float | None = None
 
 
+def fault_of(error: Exception) -> str:
+    """What is wrong with a rank's own call, for all ranks."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
 class Members:
     """The K ranks of a group, one update each; with `shards`, every update is spread over the ranks of that group.
 
@@ -64,20 +69,9 @@ class Members:
         self.ids: tuple[ClientId, ...] = self.ranks if shards is None else tuple(range(self.K))
         self.device = sendable(self.group, device)
 
-    @contextmanager
-    def _stage(self, what: str) -> Generator[None]:
-        """Report a broken connection or a timeout in terms of ranks."""
-        try:
-            yield
-        except RuntimeError as error:  # all errors of torch.distributed are
-            raise RankError(
-                f"rank {dist.get_rank()}: {what} among the ranks {list(self.ranks)} did not end: one of them has died, "
-                f"hangs, or called another collective ({type(error).__name__}: {str(error).splitlines()[0][:300]})"
-            ) from error
-
     def wait(self, work: Any, what: str) -> None:
         """Wait for a collective that was started with `async_op=True`."""
-        with self._stage(what):
+        with stage(what, self.ranks):
             if self.timeout is None:
                 work.wait()
             else:
@@ -101,12 +95,12 @@ class Members:
 
     def swap(self, out: torch.Tensor, values: torch.Tensor, theirs: Sequence[int], mine: int) -> Any:
         """Start to send `theirs[j]` of `values` to rank j and to receive `mine` values of each in `out`."""
-        with self._stage("the exchange of slices"):
+        with stage("the exchange of slices", self.ranks):
             return self.all_to_all(out, values, [mine] * self.K, list(theirs))
 
     def collect(self, out: torch.Tensor, values: torch.Tensor, group: Group = None) -> Any:
         """Start to gather everybody's `values`, of equal sizes, one after the other in `out`."""
-        with self._stage("the gathering of results"):
+        with stage("the gathering of results", self.ranks):
             return self.all_gather(out, values, self.group if group is None else group)
 
     def gather(self, values: np.ndarray, group: Group = None) -> np.ndarray:
@@ -123,7 +117,7 @@ class Members:
         total = torch.from_numpy(np.array(values, dtype=np.float64)).to(self.device)
         for group in (self.group, self.shards):
             if group is not None and total.numel():
-                with self._stage("a sum of numbers"):
+                with stage("a sum of numbers", self.ranks):
                     work = self.all_reduce(total, group)
                 self.wait(work, "a sum of numbers")
         return total.cpu().numpy()
@@ -155,7 +149,7 @@ class Members:
     def _compare(self, mine: Word, group: Group, who: str) -> tuple[str, Float | None]:
         """What is wrong, the same text on every rank of the group ("" if nothing is), and the sizes."""
         word = np.zeros(DIGEST + 16, np.uint8)
-        word[:DIGEST] = np.frombuffer(hashlib.sha256(mine.text.encode()).digest(), np.uint8)
+        word[:DIGEST] = np.frombuffer(hashlib.sha256(mine.text.encode("utf-8", "backslashreplace")).digest(), np.uint8)
         word[DIGEST] = 0 if not mine.fault else 1
         word[DIGEST + 8 :] = read_claims("size", [mine.size], (0,)).view(np.uint8)  # a float64, whatever it was
         words = self.gather(word, group)
@@ -191,6 +185,25 @@ def _unlike(text: str, usual: str) -> str:
         if a != b:
             return f"{a[:300]!r} instead of {b[:300]!r}"
     return f"{len(here)} lines instead of {len(there)}"
+
+
+@contextmanager
+def stage(what: str, ranks: Sequence[int]) -> Generator[None]:
+    """Report a broken connection or a timeout in terms of ranks."""
+    try:
+        yield
+    except RuntimeError as error:  # all errors of torch.distributed are
+        raise RankError(
+            f"rank {dist.get_rank()}: {what} among the ranks {list(ranks)} did not end: one of them has died, "
+            f"hangs, or called another collective ({type(error).__name__}: {str(error).splitlines()[0][:300]})"
+        ) from error
+
+
+def timeout_of(group: Any) -> timedelta | None:
+    """The timeout of the group's collectives; None if its backend does not tell."""
+    kind = str(dist.get_backend_config(group)).partition(":")[0]
+    options: Any = getattr(group._get_backend(torch.device(kind)), "options", None)  # noqa: SLF001 (torch has no other)
+    return getattr(options, "_timeout", None)
 
 
 def sendable(group: Any, device: torch.device) -> torch.device:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from honestly.result import Aggregate
 from honestly.torch.averager import RobustAverager
+from honestly.torch.tensors import whole_or_shard
 
 
 def nesterov(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -62,7 +63,7 @@ class RobustOuterOptimizer:
             group = self.averager.group
             first = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)[0]
             for x in (*self._parameters.values(), *model.buffers()):
-                dist.broadcast(x.detach(), first, group=group)
+                dist.broadcast(whole_or_shard(x), first, group=group)
         self._common = {n: torch.nn.Parameter(p.detach().clone()) for n, p in self._parameters.items()}
         self._settled = {name: b.detach().clone() for name, b in self._buffers.items()}
         self.optimizer = outer(list(self._common.values()))
@@ -109,7 +110,7 @@ class RobustOuterOptimizer:
         """Resume from a checkpoint. The replica's own parameters are in the model's."""
         for name, p in self._common.items():
             p.copy_(state["common"][name])
-        self._settled = {name: state["buffers"][name].clone() for name in self._buffers}
+        self._settled = {n: torch.empty_like(b).copy_(state["buffers"][n]) for n, b in self._settled.items()}
         self.optimizer.load_state_dict(state["optimizer"])
         self.averager.load_state_dict(state["averager"])
         self.local_step = int(state["local_step"])

@@ -29,39 +29,45 @@ class Answer(NamedTuple):
 
 
 class OwnPasses:
-    """One rank's part of each answer, made from its slices alone."""
+    """One rank's part of each answer, made from its slices alone.
 
-    def __init__(self, slices: Slices) -> None:
-        self.slices = slices
+    Args:
+        slices: what is averaged.
+        counted: what is measured; less than all if another rank holds the same columns.
+    """
+
+    def __init__(self, slices: Slices, counted: Slices) -> None:
+        self.slices, self._counted = slices, counted
         self._inner = passes_over(slices) if slices.size else None
+        self._measuring = self._inner if counted is slices else passes_over(counted) if counted.size else None
 
     def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """The products of these columns."""
-        if self._inner is None:
-            return np.zeros((len(self.slices.layers), len(clients), len(clients)))
+        if self._measuring is None:
+            return np.zeros((len(self._counted.layers), len(clients), len(clients)))
         if centre == BETWEEN:
-            self.slices.put_middle(clients)
+            self._counted.put_middle(clients)
             centre = len(self.slices.ids) + MIDDLE
-        return self._inner.gram(clients, centre, only)
+        return self._measuring.gram(clients, centre, only)
 
     def residuals(self, a: Float, clients: Sequence[int], centre: int | None, norms: Float | None) -> Float:
         """(m + 1, L, k): the squared distances in these columns, and the squared norms."""
-        if self._inner is None:
-            return np.zeros((len(a) + 1, len(self.slices.layers), len(clients)))
-        squared, own = self._inner.residuals(a, clients, centre, norms)
+        if self._measuring is None:
+            return np.zeros((len(a) + 1, len(self._counted.layers), len(clients)))
+        squared, own = self._measuring.residuals(a, clients, centre, norms)
         return np.concatenate([squared, own[None]])
 
     def sign_counts(self, clients: Sequence[int], reference: int | None, mixing: Float | None) -> Float:
         """The signs of these columns."""
-        if self._inner is None:
+        if self._measuring is None:
             return np.zeros((len(clients) if mixing is None else len(mixing), 3))
-        return self._inner.sign_counts(clients, reference, mixing)
+        return self._measuring.sign_counts(clients, reference, mixing)
 
     def sample(self, clients: Sequence[int], columns: int) -> Float:
         """(k, columns) the first of these columns; zeros where there are fewer, which change no distance."""
         rows = np.zeros((len(clients), columns))
-        if self._inner is not None:
-            few = self._inner.sample(clients)[:, :columns]
+        if self._measuring is not None:
+            few = self._measuring.sample(clients)[:, :columns]
             rows[:, : few.shape[1]] = few
         return rows
 
@@ -84,13 +90,22 @@ class RankPasses:
 
     Args:
         members: the ranks.
-        slices: what this one holds.
+        own: what this one adds.
         leaves: the tensors, for words about a fault.
         record: keep what each rank said, so it can be checked later: numbers are gathered then and summed here.
+        replicated: some shards have columns that they do not measure.
     """
 
-    def __init__(self, members: Members, slices: Slices, leaves: Sequence[Leaf], *, record: bool = False) -> None:
-        self.members, self.own, self._leaves = members, OwnPasses(slices), leaves
+    def __init__(
+        self,
+        members: Members,
+        own: OwnPasses,
+        leaves: Sequence[Leaf],
+        *,
+        record: bool = False,
+        replicated: bool = False,
+    ) -> None:
+        self.members, self.own, self._leaves, self._replicated = members, own, leaves, replicated
         self.answers: list[Answer] | None = [] if record else None
         self.result: tuple[str, tuple[Any, ...]] | None = None  # the last question for values
         self._measured: set[int] = set()
@@ -120,7 +135,7 @@ class RankPasses:
     def gram(self, clients: Sequence[int], centre: int | None, only: Sequence[int] | None = None) -> Float:
         """Partial Gram matrices add up."""
         total = self._sum("gram", list(clients), centre, only)
-        if only is None and np.isfinite(total).all():
+        if only is None and np.isfinite(total).all() and not self._replicated:
             self._measured |= set(clients)
         return total
 

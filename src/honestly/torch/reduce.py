@@ -17,7 +17,7 @@ from honestly.engine import Pipeline
 from honestly.result import Aggregate
 from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
-from honestly.torch.members import Group, Members, Word
+from honestly.torch.members import Group, Members, Word, fault_of, stage, timeout_of
 from honestly.torch.reduction import FOLLOW, Reduction
 from honestly.torch.tensors import Tensors
 from honestly.torch.verify import verify_slices
@@ -165,13 +165,13 @@ def _reduce(
         check_timeout(timeout)
         pipeline, apart = Pipeline.of(rule, pre), buffers_of(buffers)
         extras = (extra("reference", reference, own, layers), extra("root", pipeline.rule.root, own, layers))
-    except ValueError as error:  # the others must not wait for a rank that failed
-        fault = str(error)
+    except Exception as error:  # the others must not wait for a rank that failed
+        fault = fault_of(error)
     device = torch.device("cpu") if own is None else own.device
     members = Members(group, shards, device, None if fault else timeout)
     fault = fault or too_few(pipeline, members.K)
     request = "" if pipeline is None else question(pipeline, apart, verify=verify, reference=reference is not None)
-    words = "" if own is None else own.words(local=True)
+    words = "" if own is None else own.words(local=True, shards=shards)
     common = "" if own is None else own.words(local=False)
     sizes = members.agree(Word(f"{request}\n{words}", fault, size), f"{request}\n{common}")
     assert own is not None, "a fault is raised by agree"
@@ -251,8 +251,10 @@ def _own(group: Group) -> tuple[Any, ThreadPoolExecutor]:
     key: Any = dist.group.WORLD if group is None else group
     with _lock:
         if key not in _private:
-            ranks = dist.get_process_group_ranks(key)
-            own = dist.new_group(ranks, use_local_synchronization=True, backend=str(dist.get_backend_config(key)))
+            with stage("the first asynchronous all-reduce", ranks := dist.get_process_group_ranks(key)):
+                own = dist.new_group(
+                    ranks, timeout_of(key), str(dist.get_backend_config(key)), use_local_synchronization=True
+                )
             _private[key] = own, ThreadPoolExecutor(1, thread_name_prefix="honestly-all-reduce")
         return _private[key]
 

@@ -14,7 +14,7 @@ from honestly.sources import Layer, Leaf
 from honestly.sources.grouping import Buffers, layers_of
 from honestly.torch.layout import DtypeSection, RankBlock, blocks, sections
 from honestly.torch.members import Members
-from honestly.torch.passes import RankPasses
+from honestly.torch.passes import OwnPasses, RankPasses
 from honestly.torch.slices import REFERENCE, ROOT, Slices, Update
 from honestly.torch.tensors import Tensors
 
@@ -50,14 +50,18 @@ class Reduction:
         self._rows: list[torch.Tensor] = []
         self._flying: list[tuple[Any, torch.Tensor]] = []
         self._extras: dict[int, list[torch.Tensor]] = {}
+        self._counts: list[int] = []  # of each tensor, see `Tensors.copies`
+        self.replicated = False
         self.passes: RankPasses | None = None
 
     def send(
         self, tensors: Tensors, reference: Tensors | None = None, root: Tensors | None = None, *, waiting: bool = True
     ) -> None:
         """Start to exchange the slices of these tensors; wait for all but a few, so less memory is held."""
-        local = tensors.local
-        dtypes = tuple((str(x.dtype), x.element_size()) for x in local)
+        local, copies = tensors.local, tensors.copies(self.members.shards)
+        dtypes = tuple((f"{x.dtype} {copy}", x.element_size()) for x, copy in zip(local, copies, strict=True))
+        self.replicated = self.replicated or any(copies)
+        self._counts += copies
         new = sections(tuple(x.numel() for x in local), dtypes, self.members.K, len(self.local))
         self.leaves += tensors.leaves()
         self.local += local
@@ -99,11 +103,20 @@ class Reduction:
         """This rank's slices."""
         return blocks(self.cut, self.members.me)
 
-    def slices(self, rank: int, rows: Sequence[torch.Tensor]) -> Slices:
-        """What the rank at this position holds, given everybody's values of its columns."""
+    def passes_of(self, rank: int, rows: Sequence[torch.Tensor]) -> OwnPasses:
+        """The passes of the rank at this position, given everybody's values of its columns.
+
+        What another shard has counted is averaged here, but not measured again.
+        """
+        own = list(zip(blocks(self.cut, rank), rows, strict=True))
+        counted = [(b, row) for b, row in own if self._counts[self.cut[b.section].tensors[0]] < 2]
+        whole = self._slices(rank, own)
+        return OwnPasses(whole, whole if len(counted) == len(own) else self._slices(rank, counted))
+
+    def _slices(self, rank: int, pairs: Sequence[tuple[RankBlock, torch.Tensor]]) -> Slices:
         device = self.local[0].device
-        own = blocks(self.cut, rank)
-        slices = Slices(self.members.ids, self.layers, own, [row.to(device) for row in rows])
+        own = [block for block, _ in pairs]
+        slices = Slices(self.members.ids, self.layers, own, [row.to(device) for _, row in pairs])
         for extra, tensors in self._extras.items():
             columns = [self.columns(tensors, self.cut[b.section], *b.chunk.own(rank)) for b in own if b.width]
             slices.put(extra, [column.to(device) for column in columns])
@@ -113,15 +126,15 @@ class Reduction:
     def decide(self) -> tuple[Aggregate, list[torch.Tensor]]:
         """The decision, and this rank's slice of the result, a flat tensor for each block."""
         self.land()
-        slices = self.slices(self.members.me, self._rows)
-        self.passes = RankPasses(self.members, slices, self.leaves, record=self.record)
-        update = Update(self.members.ids, self.leaves, self.layers, slices)
+        own = self.passes_of(self.members.me, self._rows)
+        self.passes = RankPasses(self.members, own, self.leaves, record=self.record, replicated=self.replicated)
+        update = Update(self.members.ids, self.leaves, self.layers, own.slices)
         with torch.autocast(self.local[0].device.type, enabled=False):
             out = run(update, self.pipeline, self.sizes, passes=self.passes)
         self._rows.clear()
         if not self.record:
             self.passes = None  # it holds everybody's slices
-        del update, slices
+        del update, own
         values = iter(out.value)
         empty = {b.section: torch.empty(0, dtype=self.local[self.cut[b.section].tensors[0]].dtype) for b in self.blocks}
         return out, [next(values) if block.width else empty[block.section] for block in self.blocks]

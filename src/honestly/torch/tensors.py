@@ -83,11 +83,18 @@ class Tensors:
         """The tensors as a whole, as an error names them."""
         return tuple(leaf_of(name, x.shape, x.dtype) for name, x in zip(self.names, self.originals, strict=True))
 
-    def words(self, *, local: bool) -> str:
+    def copies(self, shards: Any) -> list[int]:
+        """For each tensor 0 if it is replicated nowhere among the shards; else 1 on the first of them, 2 on others."""
+        if shards is None:
+            return [0] * len(self.local)
+        ranks = set(torch.distributed.get_process_group_ranks(shards))
+        return [_copy(x, ranks) for x in self.originals]
+
+    def words(self, *, local: bool, shards: Any = None) -> str:
         """A line for each tensor: what all ranks must have alike."""
         values = self.local if local else self.originals
-        kind = self.device.type
-        lines = [f"{name} {tuple(x.shape)} {x.dtype} {kind}" for name, x in zip(self.names, values, strict=True)]
+        kind = [f"{self.device.type}{('', ' replicated', ' copy')[copy]}" for copy in self.copies(shards)]
+        lines = [f"{n} {tuple(x.shape)} {x.dtype} {k}" for n, x, k in zip(self.names, values, kind, strict=True)]
         return "\n".join([f"{len(lines)} tensors", *lines])
 
     def like(self, other: Tensors, what: str) -> Tensors:
@@ -120,6 +127,11 @@ def dtensor() -> Any:
     return getattr(module, "DTensor", ()) if module is not None else ()
 
 
+def whole_or_shard(x: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor on this rank, without a graph: of a DTensor the local part."""
+    return (cast("Any", x).to_local() if isinstance(x, dtensor()) else x).detach()
+
+
 def _local(name: str, x: Any) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"tensor {name!r} is a {type(x).__name__}, expected a torch.Tensor")
@@ -127,7 +139,7 @@ def _local(name: str, x: Any) -> torch.Tensor:
         partial = [str(place) for place in cast("Any", x).placements if place.is_partial()]
         if partial:
             raise ValueError(f"tensor {name!r} is a DTensor of placement {partial[0]}; reduce it inside its mesh first")
-        x = cast("torch.Tensor", cast("Any", x).to_local())
+    x = whole_or_shard(x)
     if x.layout != torch.strided:
         raise ValueError(f"tensor {name!r} is {x.layout}; expected a dense tensor")
     if x.dtype not in FLOATS:
@@ -136,7 +148,21 @@ def _local(name: str, x: Any) -> torch.Tensor:
         )
     if x.device.type == "meta":
         raise ValueError(f"tensor {name!r} is on device 'meta', which holds no values")
-    return x.detach()
+    return x
+
+
+def _copy(x: torch.Tensor, ranks: set[int]) -> int:
+    if not isinstance(x, dtensor()):
+        return 0
+    mesh: Any = cast("Any", x).device_mesh
+    over = [
+        i
+        for i, place in enumerate(cast("Any", x).placements)
+        if place.is_replicate()
+        and mesh.size(i) > 1
+        and ranks.issuperset(torch.distributed.get_process_group_ranks(mesh.get_group(i)))
+    ]
+    return 0 if not over else 1 if all(mesh.get_local_rank(i) == 0 for i in over) else 2
 
 
 def _like(value: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

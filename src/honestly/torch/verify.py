@@ -15,7 +15,6 @@ import torch
 
 from honestly.result import ClientId, Float
 from honestly.torch.layout import blocks
-from honestly.torch.passes import OwnPasses
 
 if TYPE_CHECKING:
     from honestly.torch.reduction import Reduction
@@ -101,8 +100,8 @@ def _differences(
     assert passes is not None, "there is no decision yet"
     assert passes.answers is not None, "numbers were not recorded"
     assert passes.result is not None
-    slices = reduction.slices(owner, rows)
-    own = OwnPasses(slices)
+    own = reduction.passes_of(owner, rows)
+    slices = own.slices
     for name, arguments, parts in passes.answers:
         expected: Float = getattr(own, name)(*arguments)
         if not _close(parts[owner], expected, products=name == "gram"):
