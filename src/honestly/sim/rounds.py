@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from honestly.sim.attacks import DataAttack, UpdateAttack
 from honestly.sim.attacks.attack import check_memory
 from honestly.sim.attacks.learnt import LearntTrigger
 from honestly.sim.attacks.none import NoAttack
+from honestly.sim.attacks.vectors import DrawnAhead
 from honestly.sim.clients import Clients, gather
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
@@ -123,7 +123,7 @@ class Federation:
         ]
         root = self.clients.root_schedule(round) if "root" in self.needs else None
         sizes = None if e.sizes == "none" else [schedule.reported for schedule in schedules]
-        noise: npt.NDArray[np.float32] | None = None
+        noise: DrawnAhead | None = None
         # a CPU has no core left for it while the clients train
         if isinstance(self.attack, UpdateAttack) and self.attack.noise_ahead and self.device.type != "cpu":
             noise = draw_noise(e.seed, round, int(attacking.sum()), sum(self.layers.values()))
@@ -145,7 +145,7 @@ class Federation:
             root = both.theta[-1]
             trained = TrainingResult(both.theta[:-1], both.statistics[:-1], both.counters[:-1], both.loss[:-1])
         clock.lap("train")
-        sent, memory = self.forge(state, plan, trained.theta)
+        sent, memory = self.forge(state, plan, trained.theta, root)
         if self.record is not None:
             self._save_updates(state, plan, trained.theta, sent)
         clock.lap("attack")
@@ -166,12 +166,14 @@ class Federation:
         past = (state.model, *state.past)[:MOST_LATE] if plan.late is not None else ()
         return Record(verdict, clock.laps, images, State(plan.round, model, pipeline, past, server, memory))
 
-    def forge(self, state: State, plan: RoundPlan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
+    def forge(
+        self, state: State, plan: RoundPlan, theta: Tensor, root: Tensor | None = None
+    ) -> tuple[Tensor, Mapping[str, Any]]:
         """The models that the server receives, with forged ones from the attackers; and what the attackers remember."""
         rows = np.flatnonzero(plan.attacking)
         if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or isinstance(self.attack, NoAttack):
             return theta, state.attack
-        view = look(self, self.attack, state, plan, theta)
+        view = look(self, self.attack, state, plan, theta, root)
         with np.errstate(over="ignore", invalid="ignore"):  # where training has diverged, lies are not finite either
             forged = self.attack.forge(view)
         sent = theta.clone()

@@ -52,7 +52,8 @@ class Adaptive(UpdateAttack):
     collusion, and behind one far attacker as a decoy; and lies without collusion. Then it refines distance and jitter
     of the best. Rules that work on the Gram matrix are asked in the span of these vectors (see `Game`), coordinate-wise
     rules on a sample of columns. Without a known rule, and
-    against a rule that needs layers or buffers which the search does not have, it is Min-Max.
+    against a rule that does not answer (it needs layers or buffers which the search does not have, or more clients than
+    take part), it is Min-Max.
 
     Args:
         lines: how many of the best candidates are refined.
