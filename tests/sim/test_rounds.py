@@ -184,6 +184,9 @@ def test_clients_who_diverge_are_excluded_and_the_round_is_refused_without_a_maj
     records = run(lr=1e30, rounds=2)
     assert records[-1]["status"].startswith("refused")
     assert records[-1]["accuracy"] is not None
+    assert 2 * len(records[-1]["excluded"]) >= len(records[-1]["participants"])
+    assert [*map(str, records[-1]["excluded"])] == [*records[-1]["reasons"]]
+    assert "is NaN" in records[-1]["reasons"][str(records[-1]["excluded"][0])]
     assert summary(records)["refused_rounds"] >= 1
 
 
