@@ -47,6 +47,16 @@ def test_a_call_with_wrong_settings_names_the_remedy(name):
         ATTACKS[name](1)
 
 
+@pytest.mark.parametrize("name", ATTACKS)
+def test_settings_that_are_counts_take_whole_numbers_alone(name):
+    """A fraction was cut off, or failed in the middle of a round."""
+    for field in dataclasses.fields(ATTACKS[name]):
+        if str(field.type).startswith("int"):
+            for wrong in (2.5, True, float("nan")):
+                with pytest.raises(ValueError, match=f"{field.name} must be an integer"):
+                    ATTACKS[name](**{field.name: wrong})
+
+
 def pictures(n=12, seed=0):
     rng = np.random.default_rng(seed)
     return rng.integers(0, 200, (n, 1, 28, 28), dtype=np.uint8), np.arange(n) % 4

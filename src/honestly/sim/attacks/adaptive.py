@@ -73,9 +73,9 @@ class Adaptive(UpdateAttack):
     knows = "rule"
     keeps = "(K + 2 M) d"
 
-    lines: int = setting(3, least=0)
-    refine: int = setting(5, least=0)
-    columns: int = setting(4096, least=1)
+    lines: int = setting(3, whole=True, least=0)
+    refine: int = setting(5, whole=True, least=0)
+    columns: int = setting(4096, whole=True, least=1)
 
     def craft(self, view: View) -> Array:
         """The best rows found, as updates."""

@@ -143,10 +143,10 @@ class Attack(ABC):
         """Refuse settings that are not finite numbers, or outside the bounds that `setting` gave them."""
         if self.knows not in KNOWS:  # a misspelt word would let the attack see less than it says
             raise ValueError(f"{type(self).__name__}: knows must be one of {', '.join(KNOWS)}, got {self.knows!r}")
+        check_bounds(self)
         for one in fields(self):
             if isinstance(value := getattr(self, one.name), float):
                 number(self, one.name, value)
-        check_bounds(self)
 
     def require(self, name: str, **bounds: float) -> None:
         """Raise ValueError unless the setting is within bounds (None is), for those that depend on other settings."""
