@@ -157,7 +157,7 @@ class Federation:
         clock.lap("aggregate")
         verdict = self._verdict(plan, out)
         verdict = replace(verdict, train_loss=finite(float(trained.loss.double().mean())))
-        if plan.round % self.experiment.evaluate_every == 0 or plan.round == self.experiment.rounds:
+        if self.experiment.evaluates(plan.round):
             score = metrics.evaluate(self.trainer, model, self.clients.test, len(self.data.classes))
             verdict = replace(verdict, accuracy=score.accuracy, loss=finite(score.loss), per_class=score.per_class)
             if self.clients.triggered is not None:
