@@ -14,6 +14,7 @@ from honestly.sim.attacks import UpdateAttack, View
 from honestly.sim.attacks.vectors import DrawnAhead
 from honestly.sim.differentiable import open_workshop
 from honestly.sim.seeds import generator
+from honestly.sim.stragglers import train_late
 
 if TYPE_CHECKING:
     from honestly.sim.rounds import Federation
@@ -65,12 +66,12 @@ def draw_noise(seed: int, round: int, attackers: int, d: int) -> DrawnAhead:
 
 
 def clean_models(federation: Federation, state: State, plan: RoundPlan) -> Tensor:
-    """(M, d) the attackers' models if they had trained on their clean data."""
-    clients = federation.clients
-    attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]
-    return federation.trainer.train(
-        state.model, [clients.schedule(plan.round, k, attacking=False) for k in attackers]
-    ).theta
+    """(M, d) the attackers' models if they had trained on their clean data, from the model that each has."""
+    rows = np.flatnonzero(plan.attacking)
+    work = [federation.clients.schedule(plan.round, plan.clients[i], attacking=False) for i in rows]
+    if plan.late is None:
+        return federation.trainer.train(state.model, work).theta
+    return train_late(federation.trainer, (state.model, *state.past), work, [plan.late[i] for i in rows]).theta
 
 
 def success(federation: Federation, state: State, plan: RoundPlan, models: Tensor) -> Tensor:
