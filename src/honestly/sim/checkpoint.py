@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from honestly.files import check_regular
 from honestly.runs.database import StoreError
 from honestly.runs.folder import EXPERIMENT, ROUNDS, JsonLines, RunFolder, read_description
 from honestly.runs.record import RoundRecord
@@ -51,7 +52,8 @@ def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, 
 
 def _stored_settings(path: Path, warn: Warn) -> dict[str, Any] | None:
     try:
-        return read_description(path.read_text())[1]
+        check_regular(path)
+        return read_description(path.read_text(encoding="utf-8"))[1]
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
