@@ -30,6 +30,12 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         sync_folder(path.parent)
 
 
+def check_regular(path: Path) -> None:
+    """Raise OSError for a pipe or a device: reading it might never end."""
+    if path.is_fifo() or path.is_char_device():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def sweep(folder: Path, *names: str) -> None:
     """Remove what a process that was killed left of files with these names; `*` stands for any text."""
     for name in names:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from honestly.aggregate import aggregate
+from honestly.rules import foolsgold
 from honestly.rules.foolsgold import FoolsGold
 
 from .clients import geometry, honest
@@ -76,7 +77,22 @@ def test_memory_adds_up_over_rounds_and_follows_names():
     )
     norms = np.sqrt(np.diagonal(summed))
     np.testing.assert_allclose(mix.matrix[0], naive(summed / norms[:, None] / norms[None, :], 1.0), atol=1e-9)
-    assert mix.diagnostics["memory"].ids == ("a", "b", "c", "d", "e")
+    assert mix.diagnostics["memory"].ids == ("b", "d", "c", "a", "e")  # who took part last comes last
+
+
+def test_clients_that_have_been_away_longest_are_forgotten(monkeypatch):
+    """Ids cost nothing: whoever invents new ones in every round must not fill the server's memory."""
+    monkeypatch.setattr(foolsgold, "MOST", 5)
+    rule = FoolsGold()
+    for round, ids in enumerate(["abcd", "ae", "fg", "abcdef"]):
+        mix = rule.mix(geometry(honest(len(ids), seed=round), ids=ids))
+        rule = rule.after(mix.diagnostics)
+        assert rule.memory.ids == [tuple("abcd"), tuple("bcdae"), tuple("daefg"), tuple("abcdef")][round]
+        assert rule.memory.products.shape == (len(rule.memory.ids),) * 2
+    first, second, third, last = (honest(n, seed=i) for i, n in enumerate((4, 2, 2, 6)))
+    norm = rule.memory.products.diagonal() - np.square(last).sum(axis=1)
+    kept = [np.square(first[0]).sum() + np.square(second[0]).sum(), 0, 0, np.square(first[3]).sum()]
+    np.testing.assert_allclose(norm, [*kept, np.square(second[1]).sum(), np.square(third[0]).sum()], atol=1e-9)
 
 
 def test_mixing_twice_updates_the_memory_once():

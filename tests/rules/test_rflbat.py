@@ -120,3 +120,8 @@ def test_rounding_among_copies_does_not_decide(seed):
     for order in (np.arange(10), rng.permutation(10)):
         weights = RFLBAT().mix(geometry(X[order], reference=np.zeros(50))).matrix[0]
         np.testing.assert_array_equal(np.flatnonzero(weights), np.flatnonzero(order >= 6))
+
+
+def test_most_is_a_whole_number():
+    with pytest.raises(ValueError, match=r"RFLBAT: most must be an integer >= 1, got 2\.5"):
+        RFLBAT(most=2.5)

@@ -332,3 +332,69 @@ def test_an_attack_may_train_on_fewer_samples(odd, tmp_path, count):
     federation = Federation(e, record=tmp_path / "updates")
     assert federation.clients.schedule(1, 3, attacking=True).images == count
     assert len(list(federation.rounds())) == 1
+
+
+SPIES = """
+    from dataclasses import dataclass
+
+    from honestly.sim.attacks import UpdateAttack
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Curious(UpdateAttack):
+        name = "curious"
+        summary = "doubles its update where it sees the rule"
+        knows = "{knows}"
+
+        def craft(self, view):
+            return view.own if view.rule is None and view.pipeline is None else 2 * view.own
+
+
+    @dataclass(frozen=True, kw_only=True)
+    class Careless(UpdateAttack):
+        name = "careless"
+        summary = "changes in place what it sees"
+
+        def craft(self, view):
+            view.reference.zero_()
+            return view.own
+
+        def remember(self, view, forged):
+            return {{"sent": {memory}}}
+"""
+
+
+@pytest.fixture
+def spies(tmp_path):
+    def records(name, *, knows="own", memory="forged", **settings):
+        path = tmp_path / f"spies_{knows}_{len(memory)}.py"
+        path.write_text(textwrap.dedent(SPIES).format(knows=knows, memory=memory))
+        attack = "none" if name == "none" else f"{path}:{name}"
+        e = Experiment.of({"clients": 4, "malicious": 1, "rounds": 2, "epochs": 1, "model": "mlp", "attack": attack})
+        return run(e, tmp_path / f"{name}_{knows}_{len(memory)}", **settings).records
+
+    return records
+
+
+@pytest.mark.filterwarnings("ignore:malicious=1, but attack=none")
+@pytest.mark.parametrize("knows", ["own", "malicious", "all", "rule"])
+def test_only_an_attack_that_knows_the_rule_sees_it(spies, knows):
+    honest = [record["loss"] for record in spies("none")]
+    seen = [record["loss"] for record in spies("Curious", knows=knows)]
+    assert (seen == pytest.approx(honest, rel=1e-6)) == (knows != "rule")
+
+
+def test_misspelt_knowledge_is_named(spies):
+    with pytest.raises(ExperimentError, match="knows must be one of own, malicious, all, rule, got 'everybody'"):
+        spies("Curious", knows="everybody")
+
+
+@pytest.mark.filterwarnings("ignore:malicious=1, but attack=none")
+def test_an_attack_that_writes_where_it_looks_changes_no_model(spies):
+    assert [r["loss"] for r in spies("Careless")] == pytest.approx([r["loss"] for r in spies("none")], rel=1e-6)
+
+
+def test_what_an_attack_remembers_must_fit_into_the_file(spies):
+    assert spies("Careless", memory="forged.clone().requires_grad_()") == spies("Careless")
+    with pytest.raises(ValueError, match=r"a Tensor as 'sent'; expected an array of numbers.*got torch.bfloat16"):
+        spies("Careless", memory="forged.bfloat16()")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,3 +60,12 @@ def test_shards_give_few_classes_each() -> None:
 def test_more_clients_than_images() -> None:
     with pytest.raises(ValueError, match="clients = 11: only 10 training images"):
         partition(np.arange(10), 11, kind="iid", alpha=1.0, rng=np.random.default_rng(0))
+
+
+def test_as_many_clients_as_images_take_no_minute() -> None:
+    """Nearly everybody is empty at first; looking for the smallest client anew each time took K^2 steps."""
+    labels = np.random.default_rng(0).integers(0, 10, 20_000)
+    start = time.process_time()
+    parts = partition(labels, 20_000, kind="dirichlet", alpha=0.01, rng=np.random.default_rng(0))
+    assert time.process_time() - start < 10
+    assert set(map(len, parts)) == {1}

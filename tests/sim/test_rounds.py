@@ -64,11 +64,11 @@ def test_noise_that_is_drawn_while_clients_train_is_the_same(attack: str) -> Non
     ahead = federation._plan(2)
     federation.device = torch.device("cpu")
     assert ahead.noise is not None
-    assert ahead.noise.shape == (3, len(start.model.theta))
+    assert ahead.noise.numbers.shape == (3, len(start.model.theta))
     theta = federation.trainer.train(start.model, plan.schedules).theta
     sent, again = (federation.forge(start, p, theta)[0] for p in (plan, ahead))
     assert torch.equal(sent, again)
-    ahead.noise[:] = 0
+    ahead.noise.numbers[:] = 0
     assert not torch.equal(sent, federation.forge(start, ahead, theta)[0])  # that it was used at all
 
 
@@ -184,6 +184,9 @@ def test_clients_who_diverge_are_excluded_and_the_round_is_refused_without_a_maj
     records = run(lr=1e30, rounds=2)
     assert records[-1]["status"].startswith("refused")
     assert records[-1]["accuracy"] is not None
+    assert 2 * len(records[-1]["excluded"]) >= len(records[-1]["participants"])
+    assert [*map(str, records[-1]["excluded"])] == [*records[-1]["reasons"]]
+    assert "is NaN" in records[-1]["reasons"][str(records[-1]["excluded"][0])]
     assert summary(records)["refused_rounds"] >= 1
 
 

@@ -187,6 +187,18 @@ def test_a_finished_run_is_not_repeated_and_can_be_extended(whole: Path, tmp_pat
     assert bytes_of(folder).startswith(bytes_of(whole))
 
 
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_an_extended_run_is_the_longer_run(tmp_path: Path, rounds: int) -> None:
+    """The last round of the shorter run was evaluated because it was the last."""
+    long = Experiment.of({**SETTINGS, "evaluate_every": 3})
+    run(long.model_copy(update={"rounds": rounds}), tmp_path / "extended")
+    warnings: list[str] = []
+    assert run(long, tmp_path / "extended", on_warning=warnings.append).resumed_at == rounds - 1
+    assert not warnings
+    run(long, tmp_path / "whole")
+    assert bytes_of(tmp_path / "extended") == bytes_of(tmp_path / "whole")
+
+
 def test_a_longer_run_is_not_accepted_as_a_shorter_one(whole: Path) -> None:
     before = (whole / "experiment.json").read_bytes()
     with pytest.raises(ExperimentError, match=r"holds 6 rounds of this experiment, more than rounds = 4: .*--restart"):

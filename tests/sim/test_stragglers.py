@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from honestly.sim.attacks.none import NoAttack
 from honestly.sim.experiment import Experiment, ExperimentError
 from honestly.sim.rounds import Federation
 from honestly.sim.run import run
-from honestly.sim.stragglers import MOST_LATE, first_to_answer
+from honestly.sim.stragglers import MOST_LATE, first_to_answer, train_late
+from honestly.sim.views import look
 
 FAST = {"clients": 12, "epochs": 1, "rounds": 6, "buffer": 5, "delay": 2.0}
 
@@ -53,6 +55,23 @@ def test_without_late_clients_it_is_the_average_of_those_who_answered() -> None:
     on_time = numbers(rule="mean", delay=0.0)
     assert all(sum(r["staleness"]) == 0 for r in on_time)
     assert all(r["weights"] is None or max(w for w in r["weights"] if w is not None) == 0.2 for r in on_time)
+
+
+def test_attackers_without_poison_train_the_same_on_their_clean_data() -> None:
+    """Also if they are late: both times from the model that they have."""
+
+    class Both(NoAttack):
+        wants_clean = True
+
+    federation = Federation(Experiment.of({**FAST, "malicious": 6, "attack": "sign_flip"}))
+    state = [record.state for record in federation.rounds()][-2]
+    plan = federation._plan(6)
+    assert plan.late is not None
+    assert any(age for age, attacks in zip(plan.late, plan.attacking, strict=True) if attacks)
+    trained = train_late(federation.trainer, (state.model, *state.past), plan.schedules, plan.late)
+    view = look(federation, Both(), state, plan, trained.theta)
+    assert view.clean is not None
+    np.testing.assert_allclose(view.clean, view.own, atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", ["bayesian", "median"])

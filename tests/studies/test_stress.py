@@ -7,8 +7,9 @@ import pytest
 
 from honestly.aggregate import aggregate
 from honestly.rules import RULE_CATALOG
+from honestly.show.stress_cases import fixed_attacks
 from honestly.show.stress_tables import tables
-from honestly.sim.attacks import ATTACKS, DataAttack, View, make
+from honestly.sim.attacks import ATTACKS, KNOWS, DataAttack, View, make
 from honestly.sim.attacks.span import Span
 from honestly.studies.attacked import AttackedRound
 from honestly.studies.layers.forge import LAYERED
@@ -115,7 +116,8 @@ def test_the_number_of_tries_is_stated_where_worst_cases_are(monkeypatch):
     cases = run(study)
     tries = {case.attack: case.tries for case in cases}
     assert tries["ipm"] is None
-    assert tries[ADAPTIVE] == len(asked) - len(cases), "each case asks once more, to be scored"
+    beside = len(cases) + 1  # each case asks once more, to be scored, and the attacker whether the rule answers
+    assert tries[ADAPTIVE] == len(asked) - beside
     notes = {table.name: table.note for table in tables(cases, study.attacks)}
     for name in ("worst", "population_4"):
         assert f"with {tries[ADAPTIVE]} tries per round" in notes[name]
@@ -185,12 +187,47 @@ def test_a_study_that_cannot_run_says_so_at_once(settings, message):
         StressStudy(**settings)
 
 
-def test_the_suite_holds_every_attack_on_updates():
+def test_the_suite_holds_every_fixed_attack_on_updates():
     named = {spec.split(":")[0] for spec in SUITE if spec not in LAYERED}
-    expected = {name for name in ATTACKS if name not in ("none", ADAPTIVE)}
+    expected = {name for name, kind in ATTACKS.items() if name != "none" and kind.knows != "rule"}
     assert named == expected
-    assert all(issubclass(ATTACKS[n], DataAttack) or n in named for n in ATTACKS if n not in ("none", ADAPTIVE))
+    assert all(issubclass(ATTACKS[n], DataAttack) or n in named for n in expected)
     assert "bayesian" in CORE
+
+
+SPY = """
+from dataclasses import dataclass
+from honestly.sim.attacks import UpdateAttack
+
+@dataclass(frozen=True, kw_only=True)
+class Spy(UpdateAttack):
+    name = "spy"
+    summary = "looks around"
+    knows = "{knows}"
+
+    def craft(self, view):
+        assert (view.others is not None, view.rule is not None) == {seen}
+        return view.own
+"""
+
+
+@pytest.mark.parametrize("knows", KNOWS)
+def test_attackers_see_what_they_declare_to_know(tmp_path, knows):
+    path = tmp_path / f"spy_{knows}.py"
+    path.write_text(SPY.format(knows=knows, seen=(knows in ("all", "rule"), knows == "rule")))
+    settings = {"rules": ["mean"], "populations": ["isotropic"], "clients": [4], "malicious": [1]}
+    assert len(run(StressStudy(attacks=[f"{path}:Spy"], **settings))) == 1
+
+
+def test_an_attack_that_knows_the_rule_answers_each_rule():
+    """It saw no rule, and was another attack under its own name."""
+    rules = ["median", "geometric_median", "mean"]
+    attacks = ["sensitivity_curve", "alie"]
+    cases = run(StressStudy(rules=rules, attacks=attacks, populations=["isotropic"], clients=[10], malicious=[3]))
+    kappa = {(case.rule, case.attack): case.kappa for case in cases}
+    for rule in rules:
+        assert kappa[rule, "sensitivity_curve"] > 1.1 * kappa[rule, "alie"]
+    assert not any(case.attack == "sensitivity_curve" for case in fixed_attacks(cases))
 
 
 def test_tables_are_about_the_right_cases():

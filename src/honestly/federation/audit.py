@@ -9,7 +9,6 @@ head, the hash of the last line, where the server cannot write: then no line bef
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
@@ -17,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from honestly.files import check_regular
 
 #: the previous hash of the very first line
 BEGINNING = "0" * 64
@@ -172,8 +173,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _lines(path: Path) -> list[str]:
-    if path.is_fifo() or path.is_char_device():  # reading it might never end
-        raise OSError(errno.EINVAL, "not a regular file")
+    check_regular(path)
     text = path.read_bytes().decode("utf-8", "surrogateescape")
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines

@@ -14,27 +14,38 @@ from honestly.rules.settings import setting
 
 # Clients all of whose cosines differ from 1 by no more than the rounding of float32 agree completely.
 AGREE = 1e-6
+# How many clients are remembered: 8 MOST^2 bytes, 128 MB. Ids cost a liar nothing.
+MOST = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoolsGoldMemory:
-    """Inner products of the clients' updates, summed over the rounds so far: all that FoolsGold remembers."""
+    """Inner products of the clients' updates, summed over the rounds so far: all that FoolsGold remembers.
+
+    The clients that took part last come last. Beyond `MOST`, those that have been away longest are forgotten, but
+    never one of the latest round.
+    """
 
     ids: tuple[ClientId, ...] = ()
     products: Float = field(default_factory=lambda: np.zeros((0, 0)))
 
     def with_round(self, ids: tuple[ClientId, ...], gram: Float) -> FoolsGoldMemory:
         """The memory after a round in which these clients took part."""
-        place = {name: i for i, name in enumerate(dict.fromkeys((*self.ids, *ids)))}
-        products = np.zeros((len(place), len(place)))
-        products[: len(self.ids), : len(self.ids)] = self.products
-        rows = [place[name] for name in ids]
-        products[np.ix_(rows, rows)] += gram
-        return FoolsGoldMemory(ids=tuple(place), products=products)
+        here = set(ids)
+        absent = [name for name in self.ids if name not in here]
+        names = (*absent[max(len(absent) + len(ids) - MOST, 0) :], *ids)
+        place = {name: i for i, name in enumerate(self.ids)}
+        old = np.array([place.get(name, -1) for name in names], dtype=np.int64)
+        known = np.flatnonzero(old >= 0)
+        products = np.zeros((len(names), len(names)))
+        products[np.ix_(known, known)] = self.products[np.ix_(old[known], old[known])]
+        products[-len(ids) :, -len(ids) :] += gram
+        return FoolsGoldMemory(ids=names, products=products)
 
     def of(self, ids: tuple[ClientId, ...]) -> Float:
         """The summed products of these clients."""
-        rows = [self.ids.index(name) for name in ids]
+        place = {name: i for i, name in enumerate(self.ids)}
+        rows = [place[name] for name in ids]
         return self.products[np.ix_(rows, rows)]
 
 
@@ -47,9 +58,10 @@ class FoolsGold(Rule):
         value = sum_k a_k w_k / sum_k a_k
 
     h_k is client k's history. Convention: inner products of the histories are taken as the inner products of each
-    round, summed (products across rounds are dropped, so K x K numbers are remembered instead of K models). In the
-    first round, or without memory, this is the published rule with every coordinate an indicative feature. Clients
-    that all agree completely get equal weights. It defends against sybils only, not against a lone attacker.
+    round, summed (products across rounds are dropped, so K x K numbers are remembered instead of K models), of the
+    4,000 clients that took part last, which is 128 MB, or of all in the round if they are more. In the first round, or
+    without memory, this is the published rule with every coordinate an indicative feature. Clients that all agree
+    completely get equal weights. It defends against sybils only, not against a lone attacker.
 
     Args:
         kappa: confidence.

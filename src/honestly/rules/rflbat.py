@@ -44,7 +44,7 @@ class RFLBAT(Rule):
 
     eps1: float = setting(10.0, above=1.0)
     eps2: float = setting(4.0, above=1.0)
-    most: int = setting(9, least=1)
+    most: int = setting(9, whole=True, least=1)
 
     name: ClassVar[str] = "rflbat"
     summary: ClassVar[str] = "the cluster in two principal components whose members agree least"
@@ -56,7 +56,7 @@ class RFLBAT(Rule):
         K = geometry.K
         plane = principal_plane(geometry.gram)
         left = within(plane, np.arange(K), self.eps1)
-        label = kmeans(plane[left], clusters_by_gap(plane[left], int(self.most)))
+        label = kmeans(plane[left], clusters_by_gap(plane[left], self.most))
         C = cosines(geometry.gram_about_reference)
         groups = [left[label == c] for c in np.unique(label)]
         groups = [g for g in groups if len(g) > 1] or [left]

@@ -36,10 +36,11 @@ def check_bounds(owner: Any) -> None:
             number(owner, one.name, value, **bounds)
 
 
-def integer(owner: object, name: str, value: Any, *, least: int) -> None:
+def integer(owner: object, name: str, value: Any, *, least: float = -math.inf) -> None:
     """`value` must be an integer (not a bool) of at least `least`, and of 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise ValueError(f"{type(owner).__name__}: {name} must be an integer >= {least}, got {brief_repr(value)}")
+        bound = f" >= {least}" if math.isfinite(least) else ""
+        raise ValueError(f"{type(owner).__name__}: {name} must be an integer{bound}, got {brief_repr(value)}")
     if int(value) >= 1 << 63:
         raise ValueError(f"{type(owner).__name__}: {name} must be an integer below 2^63, got {brief_repr(value)}")
 

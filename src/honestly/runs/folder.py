@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from honestly.files import append
+from honestly.files import append, check_regular
 from honestly.runs.clean import fields, parse_json
 from honestly.runs.reader import read_record
 from honestly.runs.record import RoundRecord
@@ -74,6 +74,7 @@ class JsonLines:
 
     def read(self) -> list[str]:
         """The lines up to the first one that is incomplete, damaged or out of order."""
+        check_regular(self.path)
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from honestly.files import check_regular
 from honestly.runs.npz import read_npz
 from honestly.runs.writing import write_file
 
@@ -60,6 +61,7 @@ def pack(arrays: Mapping[str, Any]) -> bytes:
 
 def unpack(path: Path) -> dict[str, Any]:
     """The arrays in a file of `pack`. ValueError if it is damaged."""
+    check_regular(path)
     head, _, body = path.read_bytes().partition(b"\n")
     if not head.startswith(MAGIC) or head[len(MAGIC) :] != hashlib.sha256(body).hexdigest().encode():
         raise ValueError("its checksum is wrong")

@@ -10,8 +10,8 @@ import numpy as np
 from honestly.show.tables import Cell
 from honestly.studies.attacked import Case
 from honestly.studies.scores import calibration_error, reliability
-from honestly.studies.specs import Contestant, words
-from honestly.studies.stress import ADAPTIVE, SUITE
+from honestly.studies.specs import Contestant
+from honestly.studies.stress import SUITE, searches
 
 #: A number for each rule, from its cases.
 Column: TypeAlias = Callable[[list[Case]], Cell]
@@ -30,8 +30,8 @@ def worst(cases: Iterable[Case]) -> float | None:
 
 
 def fixed_attacks(cases: Iterable[Case]) -> list[Case]:
-    """The cases without the adaptive attacker, whose mean over attacks is meaningless."""
-    return [case for case in cases if words(case.attack)[0] != ADAPTIVE]
+    """The cases without attackers that search, whose mean over attacks is meaningless."""
+    return [case for case in cases if not searches(case.attack)]
 
 
 def group_of(case: Case) -> str:

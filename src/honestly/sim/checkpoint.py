@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from honestly.files import check_regular
 from honestly.runs.database import StoreError
 from honestly.runs.folder import EXPERIMENT, ROUNDS, JsonLines, RunFolder, read_description
 from honestly.runs.record import RoundRecord
@@ -51,7 +52,8 @@ def open_folder(folder: Path, experiment: Experiment, *, restart: bool = False, 
 
 def _stored_settings(path: Path, warn: Warn) -> dict[str, Any] | None:
     try:
-        return read_description(path.read_text())[1]
+        check_regular(path)
+        return read_description(path.read_text(encoding="utf-8"))[1]
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
@@ -78,15 +80,29 @@ def _check_not_longer(folder: Path, wanted: int) -> None:
         )
 
 
-def resume(sink: RoundSink, fresh: State, warn: Warn) -> tuple[State, list[RoundRecord]]:
+def resume(sink: RoundSink, fresh: State, experiment: Experiment, warn: Warn) -> tuple[State, list[RoundRecord]]:
     """The latest undamaged state and the rounds up to it; ``fresh`` if there is none.
 
     Everything written after that state is dropped and computed again, with the same bits.
     """
     records = sink.records()
+    if records and records[-1].accuracy is not None and not experiment.evaluates(len(records)):
+        records = _without_last(sink, records)
     state = latest_state(sink.states, fresh, len(records), warn) if sink.states is not None else fresh
     sink.keep(state.round)
     return state, records[: state.round]
+
+
+def _without_last(sink: RoundSink, records: list[RoundRecord]) -> list[RoundRecord]:
+    """The rounds of a shorter run without its last one, which was evaluated only because it was the last.
+
+    It is done again, unless the state before it is missing.
+    """
+    last = len(records)
+    if sink.states is None or (last > 1 and not sink.states.path(last - 1).exists()):
+        return records
+    sink.states.path(last).unlink(missing_ok=True)
+    return records[:-1]
 
 
 def latest_state(states: States, fresh: State, rounds: int, warn: Warn) -> State:

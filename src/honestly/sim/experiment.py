@@ -264,6 +264,10 @@ class Experiment(BaseModel):
         """The number of clients that are asked per round."""
         return self.buffer or max(1, math.floor(self.participation * self.clients + 0.5))
 
+    def evaluates(self, round: int) -> bool:
+        """Whether the model is evaluated after that round: after the last one always."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
     @property
     def adversary(self) -> Adversary:
         """Who attacks, and when."""

@@ -69,11 +69,13 @@ def partition(
     if clients > len(labels):
         raise ValueError(f"clients = {clients}: only {len(labels)} training images to share; use fewer clients")
     parts = PARTITIONS[kind](labels, clients, alpha=alpha, rng=rng)
-    while len(parts[poor := min(range(clients), key=lambda k: len(parts[k]))]) == 0:
-        rich = max(range(clients), key=lambda k: len(parts[k]))
-        gift = rng.integers(len(parts[rich]))
+    sizes = np.array([len(part) for part in parts])
+    for poor in np.flatnonzero(sizes == 0).tolist():
+        rich = int(sizes.argmax())
+        gift = rng.integers(sizes[rich])
         parts[poor] = parts[rich][gift : gift + 1]
         parts[rich] = np.delete(parts[rich], gift)
+        sizes[rich] -= 1
     return parts
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from honestly.sim.attacks import DataAttack, UpdateAttack
 from honestly.sim.attacks.attack import check_memory
 from honestly.sim.attacks.learnt import LearntTrigger
 from honestly.sim.attacks.none import NoAttack
+from honestly.sim.attacks.vectors import DrawnAhead
 from honestly.sim.clients import Clients, gather
 from honestly.sim.data import Dataset, load
 from honestly.sim.experiment import Experiment
@@ -123,7 +123,7 @@ class Federation:
         ]
         root = self.clients.root_schedule(round) if "root" in self.needs else None
         sizes = None if e.sizes == "none" else [schedule.reported for schedule in schedules]
-        noise: npt.NDArray[np.float32] | None = None
+        noise: DrawnAhead | None = None
         # a CPU has no core left for it while the clients train
         if isinstance(self.attack, UpdateAttack) and self.attack.noise_ahead and self.device.type != "cpu":
             noise = draw_noise(e.seed, round, int(attacking.sum()), sum(self.layers.values()))
@@ -145,18 +145,19 @@ class Federation:
             root = both.theta[-1]
             trained = TrainingResult(both.theta[:-1], both.statistics[:-1], both.counters[:-1], both.loss[:-1])
         clock.lap("train")
-        sent, memory = self.forge(state, plan, trained.theta)
+        sent, memory = self.forge(state, plan, trained.theta, root)
         if self.record is not None:
             self._save_updates(state, plan, trained.theta, sent)
         clock.lap("attack")
-        out, trouble = self._aggregate(state, plan, sent, root, trained.statistics)
-        model = state.model if out is None else self._merge(state, trained, out)
-        pipeline = state.pipeline if out is None else state.pipeline.after(out.diagnostics)
-        model, server = (model, state.server) if out is None else apply_server(state, model)
+        out = self._aggregate(state, plan, sent, root, trained.statistics)
+        model, pipeline, server = state.model, state.pipeline, state.server
+        if isinstance(out, Aggregate):
+            pipeline = pipeline.after(out.diagnostics)
+            model, server = apply_server(state, self._merge(state, trained, out))
         clock.lap("aggregate")
-        verdict = self._verdict(plan, out, trouble)
+        verdict = self._verdict(plan, out)
         verdict = replace(verdict, train_loss=finite(float(trained.loss.double().mean())))
-        if plan.round % self.experiment.evaluate_every == 0 or plan.round == self.experiment.rounds:
+        if self.experiment.evaluates(plan.round):
             score = metrics.evaluate(self.trainer, model, self.clients.test, len(self.data.classes))
             verdict = replace(verdict, accuracy=score.accuracy, loss=finite(score.loss), per_class=score.per_class)
             if self.clients.triggered is not None:
@@ -166,12 +167,14 @@ class Federation:
         past = (state.model, *state.past)[:MOST_LATE] if plan.late is not None else ()
         return Record(verdict, clock.laps, images, State(plan.round, model, pipeline, past, server, memory))
 
-    def forge(self, state: State, plan: RoundPlan, theta: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
+    def forge(
+        self, state: State, plan: RoundPlan, theta: Tensor, root: Tensor | None = None
+    ) -> tuple[Tensor, Mapping[str, Any]]:
         """The models that the server receives, with forged ones from the attackers; and what the attackers remember."""
         rows = np.flatnonzero(plan.attacking)
         if not isinstance(self.attack, UpdateAttack) or len(rows) == 0 or isinstance(self.attack, NoAttack):
             return theta, state.attack
-        view = look(self, self.attack, state, plan, theta)
+        view = look(self, self.attack, state, plan, theta, root)
         with np.errstate(over="ignore", invalid="ignore"):  # where training has diverged, lies are not finite either
             forged = self.attack.forge(view)
         sent = theta.clone()
@@ -180,8 +183,8 @@ class Federation:
 
     def _aggregate(
         self, state: State, plan: RoundPlan, sent: Tensor, root: Tensor | None, statistics: Tensor
-    ) -> tuple[Aggregate | None, str]:
-        """The robust average; None and the reason if too few clients are usable (the model then stays as it is)."""
+    ) -> Aggregate | AggregationError:
+        """The robust average; why there is none if too few clients are usable (the model then stays as it is)."""
         everybody = len(plan.clients) == self.experiment.clients
         reference, layers = state.model.theta, self.layers
         if "buffers" in self.needs:  # for judging only: buffers do not change how the parameters are averaged
@@ -190,7 +193,7 @@ class Federation:
             layers = {**layers, **Layout.of_statistics(self.module).sizes}
         updates: Any = sent if everybody else dict(zip(plan.clients, sent, strict=True))
         if root is not None and not bool((root.abs() <= LARGEST["float32"]).all()):
-            return None, "refused: the server's own training has diverged"  # as when that of the clients has
+            return AggregationError("the server's own training has diverged")  # as when that of the clients has
         steps = state.pipeline if root is None else state.pipeline.with_rule(root=root)
         try:
             if plan.late is not None:
@@ -198,13 +201,13 @@ class Federation:
                 out = aggregate_late(named, steps, reference=reference, layers=layers, late=plan.late)
             else:
                 out = aggregate(updates, steps, reference=reference, layers=layers, sizes=plan.sizes)
-            return replace(out, value=out.value[: len(state.model.theta)]), ""
+            return replace(out, value=out.value[: len(state.model.theta)])
         except AggregationError as error:
-            return None, f"refused: {error}"
+            return error
         except ValueError as error:
             if len(plan.clients) == self.experiment.participants:
                 raise  # the settings fit in no round
-            return None, f"refused: after drop-outs {error}"  # the next round may have more clients
+            return AggregationError(f"after drop-outs {error}")  # the next round may have more clients
 
     def _merge(self, state: State, trained: TrainingResult, out: Aggregate) -> Model:
         """The new global model: buffers are averaged with the same weights, counters are the most frequent ones.
@@ -225,21 +228,21 @@ class Federation:
             counters = trained.counters.mode(dim=0).values
         return replace(state.model, theta=out.value, statistics=statistics, counters=counters)
 
-    def _verdict(self, plan: RoundPlan, out: Aggregate | None, trouble: str) -> RoundRecord:
+    def _verdict(self, plan: RoundPlan, out: Aggregate | AggregationError) -> RoundRecord:
         """Who attacked, and which clients the rule believed."""
         K, here = self.experiment.clients, plan.clients
         attacked = [k for k, a in zip(here, plan.attacking, strict=True) if a]
         record = RoundRecord(
-            round=plan.round, attacked=attacked, participants=here, status=trouble, staleness=plan.late
-        )
-        if out is None:
-            return record
+            round=plan.round, attacked=attacked, participants=here, staleness=plan.late,
+            excluded=[int(k) for k in out.reasons],  # type: ignore[call-overload]
+            reasons={str(k): reason for k, reason in out.reasons.items()},
+        )  # fmt: skip
+        if isinstance(out, AggregationError):
+            return replace(record, status=f"refused: {out}")
         record = replace(
             record,
             status=str(out.status),
             steps=out.steps,
-            excluded=[int(k) for k in out.excluded],  # type: ignore[call-overload]
-            reasons={str(k): reason for k, reason in out.reasons.items()},
             accusations={str(k): why for k, why in out.accusations.items()},
             honesty=None if out.honesty is None else spread(out.honesty, here, K),
             malicious_estimate=None if out.honesty is None else out.malicious,

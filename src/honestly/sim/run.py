@@ -102,7 +102,7 @@ def run(
     federation = Federation(experiment, data=data, folder=folder, device=device, record=record)
     if restart and isinstance(sink, RunFolder):  # not before: a mistake in the data or the model must cost no rounds
         sink.clear()
-    state, rounds = resume(sink, federation.start(), warn)
+    state, rounds = resume(sink, federation.start(), experiment, warn)
     resumed_at = state.round
     before = experiment.before
     if before is not None and state.round == 0:

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from honestly.engine import Pipeline
 from honestly.federation.server import ServerStep
 from honestly.rules.rule import Rule
 from honestly.runs.record import RoundRecord
 from honestly.sim.adversary import Mask
+from honestly.sim.attacks.vectors import DrawnAhead
 from honestly.sim.train.schedule import Schedule
 from honestly.sim.train.trainer import Model
 
@@ -82,7 +80,7 @@ class RoundPlan:
     root: Schedule | None = None
     late: list[int] | None = None
     sizes: list[int] | None = None
-    noise: npt.NDArray[np.float32] | None = field(default=None, repr=False)
+    noise: DrawnAhead | None = field(default=None, repr=False)
 
 
 def apply_server(state: State, average: Model) -> tuple[Model, ServerStep | None]:

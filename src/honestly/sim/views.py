@@ -6,23 +6,37 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from honestly.sim import metrics
 from honestly.sim.attacks import UpdateAttack, View
+from honestly.sim.attacks.vectors import DrawnAhead
 from honestly.sim.differentiable import open_workshop
 from honestly.sim.seeds import generator
+from honestly.sim.stragglers import train_late
 
 if TYPE_CHECKING:
     from honestly.sim.rounds import Federation
     from honestly.sim.state import RoundPlan, State
 
 
-def look(federation: Federation, attack: UpdateAttack, state: State, plan: RoundPlan, theta: Tensor) -> View:
-    """The view of a round in which the clients of the plan have trained the models ``theta``, (K, d)."""
-    reference = state.model.theta
+def look(
+    federation: Federation,
+    attack: UpdateAttack,
+    state: State,
+    plan: RoundPlan,
+    theta: Tensor,
+    root: Tensor | None = None,
+) -> View:
+    """The view of a round in which the clients of the plan have trained the models ``theta``, (K, d).
+
+    ``root`` is the model that the server has trained on its own images, for a rule that needs it.
+    """
+    reference = state.model.theta.clone()  # an attack that changed it in place would change the server's model
+    pipeline = None
+    if attack.knows == "rule":
+        pipeline = state.pipeline if root is None else state.pipeline.with_rule(root=root - reference)
     mine = torch.as_tensor(np.flatnonzero(plan.attacking), device=theta.device)
     rest = torch.as_tensor(np.flatnonzero(~plan.attacking), device=theta.device)
     return View(
@@ -31,7 +45,7 @@ def look(federation: Federation, attack: UpdateAttack, state: State, plan: Round
         reference=reference,
         rng=attackers_rng(federation.experiment.seed, plan.round),
         clients=len(plan.clients),
-        pipeline=state.pipeline,
+        pipeline=pipeline,
         memory=state.attack,
         layers=tuple(federation.layers.values()),
         clean=clean_models(federation, state, plan) - reference if attack.wants_clean else None,
@@ -46,18 +60,18 @@ def attackers_rng(seed: int, round: int) -> np.random.Generator:
     return generator(seed, "attack", round)
 
 
-def draw_noise(seed: int, round: int, attackers: int, d: int) -> npt.NDArray[np.float32]:
+def draw_noise(seed: int, round: int, attackers: int, d: int) -> DrawnAhead:
     """(M, d) what `normal` draws first from ``view.rng`` in a round."""
-    return attackers_rng(seed, round).standard_normal((attackers, d), dtype=np.float32)
+    return DrawnAhead.of(attackers_rng(seed, round), (attackers, d))
 
 
 def clean_models(federation: Federation, state: State, plan: RoundPlan) -> Tensor:
-    """(M, d) the attackers' models if they had trained on their clean data."""
-    clients = federation.clients
-    attackers = [plan.clients[i] for i in np.flatnonzero(plan.attacking)]
-    return federation.trainer.train(
-        state.model, [clients.schedule(plan.round, k, attacking=False) for k in attackers]
-    ).theta
+    """(M, d) the attackers' models if they had trained on their clean data, from the model that each has."""
+    rows = np.flatnonzero(plan.attacking)
+    work = [federation.clients.schedule(plan.round, plan.clients[i], attacking=False) for i in rows]
+    if plan.late is None:
+        return federation.trainer.train(state.model, work).theta
+    return train_late(federation.trainer, (state.model, *state.past), work, [plan.late[i] for i in rows]).theta
 
 
 def success(federation: Federation, state: State, plan: RoundPlan, models: Tensor) -> Tensor:

@@ -45,8 +45,12 @@ SUITE = (
     *("label_flip", "backdoor", "dba", "edge_case", "model_replacement"),
     *LAYERED,
 )
-# Attacks that are not named above take part with their defaults.
-SUITE += tuple(name for name in ATTACKS if name not in {"none", ADAPTIVE, *(words(spec)[0] for spec in SUITE)})
+# Attacks that are not named above take part with their defaults, but those that search against each rule.
+SUITE += tuple(
+    name
+    for name, kind in ATTACKS.items()
+    if name not in {"none", *(words(spec)[0] for spec in SUITE)} and kind.knows != "rule"
+)
 
 #: The rules that `honestly stress` compares by default.
 CORE = (
@@ -61,7 +65,7 @@ class StressStudy:
 
     Attributes:
         rules: words such as "bayesian", "nnm+median", "multi_krum:f=4".
-        attacks: words such as "alie:z=1.5"; "adaptive" is the one that searches against each rule.
+        attacks: words such as "alie:z=1.5"; "adaptive", and any other that knows the rule, searches against each rule.
         populations: synthetic kinds, recordings of the package, files or folders.
         clients: numbers of clients K.
         malicious: numbers of attackers, or their share of K if between 0 and 1; those of half or more are left out.
@@ -127,10 +131,11 @@ class StressTask:
     def run(self) -> list[Case]:
         """Every case."""
         population = self.source.open(self.clients)
-        fixed = [spec for spec in self.study.attacks if words(spec)[0] != ADAPTIVE]
-        searching = [spec for spec in self.study.attacks if words(spec)[0] == ADAPTIVE]
+        searching = [spec for spec in self.study.attacks if searches(spec, own=True)]
+        fixed = [spec for spec in self.study.attacks if spec not in searching]
         if isinstance(population, LayeredPopulation):
-            return self._layered_cases(population, fixed, searching)
+            adaptive = [spec for spec in searching if words(spec)[0] == ADAPTIVE]  # the others need coordinates
+            return self._layered_cases(population, fixed, adaptive)
         H = self.clients - self.malicious
         honest = population.honest[:H]
         cases: list[Case] = []
@@ -230,13 +235,25 @@ class StressTask:
             pipeline, _ = contestant.build(K=self.clients, f=f, root=population.root)
         view = View(
             own=population.honest[H:],
-            others=population.honest[:H],
+            others=population.honest[:H] if attack.knows in ("all", "rule") else None,
             rng=np.random.default_rng([self.source.seed, self.malicious, *spec.encode()]),
             clients=self.clients,
             pipeline=pipeline,
         )
         with np.errstate(over="ignore"):
             return attack.craft_and_count(view) if isinstance(attack, Adaptive) else (attack.forge(view), None)
+
+
+def searches(spec: str, *, own: bool = False) -> bool:
+    """Whether an attack on updates knows the rule, so its lie is another one for each rule.
+
+    With ``own``, the word may also name a class of the user's, whose code is run.
+    """
+    name, _ = words(spec)
+    if name not in ATTACKS and not (own and is_own(name)):
+        return False
+    kind = ATTACKS.find(name, own=own)
+    return kind.knows == "rule" and not issubclass(kind, DataAttack)
 
 
 def missing_attacks(study: StressStudy, cases: Sequence[Case]) -> dict[str, str]:

@@ -6,12 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import honestly as hn
 from honestly.engine import Pipeline
 from honestly.rules import BatchNormGuard, DeepSight
 from honestly.rules.rule import ColumnRule, GramGeometry, Mix, Mixer, Rule
 from honestly.sim.attacks import View, make
 from honestly.sim.attacks.adaptive import JITTERS
 from honestly.sim.attacks.game import Game
+from honestly.sim.experiment import Experiment
+from honestly.sim.rounds import Federation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,3 +186,30 @@ def test_rules_that_look_at_layers_and_buffers(name):
     assert not np.allclose(make(name).forge(seen), fallback)
     for blind in (replace(seen, layers=()), replace(seen, pipeline=Pipeline.of(BatchNormGuard()))):
         np.testing.assert_array_equal(make(name).forge(replace(blind, rng=np.random.default_rng(1))), fallback)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "sensitivity_curve"])
+def test_a_rule_with_too_few_clients_is_attacked_without_asking(name):
+    """After drop-outs a rule may need more clients than take part: the server refuses such a round."""
+    seen = view(hn.Krum(f=3), M=2, honest=3)
+    plain = {"adaptive": "min_max", "sensitivity_curve": "alie"}[name]
+    np.testing.assert_array_equal(make(name).forge(seen), make(plain).forge(seen))
+
+
+@pytest.mark.parametrize("name", ["adaptive", "sensitivity_curve"])
+def test_in_the_simulator_it_knows_the_root_update(name):
+    settings = {"clients": 8, "malicious": 3, "rounds": 1, "epochs": 1, "model": "mlp", "rule": "fltrust"}
+    federation = Federation(Experiment.of({**settings, "attack": name}))
+    start, plan = federation.start(), federation._plan(1)
+    trained = federation.trainer.train(start.model, [*plan.schedules, plan.root]).theta
+    sent, _ = federation.forge(start, plan, trained[:-1], trained[-1])
+    blind, _ = federation.forge(start, plan, trained[:-1])
+    assert not (sent[5:] == blind[5:]).all()
+
+    def harm(models):
+        rule = hn.FLTrust(root=trained[-1])
+        value = hn.aggregate(models, rule, reference=start.model.theta).value
+        return float((value - models[:5].mean(0)).norm())
+
+    assert harm(sent) > harm(blind)
+    assert next(federation.rounds(start)).numbers["status"] == "computed in closed form"

@@ -9,6 +9,7 @@ import torch
 from honestly.engine import Pipeline
 from honestly.rules.rule import Mix, Rule
 from honestly.sim.attacks import ATTACKS, KNOWS, Backdoor, DataAttack, UpdateAttack, View, attacks, make, settings_of
+from honestly.sim.attacks.vectors import DrawnAhead, normal
 
 UPDATES = [name for name, attack in ATTACKS.items() if issubclass(attack, UpdateAttack)]
 DATA = [name for name, attack in ATTACKS.items() if issubclass(attack, DataAttack)]
@@ -44,6 +45,16 @@ def test_a_call_with_wrong_settings_names_the_remedy(name):
         ATTACKS[name](wrong=1)
     with pytest.raises(TypeError, match=f"attack '{name}' (takes its settings by name|has no settings)"):
         ATTACKS[name](1)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_settings_that_are_counts_take_whole_numbers_alone(name):
+    """A fraction was cut off, or failed in the middle of a round."""
+    for field in dataclasses.fields(ATTACKS[name]):
+        if str(field.type).startswith("int"):
+            for wrong in (2.5, True, float("nan")):
+                with pytest.raises(ValueError, match=f"{field.name} must be an integer"):
+                    ATTACKS[name](**{field.name: wrong})
 
 
 def pictures(n=12, seed=0):
@@ -259,3 +270,25 @@ def test_a_misspelt_name_or_setting_is_explained():
 def test_settings_out_of_bounds_are_named(name, setting, value):
     with pytest.raises(ValueError, match=rf"{setting} must (not )?be .*, got '?{value}"):
         make(name, **{setting: value})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrawsTwice(UpdateAttack):
+    """Inherits that its noise is drawn ahead, and draws more than that."""
+
+    name = "draws_twice"
+    summary = "two draws"
+    noise_ahead = True
+    first: str = "normal"
+
+    def craft(self, view):
+        other = view.rng.random() if self.first == "random" else 0.0
+        return normal(view, view.own.shape) + 10 * normal(view, view.own.shape) + other
+
+
+@pytest.mark.parametrize("first", ["normal", "random"])
+def test_noise_that_was_drawn_ahead_is_what_the_generator_gives(first):
+    plain, attack = view(3), DrawsTwice(first=first)
+    noise = DrawnAhead.of(np.random.default_rng(1), plain.own.shape)
+    forged = attack.forge(plain)
+    np.testing.assert_array_equal(attack.forge(dataclasses.replace(view(3), noise=noise)), forged)

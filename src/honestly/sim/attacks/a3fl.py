@@ -44,11 +44,11 @@ class A3FL(LearntTrigger):
     training = 2.0
     keeps = "d"
 
-    side: int = setting(3, least=1)
-    steps: int = setting(40, least=0)
+    side: int = setting(3, whole=True, least=1)
+    steps: int = setting(40, whole=True, least=0)
     rate: float = setting(0.05, above=0.0)
     balance: float = setting(0.01, least=0.0)
-    unlearn: int = setting(5, least=0)
+    unlearn: int = setting(5, whole=True, least=0)
 
     def stamp(self, images: Array) -> Array:
         """The initial trigger: a grey square."""

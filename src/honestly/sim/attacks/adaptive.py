@@ -52,7 +52,8 @@ class Adaptive(UpdateAttack):
     collusion, and behind one far attacker as a decoy; and lies without collusion. Then it refines distance and jitter
     of the best. Rules that work on the Gram matrix are asked in the span of these vectors (see `Game`), coordinate-wise
     rules on a sample of columns. Without a known rule, and
-    against a rule that needs layers or buffers which the search does not have, it is Min-Max.
+    against a rule that does not answer (it needs layers or buffers which the search does not have, or more clients than
+    take part), it is Min-Max.
 
     Args:
         lines: how many of the best candidates are refined.
@@ -72,9 +73,9 @@ class Adaptive(UpdateAttack):
     knows = "rule"
     keeps = "(K + 2 M) d"
 
-    lines: int = setting(3, least=0)
-    refine: int = setting(5, least=0)
-    columns: int = setting(4096, least=1)
+    lines: int = setting(3, whole=True, least=0)
+    refine: int = setting(5, whole=True, least=0)
+    columns: int = setting(4096, whole=True, least=1)
 
     def craft(self, view: View) -> Array:
         """The best rows found, as updates."""

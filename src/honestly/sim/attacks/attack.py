@@ -22,7 +22,7 @@ from array_api_compat import array_namespace
 from honestly.engine import Pipeline
 from honestly.rules.rule import Rule
 from honestly.rules.settings import check_bounds, number, setting
-from honestly.sim.attacks.vectors import gram, host, mean, norm, normal, rms, spread, std, unit
+from honestly.sim.attacks.vectors import DrawnAhead, gram, host, mean, norm, normal, rms, spread, std, unit
 from honestly.sim.attacks.workshop import Workshop
 
 __all__ = [
@@ -53,7 +53,7 @@ class View:
         reference: (d,) the global model that the round started from, or None.
         rng: the only source of randomness.
         clients: K; 0 means M plus the number of ``others``.
-        pipeline: the rule in use behind its mixers, for attacks that search against it.
+        pipeline: the rule in use behind its mixers; only for an attack whose ``knows`` is "rule", else None.
         memory: what `UpdateAttack.remember` gave in the last round with attackers, empty in the first.
         layers: sizes of the tensors that lie one after the other in an update; () where they are unknown.
         clean: (M, d) updates of the attackers on their clean data, for an attack that `wants_clean`; else None.
@@ -61,7 +61,7 @@ class View:
             they wish; None outside the simulator.
         workshop: for attacks that train by themselves, () -> their data and the model as a function; None outside the
             simulator.
-        noise: the first (M, d) standard normal numbers of ``rng``, for an attack with `noise_ahead`; else None.
+        noise: what `normal` draws first from ``rng``, drawn already, for an attack with `noise_ahead`; else None.
     """
 
     own: Array
@@ -75,11 +75,11 @@ class View:
     clean: Array | None = None
     success: Callable[[Array], Array] | None = None
     workshop: Callable[[], Workshop] | None = None
-    noise: Array | None = None
+    noise: DrawnAhead | None = None
 
     @property
     def rule(self) -> Rule | None:
-        """The rule in use."""
+        """The rule in use; None unless the attack knows it."""
         return None if self.pipeline is None else self.pipeline.rule
 
     @property
@@ -141,10 +141,12 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         """Refuse settings that are not finite numbers, or outside the bounds that `setting` gave them."""
+        if self.knows not in KNOWS:  # a misspelt word would let the attack see less than it says
+            raise ValueError(f"{type(self).__name__}: knows must be one of {', '.join(KNOWS)}, got {self.knows!r}")
+        check_bounds(self)
         for one in fields(self):
             if isinstance(value := getattr(self, one.name), float):
                 number(self, one.name, value)
-        check_bounds(self)
 
     def require(self, name: str, **bounds: float) -> None:
         """Raise ValueError unless the setting is within bounds (None is), for those that depend on other settings."""
@@ -161,8 +163,8 @@ class UpdateAttack(Attack):
 
     #: the simulator trains every attacker on its clean data, too, and gives the result as ``view.clean``
     wants_clean: ClassVar[bool] = False
-    #: the only random numbers of the attack are one (M, d) array of `normal`: the simulator draws it as ``view.noise``
-    #: while the clients train, because millions of numbers per attacker take a while
+    #: the first random numbers of the attack are one (M, d) array of `normal`: on a GPU the simulator draws it while
+    #: the clients train, because millions of numbers per attacker take a while
     noise_ahead: ClassVar[bool] = False
 
     def forge(self, view: View) -> Array:
@@ -235,13 +237,17 @@ def check_memory(attack: UpdateAttack, memory: Any) -> Mapping[str, Array]:
     who = f"{type(attack).__name__}.remember"
     if not isinstance(memory, Mapping) or not all(isinstance(name, str) for name in memory):
         raise ValueError(f"{who} returned {_describe(memory)}; expected a dict of arrays by name")
-    arrays = {name: v if hasattr(v, "dtype") and hasattr(v, "shape") else _as_array(v) for name, v in memory.items()}
+    arrays: dict[str, Array] = {
+        name: v if hasattr(v, "dtype") and hasattr(v, "shape") else _as_array(v) for name, v in memory.items()
+    }
     for name, one in arrays.items():
-        if isinstance(one, np.ndarray | np.generic) and one.dtype.kind not in "biuf":
+        kind = getattr(one.dtype, "name", str(one.dtype))  # torch.float32 has no name
+        if kind.removeprefix("torch.").rstrip("0123456789") not in ("bool", "int", "uint", "float"):
             raise ValueError(
-                f"{who} returned a {type(memory[name]).__name__} as {name!r}; expected an array of numbers"
+                f"{who} returned a {type(memory[name]).__name__} as {name!r}; expected an array of numbers, "
+                f"of a real type that NumPy has, got {kind}"
             )
-    return arrays
+    return {name: one.detach() if hasattr(one, "detach") else one for name, one in arrays.items()}
 
 
 def _as_array(value: Any) -> np.ndarray:

@@ -34,8 +34,8 @@ class BadNets(Backdoor):
     summary = 'a trigger "==" on class 0 makes the model say 8; two training phases'
     reference = "Gu et al., BadNets, 2017; the paper, appendix"
 
-    source: int = setting(0, least=0)
-    target: int = setting(8, least=0)
+    source: int = setting(0, whole=True, least=0)
+    target: int = setting(8, whole=True, least=0)
 
     def __post_init__(self) -> None:
         """Check the bounds."""

@@ -42,7 +42,7 @@ class Chameleon(BadNets, UpdateAttack):
     training = 2.0
     keeps = "features of a mini-batch"
 
-    epochs: int = setting(10, least=0)
+    epochs: int = setting(10, whole=True, least=0)
     rate: float = setting(0.3, above=0.0)
     temperature: float = setting(0.07, above=0.0)
     facilitate: float = setting(2.0, above=0.0)

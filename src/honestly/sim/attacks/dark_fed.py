@@ -47,7 +47,7 @@ class DarkFed(BadNets, UpdateAttack):
     knows = "malicious"
     keeps = "(M + 1) d"
 
-    shadow: int = setting(128, least=2)
+    shadow: int = setting(128, whole=True, least=2)
     share: float = setting(0.5, above=0.0, most=1)
     magnitude: float = setting(0.5, least=0.0)
     direction: float = setting(0.5, least=0.0)

@@ -54,8 +54,8 @@ class Game:
         return cls(view, pipeline, basis, span, s)
 
     def can_be_asked(self) -> bool:
-        """Whether the rule answers here: not if it needs layers or buffers that the game does not have."""
-        if not {"updates", "buffers"} & self.pipeline.rule.needs:
+        """Whether the rule answers here: not if it needs what the game does not have, or more clients."""
+        if not np.isfinite(self.span.products).all():  # nothing will be asked
             return True
         try:
             self.span.answer(self.pipeline, np.vstack([np.eye(self.H, self.n), self.each("own")]))

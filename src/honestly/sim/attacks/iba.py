@@ -45,9 +45,9 @@ class IBA(LearntTrigger):
     keeps = "the generator"
 
     epsilon: float = setting(0.2, above=0.0, most=1)
-    steps: int = setting(40, least=0)
+    steps: int = setting(40, whole=True, least=0)
     rate: float = setting(0.02, above=0.0)
-    seed: int = setting(0, least=0)
+    seed: int = setting(0, whole=True, least=0)
 
     def stamp(self, images: Array) -> Array:
         """The initial trigger: every second pixel brighter by epsilon, the others darker."""

@@ -28,8 +28,8 @@ class LabelFlip(DataAttack):
     summary = "trains on labels moved to the next class"
     reference = "Biggio et al., ICML 2012; the paper, shift = 1"
 
-    shift: int = 1
-    classes: int = setting(10, least=2)
+    shift: int = setting(1, whole=True)
+    classes: int = setting(10, whole=True, least=2)
 
     def __post_init__(self) -> None:
         """Check the bounds."""
@@ -43,4 +43,4 @@ class LabelFlip(DataAttack):
         """The same images with every label moved; all are poisoned."""
         xp = array_namespace(labels)
         mask = xp.ones(labels.shape, dtype=xp.bool, device=labels.device)
-        return images, (labels + self.shift) % self.classes, mask
+        return images, (labels + self.shift % self.classes) % self.classes, mask

@@ -34,7 +34,7 @@ class Mimic(UpdateAttack):
     training = 0.0
     keeps = "K d"
 
-    target: int | None = setting(None, least=0)
+    target: int | None = setting(None, whole=True, least=0)
 
     def craft(self, view: View) -> Array:
         """The copied update."""

@@ -36,7 +36,7 @@ class MPAF(UpdateAttack):
     keeps = "d"
 
     scale: float = setting(10.0, above=0.0)
-    seed: int = setting(0, least=0)
+    seed: int = setting(0, whole=True, least=0)
 
     def craft(self, view: View) -> Array:
         """`scale (w' - w_t)`."""

@@ -15,7 +15,7 @@ class _NotFinite(UpdateAttack):
 
     value: ClassVar[float]
 
-    coordinates: int = setting(1, least=1)
+    coordinates: int = setting(1, whole=True, least=1)
 
     def craft(self, view: View) -> Array:
         """Each attacker spoils coordinates of its own choice."""

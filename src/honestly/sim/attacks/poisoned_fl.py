@@ -47,8 +47,8 @@ class PoisonedFL(UpdateAttack):
 
     factor: float = setting(8.0, above=0.0)
     beta: float = setting(0.7, above=0.0, most=1)
-    window: int = setting(50, least=1)
-    seed: int = setting(0, least=0)
+    window: int = setting(50, whole=True, least=1)
+    seed: int = setting(0, whole=True, least=0)
 
     def signs(self, view: View) -> Array:
         """(d,) the direction s."""

@@ -51,9 +51,9 @@ class SensitivityCurve(UpdateAttack):
     keeps = "2 K d"
 
     towards: Towards = setting("against", among=get_args(Towards))
-    points: int = setting(24, least=3)
+    points: int = setting(24, whole=True, least=3)
     reach: float = setting(30.0, above=0.05)
-    columns: int = setting(4096, least=1)
+    columns: int = setting(4096, whole=True, least=1)
 
     def craft(self, view: View) -> Array:
         """The maximum of the curve, as an update."""

@@ -71,7 +71,7 @@ class ThreeDFed(BadNets, UpdateAttack):
     keeps = "(M + 3) d"
 
     alpha: float = setting(0.4, above=0.0, below=1)
-    decoys: int = setting(0, least=0)
+    decoys: int = setting(0, whole=True, least=0)
     decoy: float = setting(3.0, above=0.0)
 
     def craft(self, view: View) -> Array:

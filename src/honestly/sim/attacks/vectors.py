@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -17,11 +18,33 @@ if TYPE_CHECKING:
 Array: TypeAlias = Any
 
 
+@dataclass(frozen=True)
+class DrawnAhead:
+    """The (M, d) standard normal numbers that a generator gives first, and its states before and after that draw."""
+
+    numbers: np.ndarray
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, rng: np.random.Generator, shape: tuple[int, ...]) -> DrawnAhead:
+        """Draw them, in float32."""
+        before = rng.bit_generator.state
+        return cls(rng.standard_normal(shape, dtype=np.float32), before, rng.bit_generator.state)
+
+    def take(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray | None:
+        """The numbers, as if ``rng`` drew them now; None where it would give others."""
+        if self.numbers.shape != tuple(shape) or rng.bit_generator.state != self.before:
+            return None
+        rng.bit_generator.state = self.after
+        return self.numbers
+
+
 def normal(view: View, shape: tuple[int, ...]) -> Array:
     """Standard normal numbers of ``view.rng``, in the library, dtype and device of the updates."""
-    draws = view.noise
-    if draws is None or draws.shape != tuple(shape):
-        wide = "64" in str(view.own.dtype)
+    wide = "64" in str(view.own.dtype)
+    draws = None if view.noise is None or wide else view.noise.take(view.rng, shape)
+    if draws is None:
         draws = view.rng.standard_normal(shape, dtype=np.float64 if wide else np.float32)
     return view.xp.asarray(draws, dtype=view.own.dtype, device=view.own.device)
 

@@ -37,7 +37,7 @@ class XFED(UpdateAttack):
     keeps = "d"
 
     z: float = setting(3.0, least=0.0)
-    window: int = setting(10, least=1)
+    window: int = setting(10, whole=True, least=1)
 
     def craft(self, view: View) -> Array:
         """Each update reversed, with length lambda."""
