@@ -63,13 +63,22 @@ def _own(name: str, extra: Checkpoint | None) -> Adapter | None:
 
 
 def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], reference: Adapter | None) -> None:
-    """Refuse adapters of another base model than the reference's (else most clients'), then those of other modules."""
+    """Refuse adapters of another base model than the reference's (else most clients'), then those of other settings
+    that say what the tensors are, then those of other modules."""
     present = [row for row in rows if row is not None]
     bases = Counter(row.base for row in present)
     base = reference.base if reference else max(bases, key=lambda b: bases[b], default="")
     for k, row in enumerate(rows):
         if row is not None and row.base != base:
             refused[k] = f"is for the base model {row.base[:100]!r}, expected {base[:100]!r}"
+            rows[k] = None
+    votes = Counter(frozenset(row.meaning().items()) for row in rows if row is not None)
+    meaning = reference.meaning() if reference else dict(max(votes, key=lambda settings: votes[settings], default=()))
+    for k, row in enumerate(rows):
+        mine = meaning if row is None else row.meaning()
+        other = next((name for name in mine if mine[name] != meaning[name]), None)
+        if other is not None:
+            refused[k] = f"its adapter_config.json has {other} {mine[other][:60]}, expected {meaning[other][:60]}"
             rows[k] = None
     layouts = Counter(frozenset(row.signature().items()) for row in rows if row is not None)
     known = [reference] if reference else [row for row in rows if row is not None]
