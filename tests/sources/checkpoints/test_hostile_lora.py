@@ -234,3 +234,14 @@ def test_names_in_another_order_are_the_same_setting(tmp_path: Path, truth: Any)
     paths = [write(tmp_path / f"site-{k}", rng, truth, target_modules=order) for k, order in enumerate(orders)]
     out = hn.aggregate(paths, "mean", out=tmp_path / "out").value
     assert json.loads((out / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
+
+
+def test_a_rank_far_above_the_others_costs_the_vote(tmp_path: Path, truth: Any) -> None:
+    """Memory grows with the square of the sum of the ranks, and the result would have that rank."""
+    rng = np.random.default_rng(3)
+    paths = [write(tmp_path / f"{k}", rng, truth, rank=4 if k < 5 else 16) for k in range(6)]
+    paths += [write(tmp_path / f"{k}", rng, truth, rank=200) for k in range(6, 9)]
+    found = hn.aggregate(paths, "mean", out=tmp_path / "out")
+    assert found.excluded == (6, 7, 8)
+    assert "has rank 200, more than 16 times that of the median client (4)" in found.reasons[6]
+    assert json.loads((found.value / "adapter_config.json").read_text())["r"] == 5 * 4 + 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from honestly.arrays import ArraySpec, Host
@@ -18,6 +19,9 @@ from honestly.sources.checkpoints.writer import Output
 from honestly.sources.grouping import Buffers, layers_of
 from honestly.sources.source import Layer, Leaf, Sink, majority_spec
 from honestly.sources.tree import UnusableError, difference, tensor_label
+
+#: Ranks may be this many times the median client's. Memory grows with the square of their sum, time with its cube.
+UNUSUAL_RANK = 16
 
 
 def open_adapters(
@@ -44,6 +48,7 @@ def open_adapters(
             rows.append(None)
     own = [_own(name, extra) for name, extra in (("reference", extras[0]), ("root", extras[1]))]
     _refuse_others(rows, refused, own[0])
+    _refuse_long_ranks(rows, refused)
     if files.lora == "factors":
         _refuse_other_ranks(rows, refused)
     for name, extra in zip(("reference", "root"), own, strict=True):
@@ -86,6 +91,21 @@ def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], referenc
     for k, row in enumerate(rows):
         if row is not None and agreed is not None and row.signature() != agreed.signature():
             refused[k] = difference(row.signature(), agreed.signature())
+            rows[k] = None
+
+
+def _refuse_long_ranks(rows: list[Adapter | None], refused: dict[int, str]) -> None:
+    """Refuse clients with a rank far above the usual one: the round would take hours, or end for lack of memory."""
+    present = [row for row in rows if row is not None]
+    usual = {m: median(row.pairs[m].rank for row in present) for m in (present[0].pairs if present else ())}
+    for k, row in enumerate(rows):
+        pairs = {} if row is None else row.pairs
+        module = next((m for m, pair in pairs.items() if pair.rank > UNUSUAL_RANK * usual[m]), None)
+        if module is not None:
+            refused[k] = (
+                f"{tensor_label(module)} has rank {pairs[module].rank}, more than {UNUSUAL_RANK} times that of the "
+                f"median client ({usual[module]:g})"
+            )
             rows[k] = None
 
 
