@@ -30,7 +30,8 @@ def aggregate(
             layout are excluded.
         pre: mixers (or their names), applied in turn before the rule.
         sizes: the clients' claimed sizes, in order or by id. Rules that weigh clients use them up to a cap
-            (docs/explanation/sizes.md); coordinate-wise rules and rules behind mixers ignore them.
+            (docs/explanation/sizes.md); coordinate-wise rules, rules behind mixers and `Mean` without `sizes=` ignore
+            them.
         groups: how many clients each update represents, in order or by id, or `hn.Groups(counts, sums=True)` if the
             updates are sums (docs/how-to/groups.md). Groups are weighted by their counts unless `sizes` is given.
         layers: for flat arrays, the sizes of the tensors in one, in order or by name, so each is judged by itself.

@@ -120,6 +120,25 @@ def test_rules_mixers_ids_sizes_and_reference(
     assert len(load_file(tmp_path / "out.safetensors")) == 3
 
 
+@pytest.mark.parametrize(
+    ("rule", "remedy"),
+    [
+        ("mean", "ignores sizes; write mean:sizes=capped or mean:sizes=trusted, or leave --sizes out"),
+        ("median", "ignores sizes; leave --sizes out"),
+        ("nnm:f=2+krum:f=2", "ignores sizes; leave --sizes out"),
+    ],
+)
+def test_sizes_are_not_ignored_without_a_word(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], rule: str, remedy: str
+) -> None:
+    (tmp_path / "sizes.json").write_text("[1, 2, 3, 4, 5, 6, 7]")
+    out = tmp_path / "out.safetensors"
+    assert run(*files, "-o", out, "--sizes", tmp_path / "sizes.json", "--rule", rule) == 2
+    assert remedy in capsys.readouterr().err
+    assert not out.exists()
+    assert run(*files, "-o", out, "--sizes", tmp_path / "sizes.json", "--rule", "krum:f=2") == 0
+
+
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_the_mark_of_a_spreadsheet_costs_no_client_its_size(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str

@@ -180,3 +180,16 @@ def test_nothing_of_a_killed_run_stays(files: list[str], tmp_path: Path, exclusi
     Path(files[3]).write_bytes(Path(files[2]).read_bytes())
     assert run(*files, "-o", tmp_path / out, "--exclusions", exclusions, "--quiet") == 0
     assert {path.name for path in tmp_path.iterdir()} == before | {out}
+
+
+@pytest.mark.parametrize("exclusions", ["status", "fail"])
+@pytest.mark.parametrize("length", range(228, 256, 3))
+def test_nothing_stays_of_a_run_whose_names_become_too_long(
+    files: list[str], tmp_path: Path, exclusions: str, length: int
+) -> None:
+    """The names of temporary files are longer than that of the output."""
+    before = set(tmp_path.iterdir())
+    out = tmp_path / ("x" * (length - 4) + ".npz")
+    if run(*files, "-o", out, "--exclusions", exclusions, "--quiet") == 0:
+        out.unlink()
+    assert set(tmp_path.iterdir()) == before

@@ -140,6 +140,9 @@ def _run(args: argparse.Namespace) -> int:
     from honestly.sources.checkpoints.conflicts import check_place
 
     steps = Pipeline.of("+".join([*args.pre, args.rule]), own=True)
+    if args.sizes is not None and not steps.uses_sizes:
+        remedy = "write mean:sizes=capped or mean:sizes=trusted, or " if steps.rule.name == "mean" else ""
+        raise ValueError(f"--sizes {args.sizes}: {steps} ignores sizes; {remedy}leave --sizes out")
     ids = client_ids(args.ids, args.files)
     for target in args.report:
         check_target(target)

@@ -104,6 +104,13 @@ class Pipeline:
         return self.rule.streams and not self.mixers
 
     @property
+    def uses_sizes(self) -> bool:
+        """Whether the clients' sizes can change the result: not behind mixers, nor if the rule is to ignore them."""
+        if self.mixers or getattr(self.rule, "sizes", None) == "ignore":
+            return False
+        return self.rule.uses_sizes or not isinstance(self.rule, ColumnRule)
+
+    @property
     def reduces_clients(self) -> bool:
         """Whether the rule reduces the clients' own columns, not those of mixtures."""
         return isinstance(self.rule, ColumnRule) and not self.rule.gram_needed and not self.mixers

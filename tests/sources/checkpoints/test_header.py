@@ -41,6 +41,7 @@ def test_a_valid_header() -> None:
         (b' {"a":1}', "begin with"),
         (b"{", "not valid JSON"),
         (b'{"a": ' + b"[" * 100_000, "not valid JSON"),
+        (b'{"a": [0' + b',{"":[]}' * 300_000 + b"]}", "600002 lists and mappings, the limit is 500000"),
         (b'{"a":' + b"1" * 10_000 + b"}", "not valid JSON"),
         (b'{"\xff": 1}', "not UTF-8"),
         (b'{"\\ud800": {"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "not UTF-8"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from compiler import needs_compiler
 from safetensors.numpy import load_file, save_file
 
@@ -197,3 +199,45 @@ def test_names_that_a_terminal_would_act_on_are_escaped(good: list[Path]) -> Non
     save_file(tensors, good[BAD])
     found = hn.aggregate(good, "mean")
     assert found.reasons[BAD].isprintable()
+
+
+def _pack(path: Path, compressed: str) -> None:
+    """Write a PyTorch file again, with one of its records compressed."""
+    with zipfile.ZipFile(path) as content:
+        records = [(info.filename, content.read(info)) for info in content.infolist()]
+    with zipfile.ZipFile(path, "w") as content:
+        for name, data in records:
+            content.writestr(name, data, zipfile.ZIP_DEFLATED if name.endswith(compressed) else zipfile.ZIP_STORED)
+
+
+def _move_directory(path: Path) -> None:
+    """Let the records at the end say that the directory begins a byte earlier; some readers correct that themselves."""
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"PK\x06\x06") + 48
+    content[at : at + 8] = struct.pack("<Q", struct.unpack("<Q", content[at : at + 8])[0] - 1)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda path: _pack(path, "data/0"), "is compressed"),
+        (lambda path: _pack(path, "data.pkl"), "is compressed"),
+        (_move_directory, "does not end as files of torch.save do"),
+    ],
+)
+def test_archives_that_torch_would_unpack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None], reason: str
+) -> None:
+    """A file of a megabyte may unpack to gigabytes, so torch never sees it."""
+    paths = [tmp_path / f"{k}.pt" for k in range(5)]
+    for k, path in enumerate(paths):
+        torch.save({"w": torch.arange(1000.0) + k}, path, _use_new_zipfile_serialization=k != 4)
+    spoil(paths[BAD])
+    opened: list[str] = []
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda path, **options: opened.append(str(path)) or load(path, **options))
+    found = hn.aggregate(Checkpoints(paths, allow_torch=True), "mean")
+    assert list(found.reasons) == [BAD]
+    assert reason in found.reasons[BAD]
+    assert {str(path) for path in paths} - set(opened) == {str(paths[BAD])}

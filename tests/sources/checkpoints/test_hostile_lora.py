@@ -64,6 +64,12 @@ def test_factors_are_written_at_the_scale_of_most_clients(tmp_path: Path, truth:
         ({"revision": "v2"}, "is for the base model 'base@v2'"),
         ({"peft_type": "IA3"}, "expected 'LORA'"),
         ({"use_dora": True}, "sets use_dora"),
+        ({"lora_bias": True}, "sets lora_bias"),
+        ({"use_bdlora": {"nblocks": 2}}, "sets use_bdlora"),
+        ({"init_lora_weights": "pissa_niter_4"}, "'pissa_niter_4', which changes the base model"),
+        ({"init_lora_weights": "lora_ga"}, "'lora_ga', which changes the base model"),
+        ({"trainable_token_indices": [1, 3]}, r"has trainable_token_indices \[1, 3\], expected null"),
+        ({"layer_replication": [[0, 2]]}, r"has layer_replication \[\[0, 2\]\], expected null"),
         ({"r": 5}, "has rank 4, but its adapter_config.json says 5"),
         ({"r": "4"}, "says 4"),
         ({"lora_alpha": None}, "has lora_alpha None"),
@@ -228,3 +234,14 @@ def test_names_in_another_order_are_the_same_setting(tmp_path: Path, truth: Any)
     paths = [write(tmp_path / f"site-{k}", rng, truth, target_modules=order) for k, order in enumerate(orders)]
     out = hn.aggregate(paths, "mean", out=tmp_path / "out").value
     assert json.loads((out / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "v_proj"]
+
+
+def test_a_rank_far_above_the_others_costs_the_vote(tmp_path: Path, truth: Any) -> None:
+    """Memory grows with the square of the sum of the ranks, and the result would have that rank."""
+    rng = np.random.default_rng(3)
+    paths = [write(tmp_path / f"{k}", rng, truth, rank=4 if k < 5 else 16) for k in range(6)]
+    paths += [write(tmp_path / f"{k}", rng, truth, rank=200) for k in range(6, 9)]
+    found = hn.aggregate(paths, "mean", out=tmp_path / "out")
+    assert found.excluded == (6, 7, 8)
+    assert "has rank 200, more than 16 times that of the median client (4)" in found.reasons[6]
+    assert json.loads((found.value / "adapter_config.json").read_text())["r"] == 5 * 4 + 16

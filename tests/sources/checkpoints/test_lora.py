@@ -203,6 +203,17 @@ def test_a_module_whose_name_ends_another(tmp_path: Path) -> None:
         np.testing.assert_allclose(written[B] @ written[A], expected, rtol=1e-5, atol=1e-5)
 
 
+def test_what_the_tensors_belong_to_is_kept(tmp_path: Path, truth: Any) -> None:
+    """PEFT drops tensors of which the settings say nothing, without a word; rows of tokens are in the order given."""
+    meaning = {"trainable_token_indices": {"embed": [7, 2]}, "target_parameters": ["b.w", "a.w"]}
+    rng = np.random.default_rng(0)
+    paths = [write(tmp_path / f"{k}", rng, truth, init_lora_weights="gaussian", **meaning) for k in range(3)]
+    found = hn.aggregate(paths, "mean", reference=paths[0], out=tmp_path / "out")
+    assert found.excluded == ()
+    config = json.loads((found.value / "adapter_config.json").read_text())
+    assert {name: config[name] for name in meaning} == meaning
+
+
 def test_adapters_and_models_are_not_mixed(adapters: list[Path], tmp_path: Path) -> None:
     save_file({"w": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
     found = hn.aggregate([*adapters, tmp_path / "model.safetensors"], "mean")

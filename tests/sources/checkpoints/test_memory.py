@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import struct
 import subprocess
 import sys
+import tracemalloc
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from honestly.sources import open_source
 
 LIMIT = 300  # MB, the documented limit
 
@@ -52,6 +57,21 @@ def test_twenty_clients_far_larger_than_the_limit(tmp_path: Path, rule: str) -> 
     assert excluded == 0
     assert peak < LIMIT / 2
     assert not torch  # plain files need no torch
+
+
+def test_a_further_client_costs_a_few_bytes_a_tensor(tmp_path: Path) -> None:
+    """A model of a hundred thousand tensors from twenty clients took as much memory for their descriptions alone."""
+    few, many, tensors = 3, 11, 2000
+    layout = {f"model.layers.{i}.experts.weight": ("F32", [4, 2], 32) for i in range(tensors)}
+    files = [sparse(tmp_path / f"{k}.safetensors", layout) for k in range(many)]
+    sizes: list[int] = []
+    for K in (few, few, many):  # the first time some modules are loaded
+        tracemalloc.start()
+        with closing(open_source(files[:K])):
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    assert (sizes[2] - sizes[1]) / (many - few) < 60 * tensors
 
 
 @pytest.mark.slow

@@ -293,3 +293,16 @@ def test_every_value_is_written_whatever_the_blocks(
     found = load_file(hn.aggregate(paths, "median", out=tmp_path / "out.safetensors").value)
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
+
+
+def test_a_name_that_safetensors_cannot_hold(tmp_path: Path) -> None:
+    """The file would be one that no reader takes."""
+    paths = [tmp_path / f"{k}.npz" for k in range(3)]
+    for k, path in enumerate(paths):
+        np.savez(path, __metadata__=np.arange(3.0) + k)
+    for out in ("out.safetensors", "folder"):
+        with pytest.raises(ValueError, match="'__metadata__' has a name"):
+            hn.aggregate(paths, "mean", out=tmp_path / out)
+    hn.aggregate(paths, "mean", out=tmp_path / "out.npz")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.npz", "1.npz", "2.npz", "out.npz"]
+    assert np.load(tmp_path / "out.npz")["__metadata__"].tolist() == [1, 2, 3]

@@ -23,17 +23,16 @@ KEPT = (
     "base_model_name_or_path", "revision", "task_type", "target_modules", "modules_to_save", "bias",
     "fan_in_fan_out", "layers_to_transform", "layers_pattern", "exclude_modules",
 )  # fmt: skip
+#: Settings that say what the tensors belong to. Clients must agree on them, and the result has them as they are.
+MEANING = ("layer_replication", "target_parameters", "trainable_token_indices")
 #: Settings under which the update is not `scale * B A`.
 NOT_LINEAR = (
-    "use_dora",
-    "use_qalora",
-    "megatron_config",
-    "loftq_config",
-    "eva_config",
-    "corda_config",
-    "arrow_config",
-    "alora_invocation_tokens",
-)
+    "use_dora", "use_qalora", "use_bdlora", "lora_bias", "megatron_config", "loftq_config", "corda_config",
+    "kasa_config", "monteclora_config", "arrow_config", "alora_invocation_tokens",
+)  # fmt: skip
+#: Initialisations that leave the base model as it is. Others (PiSSA, OLoRA, LoftQ, CorDA, LoRA-GA) take their product
+#: out of its weights when an adapter of the same rank is loaded, which the result, of another rank, cannot ask for.
+PLAIN_STARTS = ("gaussian", "eva", "orthogonal", "mica")
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,10 @@ class Adapter:
     base: str
     config: Mapping[str, Any]
 
+    def meaning(self) -> dict[str, str]:
+        """Settings that clients must agree on, as JSON."""
+        return {name: json.dumps(self.config.get(name) or None, sort_keys=True) for name in MEANING}
+
     def signature(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name -> (shape, kind) of what the adapter changes, whatever its ranks."""
         layout = {module: ((p.rows, *p.a.spec.shape[1:]), "float") for module, p in self.pairs.items()}
@@ -90,6 +93,12 @@ def read_adapter(checkpoint: Checkpoint) -> Adapter:
     for name in NOT_LINEAR:
         if config.get(name):
             raise UnusableError(f"its adapter_config.json sets {name}: such adapters are not plain products B A")
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower() not in PLAIN_STARTS:
+        raise UnusableError(
+            f"its adapter_config.json has init_lora_weights {start[:40]!r}, which changes the base model: save it with "
+            "PEFT's path_initial_model_for_weight_conversion"
+        )
     ranks, alphas = _read_patterns(config, "rank_pattern"), _read_patterns(config, "alpha_pattern")
     pairs: dict[str, Pair] = {}
     plain: dict[str, Tensor] = {}
@@ -174,6 +183,8 @@ def result_config(adapters: Sequence[Adapter], ranks: Mapping[str, int], scales:
         value = json.loads(max(votes, key=lambda text: (votes[text], text)))
         if value is not None:
             config[name] = value
+    agreed = {name: adapters[0].config.get(name) for name in MEANING}
+    config |= {name: value for name, value in agreed.items() if value}
     alphas = {module: rank * (1.0 if scales is None else scales[module]) for module, rank in ranks.items()}
     config |= _most_and_others("r", "rank_pattern", ranks)
     config |= _most_and_others(

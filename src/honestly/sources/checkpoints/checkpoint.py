@@ -10,7 +10,7 @@ from typing import Any
 
 from honestly.sources.checkpoints.files import File, Pool
 from honestly.sources.checkpoints.header import LONGEST, load_json, read_header
-from honestly.sources.checkpoints.tensors import InFile, Tensor
+from honestly.sources.checkpoints.tensors import InFile, Tensor, TensorTable
 from honestly.sources.tree import UnusableError, tensor_label
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -37,6 +37,14 @@ class Checkpoint:
     files: tuple[File, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # of an adapter
+
+    def compact(self, names: Mapping[str, str], order: Mapping[str, int]) -> Checkpoint:
+        """The same in less memory, with names that are shared: all that averaging needs of a model's tensors."""
+        tensors = {name: tensor for name, tensor in self.tensors.items() if isinstance(tensor, InFile)}
+        shards = tuple(Shard(shard.filename, tuple(names[name] for name in shard.names)) for shard in self.shards)
+        metadata = {key: value for key, value in self.metadata.items() if (key, value) == ("format", "pt")}
+        table = TensorTable(tensors, order) if len(tensors) == len(self.tensors) else self.tensors
+        return Checkpoint(self.kind, table, shards, self.files, metadata)
 
 
 def read_checkpoint(path: str, pool: Pool, *, follow_symlinks: bool = False, allow_torch: bool = False) -> Checkpoint:

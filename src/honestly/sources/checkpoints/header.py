@@ -20,6 +20,8 @@ from honestly.sources.tree import UnusableError, tensor_label
 
 #: Bytes of the longest header read: about 80,000 tensors. The memory for parsing it is about ten times that.
 LONGEST = 8_000_000
+#: Lists and mappings in a header: three a tensor. Each takes up to a hundred times the memory of its two letters.
+MOST_CONTAINERS = 500_000
 #: Tensors of more dimensions, and longer ones than any file could hold, are refused.
 MOST_DIMENSIONS, LARGEST_DIMENSION = 32, 1 << 48
 #: Bytes of a value, by the format's name of its dtype. Narrower floats exist in the format and are not averaged.
@@ -136,6 +138,9 @@ def _are_sizes(values: Any) -> bool:
 
 def load_json(text: bytes, what: str) -> dict[str, Any]:
     """A JSON object from an untrusted file: UTF-8, unique names, no lone surrogates, no numbers of unlimited length."""
+    containers = text.count(b"[") + text.count(b"{")
+    if containers > MOST_CONTAINERS:
+        raise UnusableError(f"{what} has {containers} lists and mappings, the limit is {MOST_CONTAINERS}")
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
         if not isinstance(value, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from honestly.arrays import ArraySpec, Host
@@ -18,6 +19,9 @@ from honestly.sources.checkpoints.writer import Output
 from honestly.sources.grouping import Buffers, layers_of
 from honestly.sources.source import Layer, Leaf, Sink, majority_spec
 from honestly.sources.tree import UnusableError, difference, tensor_label
+
+#: Ranks may be this many times the median client's. Memory grows with the square of their sum, time with its cube.
+UNUSUAL_RANK = 16
 
 
 def open_adapters(
@@ -44,6 +48,7 @@ def open_adapters(
             rows.append(None)
     own = [_own(name, extra) for name, extra in (("reference", extras[0]), ("root", extras[1]))]
     _refuse_others(rows, refused, own[0])
+    _refuse_long_ranks(rows, refused)
     if files.lora == "factors":
         _refuse_other_ranks(rows, refused)
     for name, extra in zip(("reference", "root"), own, strict=True):
@@ -63,7 +68,8 @@ def _own(name: str, extra: Checkpoint | None) -> Adapter | None:
 
 
 def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], reference: Adapter | None) -> None:
-    """Refuse adapters of another base model than the reference's (else most clients'), then those of other modules."""
+    """Refuse adapters of another base model than the reference's (else most clients'), then those of other settings
+    that say what the tensors are, then those of other modules."""
     present = [row for row in rows if row is not None]
     bases = Counter(row.base for row in present)
     base = reference.base if reference else max(bases, key=lambda b: bases[b], default="")
@@ -71,12 +77,35 @@ def _refuse_others(rows: list[Adapter | None], refused: dict[int, str], referenc
         if row is not None and row.base != base:
             refused[k] = f"is for the base model {row.base[:100]!r}, expected {base[:100]!r}"
             rows[k] = None
+    votes = Counter(frozenset(row.meaning().items()) for row in rows if row is not None)
+    meaning = reference.meaning() if reference else dict(max(votes, key=lambda settings: votes[settings], default=()))
+    for k, row in enumerate(rows):
+        mine = meaning if row is None else row.meaning()
+        other = next((name for name in mine if mine[name] != meaning[name]), None)
+        if other is not None:
+            refused[k] = f"its adapter_config.json has {other} {mine[other][:60]}, expected {meaning[other][:60]}"
+            rows[k] = None
     layouts = Counter(frozenset(row.signature().items()) for row in rows if row is not None)
     known = [reference] if reference else [row for row in rows if row is not None]
     agreed = max(known, key=lambda row: layouts[frozenset(row.signature().items())], default=None)
     for k, row in enumerate(rows):
         if row is not None and agreed is not None and row.signature() != agreed.signature():
             refused[k] = difference(row.signature(), agreed.signature())
+            rows[k] = None
+
+
+def _refuse_long_ranks(rows: list[Adapter | None], refused: dict[int, str]) -> None:
+    """Refuse clients with a rank far above the usual one: the round would take hours, or end for lack of memory."""
+    present = [row for row in rows if row is not None]
+    usual = {m: median(row.pairs[m].rank for row in present) for m in (present[0].pairs if present else ())}
+    for k, row in enumerate(rows):
+        pairs = {} if row is None else row.pairs
+        module = next((m for m, pair in pairs.items() if pair.rank > UNUSUAL_RANK * usual[m]), None)
+        if module is not None:
+            refused[k] = (
+                f"{tensor_label(module)} has rank {pairs[module].rank}, more than {UNUSUAL_RANK} times that of the "
+                f"median client ({usual[module]:g})"
+            )
             rows[k] = None
 
 

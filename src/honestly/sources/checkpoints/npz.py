@@ -57,6 +57,11 @@ class _View:
         return data
 
 
+def open_zip(file: File) -> zipfile.ZipFile:
+    """The archive in a file, whose directory is read now. Raises many kinds of errors if it is damaged."""
+    return zipfile.ZipFile(_View(file))  # type: ignore[arg-type]
+
+
 def read_npz(file: File) -> Checkpoint:
     """The arrays of an .npz by name. Raises `UnusableError` with the reason; pickles are never loaded."""
     if file.size < SHORTEST:
@@ -121,7 +126,7 @@ class _Archive:
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self.content = zipfile.ZipFile(_View(file))  # type: ignore[arg-type]
+        self.content = open_zip(file)
         self.lock = threading.Lock()
 
 

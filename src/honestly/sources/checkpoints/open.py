@@ -91,12 +91,16 @@ class _Opening:
         else:
             votes = Counter(look.digest for look in looks.values())
             agreed, expected = max(votes, key=lambda digest: votes[digest], default=b""), {}
+        names, order = dict[str, str](), dict[str, int]()
         for k in sorted(looks, key=lambda k: looks[k].digest != agreed):  # those that agree define the layout
             checkpoint = self._read(k)
             if checkpoint is None:
                 continue
             if _digest(checkpoint) == agreed:
-                rows[k], expected = checkpoint, expected or signature(checkpoint)
+                expected = expected or signature(checkpoint)
+                if not order:
+                    names, order = {name: name for name in expected}, {name: i for i, name in enumerate(expected)}
+                rows[k] = checkpoint.compact(names, order)
             elif not expected:
                 self.refused[k] = "changed while it was opened"
             else:

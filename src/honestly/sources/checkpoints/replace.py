@@ -47,12 +47,13 @@ class Draft:
 
 
 def remove(draft: Path) -> None:
-    """Remove a draft, and the archive that was made of it."""
+    """Remove a draft, and the archive that was made of it, as far as possible: another error may be on its way."""
     for path in (draft.with_suffix(".zip.tmp"), draft):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not there, or a name that is too long with that ending
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def sweep(target: Path) -> None:

@@ -66,7 +66,6 @@ class CheckpointSource:
         self.constants = tuple(leaf for leaf in others if not is_counter(leaf))
         self._digests = {leaf.name: self._agreed_digest(leaf) for leaf in self.constants}
         self._counters = [self._counter_rows(leaf) for leaf in self.integers]
-        self._columns = [[None if row is None else row.tensors[leaf.name] for row in self.rows] for leaf in self.leaves]
         self._output = output
         self.notes: dict[str, Any] = {}
         self.extra_files: dict[str, bytes] = {}  # written beside the tensors, into an output that is a folder
@@ -76,14 +75,16 @@ class CheckpointSource:
         bytes_each = sum(leaf.size * storage(leaf.spec).itemsize for leaf in self.leaves)
         self.pass_bytes = bytes_each * sum(row is not None for row in self.rows[: len(self.ids)])
 
+    def _tensor(self, leaf: int, client: int) -> Tensor:
+        row = self.rows[client]
+        assert row is not None, "a refused client is never read"
+        return row.tensors[self.leaves[leaf].name]
+
     def read(self, leaf: int, start: int, stop: int, clients: Sequence[int], out: Host, minus: Host | None) -> None:
         """Fill row after row from the files."""
-        column = self._columns[leaf]
         for j, k in enumerate(clients):
-            tensor = column[k]
-            assert tensor is not None, "a refused client is never read"
             try:
-                tensor.read(start, stop, out[j])
+                self._tensor(leaf, k).read(start, stop, out[j])
             except UnusableError as reason:
                 self._fail(k, str(reason))
                 out[j] = np.nan
@@ -93,14 +94,11 @@ class CheckpointSource:
 
     def stores_as_agreed(self, leaf: int, client: int) -> bool:
         """Whether the client's tensor has the dtype of the result, so `raw` gives its values as they are."""
-        tensor = self._columns[leaf][client]
-        assert tensor is not None, "a refused client is never read"
-        return tensor.spec.dtype == self.leaves[leaf].spec.dtype
+        return self._tensor(leaf, client).spec.dtype == self.leaves[leaf].spec.dtype
 
     def raw(self, leaf: int, start: int, stop: int, client: int, out: Host) -> None:
         """Values of one client in the leaf's own dtype (bfloat16 as its bits), for a device."""
-        tensor = self._columns[leaf][client]
-        assert tensor is not None, "a refused client is never read"
+        tensor = self._tensor(leaf, client)
         try:
             if isinstance(tensor, InFile) and tensor.stored == out.dtype:
                 tensor.file.fill(tensor.offset + start * out.itemsize, out)

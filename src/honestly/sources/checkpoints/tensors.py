@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -139,3 +140,33 @@ class ScaledTensor:
         self.tensor.read(start, stop, out)
         with np.errstate(over="ignore", invalid="ignore"):
             out *= out.dtype.type(self.factor)
+
+
+class TensorTable(Mapping[str, InFile]):
+    """Tensors by name, as one row of numbers each: twenty clients may have a hundred thousand tensors each.
+
+    Tables of clients that have the same tensors share the names, in `order`, and make a tensor when it is asked for.
+    """
+
+    def __init__(self, tensors: Mapping[str, InFile], order: Mapping[str, int]) -> None:
+        kinds: dict[tuple[ArraySpec, np.dtype], int] = {}
+        files: dict[File, int] = {}
+        rows = np.empty((len(order), 3), np.int64)
+        rows[[order[name] for name in tensors]] = [
+            (kinds.setdefault((t.spec, t.stored), len(kinds)), files.setdefault(t.file, len(files)), t.offset)
+            for t in tensors.values()
+        ]
+        self._order, self._rows = order, rows
+        self._kinds: Sequence[tuple[ArraySpec, np.dtype]] = list(kinds)
+        self._files: Sequence[File] = list(files)
+
+    def __getitem__(self, name: str) -> InFile:
+        kind, file, offset = self._rows[self._order[name]].tolist()
+        spec, stored = self._kinds[kind]
+        return InFile(spec, stored, self._files[file], offset)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)

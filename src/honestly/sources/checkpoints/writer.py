@@ -80,6 +80,10 @@ class Output:
                 if leaf.spec.dtype == "bfloat16" or "\0" in leaf.name:
                     what = "is bfloat16" if leaf.spec.dtype == "bfloat16" else "has a NUL in its name"
                     raise ValueError(f"tensor {leaf.name!r} {what}, which .npz cannot hold: write .safetensors")
+        elif "__metadata__" in known:  # an .npz may have it
+            raise ValueError(
+                "tensor '__metadata__' has a name that safetensors files keep for other things: write .npz"
+            )
         if self.kind != "folder":
             shards = [Shard(self.path.name, tuple(name for shard in shards for name in shard.names))]
         metadata, headed = mark_result(metadata), self.kind != "npz"
