@@ -70,5 +70,24 @@ def test_pictures_get_the_numbers_of_the_written_page() -> None:
         np.testing.assert_array_equal(np.ma.filled(axis.images[0].get_array(), np.nan), one.values)
     lines = {line.get_label(): line.get_xydata() for line in curves.lines}
     charts = {chart.title: chart.lines[0] for chart in run_page.charts([view])}
+    (key,) = run_figure(rounds, clients=CLIENTS, attack="lies").legends
+    words = [text.get_text() for text in key.get_texts()]
+    assert words[-2:] == ["accused", "excluded"]
+    page = run_page.page("x", [view])
+    assert all(f">{word}" in page or f"{word}<" in page for word in words)
     for label, title in (("test accuracy", "Test accuracy"), ("attack success rate", "Attack success rate")):
         np.testing.assert_array_equal(lines[label], np.transpose([charts[title].xs, charts[title].ys]))
+
+
+def test_marks_in_pictures_stand_out_from_their_cells() -> None:
+    """White dots could not be seen where honesty is about one half, nor white rings where there is none."""
+    rounds = [RoundRecord(round=1, honesty=[0.0, 0.45, None, 1.0], accused=[0, 1, 3], excluded=[2])]
+    axis = run_figure(rounds, clients=4).axes[0]
+    (image,) = axis.images
+    cells = image.cmap(image.norm(image.get_array()))[:, 0, :3].mean(axis=1)
+    seen: list[int] = []
+    for marks in axis.collections:
+        for _, row in marks.get_offsets():
+            assert abs(marks.get_edgecolors()[0, :3].mean() - cells[int(row)]) > 0.4
+            seen.append(int(row))
+    assert sorted(seen) == [0, 1, 2, 3]
