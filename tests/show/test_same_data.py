@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from honestly.runs.record import RoundRecord
-from honestly.show import run_page
+from honestly.show import figure, run_page
 from honestly.show.chart import DOT, RING, Heatmap
 from honestly.show.figure import run_figure
+from honestly.show.layer_map import DOT_MEANS, KEY
 from honestly.show.live.rounds import MOST_ROUNDS, detail
 from honestly.show.live.run_maps import heatmaps
 from honestly.show.run import RunView
@@ -91,3 +93,17 @@ def test_marks_in_pictures_stand_out_from_their_cells() -> None:
             assert abs(marks.get_edgecolors()[0, :3].mean() - cells[int(row)]) > 0.4
             seen.append(int(row))
     assert sorted(seen) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("columns", [2, 60])
+def test_the_key_of_a_picture_is_not_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, marks = np.zeros((3, columns)), np.full((3, columns), DOT, np.int8)
+    names = [str(k) for k in range(columns)]
+    what = Heatmap("x", "client", "layer", ["a", "b", "c"], names, values, lambda i, j: "", marks)
+    drawn: list[Any] = []
+    monkeypatch.setattr(figure, "png", drawn.append)
+    figure.heatmaps_png([what], KEY, DOT_MEANS)
+    drawn[0].draw_without_rendering()
+    (key,) = drawn[0].legends
+    assert key.get_window_extent().x1 <= drawn[0].bbox.x1
+    assert len(key.get_texts()) == 3

@@ -95,7 +95,9 @@ def _draw_key(figure: Any, maps: Sequence[Heatmap], words: tuple[str, str], dot:
     for kind, word, fill in ((DOT, dot, "black"), (RING, "excluded", "none")):
         if any(one.has_marks(kind) and len(one.columns) <= MOST_MARKED for one in maps):
             key.append(Line2D([], [], ls="", marker="o", ms=3, mfc=fill, mec="black", mew=0.6, label=word))
-    figure.legend(handles=key, loc="outside upper left", ncols=len(key), fontsize=8, frameon=False)
+    inches = sum(0.6 + 0.08 * len(one.get_label()) for one in key)
+    columns = len(key) if inches < figure.get_figwidth() else 1
+    figure.legend(handles=key, loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
 
 
 def heatmaps_png(maps: Sequence[Heatmap], words: tuple[str, str], dot: str = "") -> bytes:
