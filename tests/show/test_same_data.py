@@ -107,3 +107,12 @@ def test_the_key_of_a_picture_is_not_cut(columns: int, monkeypatch: pytest.Monke
     (key,) = drawn[0].legends
     assert key.get_window_extent().x1 <= drawn[0].bbox.x1
     assert len(key.get_texts()) == 3
+
+
+def test_no_curve_crosses_its_name() -> None:
+    for level in (0.05, 0.1, 0.5, 1.0):
+        rounds = [RoundRecord(round=t, accuracy=level, asr=level / 2, honesty=[1.0]) for t in range(1, 6)]
+        drawn = run_figure(rounds, clients=1)
+        drawn.draw_without_rendering()
+        axis = drawn.axes[-1]
+        assert axis.get_legend().get_window_extent().y0 >= axis.get_window_extent().y1

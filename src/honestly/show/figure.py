@@ -57,7 +57,8 @@ def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", 
             axes[-1].plot(*_place_points(records, key, first), label=label, lw=1.6, **_line_style(number))
     axes[-1].set(ylim=(0, 1), xlabel="round", xlim=span)
     axes[-1].grid(alpha=0.3)
-    axes[-1].legend(loc="lower right", fontsize=8, frameon=False)
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}  # inside, a curve may cross it
+    axes[-1].legend(**above, ncols=2, fontsize=8, frameon=False)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     if maps:
         drawn = [one for one, _ in maps]
