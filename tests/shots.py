@@ -1,13 +1,14 @@
 """`make shots`: take screenshots of every page, made from small real runs, at two widths, in light and dark mode.
 
 python tests/shots.py OUT            all pages and their pictures
-python tests/shots.py OUT demo run   some of them
+python tests/shots.py OUT demo run   some of them: demo, run, bench, aggregate, stress, federation, site
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import subprocess
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -140,6 +141,14 @@ def pages(out: Path, names: list[str]) -> Iterator[tuple[str, str]]:
         print(f"{name}: {time.perf_counter() - begun:.0f} s", flush=True)
 
 
+def site(out: Path) -> list[tuple[str, str]]:
+    """Pages of the documentation with prose, code, mathematics and wide tables."""
+    folder = out / "site"
+    subprocess.run([sys.executable, ROOT / "docs" / "build.py", "--out", folder], check=True)
+    names = ("index", "tutorial", "explanation/bayesian", "reference/cli", "results/leaderboard")
+    return [(f"site-{name.replace('/', '-')}", (folder / f"{name}.html").as_uri()) for name in names]
+
+
 @contextmanager
 def live(out: Path) -> Generator[list[tuple[str, str]]]:
     """The views of the live page of the study, while it is served."""
@@ -163,7 +172,7 @@ def shoot(browser: Browser, name: str, address: str, out: Path) -> None:
             browser.media(scheme=scheme, reduced=True)
             browser.goto("about:blank")
             browser.goto(address)
-            browser.until("document.querySelector('.page, td[data-status], .maps .plot')")
+            browser.until("document.querySelector('.page, td[data-status], .maps .plot, .md-content')")
             height = browser.script("return document.documentElement.scrollHeight")
             browser.size(width, min(height, 8000))
             browser.screenshot(out / f"{name}-{width}-{scheme}.png")
@@ -171,7 +180,8 @@ def shoot(browser: Browser, name: str, address: str, out: Path) -> None:
                 print(f"{name}, {width} px, {scheme}: {text}")
 
 
-AXE = Path(__file__).parent.parent / "node_modules" / "axe-core" / "axe.min.js"
+ROOT = Path(__file__).resolve().parents[1]
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 MISSING = "the accessibility check needs axe-core: npm install --no-save --no-package-lock axe-core@4.10.3"
 
 
@@ -193,8 +203,11 @@ def run(out: Path, names: list[str]) -> None:
     """Make the pages and take the pictures."""
     out.mkdir(parents=True, exist_ok=True)
     with Browser() as browser:
-        for name, address in pages(out / "pages", names):
+        for name, address in pages(out / "pages", [name for name in names if name in MAKERS]):
             shoot(browser, name, address, out)
+        if "site" in names:
+            for name, address in site(out / "pages"):
+                shoot(browser, name, address, out)
         if "bench" in names:
             with live(out / "pages") as found:
                 for name, address in found:
@@ -203,4 +216,4 @@ def run(out: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), sys.argv[2:] or list(MAKERS))
+    run(Path(sys.argv[1]), sys.argv[2:] or [*MAKERS, "site"])

@@ -16,6 +16,7 @@ from honestly.catalog import Catalog, Spec, split_words
 from honestly.engine import Pipeline
 from honestly.rules import MIXER_CATALOG, RULE_CATALOG, make_steps
 from honestly.rules.memory import Memory
+from honestly.sim.attacks import ATTACKS
 
 
 def test_a_name_with_settings_in_the_new_and_the_old_spelling() -> None:
@@ -84,6 +85,22 @@ def test_settings_are_typed() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             RULE_CATALOG.build(text)
+
+
+def test_names_of_papers_and_libraries_lead_to_ours() -> None:
+    for word, name in (("FedAvg", "mean"), ("GeoMed", "geometric_median"), ("TrimAvg", "trimmed_mean")):
+        with pytest.raises(ValueError, match=f"^unknown rule '{word}': it is called {name} here$"):
+            hn.aggregate(np.eye(3), f"{word}:f=1")
+    with pytest.raises(ValueError, match=r"unknown rule 'BULYAN': did you mean bulyan\?"):
+        hn.make("BULYAN", f=1)
+    with pytest.raises(ValueError, match="'noise': it is called random here"):  # not "did you mean none?"
+        ATTACKS.find("noise")
+
+
+def test_aliases_are_of_what_exists_and_hide_nothing() -> None:
+    for catalog in (RULE_CATALOG, ATTACKS):
+        assert set(catalog._aliases.values()) <= set(catalog)
+        assert not set(catalog._aliases) & set(catalog)
 
 
 def test_every_python_entry_takes_the_grammar() -> None:

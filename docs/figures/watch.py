@@ -9,6 +9,7 @@ watch-run.png, in dark.
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,17 +31,29 @@ FEDERATION = ("rounds=25", "clients=10", "rule=bayesian", "attack=sign_flip", "m
 
 
 @contextmanager
-def at_work(folder: Path, *words: str) -> Iterator[str]:
+def at_work(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A command at work on a folder, and the address at which it is watched."""
     work = subprocess.Popen([*HONESTLY, *words, "--out", str(folder), "--quiet"])
     watch = subprocess.Popen([*HONESTLY, "watch", str(folder), "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:
         assert watch.stdout is not None
-        yield watch.stdout.readline().split(" at ")[1].split()[0]
+        yield work, watch.stdout.readline().split(" at ")[1].split()[0]
     finally:
+        work.send_signal(signal.SIGCONT)
         for process in (work, watch):
             process.terminate()
             process.wait(60)
+
+
+def until_round(browser: Browser, work: subprocess.Popen[bytes], number: int) -> None:
+    """Let a run work in short spells until the page shows this round, and halt it there."""
+    while not browser.script(
+        f"return Number(/round (\\d+) of/.exec(document.querySelector('.headline')?.textContent)?.[1]) >= {number}"
+    ):
+        work.send_signal(signal.SIGCONT)
+        time.sleep(0.05)
+        work.send_signal(signal.SIGSTOP)
+        time.sleep(0.2)
 
 
 def photograph(browser: Browser, path: Path) -> None:
@@ -49,23 +62,21 @@ def photograph(browser: Browser, path: Path) -> None:
     browser.screenshot(path)
     buffer = io.BytesIO()
     with Image.open(path) as picture:
-        picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
     path.write_bytes(buffer.getvalue())
     print(path.name, len(buffer.getvalue()) // 1024, "kB")
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name, Browser() as browser:
-        with at_work(Path(name) / "run", "simulate", *FEDERATION) as url:
-            browser.media(scheme="dark")
+        with at_work(Path(name) / "run", "simulate", *FEDERATION) as (work, url):
+            browser.media(scheme="dark", reduced=True)
             browser.size(1000, 860)
             browser.goto(url)
-            browser.until(
-                "/round (1[5-9]|2.) of/.test(document.querySelector('.headline')?.textContent)", seconds=PATIENCE
-            )
+            until_round(browser, work, 15)
             photograph(browser, HERE / "watch-run.png")
-        with at_work(Path(name) / "quick", "bench", "quick") as url:
-            browser.media(scheme="light")
+        with at_work(Path(name) / "quick", "bench", "quick") as (_, url):
+            browser.media(scheme="light", reduced=True)
             browser.size(1000, 720)
             browser.goto(url)
             browser.until(

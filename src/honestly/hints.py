@@ -7,12 +7,13 @@ from difflib import get_close_matches
 
 
 def did_you_mean(word: object, words: Iterable[object], *, most: int = 1, cutoff: float = 0.6) -> str:
-    """A question for the middle of a message, or nothing if no word is close.
+    """A question for the middle of a message, or nothing if no word is close; capitals do not count.
 
-    >>> did_you_mean("kurm", ["krum", "mean"]), did_you_mean("x", ["krum"])
+    >>> did_you_mean("KURM", ["krum", "mean"]), did_you_mean("x", ["krum"])
     ('did you mean krum? ', '')
     """
-    close = get_close_matches(str(word), list(map(str, words)), n=most, cutoff=cutoff)
+    small = {str(one).lower(): str(one) for one in words}
+    close = [small[one] for one in get_close_matches(str(word).lower(), list(small), n=most, cutoff=cutoff)]
     return f"did you mean {' or '.join(close)}? " if close else ""
 
 

@@ -55,6 +55,7 @@ def test_the_site_builds_strictly_and_is_self_contained(tmp_path: Path) -> None:
     styles_fetch_nothing_from_outside(site)
     mathematics_needs_no_script(site)
     lists_and_tables_are_such(site)
+    no_link_is_empty(site)
     the_reference_has_every_rule_command_and_key(site)
 
 
@@ -97,6 +98,13 @@ def lists_and_tables_are_such(site: Path) -> None:
         paragraphs = re.findall(r"<p>(.*?)</p>", text, flags=re.S)
         lost = [text for text in paragraphs if re.search(r"\n(- |\d+\. |\|)", text)]
         assert not lost, f"{path.name}: {lost[0][:200]}"
+
+
+def no_link_is_empty(site: Path) -> None:
+    """An anchor for each line of code was one: the tab key stopped at every line."""
+    for path in site.rglob("*.html"):
+        empty = re.search(r"<a\b[^>]*\bhref=[^>]*></a>", path.read_text(encoding="utf-8"))
+        assert not empty, f"{path.name}: {empty[0]}"
 
 
 def mathematics_needs_no_script(site: Path) -> None:

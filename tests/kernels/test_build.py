@@ -74,6 +74,10 @@ def test_every_obstacle_is_a_reason_and_leaves_nothing_behind(
     own_cache.chmod(0o777)
     with pytest.raises(UnavailableError, match=r"others can write to .*chmod 700"):
         PROGRAM.load()
+    with monkeypatch.context() as later:  # chmod would not help
+        later.setattr(build.os, "getuid", lambda: own_cache.stat().st_uid + 1)
+        with pytest.raises(UnavailableError, match="belongs to another user: remove it, or set XDG_CACHE_HOME"):
+            PROGRAM.load()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "fakecc"))  # a file
     with pytest.raises(UnavailableError, match="no place for the compiled program"):
         PROGRAM.load()

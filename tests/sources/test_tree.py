@@ -34,3 +34,15 @@ def test_a_torch_file_of_a_kilobyte_that_holds_them(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(3), "x": _laughs([])}, tmp_path / "4.pt")
     found = hn.aggregate(hn.Checkpoints(sorted(tmp_path.glob("*.pt")), allow_torch=True), "mean")
     assert found.reasons == {4: "holds more arrays, or longer names, than any model does"}
+
+
+def test_what_is_not_an_update_but_has_one_is_told_how_to_give_it() -> None:
+    class Module:
+        def state_dict(self) -> dict[str, np.ndarray]:
+            return {"w": np.ones(3)}
+
+    with pytest.raises(hn.AggregationError, match=r"is a Module, .*: pass its state_dict\(\)"):
+        hn.aggregate([Module()] * 3)
+    for items in (iter([np.ones(3)]), {"w": np.ones(3)}.values()):
+        with pytest.raises(ValueError, match=r"^reference is an? \w+, .*: pass a list of its items$"):
+            hn.aggregate([[np.ones(3)]] * 3, reference=items)

@@ -34,6 +34,8 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
         read: for settings of certain types, the function that makes them of a plain value: `{"Memory | None": ...}`.
         python: how a Python programmer reaches the classes, "hn." for those that the package exports.
         instead: names of another kind that are easily confused with this one, and what to write instead.
+        aliases: names that things have in papers and other libraries, in small letters, and the name here. Messages
+            say it; only the name here is accepted.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
         read: Mapping[str, Callable[[Any], Any]] | None = None,
         python: str = "",
         instead: Mapping[str, str] | None = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind, self.base, self._instead = kind, base, dict(instead or {})
+        self.kind, self.base, self._instead, self._aliases = kind, base, dict(instead or {}), dict(aliases or {})
         self._read, self._python = dict(read or {}), python
         self._entries: dict[str, type[T]] = {}
         for entry in entries:
@@ -83,6 +86,8 @@ class Catalog(Mapping[str, type[T]], Generic[T]):
             raise ValueError(f"{rest!r} in {name!r}: write settings as {known}:key=value")
         if known in self._instead:
             raise ValueError(f"{known!r} is not a {self.kind}: {self._instead[known]}")
+        if known.lower() in self._aliases:
+            raise ValueError(f"unknown {self.kind} {known!r}: it is called {self._aliases[known.lower()]} here")
         if not own or not is_own(name):
             more = f", or file.py:Class of your own{'' if own else ' on a command line or in a settings file'}"
             raise ValueError(unknown(self.kind, name, self._entries, more if own or is_own(name) else ""))

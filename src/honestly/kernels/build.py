@@ -125,7 +125,9 @@ def _private(place: Path) -> None:
     """Code is loaded from here, so nobody else may write here."""
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     status = place.stat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid != os.getuid():  # as after `sudo honestly`, which keeps the user's home
+        raise UnavailableError(f"{place} belongs to another user: remove it, or set XDG_CACHE_HOME")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UnavailableError(f"others can write to {place}: chmod 700 it, or set XDG_CACHE_HOME")
 
 

@@ -251,8 +251,13 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "RoDiLoCoMemory | None": _no_memory,
     "root": _no_root,
 }
+#: What papers, other libraries and this project's tables call some of the rules.
+_ALIASES = {
+    "fedavg": "mean", "average": "mean", "avg": "mean", "ours": "bayesian", "coordinate_median": "median",
+    "trimavg": "trimmed_mean", "geomed": "geometric_median", "rfa": "geometric_median", "cclip": "centered_clipping",
+}  # fmt: skip
 RULE_CATALOG: Catalog[Rule] = Catalog(
-    "rule", Rule, RULES, read=_READ, python="hn.",
+    "rule", Rule, RULES, read=_READ, python="hn.", aliases=_ALIASES,
     instead={mixer.name: "it is a mixer; join a rule to it with +, as in nnm:f=2+median" for mixer in MIXERS},
 )  # fmt: skip
 MIXER_CATALOG: Catalog[Mixer] = Catalog(

@@ -183,7 +183,7 @@ def as_html(report: Mapping[str, Any]) -> str:
     from honestly.runs.record import RoundRecord
     from honestly.show import downloads, figure, svg
     from honestly.show.html import render
-    from honestly.show.layer_map import layer_map
+    from honestly.show.layer_map import DOT_MEANS, KEY, layer_map
     from honestly.show.verdict import messages
 
     drawn = layer_map(report)
@@ -196,10 +196,12 @@ def as_html(report: Mapping[str, Any]) -> str:
     ]
     if drawn is not None:
         files += downloads.inside("layers.svg", svg.standalone([drawn]))
-        files += downloads.inside("layers.png", figure.heatmap_png(drawn)) if figure.available() else []
+        files += (
+            downloads.inside("layers.png", figure.heatmaps_png([drawn], KEY, DOT_MEANS)) if figure.available() else []
+        )
     return render(
         "aggregate.html", heading="Whom the average believed", verdict=sentence(report), warnings=report["warnings"],
-        map=drawn, dot="counted against the client by the rule" if drawn is not None and np.any(drawn.marks) else "",
+        map=drawn, key=KEY, dot=DOT_MEANS if drawn is not None and np.any(drawn.marks) else "",
         shown_layers=0 if drawn is None else len(drawn.rows), all_layers=len(report.get("layers") or ()),
         used_clients=len(clients) - len(report["excluded"]),
         noticed=_table([c for c in clients if c["verdict"] in NOTICED][:MOST_CLIENTS]), everybody=_table(clients),

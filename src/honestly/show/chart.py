@@ -98,6 +98,11 @@ class Heatmap:
         """Whether marks of a kind are drawn: there are some, and room for them."""
         return self.marks is not None and len(self.columns) <= MOST_MARKED and bool((self.marks == kind).any())
 
+    @property
+    def strong(self) -> npt.NDArray[np.bool_]:
+        """(rows, columns): whether the colour of a cell is so strong that a mark on it must be light."""
+        return np.abs(self.values - 0.5) > 0.25  # not where it is NaN
+
     def drawn_rows(self) -> list[int]:
         """The rows that are drawn: those that were chosen, all, or those with the lowest means."""
         return drawn_rows(self.values) if self.chosen is None else list(self.chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import numpy as np
 
 from honestly.runs.record import ACCURACY, ASR, RoundRecord
 from honestly.runs.writing import remedies
-from honestly.show.chart import DOT, Chart, Heatmap, dashes
-from honestly.show.maps import belief_map, truth_map, weight_map
+from honestly.show.chart import DOT, RING, Chart, Heatmap, dashes
+from honestly.show.maps import belief_map, belief_of, key_words, truth_map, weight_map
 from honestly.show.palette import colours, line_colour
 from honestly.show.text import shorten
 
 FORMATS = ("png", "svg")
+#: The most columns of a map in a file that leave room for marks; pages can be made larger.
+MOST_MARKED = 60
 
 
 def available() -> bool:
@@ -54,8 +57,12 @@ def run_figure(records: Sequence[RoundRecord], *, clients: int, rule: str = "", 
             axes[-1].plot(*_place_points(records, key, first), label=label, lw=1.6, **_line_style(number))
     axes[-1].set(ylim=(0, 1), xlabel="round", xlim=span)
     axes[-1].grid(alpha=0.3)
-    axes[-1].legend(loc="lower right", fontsize=8, frameon=False)
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}  # inside, a curve may cross it
+    axes[-1].legend(**above, ncols=2, fontsize=8, frameon=False)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
+    if maps:
+        drawn = [one for one, _ in maps]
+        _draw_key(figure, drawn, key_words(drawn, belief_of(records)))
     return figure
 
 
@@ -71,23 +78,37 @@ def draw_heatmap(axis: Any, what: Heatmap, title: str, **placed: Any) -> Any:
     axis.set_ylabel(what.y)
     left, right = image.get_extent()[:2]
     T = max(len(what.columns), 1)
-    if what.marks is not None and T <= 60:
-        ks, ts = np.nonzero(what.marks)
-        for kind in (DOT, 3 - DOT):
-            chosen = what.marks[ks, ts] == kind
-            xs = left + (ts[chosen] + 0.5) * (right - left) / T
-            fill = "white" if kind == DOT else "none"
-            axis.scatter(xs, ks[chosen], s=5, facecolors=fill, edgecolors="white", linewidths=0.6)
+    if what.marks is not None and T <= MOST_MARKED:
+        for kind, strong in product((DOT, RING), (True, False)):
+            ks, ts = np.nonzero((what.marks == kind) & (what.strong == strong))
+            xs = left + (ts + 0.5) * (right - left) / T
+            ink = "white" if strong else "black"
+            axis.scatter(xs, ks, s=5, facecolors=ink if kind == DOT else "none", edgecolors=ink, linewidths=0.6)
     return image
 
 
-def heatmap_png(what: Heatmap) -> bytes:
-    """A heatmap with all its names as a PNG file."""
-    return heatmaps_png([what])
+def _draw_key(figure: Any, maps: Sequence[Heatmap], words: tuple[str, str], dot: str = "accused") -> None:
+    """What the colours and marks of the maps mean, above them."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    key: list[Any] = [Patch(color=colours()[end], label=word) for end, word in zip(("low", "high"), words, strict=True)]
+    for kind, word, fill in ((DOT, dot, "black"), (RING, "excluded", "none")):
+        if any(one.has_marks(kind) and len(one.columns) <= MOST_MARKED for one in maps):
+            key.append(Line2D([], [], ls="", marker="o", ms=3, mfc=fill, mec="black", mew=0.6, label=word))
+    inches = sum(0.6 + 0.08 * len(one.get_label()) for one in key)
+    columns = len(key) if inches < figure.get_figwidth() else 1
+    figure.legend(handles=key, loc="outside upper left", ncols=columns, fontsize=8, frameon=False)
 
 
-def heatmaps_png(maps: Sequence[Heatmap]) -> bytes:
-    """Heatmaps of the same rows and columns below each other, with all their names, as a PNG file."""
+def heatmaps_png(maps: Sequence[Heatmap], words: tuple[str, str], dot: str = "") -> bytes:
+    """Heatmaps of the same rows and columns below each other, with all their names, as a PNG file.
+
+    Args:
+        maps: the heatmaps.
+        words: what orange and blue mean.
+        dot: what a dot means.
+    """
     K, T = maps[0].values.shape
     figure = _figure(min(14.0, 3 + 0.25 * T), len(maps) * min(14.0, 0.8 + 0.2 * K) + 1.5)
     axes: Any = figure.subplots(len(maps), 1, squeeze=False, sharex=True)[:, 0]
@@ -97,6 +118,7 @@ def heatmaps_png(maps: Sequence[Heatmap]) -> bytes:
     names = [shorten(name, 44) for name in maps[-1].columns]
     axes[-1].set_xticks(range(T), names, fontsize=7, rotation=90, parse_math=False)
     axes[-1].set_xlabel(maps[-1].x)
+    _draw_key(figure, maps, words, dot)
     return png(figure)
 
 

@@ -14,6 +14,9 @@ from honestly.show.chart import DOT, Grid, Heatmap
 MOST_LAYERS, MOST_CLIENTS = 40, 60
 #: A client at this many times the median squared distance is fully orange.
 FARTHEST = 100.0
+#: What orange, blue and a dot mean.
+KEY = (f"{FARTHEST:g} times as far as the median client", "like the others")
+DOT_MEANS = "counted against the client by the rule"
 
 
 def layer_map(report: Mapping[str, Any]) -> Heatmap | None:

@@ -115,6 +115,16 @@ def weight_map(records: Records, clients: Sequence[str]) -> Heatmap | None:
     return Heatmap(BELIEF["weights"], "round", "client", clients, _rounds(records), weights, word)
 
 
+def key_words(maps: Sequence[Heatmap], belief: str | None) -> tuple[str, str]:
+    """What orange and blue mean in the maps of a run whose rule says `belief` about its clients."""
+    if belief is None:
+        return "attacked", "behaved"
+    if belief != "honesty":
+        return "attacked, or weight 0", "behaved, or full weight"
+    weighed = any(one.title == BELIEF["weights"] for one in maps)
+    return ("lies, or weight 0", "honest, or full weight") if weighed else ("lies", "honest")
+
+
 def _rounds(records: Records) -> list[int]:
     return [r.round for r in records]
 

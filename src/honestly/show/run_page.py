@@ -13,7 +13,7 @@ from honestly.show import downloads, svg, verdict
 from honestly.show.chart import DOT, RING, Chart
 from honestly.show.downloads import Download
 from honestly.show.html import part, render
-from honestly.show.maps import BELIEF, belief_of, over_rounds
+from honestly.show.maps import belief_of, key_words, over_rounds
 from honestly.show.run import RunView
 from honestly.show.tables import Cell, Table
 from honestly.sim.summary import LAST, summary
@@ -72,8 +72,7 @@ def _story(run: RunView) -> dict[str, Any]:
         "why": verdict.messages(run.records, "accusations"),
         "statuses": verdict.statuses(run.records), "details": run.details,
         "accused": any(one.has_marks(DOT) for one in maps), "excluded": any(one.has_marks(RING) for one in maps),
-        "weighed": belief == "honesty" and any(one.title == BELIEF["weights"] for one in maps),
-        "lied": bool(verdict.liars(run)),
+        "key": key_words(maps, belief), "lied": bool(verdict.liars(run)),
     }  # fmt: skip
 
 

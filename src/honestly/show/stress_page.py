@@ -32,6 +32,7 @@ from honestly.studies.stress import StressStudy
 MOST_MAPS = 3
 #: The colours of kappa, as powers of ten: blue at the first, orange at the second.
 BEST, WORST = -3.0, 1.0
+KEY = (f"kappa {10**WORST:g} or more", f"kappa {10**BEST:g} or less")
 
 
 def about(study: StressStudy, seconds: float) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def write(study: StressStudy, cases: Sequence[Case], directory: Path, *, seconds
     maps, reliable = heatmaps(cases), reliability_chart(cases)
     pictures: dict[str, bytes] = {}
     if maps:
-        pictures["heatmap.png"] = figure.heatmaps_png(maps)
+        pictures["heatmap.png"] = figure.heatmaps_png(maps, KEY)
     if reliable is not None:
         pictures["reliability.png"] = figure.png(figure.chart_figure([reliable]))
     drawn = [*maps[::-1], *([reliable] if reliable is not None else [])]
@@ -106,9 +107,9 @@ def page(
     """The self-contained HTML page."""
     ran = [table for table in all_tables if table.name == "run"]
     return render(
-        "stress.html", heading="Which rule withstands which attack", verdict=sentence(all_tables), maps=maps[::-1],
-        tables=[*ran, *(table for table in all_tables if table.name != "run")], reliability=reliable,
-        facts=json.dumps(facts, indent=1), downloads=files,
+        "stress.html", heading="Which rule withstands which attack", verdict=sentence(all_tables),
+        tables=[*ran, *(table for table in all_tables if table.name != "run")], maps=maps[::-1], key=KEY,
+        reliability=reliable, facts=json.dumps(facts, indent=1), downloads=files,
     )  # fmt: skip
 
 

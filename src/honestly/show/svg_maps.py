@@ -146,11 +146,11 @@ def _marks(what: Heatmap, rows: Sequence[int], tall: float) -> list[str]:
     radius = min(tall / 5, 300 / T)
     dots: dict[str, list[str]] = {"": [], " on": []}
     rings: list[str] = []
+    strong = what.strong
     for i, k in enumerate(rows):
         y = f"{(i + 0.5) * tall - 0.5:g}"
         for t in np.flatnonzero(what.marks[k]):
-            value = what.values[k, t]
-            on = " on" if not np.isnan(value) and abs(value - 0.5) > 0.25 else ""
+            on = " on" if strong[k, t] else ""
             if what.marks[k, t] == DOT:
                 dots[on].append(f"M{t + 0.5:g} {y}h0")  # a round cap without a line
             else:

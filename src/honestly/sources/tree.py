@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from typing import Any
 
 from honestly.arrays import ArraySpec, device_name, is_array, is_scalar, spec
@@ -50,7 +50,16 @@ def _walk(node: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
             yield from _walk(child, f"{path}[{position}]", depth + 1)
     else:
         where = f"entry {path!r} is" if path else "is"
-        raise UnusableError(f"{where} {_a(type(node).__name__)}, not an array or a container of arrays")
+        raise UnusableError(
+            f"{where} {_a(type(node).__name__)}, not an array or a container of arrays{_remedy(type(node))}"
+        )
+
+
+def _remedy(kind: type) -> str:
+    """What to pass instead of an object of that class, where that is known."""
+    if hasattr(kind, "state_dict"):  # a module of PyTorch
+        return ": pass its state_dict()"
+    return ": pass a list of its items" if issubclass(kind, Iterator | ValuesView) else ""  # model.parameters()
 
 
 def rebuild(template: Any, leaf_of: Callable[[str], Any]) -> Any:

@@ -15,7 +15,7 @@ from honestly.show import svg
 from honestly.show.chart import DOT, RING, Heatmap
 from honestly.show.html import part
 from honestly.show.live.rounds import MOST_ROUNDS
-from honestly.show.maps import belief_map, truth_map, weight_map
+from honestly.show.maps import belief_map, key_words, truth_map, weight_map
 
 
 def heatmaps(head: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], end: int) -> list[Heatmap]:
@@ -72,7 +72,7 @@ def maps_page(run: str, maps: Sequence[Heatmap], head: Mapping[str, Any], *, the
     ]
     accused, excluded = (any(one.has_marks(kind) for one in maps) for kind in (DOT, RING))
     belief = head["belief"] if any(one.marks is not None for one in maps) else None
-    colours = {"belief": belief, "weighed": head["weights"], "accused": accused, "excluded": excluded}
+    colours = {"key": key_words(maps, belief), "accused": accused, "excluded": excluded}
     key = part("key", colours) if maps else Markup("")
     three = " three" if len(maps) > 2 else ""
     return f'<!doctype html><title>Maps</title><div><div class="pair{three}">{Markup("").join(drawn)}</div>{key}</div>'

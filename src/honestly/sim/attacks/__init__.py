@@ -86,7 +86,10 @@ ATTACKS: Catalog[Attack] = Catalog(
         SensitivityCurve,
         Adaptive,
     ),
-)
+    aliases={
+        "noise": "random", "badnets": "backdoor", "little_is_enough": "alie", "inner_product": "ipm",
+    },
+)  # fmt: skip
 
 
 def attacks() -> tuple[type[Attack], ...]:
