@@ -140,10 +140,10 @@ def results() -> str:
 
 
 def cifar() -> str:
-    """The README's rows for CIFAR-10: the mean, Krum and Bayesian rules in the paper's second configuration."""
+    """The README's rows for CIFAR-10: all rules in the paper's second configuration."""
     runs = _cifar_runs()
     lines = _by_attack("The same on CIFAR-10 ([all rules](results/README.md)):")
-    for rule in ("FedAvg", "Krum", "Ours (paper)", "Ours"):
+    for rule in (*NAMES, "Ours (paper)", "Ours"):
         lines.append(_accuracies(rule, "", [runs.get((rule, "2", attack), {}) for attack in ATTACKS]))
     details = (
         "*ResNet-18 of half width in bfloat16, 100 rounds, which is half of the paper's (`results/cifar.toml`). The "
