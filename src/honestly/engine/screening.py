@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from honestly.arrays import COMPUTE, LARGEST
-from honestly.engine.passes import Passes, has_variances, negative_variances
+from honestly.engine.passes import Passes, holds_variances, negative_variances
 from honestly.engine.pipeline import Pipeline
 from honestly.result import AggregationError, ClientId
 from honestly.rules.rule import TooFewClientsError
@@ -43,13 +43,17 @@ class Screen:
     def refuse_negative_variances(self) -> None:
         """Refuse clients with a running variance below zero: their share can make the average negative, which is NaN.
 
-        Differences to a model may be negative. They are recognised by a reference that is 0, or because most clients
-        hold some.
+        Differences to a model may be negative. A reference says what was sent: it holds variances, or it is 0. Without
+        one, clients hold variances if hardly any is negative; liars who hold none must not decide that the others' are.
         """
         negative = negative_variances(self.source, self.usable) if self.usable else {}
-        if not negative or 2 * len(negative) >= len(self.usable):
+        if not negative:
             return
-        if not self.source.has_reference or has_variances(self.source, self.K):
+        if self.source.has_reference:
+            most = 0.5 if holds_variances(self.source, self.K) else 0.0
+        else:
+            most = 0.25
+        if len(negative) < most * len(self.usable):
             self.reasons |= negative
             self._list_usable()
 

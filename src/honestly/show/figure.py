@@ -110,12 +110,15 @@ def heatmaps_png(maps: Sequence[Heatmap], words: tuple[str, str], dot: str = "")
         dot: what a dot means.
     """
     K, T = maps[0].values.shape
-    figure = _figure(min(14.0, 3 + 0.25 * T), len(maps) * min(14.0, 0.8 + 0.2 * K) + 1.5)
+    rows, names = ([shorten(name, most) for name in of] for of, most in ((maps[0].rows, 40), (maps[-1].columns, 44)))
+    beside, below = (0.07 * max(map(len, some), default=0) for some in (rows, names))  # inches
+    figure = _figure(
+        min(14.0, max(3.0, 1.5 + beside) + 0.25 * T), len(maps) * min(14.0, 0.8 + 0.2 * K) + max(1.5, 1.2 + below)
+    )
     axes: Any = figure.subplots(len(maps), 1, squeeze=False, sharex=True)[:, 0]
     for axis, what in zip(axes, maps, strict=True):
         draw_heatmap(axis, what, what.title)
-        axis.set_yticks(range(K), [shorten(name, 40) for name in what.rows], fontsize=7, parse_math=False)
-    names = [shorten(name, 44) for name in maps[-1].columns]
+        axis.set_yticks(range(K), rows, fontsize=7, parse_math=False)
     axes[-1].set_xticks(range(T), names, fontsize=7, rotation=90, parse_math=False)
     axes[-1].set_xlabel(maps[-1].x)
     _draw_key(figure, maps, words, dot)

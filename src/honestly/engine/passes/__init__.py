@@ -1,6 +1,6 @@
 """The passes over the data: Gram matrix, residuals, weighted mean and ranking, on the host or on an accelerator."""
 
-from honestly.engine.passes.coordinates import has_variances, negative_variances
+from honestly.engine.passes.coordinates import holds_variances, negative_variances
 from honestly.engine.passes.device import DevicePasses
 from honestly.engine.passes.early import EarlyStart
 from honestly.engine.passes.host import HostPasses
@@ -17,7 +17,7 @@ __all__ = [
     "EarlyStart",
     "Passes",
     "Verdict",
-    "has_variances",
+    "holds_variances",
     "negative_variances",
     "passes_over",
     "single_clients",

@@ -80,9 +80,10 @@ def negative_variances(source: Source, clients: Sequence[int]) -> dict[int, str]
     return reasons
 
 
-def has_variances(source: Source, client: int) -> bool:
-    """Whether this client, or the reference, holds a running variance other than 0."""
-    return any(columns(source, [span], [client]).any() for _, span in _variances(source))
+def holds_variances(source: Source, client: int) -> bool:
+    """Whether this client, or the reference, holds running variances: not if all are 0, or one is negative."""
+    values = [columns(source, [span], [client]) for _, span in _variances(source)]
+    return any(v.any() for v in values) and all((v >= 0).all() for v in values)
 
 
 def _variances(source: Source) -> list[tuple[str, tuple[int, int, int]]]:
