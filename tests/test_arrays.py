@@ -55,7 +55,8 @@ if torch.set_flush_denormal(True):
 
 def test_what_jax_traces_has_no_values_and_the_message_says_what_to_do() -> None:
     """NumPy cannot see it, and JAX's own error did not name honestly.jax."""
-    jax = pytest.importorskip("jax")
+    import jax
+
     for average in (lambda x: hn.aggregate(x).value, lambda x: hn.aggregate([{"w": row} for row in x]).value):
         with pytest.raises(ValueError, match=r"traced by jax.jit.*honestly.jax.robust_mean"):
             jax.jit(average)(np.ones((3, 2), np.float32))

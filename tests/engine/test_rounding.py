@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiler import needs_compiler
 from conftest import Library
 from safetensors.numpy import save_file
 
@@ -21,11 +22,12 @@ ATTACKS = ("one direction", "copies", "along the movement", "against", "one far 
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
-@pytest.fixture(params=["compiled", "numpy"])
+@pytest.fixture(params=[pytest.param("compiled", marks=needs_compiler), "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled programs or NumPy, whatever the size."""
-    if request.param == "compiled" and not compiled.program.available():
-        pytest.skip("needs a C compiler")
+    if request.param == "compiled":
+        assert compiled.program.available()
+        assert decision.program.available()
     for module in (compiled, decision):
         monkeypatch.setattr(module, "WORTH_COMPILING", 0 if request.param == "compiled" else 1 << 60)
 

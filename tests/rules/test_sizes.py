@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,7 @@ def test_at_most_nobody_is_the_mean_by_size() -> None:
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax.numpy"])
 def test_a_column_of_sizes_is_read_like_a_row(library: str) -> None:
     """A recent NumPy makes no float of an array of one value: the sizes were ignored without a word."""
-    make = pytest.importorskip(library)
+    make = importlib.import_module(library)
     make = make.tensor if library == "torch" else make.asarray
     X = np.random.default_rng(0).normal(size=(4, 30))
     sizes = [1.0, 2.0, 3.0, 4.0]
@@ -218,7 +219,8 @@ def test_a_column_of_sizes_is_read_like_a_row(library: str) -> None:
 
 
 def test_a_claim_that_raises_an_exception_is_no_claim() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     X = np.random.default_rng(0).normal(size=(4, 30))
     for claim in (torch.tensor([1.0, 2.0]), torch.empty(1, device="meta"), np.zeros((2, 2)), [1.0]):
         out = hn.aggregate(X, sizes=[claim, 2.0, 3.0, 4.0])

@@ -24,7 +24,6 @@ def replace_by_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 class TestPipes:
     """Reading one would never end."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,9 +186,9 @@ def test_counts_beyond_float16_divide_sums_of_float16(form: str, library: str) -
     counts = [70_000, 90_001, 65_537, 100_000, 80_000]
     total: Any = (means * np.array(counts)[:, None]).astype(np.float16)
     if library == "torch":
-        total = pytest.importorskip("torch").tensor(total)
+        total = importlib.import_module("torch").tensor(total)
     elif library == "jax":
-        total = pytest.importorskip("jax.numpy").asarray(total)
+        total = importlib.import_module("jax.numpy").asarray(total)
     updates = total if form == "array" else [{"w": total[g]} for g in range(5)]
     out = hn.aggregate(updates, "median", groups=hn.Groups(counts, sums=True))
     value = out.value if form == "array" else out.value["w"]
