@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,34 @@ def test_copies_with_and_without_the_kernel(name: str, monkeypatch: pytest.Monke
     assert [t.sum().item() for t in targets] == [2.0, 6.0]
 
 
+def test_this_pytorch_still_calls_functions_after_a_backward_pass() -> None:
+    assert private._find(private.AFTER_BACKWARD) is not None, (
+        f"{private.AFTER_BACKWARD} has gone: see call_after_backward"
+    )
+    order: list[str] = []
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda gradient: private.call_after_backward(lambda: order.append("after")))
+    x.register_post_accumulate_grad_hook(lambda tensor: order.append("gradient"))
+    x.sum().backward()
+    assert order == ["gradient", "after"]
+
+
+def test_without_that_the_function_is_called_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "_find", lambda wanted: None)
+    order: list[str] = []
+    private.call_after_backward(lambda: order.append("now"))
+    assert order == ["now"]
+
+
+def test_this_pytorch_still_tells_the_timeout_of_a_group(tmp_path: Path) -> None:
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=77))
+    try:
+        assert private.timeout_of(torch.distributed.group.WORLD) == timedelta(seconds=77)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 @pytest.mark.parametrize("path", [private.COMPILER, *private.LAUNCHER])
 def test_without_one_of_them_the_plain_path_is_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from honestly.engine.passes import fused
@@ -53,7 +82,10 @@ def test_without_one_of_them_the_plain_path_is_used(path: str, monkeypatch: pyte
 
 
 def test_only_one_module_uses_private_interfaces_of_pytorch() -> None:
-    pattern = re.compile(r"\btorch\.(_C|_foreach|cuda\._|_dynamo|_inductor|distributed\._)|from torch\._")
+    pattern = re.compile(
+        r"\btorch\.(_C|_foreach|cuda\._|_dynamo|_inductor|distributed\._)|from torch\._"
+        r"|_execution_engine|_get_backend\b"
+    )
     package = Path(honestly.__file__).parent
     users = {str(file.relative_to(package)) for file in package.rglob("*.py") if pattern.search(file.read_text())}
     assert users == {"kernels/torch_private.py"}

@@ -76,9 +76,8 @@ class Referee:
         self.names = Names(names)
         self.quorum, self.doubt, self._write_log = float(quorum), doubt, log
         self.history = History(history, run=run)
-        self._votes: dict[
-            ClientId, tuple[float, bool]
-        ] = {}  # of each client in its last round; whether it was believed
+        # the vote of each client in its last round, and whether it was believed
+        self._votes: dict[ClientId, tuple[float, bool]] = {}
         self.server = ServerSide(server, self.history.folder, self.buffers.hold)
         if self.history.folder is not None:
             claim(self.history.folder, self)

@@ -6,12 +6,18 @@
 - `torch._C._cuda_getDevice`, `torch._C._cuda_getCurrentRawStream`, `torch.cuda._utils._get_gpu_runtime_library` and
   `torch.cuda._utils._check_cuda`: launches that take microseconds, for aggregation. Without them the same.
 - `torch._foreach_copy_`: gradients into one flat vector with one launch. Without it a loop of copies.
+- `torch.autograd.Variable._execution_engine.queue_callback`, which FSDP uses, too: errors that `ddp_hook` raises when
+  DDP has finished with the gradients. Without it they are raised at once, and DDP refuses all later steps.
+- `torch.distributed.ProcessGroup._get_backend` and the `_timeout` of its options: a group's own timeout. Without it
+  PyTorch's default.
 
 `tests/kernels/test_torch_private.py` fails with the name of whatever has gone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -23,6 +29,7 @@ LAUNCHER = (
     "torch.cuda._utils._get_gpu_runtime_library",
     "torch.cuda._utils._check_cuda",
 )
+AFTER_BACKWARD = "torch.autograd.Variable._execution_engine.queue_callback"
 
 
 def _find(path: str) -> Any:
@@ -75,3 +82,19 @@ def copy_each(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         return
     for target, source in zip(targets, sources, strict=True):
         target.copy_(source)
+
+
+def call_after_backward(function: Callable[[], None]) -> None:
+    """Call the function at the end of the backward pass under way, after what is to be called there already."""
+    queue: Any = _find(AFTER_BACKWARD)
+    if queue is None:
+        function()
+    else:
+        queue(function)
+
+
+def timeout_of(group: Any) -> timedelta | None:
+    """The timeout of the collectives of a group of processes; None if its backend does not tell."""
+    kind = str(torch.distributed.get_backend_config(group)).partition(":")[0]
+    backend: Any = getattr(group, "_get_backend", lambda device: None)(torch.device(kind))
+    return getattr(getattr(backend, "options", None), "_timeout", None)

@@ -7,12 +7,12 @@ bucket are exchanged at once, while the backward pass goes on, and when the last
 
 # No `from __future__ import annotations`: DDP reads the hook's annotations and wants the classes themselves.
 
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
+from honestly.kernels.torch_private import call_after_backward
 from honestly.result import AggregationError
 from honestly.torch.averager import RobustAverager
 from honestly.torch.reduce import eager
@@ -71,9 +71,8 @@ def ddp_hook(
 
 def _raise_after_backward(error: Exception) -> None:
     """Raise the error when DDP has finished with the gradients: after one that is raised earlier, the model is lost."""
-    queue: Any = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] (FSDP does this)
 
     def raise_error() -> None:
         raise error
 
-    queue(lambda: queue(raise_error))  # DDP is going to add its own callback after this one
+    call_after_backward(lambda: call_after_backward(raise_error))  # DDP is going to add its own after the first

@@ -199,13 +199,6 @@ def stage(what: str, ranks: Sequence[int]) -> Generator[None]:
         ) from error
 
 
-def timeout_of(group: Any) -> timedelta | None:
-    """The timeout of the group's collectives; None if its backend does not tell."""
-    kind = str(dist.get_backend_config(group)).partition(":")[0]
-    options: Any = getattr(group._get_backend(torch.device(kind)), "options", None)  # noqa: SLF001 (torch has no other)
-    return getattr(options, "_timeout", None)
-
-
 def sendable(group: Any, device: torch.device) -> torch.device:
     """The device itself if the group's backend sends from there, else the CPU (gloo) or this rank's GPU (NCCL)."""
     by_device = dict(entry.split(":") for entry in str(dist.get_backend_config(group)).split(","))

@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 from honestly.engine import Pipeline
+from honestly.kernels.torch_private import timeout_of
 from honestly.result import Aggregate
 from honestly.rules.rule import Mixer, Rule
 from honestly.sources.grouping import Buffers
-from honestly.torch.members import Group, Members, Word, fault_of, stage, timeout_of
+from honestly.torch.members import Group, Members, Word, fault_of, stage
 from honestly.torch.reduction import FOLLOW, Reduction
 from honestly.torch.tensors import Tensors
 from honestly.torch.verify import verify_slices
